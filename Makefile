@@ -1,0 +1,40 @@
+# Two commands a newcomer needs: `make demo` and `make test`. Both set up .venv first, once.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+ARGS   ?=
+
+.PHONY: setup demo test lint check lock clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name it with make PYTHON=..."; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "$(PYTHON) cannot make virtual environments (Debian: apt install python3-venv)"; exit 1; }
+	@command -v java >/dev/null || { echo "Spark needs a JDK 17 (Debian: apt install openjdk-17-jre-headless)"; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup
+	$(BIN)/python -m starrocks_txn_sink demo $(ARGS)
+
+test: setup
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Resolve the pinned, hashed set anew (needs `pip install uv` somewhere on PATH).
+lock:
+	uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
+	  --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

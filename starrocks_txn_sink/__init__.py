@@ -1,0 +1,1 @@
+"""Whole source transactions from PySpark Structured Streaming into several StarRocks tables, atomically."""

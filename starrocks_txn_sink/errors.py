@@ -1,0 +1,176 @@
+"""One root for every error, and two mixins that tell the retry policy what to do with it.
+
+An error carries what is needed to find the place (`label`, `table`, `status`, …) and ends in a sentence that tells the
+user what to do. Row values and secrets never enter a message. Errors survive pickling, because Spark ships them from
+executors to the driver.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class Transient:
+    """Mixin: the same work may succeed when it is tried again (as a new attempt under a new label)."""
+
+
+class Terminal:
+    """Mixin: trying again cannot help; somebody has to change something first."""
+
+
+class StarRocksSinkError(Exception):
+    """Root of all errors of this package.
+
+    `code` is stable and bounded (metrics and the runbook use it); `context` holds the place: label, table, status, url.
+    """
+
+    code: ClassVar[str] = "sink_error"
+    hint: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, hint: str | None = None, **context: Any) -> None:
+        self.message = message
+        self.advice = self.hint if hint is None else hint
+        self.context = {name: value for name, value in context.items() if value is not None}
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        place = ", ".join(f"{name}={value}" for name, value in sorted(self.context.items()))
+        parts = [self.message + (f" [{place}]" if place else "")]
+        if self.advice:
+            parts.append(self.advice)
+        return " ".join(parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.advice, self.context)
+
+
+def _rebuild(kind: type[StarRocksSinkError], message: str, hint: str, context: dict[str, Any]) -> StarRocksSinkError:
+    return kind(message, hint=hint, **context)
+
+
+# --- what the user wrote ---------------------------------------------------------------------------------------------
+
+
+class OptionError(StarRocksSinkError, Terminal, ValueError):
+    """An option, or a combination of options, cannot work; the message names the option and what is allowed."""
+
+    code = "option"
+
+
+class InputError(StarRocksSinkError, Terminal, ValueError):
+    """The DataFrame or one of its rows breaks the sink's or the assembler's contract; the message names the place."""
+
+    code = "input"
+
+
+class SourceTransactionError(InputError):
+    """A source transaction that cannot be released whole: BEGIN never seen, open too long, interleaved, …"""
+
+    code = "source_transaction"
+
+
+# --- the way to the server -------------------------------------------------------------------------------------------
+
+
+class TransportError(StarRocksSinkError, Transient):
+    """No usable reply arrived. `effect_possible` tells whether the request may have taken effect all the same."""
+
+    code = "transport"
+    effect_possible: ClassVar[bool] = True
+
+
+class NotSent(TransportError):
+    """The request surely had no effect: no address could be connected to, or the redirect was never followed."""
+
+    code = "not_sent"
+    effect_possible = False
+    hint = "Check load_url, the network and that the frontend is running."
+
+
+class ReplyLost(TransportError):
+    """The request was sent at least in part and no reply came back; whether it took effect is unknown."""
+
+    code = "reply_lost"
+
+
+class BadReply(TransportError):
+    """Something answered, but not as the transaction interface does: not JSON, no `Status`, an unknown one, HTTP 5xx."""
+
+    code = "bad_reply"
+    hint = "Check that load_url names StarRocks frontends (http_port, 8030 by default) and no proxy answers for them."
+
+
+class DeadlineExceeded(StarRocksSinkError, Transient, TimeoutError):
+    """The time allowed for the whole batch is used up; the message names the step that was waiting."""
+
+    code = "deadline"
+    hint = "Raise batch_deadline, or find out why the named step takes so long."
+
+
+class AuthenticationFailed(StarRocksSinkError, Terminal):
+    """HTTP 401: the server does not know the user or the password (contract section 7)."""
+
+    code = "authentication"
+    hint = "Check username and password."
+
+
+class RedirectRefused(StarRocksSinkError, Terminal):
+    """The frontend redirected to a host that is neither configured nor allowed; no credentials were sent there."""
+
+    code = "redirect_refused"
+    hint = "Add the host to redirect_hosts, or rewrite it with redirect_map."
+
+
+# --- what the server said --------------------------------------------------------------------------------------------
+
+
+class ServerRefused(StarRocksSinkError, Terminal):
+    """The server refused an operation with a status that a repetition would only meet again."""
+
+    code = "refused"
+
+
+class BeginFailed(StarRocksSinkError, Transient):
+    """No StarRocks transaction could be begun."""
+
+    code = "begin_failed"
+
+
+class TooManyTransactions(BeginFailed):
+    """`current running txns on db … larger than limit` (contract section 4.13)."""
+
+    code = "too_many_transactions"
+    hint = "Use fewer lanes, or raise the frontend's max_running_txn_num_per_db."
+
+
+class LoadFailed(StarRocksSinkError, Transient):
+    """A load was not accepted; its StarRocks transaction has been rolled back."""
+
+    code = "load_failed"
+
+
+class CommitFailed(StarRocksSinkError, Transient):
+    """The server did not commit; nothing of the StarRocks transaction became visible."""
+
+    code = "commit_failed"
+
+
+class RowsRejected(StarRocksSinkError, Terminal):
+    """The server judged rows unfit at commit (types, NOT NULL, lengths, filter ratio); nothing became visible."""
+
+    code = "rows_rejected"
+    hint = "Ask the server for the reasons (information_schema.loads: TRACKING_SQL), correct the rows or the table."
+
+
+class OutcomeUnknown(StarRocksSinkError, Terminal):
+    """Whether a commit took effect could not be established within the deadline; the sink stops and never guesses."""
+
+    code = "outcome_unknown"
+    hint = "Look the label up (SHOW TRANSACTION, get_load_state) before the job is started again."
+
+
+class TransactionTimedOut(StarRocksSinkError, Terminal):
+    """A source transaction alone outlived the StarRocks transaction's timeout."""
+
+    code = "transaction_timed_out"
+    hint = "Raise `timeout` above the time that the largest source transaction takes."

@@ -1,0 +1,112 @@
+"""Requests to and replies from StarRocks' transaction interface, as plain values (contract sections 1–2, 6).
+
+The protocol modules yield `Request`s and eat `Reply`s or `TransportError`s; `http` alone turns them into bytes, the
+simulator into calls of a model. A reply is always HTTP 200 plus JSON here: everything else is an error of `errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from starrocks_txn_sink.clock import Deadline
+
+
+class Operation(Enum):
+    """What a request asks for; the value names it in logs, metrics and fault plans."""
+
+    BEGIN = "begin"
+    LOAD = "load"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    LOAD_STATE = "get_load_state"
+
+
+class Status(Enum):
+    """`Status` of a transaction reply: the frontend's three and the backend's TStatusCode names (contract section 2.4)."""
+
+    OK = "OK"
+    FAILED = "FAILED"
+    LABEL_ALREADY_EXISTS = "LABEL_ALREADY_EXISTS"
+    CANCELLED = "CANCELLED"
+    ANALYSIS_ERROR = "ANALYSIS_ERROR"
+    NOT_IMPLEMENTED_ERROR = "NOT_IMPLEMENTED_ERROR"
+    RUNTIME_ERROR = "RUNTIME_ERROR"
+    MEM_LIMIT_EXCEEDED = "MEM_LIMIT_EXCEEDED"
+    INTERNAL_ERROR = "INTERNAL_ERROR"
+    THRIFT_RPC_ERROR = "THRIFT_RPC_ERROR"
+    TIMEOUT = "TIMEOUT"
+    PUBLISH_TIMEOUT = "PUBLISH_TIMEOUT"
+    TOO_MANY_TASKS = "TOO_MANY_TASKS"
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    NOT_AUTHORIZED = "NOT_AUTHORIZED"
+    ABORTED = "ABORTED"
+    SERVICE_UNAVAILABLE = "SERVICE_UNAVAILABLE"
+    DATA_QUALITY_ERROR = "DATA_QUALITY_ERROR"
+    UNKNOWN = "UNKNOWN"
+    TXN_NOT_EXISTS = "TXN_NOT_EXISTS"
+    TXN_IN_PROCESSING = "TXN_IN_PROCESSING"
+    SHUTDOWN = "SHUTDOWN"
+
+
+class LabelState(Enum):
+    """`state` of `GET /api/{db}/get_load_state` (contract section 6)."""
+
+    UNKNOWN = "UNKNOWN"
+    PREPARE = "PREPARE"
+    PREPARED = "PREPARED"
+    COMMITTED = "COMMITTED"
+    VISIBLE = "VISIBLE"
+    ABORTED = "ABORTED"
+
+
+class Body(Protocol):
+    """A request body of known length that can be sent more than once: iterating yields its byte pieces from the start."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[memoryview | bytes]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One operation on a label. `headers` are extra ones (format, timeout, …); auth, db, label, table and
+    `transaction_type: multi` are added by the transport. `body` belongs to loads only."""
+
+    operation: Operation
+    database: str
+    label: str
+    table: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Body | Sequence[memoryview | bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the server said. `status` is set for transaction operations, `state` for get_load_state."""
+
+    status: Status
+    message: str = ""
+    label: str | None = None
+    txn_id: int | None = None
+    state: LabelState | None = None
+    existing_job_status: str | None = None
+    load_bytes: int | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.OK
+
+
+class Transport(Protocol):
+    """Sends one request and returns its reply.
+
+    Raises `NotSent` (surely no effect), `ReplyLost` or `BadReply` (effect unknown), `AuthenticationFailed`,
+    `RedirectRefused`, `DeadlineExceeded`. May be called from several threads at once.
+    """
+
+    def send(self, request: Request, deadline: Deadline) -> Reply: ...
+
+    def close(self) -> None: ...
