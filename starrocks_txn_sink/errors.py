@@ -48,7 +48,7 @@ def _rebuild(kind: type[StarRocksSinkError], message: str, hint: str, context: d
     return kind(message, hint=hint, **context)
 
 
-# --- what the user wrote ---------------------------------------------------------------------------------------------
+# --- what the user wrote ---
 
 
 class OptionError(StarRocksSinkError, Terminal, ValueError):
@@ -69,7 +69,7 @@ class SourceTransactionError(InputError):
     code = "source_transaction"
 
 
-# --- the way to the server -------------------------------------------------------------------------------------------
+# --- the way to the server ---
 
 
 class TransportError(StarRocksSinkError, Transient):
@@ -94,7 +94,7 @@ class ReplyLost(TransportError):
 
 
 class BadReply(TransportError):
-    """Something answered, but not as the transaction interface does: not JSON, no `Status`, an unknown one, HTTP 5xx."""
+    """Something answered, but not as the transaction interface does: no JSON, no `Status`, an unknown one, HTTP 5xx."""
 
     code = "bad_reply"
     hint = "Check that load_url names StarRocks frontends (http_port, 8030 by default) and no proxy answers for them."
@@ -121,7 +121,7 @@ class RedirectRefused(StarRocksSinkError, Terminal):
     hint = "Add the host to redirect_hosts, or rewrite it with redirect_map."
 
 
-# --- what the server said --------------------------------------------------------------------------------------------
+# --- what the server said ---
 
 
 class ServerRefused(StarRocksSinkError, Terminal):

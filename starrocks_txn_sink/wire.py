@@ -25,7 +25,7 @@ class Operation(Enum):
 
 
 class Status(Enum):
-    """`Status` of a transaction reply: the frontend's three and the backend's TStatusCode names (contract section 2.4)."""
+    """`Status` of a transaction reply: the frontend's three, the backend's TStatusCode names (contract section 2.4)."""
 
     OK = "OK"
     FAILED = "FAILED"
@@ -63,7 +63,7 @@ class LabelState(Enum):
 
 
 class Body(Protocol):
-    """A request body of known length that can be sent more than once: iterating yields its byte pieces from the start."""
+    """A request body of known length that can be sent again: iterating yields its byte pieces from the start."""
 
     def __len__(self) -> int: ...
 

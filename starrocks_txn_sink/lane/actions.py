@@ -1,0 +1,75 @@
+"""What a coordinator wants done, and the limits and names it works under: plain values.
+
+`completed` of the coordinator takes each action back together with its result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from starrocks_txn_sink.lane.region import Chunk
+from starrocks_txn_sink.transaction.steps import Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAction:
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadAction:
+    label: str
+    table: str
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def pieces(self) -> list[memoryview]:
+        return [piece for chunk in self.chunks for piece in chunk.pieces]
+
+    @property
+    def bytes(self) -> int:
+        return sum(chunk.bytes for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAction:
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackAction:
+    label: str
+
+
+Action = BeginAction | LoadAction | CommitAction | RollbackAction
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes in bytes, times in seconds; see SinkOptions for their meaning.
+
+    `commit_interval` None commits only at the end of the rows: then a micro-batch is one StarRocks transaction, unless
+    it lives past the recycle point.
+    """
+
+    commit_interval: float | None
+    mini_interval: float
+    timeout: float
+    buffer_bytes: int
+    chunk_bytes: int
+    load_bytes: int
+    retry_buffer_bytes: int
+    load_parallelism: int
+    max_attempts: int
+    body_bytes: int = 64 << 20
+    recycle_at: float = 0.8
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=10.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose transactions these are."""
+
+    job: str
+    lane: int
+    batch_id: int

@@ -1,0 +1,421 @@
+"""SharedTransactionCoordinator: when a lane begins, loads, commits, recycles and gives up (design section 4).
+
+Pure: rows and the time come in, actions go out, results of actions come back. Whoever drives it (the lane's threads, a
+test, the simulator) calls `tick` after everything that happened, runs the actions, and reports each one's result.
+
+One StarRocks transaction at a time. While it commits, rows of the next one gather already. The phases and their moves:
+
+    IDLE ─begin→ BEGINNING ─ok→ OPEN ─all loaded→ COMMITTING ─visible→ IDLE
+                     └─failed──────┴──failed───────┴─aborted→ ABORTING ─rolled back→ IDLE (new label) | FAILED
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from enum import Enum
+
+from starrocks_txn_sink.lane.actions import (
+    Action,
+    BeginAction,
+    CommitAction,
+    Identity,
+    Limits,
+    LoadAction,
+    RollbackAction,
+)
+from starrocks_txn_sink.errors import (
+    InputError,
+    StarRocksSinkError,
+    Terminal,
+    TooManyTransactions,
+    TransactionTimedOut,
+    Transient,
+)
+from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.region import Region
+from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
+from starrocks_txn_sink.lane.work import Work
+
+
+class Phase(Enum):
+    """Where the lane's current StarRocks transaction stands."""
+
+    IDLE = "idle"
+    BEGINNING = "beginning"
+    OPEN = "open"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    FAILED = "failed"
+
+
+MOVES: dict[Phase, frozenset[Phase]] = {
+    Phase.IDLE: frozenset({Phase.BEGINNING, Phase.FAILED}),
+    Phase.BEGINNING: frozenset({Phase.OPEN, Phase.ABORTING}),
+    Phase.OPEN: frozenset({Phase.COMMITTING, Phase.ABORTING}),
+    Phase.COMMITTING: frozenset({Phase.IDLE, Phase.ABORTING, Phase.FAILED}),
+    Phase.ABORTING: frozenset({Phase.IDLE, Phase.FAILED}),
+    Phase.FAILED: frozenset(),
+}
+
+
+class SharedTransactionCoordinator:
+    """One lane's shared StarRocks transaction over all its tables; see the module's text for how to drive it."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        limits: Limits,
+        labels: Iterator[str],
+        rng: random.Random,
+        wall: Callable[[], float],
+    ) -> None:
+        self._identity = identity
+        self._limits = limits
+        self._labels = labels
+        self._rng = rng
+        self._wall = wall
+        self._regions: dict[tuple[str, str], Region] = {}
+        self._unfrozen: dict[tuple[str, str], Region] = {}  # those whose active chunk has rows
+        self._works: deque[Work] = deque([Work(limits.retry_buffer_bytes)])
+        self._open_partition: str | None = None
+        self._first_row_at: float | None = None
+        self._finishing = False
+        self._phase = Phase.IDLE
+        self._label = ""
+        self._began_at = 0.0
+        self._not_before = 0.0
+        self._loading: dict[str, LoadAction] = {}
+        self._under_way = 0
+        self._stop: StarRocksSinkError | None = None
+        self._attempt = 1
+        self._retries = 0
+        self._txn_id: int | None = None
+        self._marks: dict[str, float] = {}
+        self._seconds: dict[str, float] = {}
+        self.buffered_bytes = 0
+        self.error: StarRocksSinkError | None = None
+        self.receipts: list[Receipt] = []
+
+    # --- what the driver of this object may ask ---
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def saturated(self) -> bool:
+        """No more rows may be written until loads have drained the buffers."""
+        return self._phase is not Phase.FAILED and self.buffered_bytes >= self._limits.buffer_bytes
+
+    @property
+    def finished(self) -> bool:
+        """All rows are committed and confirmed, or the lane has failed for good."""
+        if self._phase is Phase.FAILED:
+            return True
+        return self._finishing and self._phase is Phase.IDLE and all(work.empty for work in self._works)
+
+    @property
+    def waiting_for(self) -> str:
+        """One sentence for a deadline's error: what was going on."""
+        if self._loading:
+            return f"loads into {', '.join(sorted(self._loading))} under label {self._label}"
+        return f"label {self._label or '(none yet)'} in phase {self._phase.value}"
+
+    # --- rows in ---
+
+    def write(self, partition: str, table: str, piece: memoryview, rows: int, now: float) -> None:
+        """Take `rows` rows of `table`, ready bytes in `piece`, of the partition's open source transaction."""
+        if self._first_row_at is None:
+            self._first_row_at = now
+        self._open_partition = partition
+        region = self._region(partition, table)
+        region.write(piece, rows)
+        self._unfrozen[(partition, table)] = region
+        self.buffered_bytes += piece.nbytes
+        if region.active.bytes >= self._limits.chunk_bytes:
+            self._freeze(region, now)
+        if self.saturated:
+            self._relieve(now)
+
+    def end_transactions(self, partition: str, first: int, last: int, count: int, now: float) -> None:
+        """The rows written so far for `partition` end `count` source transactions, at positions `first` to `last`."""
+        self._open_partition = None
+        for region in self._unfrozen_of(partition):
+            region.end_transaction()
+            if region.switch_due(now, self._limits.mini_interval):
+                self._freeze(region, now)
+        self._filling.end_transactions(partition, first, last, count)
+        self._seal_if_due(now)
+
+    def finish(self, now: float) -> None:
+        """No more rows will come. Raises InputError when a source transaction is still open."""
+        if self._open_partition is not None:
+            raise InputError(
+                f"The rows of source partition {self._open_partition} end inside a source transaction.",
+                hint="Give the sink whole source transactions: the output of assemble_transactions, unfiltered.",
+                source_partition=self._open_partition,
+            )
+        self._finishing = True
+        self._seal(now)
+
+    def fail(self, error: StarRocksSinkError) -> None:
+        """Give up for a reason outside (bad input, deadline, a stop); the open label is rolled back, then FAILED."""
+        if self._stop is None and self._phase is not Phase.FAILED:
+            self._stop = error
+            if self._phase is not Phase.COMMITTING:  # a commit under way is always waited for
+                self._abort(error)
+
+    # --- actions out ---
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what is due at `now` and return the actions to run; call again when one ends or time has passed."""
+        if self.error is None and self._phase is not Phase.FAILED:
+            self._freeze_idle_regions(now)
+            self._seal_if_due(now)
+        actions = self._next_actions(now)
+        self._under_way += len(actions)
+        return actions
+
+    def _next_actions(self, now: float) -> list[Action]:
+        match self._phase:
+            case Phase.IDLE:
+                return self._begin(now)
+            case Phase.OPEN:
+                return self._load_or_commit(now)
+            case Phase.ABORTING:
+                return self._roll_back()
+            case _:
+                return []
+
+    def _begin(self, now: float) -> list[Action]:
+        """Step 1, eagerly: as soon as there is a row, so that every load uses the shared label."""
+        if now < self._not_before or not self._has_rows():
+            return []
+        self._label = next(self._labels)
+        self._move(Phase.BEGINNING)
+        self._began_at = now
+        self._mark("begin", now)
+        return [BeginAction(self._label)]
+
+    def _load_or_commit(self, now: float) -> list[Action]:
+        if now - self._began_at >= self._limits.timeout:
+            self._abort(self._outlived())
+            return self._next_actions(now)
+        work = self._works[0]
+        loads = list(self._loads(work, now))
+        if loads or self._loading or not work.sealed or any(work.pending.values()):
+            return [*loads]
+        self._move(Phase.COMMITTING)
+        self._mark("commit", now)
+        return [CommitAction(self._label)]
+
+    def _loads(self, work: Work, now: float) -> Iterator[LoadAction]:
+        """Step 2: frozen chunks, tables in parallel, one load per table at a time."""
+        pressed = self.saturated
+        for table in work.tables():
+            if len(self._loading) >= self._limits.load_parallelism:
+                return
+            enough = work.sealed or pressed or work.pending_bytes(table) >= self._limits.load_bytes
+            if enough and table not in self._loading:
+                action = LoadAction(self._label, table, tuple(work.take(table, self._limits.body_bytes)))
+                self._loading[table] = action
+                self._marks.setdefault("load", now)
+                yield action
+
+    def _roll_back(self) -> list[Action]:
+        return [] if self._under_way else [RollbackAction(self._label)]
+
+    # --- results in ---
+
+    def completed(self, action: Action, result: object, now: float) -> None:
+        """`action` ended with `result`: what its steps returned, or the error they raised."""
+        self._under_way -= 1
+        match action:
+            case BeginAction():
+                self._begun(result, now)
+            case LoadAction():
+                self._load_ended(action, result, now)
+            case CommitAction():
+                self._commit_ended(result, now)
+            case RollbackAction():
+                self._rolled_back(now)
+
+    def _begun(self, result: object, now: float) -> None:
+        self._lap("begin", now)
+        if isinstance(result, StarRocksSinkError):
+            self._abort(result)
+        elif self._phase is Phase.BEGINNING:
+            self._move(Phase.OPEN)
+
+    def _load_ended(self, action: LoadAction, result: object, now: float) -> None:
+        del self._loading[action.table]
+        self.buffered_bytes -= action.bytes
+        if isinstance(result, Loaded):
+            self._txn_id = result.txn_id if result.txn_id is not None else self._txn_id
+            self._retries += result.retries
+        elif isinstance(result, StarRocksSinkError):
+            self._abort(result)
+        if not self._loading:
+            self._lap("load", now)
+
+    def _commit_ended(self, result: object, now: float) -> None:
+        self._lap("commit", now)
+        match result:
+            case Committed():
+                self._committed(result, now)
+                if self._stop is not None:
+                    self._abort(self._stop)
+            case Aborted():
+                self._abort(result.error)
+            case Unknown():
+                self._fail_for_good(result.error)
+            case StarRocksSinkError():
+                self._fail_for_good(result)
+            case _:
+                raise TypeError(f"A commit cannot end with {type(result).__name__}.")
+
+    def _committed(self, outcome: Committed, now: float) -> None:
+        self.receipts.append(self._receipt(self._works.popleft(), outcome))
+        if not self._works:
+            self._works.append(Work(self._limits.retry_buffer_bytes))
+        self._attempt, self._retries, self._txn_id, self._seconds = 1, 0, None, {}
+        self._move(Phase.IDLE)
+        self._not_before = now
+
+    def _rolled_back(self, now: float) -> None:
+        work = self._works[0]
+        if not self._may_try_again(work):
+            self._move(Phase.FAILED)
+            return
+        self.buffered_bytes += work.rewind()
+        self._not_before = now + self._limits.backoff.seconds(self._attempt - 1, self._rng)
+        self._attempt += not isinstance(self.error, TooManyTransactions)  # that one only waits its turn
+        self._retries += 1
+        self.error = None
+        self._move(Phase.IDLE)
+
+    def _may_try_again(self, work: Work) -> bool:
+        if self._stop is not None or isinstance(self.error, Terminal) or not isinstance(self.error, Transient):
+            return False
+        return work.repeatable and self._attempt < self._limits.max_attempts
+
+    # --- inside ---
+
+    @property
+    def _filling(self) -> Work:
+        """The work that takes frozen chunks now."""
+        return self._works[-1]
+
+    def _has_rows(self) -> bool:
+        work = self._works[0]
+        if not work.empty:
+            return True
+        return work is self._filling and bool(self._unfrozen)
+
+    def _region(self, partition: str, table: str) -> Region:
+        region = self._regions.get((partition, table))
+        if region is None:
+            region = self._regions[(partition, table)] = Region(partition, table)
+        return region
+
+    def _unfrozen_of(self, partition: str) -> list[Region]:
+        return [region for region in self._unfrozen.values() if region.partition == partition]
+
+    def _freeze(self, region: Region, now: float) -> None:
+        del self._unfrozen[(region.partition, region.table)]
+        chunk = region.freeze(now)
+        if chunk is not None:
+            self._filling.add(chunk)
+
+    def _freeze_idle_regions(self, now: float) -> None:
+        """Rows at a clean boundary do not wait for the next source transaction of their partition to be frozen."""
+        for region in list(self._unfrozen.values()):
+            if region.switch_due(now, self._limits.mini_interval):
+                self._freeze(region, now)
+
+    def _relieve(self, now: float) -> None:
+        """The buffers are full: freeze the largest regions by size, until half of the limit can be sent away."""
+        frozen = 0
+        for region in sorted(self._unfrozen.values(), key=lambda region: region.active.bytes, reverse=True):
+            if frozen * 2 >= self._limits.buffer_bytes:
+                return
+            frozen += region.active.bytes
+            self._freeze(region, now)
+
+    def _seal_if_due(self, now: float) -> None:
+        """Commit at this clean boundary when the commit interval has passed, or the recycle point (80 %)."""
+        if self._open_partition is not None or self._first_row_at is None:
+            return
+        interval = self._limits.commit_interval
+        recycle = self._filling is self._works[0] and self._recycle_due(now)
+        if recycle or (interval is not None and now - self._first_row_at >= interval):
+            self._filling.recycled = recycle
+            self._seal(now)
+
+    def _recycle_due(self, now: float) -> bool:
+        alive = self._phase in (Phase.BEGINNING, Phase.OPEN)
+        return alive and now - self._began_at >= self._limits.timeout * self._limits.recycle_at
+
+    def _seal(self, now: float) -> None:
+        for region in list(self._unfrozen.values()):
+            self._freeze(region, now)
+        self._first_row_at = None
+        if not self._filling.empty:
+            self._filling.sealed = True
+            self._works.append(Work(self._limits.retry_buffer_bytes))
+
+    def _outlived(self) -> TransactionTimedOut:
+        return TransactionTimedOut(
+            f"The rows of one StarRocks transaction took longer than its timeout of {self._limits.timeout:g} s"
+            + (
+                f"; source partition {self._open_partition} is still inside one source transaction."
+                if self._open_partition
+                else "."
+            ),
+            label=self._label,
+        )
+
+    def _abort(self, error: StarRocksSinkError) -> None:
+        """Step 5: the first error counts; loads under way end first, then the label is rolled back."""
+        if self.error is None:
+            self.error = error
+        if self._phase is Phase.IDLE:
+            self._move(Phase.FAILED)
+        elif self._phase in (Phase.BEGINNING, Phase.OPEN, Phase.COMMITTING):
+            self._move(Phase.ABORTING)
+
+    def _fail_for_good(self, error: StarRocksSinkError) -> None:
+        self.error = self.error or error
+        self._move(Phase.FAILED)
+
+    def _move(self, target: Phase) -> None:
+        if target not in MOVES[self._phase]:
+            raise RuntimeError(f"A StarRocks transaction cannot go from {self._phase.value} to {target.value}.")
+        self._phase = target
+
+    def _mark(self, phase: str, now: float) -> None:
+        self._marks[phase] = now
+
+    def _lap(self, phase: str, now: float) -> None:
+        started = self._marks.pop(phase, None)
+        if started is not None:
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + now - started
+
+    def _receipt(self, work: Work, outcome: Committed) -> Receipt:
+        return Receipt(
+            label=outcome.label,
+            txn_id=outcome.txn_id if outcome.txn_id is not None else self._txn_id,
+            job=self._identity.job,
+            lane=self._identity.lane,
+            batch_id=self._identity.batch_id,
+            regions=work.region_counts(),
+            positions=work.position_spans(),
+            loads=work.loads,
+            attempts=self._attempt,
+            retries=self._retries,
+            recycled=work.recycled,
+            phase_seconds=dict(self._seconds),
+            committed_at=self._wall(),
+        )

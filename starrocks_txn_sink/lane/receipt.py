@@ -1,0 +1,82 @@
+"""Receipts: what a committed StarRocks transaction contained, as the lane tells the driver.
+
+A receipt exists only for a transaction that was confirmed VISIBLE. Executors are short-lived, so receipts are also the
+way figures reach the driver's metrics: they count what was committed once, however often a task was repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+
+@dataclass(frozen=True, slots=True)
+class RegionCount:
+    """Rows and bytes of one (source partition, table) in the transaction."""
+
+    partition: str
+    table: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PositionSpan:
+    """First and last position of a source partition in the transaction, and how many source transactions it ended."""
+
+    partition: str
+    first: int
+    last: int
+    source_transactions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One committed StarRocks transaction. Times are seconds; `committed_at` is seconds since the Unix epoch."""
+
+    label: str
+    txn_id: int | None
+    job: str
+    lane: int
+    batch_id: int
+    regions: tuple[RegionCount, ...]
+    positions: tuple[PositionSpan, ...]
+    loads: int
+    attempts: int
+    retries: int
+    recycled: bool
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    committed_at: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        return sum(region.rows for region in self.regions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(region.bytes for region in self.regions)
+
+    @property
+    def source_transactions(self) -> int:
+        return sum(span.source_transactions for span in self.positions)
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """Rows per table."""
+        rows: dict[str, int] = {}
+        for region in self.regions:
+            rows[region.table] = rows.get(region.table, 0) + region.rows
+        return rows
+
+    def to_json(self) -> str:
+        """One line of JSON; `from_json` reads it back."""
+        return orjson.dumps(asdict(self)).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Receipt:
+        fields: dict[str, Any] = orjson.loads(text)
+        fields["regions"] = tuple(RegionCount(**region) for region in fields["regions"])
+        fields["positions"] = tuple(PositionSpan(**span) for span in fields["positions"])
+        return cls(**fields)

@@ -1,0 +1,70 @@
+"""Regions and chunks: where the rows of one (source partition, table) wait, and when they may leave.
+
+A region has one *active* chunk that takes rows and hands over *frozen* ones. A chunk is frozen at a clean boundary once
+the mini interval has passed since the region's last switch, so that many small source transactions share a load, or by
+size, also inside a source transaction, so that memory stays bounded (design section 4). Loading part of a source
+transaction is harmless: only a commit makes rows visible, and a commit happens at a clean boundary only.
+
+Pure: the time is an argument, pieces are opaque byte buffers that are never copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Rows of one region in arrival order: `pieces` are buffers of ready bytes, `bytes` is their total length."""
+
+    partition: str
+    table: str
+    pieces: list[memoryview] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+
+    def append(self, piece: memoryview, rows: int) -> None:
+        self.pieces.append(piece)
+        self.rows += rows
+        self.bytes += piece.nbytes
+
+
+@dataclass(slots=True)
+class Region:
+    """The rows of one (source partition, table) that are not frozen yet.
+
+    `clean_boundary` is True when no source transaction of this region is half written; `last_switch` is the time of the
+    latest freeze, None before the first, so that the very first source transaction is frozen at once.
+    """
+
+    partition: str
+    table: str
+    active: Chunk = field(init=False)
+    last_switch: float | None = None
+    clean_boundary: bool = True
+
+    def __post_init__(self) -> None:
+        self.active = Chunk(self.partition, self.table)
+
+    def write(self, piece: memoryview, rows: int) -> None:
+        """Take rows; the region is inside a source transaction until `end_transaction`."""
+        self.active.append(piece, rows)
+        self.clean_boundary = False
+
+    def end_transaction(self) -> None:
+        """The source transaction whose rows were written last is complete."""
+        self.clean_boundary = True
+
+    def switch_due(self, now: float, mini_interval: float) -> bool:
+        """Whether the active chunk may and should be frozen now: clean, not empty, mini interval elapsed."""
+        if not self.clean_boundary or not self.active.rows:
+            return False
+        return self.last_switch is None or now - self.last_switch >= mini_interval
+
+    def freeze(self, now: float) -> Chunk | None:
+        """Hand over the active chunk, or None when it is empty, and start a new one."""
+        if not self.active.rows:
+            return None
+        frozen, self.active = self.active, Chunk(self.partition, self.table)
+        self.last_switch = now
+        return frozen

@@ -1,0 +1,106 @@
+"""Work: what one StarRocks transaction is to contain, and what it has contained so far.
+
+A lane fills one work after the other. A work takes frozen chunks until it is *sealed* at a clean boundary; then it is
+loaded to the end and committed. Chunks that were sent are kept for another attempt while they fit the retry buffer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from starrocks_txn_sink.lane.receipt import PositionSpan, RegionCount
+from starrocks_txn_sink.lane.region import Chunk
+
+
+@dataclass(slots=True)
+class Span:
+    """First and last position of one source partition, growing as source transactions end."""
+
+    first: int
+    last: int
+    source_transactions: int
+
+
+@dataclass(slots=True)
+class Work:
+    """Chunks of one StarRocks transaction: `pending` per table, `sent` under the current label."""
+
+    retry_limit: int
+    pending: dict[str, deque[Chunk]] = field(default_factory=dict)
+    sealed: bool = False
+    recycled: bool = False
+    sent: list[Chunk] | None = field(default_factory=list)
+    sent_bytes: int = 0
+    counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    spans: dict[str, Span] = field(default_factory=dict)
+    loads: int = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Take a frozen chunk; never called once sealed."""
+        self.pending.setdefault(chunk.table, deque()).append(chunk)
+        count = self.counts.setdefault((chunk.partition, chunk.table), [0, 0])
+        count[0] += chunk.rows
+        count[1] += chunk.bytes
+
+    def end_transactions(self, partition: str, first: int, last: int, count: int) -> None:
+        """`count` source transactions of `partition` ended, at positions `first` to `last`."""
+        span = self.spans.setdefault(partition, Span(first, last, 0))
+        span.last = last
+        span.source_transactions += count
+
+    def pending_bytes(self, table: str) -> int:
+        return sum(chunk.bytes for chunk in self.pending.get(table, ()))
+
+    def tables(self) -> list[str]:
+        """Tables with chunks to send, those with the most bytes first."""
+        waiting = [table for table, chunks in self.pending.items() if chunks]
+        return sorted(waiting, key=self.pending_bytes, reverse=True)
+
+    def take(self, table: str, limit: int) -> list[Chunk]:
+        """Remove and return the next chunks of `table`, in order, up to `limit` bytes but at least one."""
+        chunks, taken, size = self.pending[table], [], 0
+        while chunks and (not taken or size + chunks[0].bytes <= limit):
+            chunk = chunks.popleft()
+            taken.append(chunk)
+            size += chunk.bytes
+        self._keep(taken, size)
+        self.loads += 1
+        return taken
+
+    def _keep(self, chunks: list[Chunk], size: int) -> None:
+        if self.sent is None:
+            return
+        self.sent_bytes += size
+        if self.sent_bytes > self.retry_limit:
+            self.sent = None
+        else:
+            self.sent.extend(chunks)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether every chunk sent so far is still here for another attempt."""
+        return self.sent is not None
+
+    def rewind(self) -> int:
+        """Put what was sent back in front, for an attempt under a new label; returns the bytes put back."""
+        if self.sent is None:
+            raise RuntimeError("A work whose sent chunks were let go cannot be rewound.")
+        put_back = self.sent_bytes
+        for chunk in reversed(self.sent):
+            self.pending[chunk.table].appendleft(chunk)
+        self.sent, self.sent_bytes, self.loads = [], 0, 0
+        return put_back
+
+    @property
+    def empty(self) -> bool:
+        return not self.counts
+
+    def region_counts(self) -> tuple[RegionCount, ...]:
+        return tuple(RegionCount(p, t, rows, size) for (p, t), (rows, size) in sorted(self.counts.items()))
+
+    def position_spans(self) -> tuple[PositionSpan, ...]:
+        return tuple(
+            PositionSpan(partition, span.first, span.last, span.source_transactions)
+            for partition, span in sorted(self.spans.items())
+        )

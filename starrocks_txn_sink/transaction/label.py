@@ -1,0 +1,244 @@
+"""The protocol of one label: begin, load, commit and confirm, roll back (contract sections 2–4, 6; design section 4).
+
+Each function is a generator of steps (see `steps`): pure, yields requests, eats replies. A commit ends in an outcome,
+which is a type: `Committed` and `Aborted` are known, `Unknown` is not failure and nobody may guess it away.
+
+The numbered steps of a StarRocks transaction, the same everywhere (code, fault plans, tests):
+
+1. begin      2. load (each table, again and again)      3. commit      4. confirm VISIBLE      5. roll back
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from starrocks_txn_sink.transaction import verdict
+from starrocks_txn_sink.errors import BeginFailed, LoadFailed, OutcomeUnknown, StarRocksSinkError, TransportError
+from starrocks_txn_sink.transaction.steps import Answer, Backoff, Steps, Wait
+from starrocks_txn_sink.wire import Body, LabelState, Operation, Reply, Request, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A StarRocks transaction's name and its database."""
+
+    database: str
+    name: str
+
+    def request(self, operation: Operation, **fields: object) -> Request:
+        return Request(operation, self.database, self.name, **fields)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Every row of the label is visible to every reader."""
+
+    label: str
+    txn_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Nothing of the label is visible, now or later."""
+
+    label: str
+    error: StarRocksSinkError
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The server could not be made to say; the rows may be visible or not."""
+
+    label: str
+    error: OutcomeUnknown
+
+
+Outcome = Committed | Aborted | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A load that was accepted: bytes are in the pipe, the verdict on rows comes at commit (contract section 4.7)."""
+
+    txn_id: int | None
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the steps go on asking. Seconds; the batch's deadline bounds all of it."""
+
+    busy_tries: int = 60
+    unknown_tries: int = 6
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+# --- 1. begin ---
+
+
+def begin(label: Label, timeout: float, warehouse: str | None = None) -> Steps[None]:
+    """Begin `label` with a lifetime of `timeout` seconds. Without the header the server would take 20 (section 4.12).
+
+    Raises BeginFailed and its kin, ServerRefused. A lost reply is a BeginFailed too: the label may exist, so the caller
+    rolls it back and takes another one.
+    """
+    headers = {"timeout": str(int(timeout))}
+    if warehouse is not None:
+        headers["warehouse"] = warehouse
+    answer = yield label.request(Operation.BEGIN, headers=headers)
+    reply = _reply(answer)
+    if reply is None:
+        raise _lost(BeginFailed, "begin", label, answer)
+    if not reply.ok:
+        raise verdict.begin_error(reply, label.name)
+
+
+# --- 2. load ---
+
+
+def load(
+    label: Label, table: str, body: Body, headers: dict[str, str], patience: Patience, rng: random.Random
+) -> Steps[Loaded]:
+    """Send `body` to `table`; raises LoadFailed and its kin, TooManyTransactions, ServerRefused, TransactionTimedOut.
+
+    Only TXN_IN_PROCESSING is repeated (nothing was consumed). After anything else, a broken connection above all, part
+    of the body may be in the pipe: the label must be rolled back (contract section 4.8).
+    """
+    for tries in range(patience.busy_tries):
+        answer = yield label.request(Operation.LOAD, table=table, headers=headers, body=body)
+        reply = _reply(answer)
+        if reply is None:
+            raise _lost(LoadFailed, "load", label, answer, table)
+        if reply.ok:
+            return Loaded(reply.txn_id, tries)
+        if not verdict.is_busy(reply):
+            raise verdict.load_error(reply, label.name, table)
+        yield Wait(patience.backoff.seconds(tries, rng), f"table {table} being busy with another load")
+    raise LoadFailed(
+        f"The table stayed busy with another load of the same label for {patience.busy_tries} tries.",
+        label=label.name,
+        table=table,
+        hint="Only one client may load into a label; find out who else uses it.",
+    )
+
+
+# --- 3. commit, 4. confirm ---
+
+
+def commit(label: Label, patience: Patience, rng: random.Random) -> Steps[Outcome]:
+    """Commit `label` and find out what became of it; never raises for a server's answer, never guesses.
+
+    OK alone proves nothing: the rows may be committed but not yet visible, and generation B says OK to a commit that
+    rolled back (contract section 3.2). Only `get_load_state` VISIBLE is proof.
+    """
+    answer = yield label.request(Operation.COMMIT)
+    reply = _reply(answer)
+    txn_id = reply.txn_id if reply is not None else None
+    if reply is not None and reply.status is Status.FAILED and not _still_committing(reply):
+        return (yield from _after_refusal(label, reply, patience, rng))
+    return (yield from confirm(label, txn_id, patience, rng))
+
+
+def confirm(label: Label, txn_id: int | None, patience: Patience, rng: random.Random) -> Steps[Outcome]:
+    """Ask for the fate of a commit that may have taken effect, until the server says VISIBLE or ABORTED.
+
+    COMMITTED means wait: it is durable and will be published. UNKNOWN means the commit has not reached the transaction,
+    or the label is forgotten: it is committed again, which is harmless for a label that is ours alone.
+    """
+    unknown = 0
+    for tries in range(_FOREVER):
+        state = _state((yield label.request(Operation.LOAD_STATE)))
+        if state is LabelState.VISIBLE:
+            return Committed(label.name, txn_id)
+        if state is LabelState.ABORTED:
+            return Aborted(label.name, verdict.commit_error(_ROLLED_BACK, label.name))
+        if state is not LabelState.COMMITTED and state is not None:
+            unknown += 1
+            settled = yield from _commit_again(label)
+            if settled is not None or unknown >= patience.unknown_tries:
+                return settled or _unknown(label)
+        yield Wait(patience.backoff.seconds(min(tries, 4), rng), f"label {label.name} becoming visible")
+    return _unknown(label)
+
+
+def _commit_again(label: Label) -> Steps[Outcome | None]:
+    """Repeat the commit of a label the server has no state for; None while the fate is still open."""
+    reply = _reply((yield label.request(Operation.COMMIT)))
+    if reply is None or reply.ok or _still_committing(reply):
+        return None
+    if "CANCELLED" in reply.message or "is aborting" in reply.message:
+        return Aborted(label.name, verdict.commit_error(reply, label.name))
+    return None
+
+
+def _after_refusal(label: Label, refusal: Reply, patience: Patience, rng: random.Random) -> Steps[Outcome]:
+    """A commit that was answered FAILED is aborted when the label can be rolled back, and only then."""
+    answer = yield label.request(Operation.ROLLBACK)
+    reply = _reply(answer)
+    if reply is not None and reply.ok:
+        return Aborted(label.name, verdict.commit_error(refusal, label.name))
+    state = _state((yield label.request(Operation.LOAD_STATE)))
+    if state is LabelState.ABORTED:
+        return Aborted(label.name, verdict.commit_error(refusal, label.name))
+    if state in (LabelState.COMMITTED, LabelState.VISIBLE):
+        return (yield from confirm(label, refusal.txn_id, patience, rng))
+    return _unknown(label, verdict.commit_error(refusal, label.name))
+
+
+# --- 5. roll back ---
+
+
+def roll_back(label: Label, patience: Patience, rng: random.Random) -> Steps[StarRocksSinkError | None]:
+    """Give `label` up; returns None when the server confirmed it, else the reason why it could not be confirmed.
+
+    Never raises for a server's answer, so that a failed rollback cannot hide the first cause. A label that could not be
+    rolled back commits nothing: nobody will commit it, and the server ends it at its timeout.
+    """
+    answer: Answer | None = None
+    for tries in range(_ROLLBACK_TRIES):
+        answer = yield label.request(Operation.ROLLBACK)
+        reply = _reply(answer)
+        if reply is not None and reply.ok:
+            return None
+        if reply is not None and verdict.DURING_COMMITTING not in reply.message:
+            return LoadFailed(f"The server did not roll back: {reply.message[:200]}", label=label.name)
+        yield Wait(patience.backoff.seconds(tries, rng), f"label {label.name} being rolled back")
+    return answer if isinstance(answer, TransportError) else LoadFailed("The rollback stayed open.", label=label.name)
+
+
+# --- what the answers say ---
+
+_FOREVER = 1_000_000  # the deadline ends the asking, not a count
+_ROLLBACK_TRIES = 4
+_ROLLED_BACK = Reply(Status.FAILED, "the server rolled the transaction back after accepting the commit")
+
+
+def _reply(answer: Answer | None) -> Reply | None:
+    """The reply, or None when it was lost."""
+    return answer if isinstance(answer, Reply) else None
+
+
+def _state(answer: Answer | None) -> LabelState | None:
+    """The label's state, or None when the server could not be asked."""
+    reply = _reply(answer)
+    return reply.state if reply is not None and reply.ok else None
+
+
+def _still_committing(reply: Reply) -> bool:
+    return verdict.ALREADY_COMMITTING in reply.message
+
+
+def _lost(
+    kind: type[BeginFailed] | type[LoadFailed], step: str, label: Label, answer: Answer | None, table: str | None = None
+) -> StarRocksSinkError:
+    error = kind(f"The {step} got no usable answer: {answer}", label=label.name, table=table)
+    error.__cause__ = answer if isinstance(answer, TransportError) else None
+    return error
+
+
+def _unknown(label: Label, cause: StarRocksSinkError | None = None) -> Unknown:
+    said = f" The commit was answered: {cause.message}" if cause else ""
+    return Unknown(
+        label.name, OutcomeUnknown(f"Nobody can say whether the transaction was committed.{said}", label=label.name)
+    )

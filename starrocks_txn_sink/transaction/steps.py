@@ -1,0 +1,68 @@
+"""Steps: a protocol as a generator that yields what it needs, and the one place that waits and sends for it.
+
+A protocol generator yields `Request` or `Wait` and is sent a `Reply`, a `TransportError` or None. It never sees a
+socket, a thread or a clock, so the simulator steps through the very code that production runs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from starrocks_txn_sink.clock import Clock, Deadline
+from starrocks_txn_sink.errors import TransportError
+from starrocks_txn_sink.wire import Reply, Request, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Let `seconds` pass before the next step; `reason` names what is waited for in errors and events."""
+
+    seconds: float
+    reason: str
+
+
+Answer = Reply | TransportError
+Result = TypeVar("Result")
+Steps = Generator[Request | Wait, Answer | None, Result]
+
+
+def run(steps: Steps[Result], transport: Transport, clock: Clock, deadline: Deadline) -> Result:
+    """Drive `steps` to their end; raises what they raise, and DeadlineExceeded when `deadline` passes before.
+
+    DeadlineExceeded and terminal transport errors end the steps at once: nothing sensible can be asked any more.
+    """
+    try:
+        needed = next(steps)
+        while True:
+            needed = steps.send(_provide(needed, transport, clock, deadline))
+    except StopIteration as done:
+        result: Result = done.value
+        return result
+    finally:
+        steps.close()
+
+
+def _provide(needed: Request | Wait, transport: Transport, clock: Clock, deadline: Deadline) -> Answer | None:
+    if isinstance(needed, Wait):
+        clock.sleep(deadline.bounded(needed.seconds, needed.reason))
+        return None
+    try:
+        return transport.send(needed, deadline)
+    except TransportError as error:
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits that double from `first` to `longest` seconds, each shortened by a random part so that writers spread."""
+
+    first: float = 0.05
+    longest: float = 2.0
+
+    def seconds(self, attempt: int, rng: random.Random) -> float:
+        """The wait after the `attempt`-th failure, counted from 0."""
+        full: float = min(self.longest, self.first * 2.0 ** min(attempt, 30))
+        return full * rng.uniform(0.5, 1.0)
