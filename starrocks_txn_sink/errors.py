@@ -33,6 +33,11 @@ class StarRocksSinkError(Exception):
         self.context = {name: value for name, value in context.items() if value is not None}
         super().__init__(message)
 
+    @property
+    def retryable(self) -> bool:
+        """Whether the same work may succeed when it is tried again."""
+        return isinstance(self, Transient)
+
     def __str__(self) -> str:
         place = ", ".join(f"{name}={value}" for name, value in sorted(self.context.items()))
         parts = [self.message + (f" [{place}]" if place else "")]

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 SEPARATOR = ","
 
-# Our option's value -> (pyarrow codec, `compression` header), contract section 5.
-_CODECS = {"gzip": ("gzip", "GZIP"), "lz4_frame": ("lz4", "LZ4_FRAME"), "zstd": ("zstd", "ZSTD")}
+_CODECS = {"gzip": "gzip", "lz4_frame": "lz4", "zstd": "zstd"}  # our option's value -> pyarrow's name of the codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +51,7 @@ def load_body(pieces: Sequence[memoryview], compression: str) -> JsonArray | Com
     if compression == "none":
         return array
     sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, _CODECS[compression][0]) as stream:
+    with pa.CompressedOutputStream(sink, _CODECS[compression]) as stream:
         for piece in array:
             stream.write(piece)
     return Compressed(memoryview(sink.getvalue()))
-
-
-def load_headers(compression: str) -> dict[str, str]:
-    """The headers that describe such a body to the server (contract section 5)."""
-    headers = {"format": "json", "strip_outer_array": "true", "ignore_json_size": "true"}
-    if compression != "none":
-        headers["compression"] = _CODECS[compression][1]
-    return headers

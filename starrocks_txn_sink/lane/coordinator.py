@@ -16,6 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
 
+from starrocks_txn_sink.errors import (
+    DeadlineExceeded,
+    InputError,
+    StarRocksSinkError,
+    TooManyTransactions,
+    TransactionTimedOut,
+)
 from starrocks_txn_sink.lane.actions import (
     Action,
     BeginAction,
@@ -25,18 +32,10 @@ from starrocks_txn_sink.lane.actions import (
     LoadAction,
     RollbackAction,
 )
-from starrocks_txn_sink.errors import (
-    InputError,
-    StarRocksSinkError,
-    Terminal,
-    TooManyTransactions,
-    TransactionTimedOut,
-    Transient,
-)
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.region import Region
-from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.lane.work import Work
+from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
 
 
 class Phase(Enum):
@@ -297,7 +296,7 @@ class SharedTransactionCoordinator:
         self._move(Phase.IDLE)
 
     def _may_try_again(self, work: Work) -> bool:
-        if self._stop is not None or isinstance(self.error, Terminal) or not isinstance(self.error, Transient):
+        if self._stop is not None or self.error is None or not self.error.retryable:
             return False
         return work.repeatable and self._attempt < self._limits.max_attempts
 
@@ -381,6 +380,8 @@ class SharedTransactionCoordinator:
         """Step 5: the first error counts; loads under way end first, then the label is rolled back."""
         if self.error is None:
             self.error = error
+        if isinstance(error, DeadlineExceeded):
+            self._stop = self._stop or error
         if self._phase is Phase.IDLE:
             self._move(Phase.FAILED)
         elif self._phase in (Phase.BEGINNING, Phase.OPEN, Phase.COMMITTING):

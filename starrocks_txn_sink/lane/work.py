@@ -44,7 +44,9 @@ class Work:
         count[1] += chunk.bytes
 
     def end_transactions(self, partition: str, first: int, last: int, count: int) -> None:
-        """`count` source transactions of `partition` ended, at positions `first` to `last`."""
+        """`count` source transactions of `partition` ended, at positions `first` to `last`; 0 only marks a boundary."""
+        if not count:
+            return
         span = self.spans.setdefault(partition, Span(first, last, 0))
         span.last = last
         span.source_transactions += count
@@ -59,7 +61,9 @@ class Work:
 
     def take(self, table: str, limit: int) -> list[Chunk]:
         """Remove and return the next chunks of `table`, in order, up to `limit` bytes but at least one."""
-        chunks, taken, size = self.pending[table], [], 0
+        chunks = self.pending[table]
+        taken: list[Chunk] = []
+        size = 0
         while chunks and (not taken or size + chunks[0].bytes <= limit):
             chunk = chunks.popleft()
             taken.append(chunk)

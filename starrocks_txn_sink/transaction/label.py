@@ -11,10 +11,11 @@ The numbered steps of a StarRocks transaction, the same everywhere (code, fault 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from starrocks_txn_sink.transaction import verdict
 from starrocks_txn_sink.errors import BeginFailed, LoadFailed, OutcomeUnknown, StarRocksSinkError, TransportError
+from starrocks_txn_sink.transaction import verdict
 from starrocks_txn_sink.transaction.steps import Answer, Backoff, Steps, Wait
 from starrocks_txn_sink.wire import Body, LabelState, Operation, Reply, Request, Status
 
@@ -77,15 +78,12 @@ class Patience:
 # --- 1. begin ---
 
 
-def begin(label: Label, timeout: float, warehouse: str | None = None) -> Steps[None]:
-    """Begin `label` with a lifetime of `timeout` seconds. Without the header the server would take 20 (section 4.12).
+def begin(label: Label, headers: Mapping[str, str]) -> Steps[None]:
+    """Begin `label`; `headers` carry the lifetime (`timeout`), without which the server takes 20 s (section 4.12).
 
     Raises BeginFailed and its kin, ServerRefused. A lost reply is a BeginFailed too: the label may exist, so the caller
     rolls it back and takes another one.
     """
-    headers = {"timeout": str(int(timeout))}
-    if warehouse is not None:
-        headers["warehouse"] = warehouse
     answer = yield label.request(Operation.BEGIN, headers=headers)
     reply = _reply(answer)
     if reply is None:
@@ -98,7 +96,7 @@ def begin(label: Label, timeout: float, warehouse: str | None = None) -> Steps[N
 
 
 def load(
-    label: Label, table: str, body: Body, headers: dict[str, str], patience: Patience, rng: random.Random
+    label: Label, table: str, body: Body, headers: Mapping[str, str], patience: Patience, rng: random.Random
 ) -> Steps[Loaded]:
     """Send `body` to `table`; raises LoadFailed and its kin, TooManyTransactions, ServerRefused, TransactionTimedOut.
 
