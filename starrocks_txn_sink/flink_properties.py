@@ -1,0 +1,216 @@
+"""The official Flink connector's option names, and what each becomes here.
+
+One table, `FLINK_OPTIONS`, says for every name which of our options it sets, why it is refused, or why it is accepted
+without effect. `translate` reads it for `SinkOptions.from_properties`; the migration guide is made from it too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.option_declarations import declarations
+from starrocks_txn_sink.option_kinds import Kind, refusal
+from starrocks_txn_sink.options import SinkOptions
+
+Convert = Callable[[str, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Becomes:
+    """Sets our option `option`; `convert(name, text)` gives its value, None leaves the default."""
+
+    option: str
+    convert: Convert
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Has no meaning here; `values` are let through without effect because they ask for what happens anyway."""
+
+    reason: str
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutEffect:
+    """Accepted, so that a configuration can be moved over as it is, and changes nothing."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """Our options' values, and the names that were accepted without effect, each with the reason."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    without_effect: dict[str, str] = field(default_factory=dict)
+
+
+def _text(_: str, written: str) -> str:
+    return written
+
+
+def _integer(name: str, written: str) -> int:
+    if re.fullmatch(r"\s*-?\d{1,18}\s*", written) is None:
+        raise refusal(name, written, "a whole number")
+    return int(written)
+
+
+def _milliseconds(name: str, written: str) -> float:
+    return _integer(name, written) / 1000
+
+
+def _patience(name: str, written: str) -> float | None:
+    """Zero and negative times mean "wait for ever" there; here no wait is without an end."""
+    given = _integer(name, written)
+    return given / 1000 if given > 0 else None
+
+
+def _named(_: str, written: str) -> str | None:
+    return None if written.strip() == "*" else written
+
+
+def _compression(name: str, written: str) -> str:
+    known = {"no_compression": "none", "none": "none", "gzip": "gzip", "lz4_frame": "lz4_frame", "zstd": "zstd"}
+    if written.strip().lower() not in known:
+        raise refusal(name, written, "gzip, lz4_frame or zstd")
+    return known[written.strip().lower()]
+
+
+_EXACTLY_ONCE = "it tunes that connector's own exactly-once mode"
+_MERGE_COMMIT = "merge commit joins loads of different writers and cannot keep a source transaction whole"
+
+FLINK_OPTIONS: Mapping[str, Becomes | Refused | WithoutEffect] = {
+    "connector": Refused("this is the StarRocks sink", ("starrocks",)),
+    "load-url": Becomes("load_url", _text),
+    "jdbc-url": Becomes("query_url", _text),
+    "database-name": Becomes("database", _named, "with *, name the database itself: a transaction has only one"),
+    "table-name": WithoutEffect("every row names its table"),
+    "username": Becomes("username", _text),
+    "password": Becomes("password", _text),
+    "sink.version": Refused("V1 does not know the transaction interface", ("v2", "auto")),
+    "sink.semantic": Becomes("delivery", lambda _, written: written.strip().lower()),
+    "sink.label-prefix": Becomes("job", _text, "the first part of every label"),
+    "sink.parallelism": Becomes("lanes", _integer, "a subtask there and a lane here each have their own transaction"),
+    "sink.max-retries": Becomes("max_attempts", lambda name, text: _integer(name, text) + 1, "attempts = retries + 1"),
+    "sink.io.thread-count": Becomes("load_parallelism", _integer),
+    "sink.connect.timeout-ms": Becomes("connect_timeout", _milliseconds),
+    "sink.socket.timeout-ms": Becomes("read_timeout", _patience, "0 and less mean for ever there, the default here"),
+    "sink.buffer-flush.interval-ms": Becomes("commit_interval", _milliseconds),
+    "sink.transaction.multi-table.enabled": Refused("every transaction here spans tables", ("true",)),
+    "sink.transaction.multi-table.buffer-size": Becomes("buffer_bytes", _integer),
+    "sink.transaction.multi-table.max-txn-bytes": WithoutEffect(
+        "a source transaction of any size is sent within buffer_bytes"
+    ),
+    "sink.properties.timeout": Becomes("timeout", _integer),
+    "sink.properties.compression": Becomes("compression", _compression),
+    "sink.properties.warehouse": Becomes("warehouse", _text),
+    "sink.properties.enable_merge_commit": Refused(_MERGE_COMMIT, ("false",)),
+    "sink.buffer-flush.max-bytes": WithoutEffect("buffer_bytes bounds the buffer, chunk_bytes the size of a load"),
+    "sink.buffer-flush.max-rows": WithoutEffect("the buffer is bounded by bytes (buffer_bytes), not by rows"),
+    "sink.buffer-flush.enqueue-timeout-ms": WithoutEffect("batch_deadline bounds all waiting"),
+    "sink.chunk-limit": WithoutEffect("chunk_bytes bounds the size of a load"),
+    "sink.scan-frequency.ms": WithoutEffect("no thread polls the buffers"),
+    "sink.wait-for-continue.timeout-ms": WithoutEffect("the backend is asked for before the body is sent"),
+    "sink.retry.interval-ms": WithoutEffect("waits between attempts grow by themselves, up to batch_deadline"),
+    "sink.publish-timeout.ms": WithoutEffect("a commit is confirmed up to batch_deadline"),
+    "sink.publish-timeout-ms": WithoutEffect("a commit is confirmed up to batch_deadline"),
+    "sink.metric.histogram-window-size": WithoutEffect("metrics are made from events"),
+    "sink.ignore.update-before": WithoutEffect("every row says itself whether it is written or deleted"),
+    "sink.use.new-sink-api": WithoutEffect("it chooses between two programming interfaces of Flink"),
+    "sink.wrap-json-as-array": WithoutEffect("every load is one JSON array"),
+    "sink.at-least-once.use-transaction-stream-load": Refused("every load is part of a transaction", ("true",)),
+    "sink.exactly-once.enable-label-gen": WithoutEffect(_EXACTLY_ONCE),
+    "sink.exactly-once.enable-abort-lingering-txn": WithoutEffect(_EXACTLY_ONCE),
+    "sink.exactly-once.check-num-lingering-txn": WithoutEffect(_EXACTLY_ONCE),
+}
+"""Name of the official connector (lower case) → what it becomes."""
+
+FLINK_PREFIXES: Mapping[str, Refused] = {
+    "scan.": Refused("this is a sink, it reads nothing from StarRocks"),
+    "lookup.": Refused("this is a sink, it reads nothing from StarRocks"),
+    "sink.merge-commit.": Refused(_MERGE_COMMIT),
+}
+"""Families of names; `sink.properties.<name>` and `table.<table>.properties.<name>` are read by `translate`."""
+
+
+def translate(properties: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Translation:
+    """Turn text properties into values of our options; `overrides` are our own names and win.
+
+    Raises OptionError for a name that is unknown, refused, or given twice with different values.
+    """
+    result = Translation()
+    kinds = {name: declared.kind for name, declared in declarations(SinkOptions)}
+    for name, value in properties.items():
+        if not _family(str(name), value, result):
+            _single(str(name), value, kinds, result)
+    return Translation({**result.values, **(overrides or {})}, result.without_effect)
+
+
+def _family(name: str, value: Any, result: Translation) -> bool:
+    """Read `sink.properties.<p>` and `table.<t>.properties.<p>`; False when `name` is neither."""
+    found = re.fullmatch(r"table\.(.+)\.properties\.([^.]+)", name)
+    if found is not None:
+        result.values.setdefault("tables", {}).setdefault(found[1], {})[found[2]] = value
+        return True
+    lower = name.lower()
+    if lower.startswith("sink.properties.") and lower not in FLINK_OPTIONS:
+        result.values.setdefault("properties", {})[lower.removeprefix("sink.properties.")] = value
+        return True
+    return False
+
+
+def _single(name: str, value: Any, kinds: Mapping[str, Kind], result: Translation) -> None:
+    lower = name.strip().lower()
+    rule = FLINK_OPTIONS.get(lower) or next(
+        (rule for prefix, rule in FLINK_PREFIXES.items() if lower.startswith(prefix)), None
+    )
+    ours = _our_name(name)
+    if isinstance(rule, WithoutEffect):
+        result.without_effect[name] = rule.reason
+    elif isinstance(rule, Refused):
+        _let_through(name, value, rule, result)
+    elif isinstance(rule, Becomes):
+        _set(result, rule.option, rule.convert(name, _as_text(value)), name)
+    elif ours in kinds:
+        kind = kinds[ours]
+        _set(result, ours, kind.parse(ours, value) if isinstance(value, str) else value, name)
+    else:
+        raise _unknown(name, [*kinds, *FLINK_OPTIONS])
+
+
+def _let_through(name: str, value: Any, rule: Refused, result: Translation) -> None:
+    if _as_text(value).strip().lower() not in rule.values:
+        allowed = f"Allowed is {' or '.join(rule.values)}." if rule.values else f"Remove {name}."
+        raise OptionError(f"{name} makes no sense here: {rule.reason}.", hint=allowed, option=name)
+    result.without_effect[name] = rule.reason
+
+
+def _set(result: Translation, option: str, value: Any, name: str) -> None:
+    if value is None:
+        return
+    if option in result.values and result.values[option] != value:
+        raise OptionError(f"{option} is given twice, and differently, the second time as {name}.", hint="Keep one.")
+    result.values[option] = value
+
+
+def _our_name(name: str) -> str:
+    """`commitInterval`, `commit-interval`, `commit.interval` and `COMMIT_INTERVAL` all mean `commit_interval`."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())
+    return re.sub(r"[-.\s]", "_", words).lower()
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _unknown(name: str, known: list[str]) -> OptionError:
+    near = difflib.get_close_matches(name.lower(), known, n=1) or difflib.get_close_matches(_our_name(name), known, n=1)
+    advice = f"Did you mean {near[0]}?" if near else "See the page of options for all names."
+    return OptionError(f"There is no option {name[:80]!r}.", hint=advice)

@@ -1,0 +1,123 @@
+"""The stream-load properties a user may set, each judged at construction (contract section 5).
+
+Properties travel as HTTP headers of every load. A name that the sink sets itself, that belongs to CSV, or that the
+server would silently ignore is refused, because a property without effect looks like one that works.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+
+from starrocks_txn_sink.errors import OptionError
+
+Judge = Callable[[str], bool]
+
+
+def _one_of(*values: str) -> Judge:
+    return lambda value: value in values
+
+
+def _ratio(value: str) -> bool:
+    return re.fullmatch(r"0|1|[01]?\.\d+|1\.0*|0\.\d*", value) is not None and 0.0 <= float(value) <= 1.0
+
+
+def _whole(value: str) -> bool:
+    return re.fullmatch(r"-?\d+", value) is not None
+
+
+def _text(value: str) -> bool:
+    return bool(value.strip())
+
+
+_SWITCH = _one_of("true", "false")
+
+ALLOWED: Mapping[str, tuple[Judge, str]] = {
+    "columns": (_text, "a list of columns"),
+    "where": (_text, "a condition"),
+    "max_filter_ratio": (_ratio, "a number from 0 to 1"),
+    "partitions": (_text, "a list of partitions"),
+    "temporary_partitions": (_text, "a list of partitions"),
+    "negative": (_SWITCH, "true or false"),
+    "strict_mode": (_SWITCH, "true or false"),
+    "timezone": (_text, "a time zone"),
+    "load_mem_limit": (_whole, "a whole number of bytes"),
+    "exec_mem_limit": (_whole, "a whole number of bytes"),
+    "jsonpaths": (_text, "a JSON list of paths"),
+    "partial_update": (_SWITCH, "true or false"),
+    "partial_update_mode": (_one_of("row", "auto", "column"), "row, auto or column"),
+    "transmission_compression_type": (_text, "a compression type"),
+    "load_dop": (_whole, "a whole number"),
+    "enable_replicated_storage": (_SWITCH, "true or false"),
+    "merge_condition": (_text, "a column"),
+    "log_rejected_record_num": (_whole, "a whole number"),
+    # Set by the sink; the value that the sink sets is let through, so that a configuration can be moved over as it is.
+    "format": (_one_of("json"), "json, the only format that the sink sends"),
+    "strip_outer_array": (_one_of("true"), "true, because the sink sends each load as one JSON array"),
+    "ignore_json_size": (_one_of("true"), "true, because the loads of a transaction add up"),
+}
+"""Property → (test of its value, what is allowed)."""
+
+_CSV = "it belongs to CSV, and the sink sends JSON"
+_OURS = "the sink sets it itself"
+_MERGE = "merge commit joins loads of different writers, so it knows no transaction of its own"
+
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(("column_separator", "row_delimiter", "skip_header", "trim_space", "enclose", "escape"), _CSV),
+    **dict.fromkeys(("label", "table", "transaction_type", "authorization", "expect"), _OURS),
+    **dict.fromkeys(("content-length", "transfer-encoding", "content-type", "host", "connection"), _OURS),
+    **dict.fromkeys(("channel_id", "channel_num", "source_type"), "it would turn the load into one of another kind"),
+    "db": "the whole StarRocks transaction lives in one database; set the option database",
+    "database": "the whole StarRocks transaction lives in one database; set the option database",
+    "compression": "set the option compression, so that the sink compresses what it announces",
+    "content-encoding": "set the option compression; the server reads no Content-Encoding here",
+    "timeout": "set the option timeout, which is also the lifetime of the StarRocks transaction",
+    "warehouse": "set the option warehouse",
+    "idle_transaction_timeout": "the server ignores it in multi-table transactions; set the option timeout",
+    "prepared_timeout": "multi-table transactions are never prepared; set the option timeout",
+    "json_root": "the sink frames rows itself; take the part that you want before the rows reach the sink",
+    "envelope": "the sink sends plain rows; take envelopes apart before the rows reach the sink",
+    "enable_merge_commit": _MERGE,
+    "merge_commit": _MERGE,
+}
+"""Property → why it cannot be set."""
+
+SET_BY_SINK = frozenset({"format", "strip_outer_array", "ignore_json_size"})
+
+
+def check_properties(properties: Mapping[str, object], option: str) -> dict[str, str]:
+    """Return `properties` under lower-case names; raises OptionError that names the property and what is allowed."""
+    checked: dict[str, str] = {}
+    for written, value in properties.items():
+        name = str(written).strip().lower()
+        text = {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
+        _check_property(name, text, option)
+        checked[name] = text
+    return checked
+
+
+def check_combination(properties: Mapping[str, str], option: str) -> None:
+    """Refuse properties that only fail together; `properties` are those of one table, merged."""
+    if properties.get("partial_update") == "true" and "columns" not in properties:
+        raise OptionError(
+            f"{option}: partial_update needs columns.",
+            hint="List in columns the key columns and those to be updated (contract section 5).",
+        )
+
+
+def _check_property(name: str, value: str, option: str) -> None:
+    why = REFUSED.get(name) or (_MERGE if name.startswith("merge_commit") else None)
+    if why is not None:
+        raise OptionError(f"{option} sets {name}, which cannot be set: {why}.", hint=f"Remove {name} from {option}.")
+    if name not in ALLOWED:
+        near = difflib.get_close_matches(name, ALLOWED, n=1)
+        advice = f"Did you mean {near[0]}?" if near else f"Known are: {', '.join(sorted(ALLOWED))}."
+        raise OptionError(f"{option} sets {name[:80]!r}, which is no stream-load property for JSON.", hint=advice)
+    judge, allowed = ALLOWED[name]
+    if re.search(r"[\r\n\x00]", value):
+        raise OptionError(
+            f"{option}: {name} holds a line break.", hint="A property is one HTTP header: write one line."
+        )
+    if not judge(value):
+        raise OptionError(f"{option}: {name} is {value[:80]!r}.", hint=f"Allowed is {allowed}.")

@@ -1,0 +1,376 @@
+"""What a user may set: `SinkOptions`, each option declared once and checked when the object is made.
+
+Objects are immutable, travel to the executors by pickle and never show the password. Raises OptionError, which names
+the option, what was given and what is allowed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from starrocks_txn_sink import load_properties
+from starrocks_txn_sink.addresses import Address, parse_authority, parse_frontends, parse_query_url
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.option_declarations import option, settle
+from starrocks_txn_sink.option_kinds import (
+    choice,
+    count,
+    custom,
+    mapping,
+    names,
+    refusal,
+    seconds,
+    size,
+    switch,
+    text,
+    whole_seconds,
+)
+from starrocks_txn_sink.redirect_rules import RedirectRules, parse_host_rule
+from starrocks_txn_sink.server_version import MIN_SERVER_VERSION, require_supported
+
+__all__ = ["MIN_SERVER_VERSION", "Compression", "Delivery", "SinkOptions", "TableOptions", "require_supported"]
+
+MIB = 1 << 20
+
+
+class Delivery(Enum):
+    """What a replayed batch does to the tables."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    EXACTLY_ONCE = "exactly-once"
+
+
+class Compression(Enum):
+    """How load bodies are compressed; the value is what the user writes, `header` what the server reads."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    LZ4_FRAME = "lz4_frame"
+    ZSTD = "zstd"
+
+    @property
+    def header(self) -> str | None:
+        return None if self is Compression.NONE else self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOptions:
+    """What differs for one table: stream-load properties that are laid over those of all tables."""
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def _check_addresses(read: Any) -> Any:
+    def check(name: str, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, (str, Sequence)):
+            raise refusal(name, value, "an address or a list of addresses")
+        return tuple(str(address) for address in read(value, name))
+
+    return check
+
+
+def _check_delivery(name: str, value: Any) -> Delivery:
+    delivery: Delivery = choice(Delivery).check(name, value)
+    if delivery is Delivery.EXACTLY_ONCE:
+        raise OptionError(
+            "delivery is exactly-once, which needs the ledger of written positions; this version keeps none.",
+            hint="Use at-least-once and PRIMARY KEY tables, on which a replay writes the same rows again.",
+            option=name,
+        )
+    return delivery
+
+
+def _check_redirect_map(name: str, value: Mapping[Any, Any]) -> dict[str, str]:
+    for source, target in value.items():
+        parse_authority(str(source), name)
+        parse_authority(str(target), name)
+    return {str(source): str(target) for source, target in value.items()}
+
+
+def _check_tables(name: str, value: Mapping[Any, Any]) -> dict[str, TableOptions]:
+    tables = {}
+    for table, given in value.items():
+        properties = given.properties if isinstance(given, TableOptions) else given
+        if not isinstance(properties, Mapping):
+            raise refusal(f"{name}[{str(table)[:80]!r}]", given, "TableOptions or a mapping of stream-load properties")
+        checked = load_properties.check_properties(properties, f"tables[{str(table)[:80]!r}]")
+        tables[str(table)] = TableOptions(properties=checked)
+    return tables
+
+
+_NAME = text("a name without control characters, and not *", r"(?!\*$)[^\x00-\x1f\x7f]+")
+_USER = text("a user name without a colon, which HTTP Basic authentication cannot carry", r"[^\x00-\x1f\x7f:]+")
+_PASSWORD = text("a text without line breaks", r"[^\r\n\x00]*", secret=True)
+_JOB = text(
+    "1 to 64 characters of [-\\w] (letters, digits, - and _), because it starts every label", r"[-0-9A-Za-z_]{1,64}"
+)
+_RULES = names(lambda name, rule: parse_host_rule(rule, name))
+_PROPERTIES = mapping(lambda name, value: load_properties.check_properties(value, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """All options of one sink. The reference page is `docs/options.md`."""
+
+    load_url: str | Sequence[str] = option(
+        custom("addresses", _check_addresses(parse_frontends)),
+        "HTTP addresses of the frontends, as in `http://fe1:8030,http://fe2:8030`; a bare `host:port` means http.",
+    )
+    database: str = option(_NAME, "The database of all tables: a StarRocks transaction lives in one database.")
+    query_url: str | Sequence[str] | None = option(
+        custom("addresses", _check_addresses(parse_query_url)),
+        "Query ports, as in `mysql://fe1:9030`; also `jdbc:mysql://…`.",
+        default=None,
+    )
+    username: str = option(_USER, "The StarRocks user.", default="root")
+    password: str = option(
+        _PASSWORD, "The user's password; never shown.", default="", default_text="empty", secret=True
+    )
+    password_file: str | None = option(
+        text(),
+        "A file whose first line is the password, read when a connection is set up; it must exist on every executor.",
+        default=None,
+    )
+    password_environment: str | None = option(
+        text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*"),
+        "Name of the environment variable that holds the password, read when a connection is set up.",
+        default=None,
+    )
+    job: str | None = option(
+        _JOB, "First part of every label, up to 64 of `[-\\w]`.", default=None, default_text="from the query's id"
+    )
+    lanes: int = option(
+        count(),
+        "StarRocks transactions written side by side. 1 makes a whole micro-batch atomic; with more, each source "
+        "transaction stays atomic.",
+        default=1,
+    )
+    commit_interval: float = option(
+        seconds(),
+        "A StarRocks transaction that is open for so long is committed at the next clean boundary; at most half of "
+        "`timeout`.",
+        default=1.0,
+        unit="seconds",
+    )
+    timeout: int = option(
+        whole_seconds(1, 259_200),
+        "Lifetime of a StarRocks transaction, sent at begin; the server rolls back what is older.",
+        default=600,
+        unit="seconds",
+    )
+    batch_deadline: float = option(
+        seconds(),
+        "Time for a whole micro-batch, all waiting and all retries included.",
+        unit="seconds",
+        derive=lambda options: 2.0 * options.timeout,
+        default_text="2 × `timeout`",
+    )
+    buffer_bytes: int = option(
+        size(),
+        "Bound on the rows that one lane holds in memory.",
+        default=128 * MIB,
+        default_text="128 MiB",
+        unit="bytes",
+    )
+    chunk_bytes: int = option(
+        size(),
+        "An active chunk of this size is frozen and sent, also inside a source transaction.",
+        unit="bytes",
+        derive=lambda options: max(1, min(16 * MIB, options.buffer_bytes // 8)),
+        default_text="16 MiB, at most 1/8 of `buffer_bytes`",
+    )
+    load_bytes: int = option(
+        size(),
+        "A table's frozen chunks wait for company while they are smaller than this together.",
+        unit="bytes",
+        derive=lambda options: min(4 * MIB, options.chunk_bytes),
+        default_text="4 MiB, at most `chunk_bytes`",
+    )
+    retry_buffer_bytes: int = option(
+        size(),
+        "Rows that a lane keeps so that a failed attempt can be repeated without asking Spark for them again.",
+        default=64 * MIB,
+        default_text="64 MiB",
+        unit="bytes",
+    )
+    load_parallelism: int = option(count(), "Tables of one lane that are loaded at the same time.", default=4)
+    max_attempts: int = option(count(), "Attempts per StarRocks transaction, each under a new label.", default=3)
+    connect_timeout: float = option(seconds(), "Wait for a connection.", default=5.0, unit="seconds")
+    read_timeout: float = option(
+        seconds(),
+        "Wait for a reply; a commit may wait until the deadline, because the server answers when the rows are visible.",
+        default=60.0,
+        unit="seconds",
+    )
+    delivery: Delivery | str = option(  # noqa: RUF009 - makes a field
+        custom("choice", _check_delivery),
+        "The guarantee over replays; `at-least-once` is the one of this version.",
+        default=Delivery.AT_LEAST_ONCE,
+    )
+    compression: Compression | str = option(  # noqa: RUF009 - makes a field
+        choice(Compression), "Compression of load bodies: none, gzip, lz4_frame or zstd.", default=Compression.NONE
+    )
+    properties: Mapping[str, str] = option(_PROPERTIES, "Stream-load properties of all tables.", default={})
+    tables: Mapping[str, TableOptions | Mapping[str, str]] = option(
+        mapping(_check_tables), "Per table: stream-load properties laid over `properties`.", default={}
+    )
+    redirect_map: Mapping[str, str] = option(
+        mapping(_check_redirect_map),
+        "Rewrites redirects, as in `{'be1:8040': 'proxy:18040'}`; the targets are allowed by that.",
+        default={},
+    )
+    redirect_hosts: Sequence[str] | str = option(
+        _RULES,
+        "Hosts that redirects may lead to beside those of `load_url`, usually the backends: `be1`, `be1:8040`, "
+        "`*.svc.cluster.local`, `10.0.0.0/8`, or `*` for all. `http://be1` allows the step from https down to http.",
+        default=(),
+    )
+    tls_ca: str | None = option(text(), "File with the authorities to trust (https only).", default=None)
+    tls_certificate: str | None = option(text(), "File with the client's certificate (https only).", default=None)
+    tls_key: str | None = option(text(), "File with the client's key, if not in the certificate's file.", default=None)
+    tls_verify: bool = option(switch(), "Whether the server's certificate is checked (https only).", default=True)
+    warehouse: str | None = option(_NAME, "Warehouse that the transaction runs in, sent at begin.", default=None)
+
+    def __post_init__(self) -> None:
+        settle(self)
+        self._check_times()
+        self._check_sizes()
+        self._check_password()
+        self._check_tls()
+        self._check_tables()
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any], **overrides: Any) -> SinkOptions:
+        """Make options from text properties: our own names (also `commit-interval`, `commitInterval`) and those of the
+        official Flink connector (`load-url`, `sink.buffer-flush.interval-ms`, …). `overrides` win over `properties`.
+
+        Raises OptionError for a name that is unknown, or that makes no sense here, with the reason.
+        """
+        from starrocks_txn_sink.flink_properties import translate  # reads this class's declarations
+
+        left_out: dict[str, Any] = {"load_url": None, "database": None}
+        return cls(**{**left_out, **translate(properties, overrides).values})
+
+    @property
+    def frontends(self) -> tuple[Address, ...]:
+        """The addresses of `load_url`, in the order they were written."""
+        return parse_frontends(self.load_url)
+
+    @property
+    def query_addresses(self) -> tuple[Address, ...]:
+        """The addresses of `query_url`; empty when there is none."""
+        return () if self.query_url is None else parse_query_url(self.query_url)
+
+    @property
+    def redirect_rules(self) -> RedirectRules:
+        return RedirectRules.of(self.frontends, self.redirect_map, self.redirect_hosts)
+
+    @property
+    def mini_interval(self) -> float:
+        """Seconds between two freezes of a region at clean boundaries (design section 4, step 2)."""
+        return min(1.0, max(0.1, self.commit_interval / 10))
+
+    def read_password(self) -> str:
+        """The password from wherever it is kept, read now. Raises OptionError when it cannot be read."""
+        if self.password_environment is not None:
+            if self.password_environment not in os.environ:
+                raise OptionError(
+                    f"password_environment names {self.password_environment}, which is not set.",
+                    hint="Set the variable for the driver and for every executor.",
+                )
+            return os.environ[self.password_environment]
+        if self.password_file is not None:
+            try:
+                return Path(self.password_file).read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
+            except (OSError, UnicodeDecodeError) as error:
+                raise OptionError(
+                    f"password_file cannot be read ({type(error).__name__}).",
+                    hint="Put the file on the driver and on every executor, readable by Spark's user.",
+                ) from None
+        return self.password
+
+    def begin_headers(self) -> dict[str, str]:
+        """Headers of begin: the lifetime, without which the server takes 20 seconds (contract section 4.12)."""
+        headers = {"timeout": str(self.timeout)}
+        return headers if self.warehouse is None else {**headers, "warehouse": self.warehouse}
+
+    def load_headers(self, table: str) -> dict[str, str]:
+        """Headers of every load of `table`, equal for all of them (contract section 4.6).
+
+        The body is one JSON array. `ignore_json_size` lifts the limit of 100 MiB that the loads of a transaction
+        share; `timeout` keeps the load's plan alive as long as the transaction.
+        """
+        given = self.tables.get(table)
+        own = given.properties if isinstance(given, TableOptions) else {}
+        headers = {
+            "format": "json",
+            "strip_outer_array": "true",
+            "ignore_json_size": "true",
+            "timeout": str(self.timeout),
+        }
+        compression = Compression(self.compression).header
+        if compression is not None:
+            headers["compression"] = compression
+        return {**headers, **self.properties, **own}
+
+    def _check_times(self) -> None:
+        if self.commit_interval > self.timeout / 2:
+            raise OptionError(
+                f"commit_interval is {self.commit_interval:g} s, not well below timeout, which is {self.timeout} s: "
+                "the server would roll the StarRocks transaction back before it could be committed.",
+                hint=f"Set commit_interval to at most {self.timeout / 2:g} s (half of timeout), or raise timeout.",
+                option="commit_interval",
+            )
+
+    def _check_sizes(self) -> None:
+        for name in ("chunk_bytes", "load_bytes"):
+            if getattr(self, name) > self.buffer_bytes:
+                raise OptionError(
+                    f"{name} is {getattr(self, name)}, more than buffer_bytes, which is {self.buffer_bytes}.",
+                    hint=f"Lower {name}, or raise buffer_bytes.",
+                    option=name,
+                )
+
+    def _check_password(self) -> None:
+        given = [name for name in ("password", "password_file", "password_environment") if getattr(self, name)]
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given)} are both set.", hint="Keep one of them.", option=given[0])
+
+    def _check_tls(self) -> None:
+        used = [name for name in ("tls_ca", "tls_certificate", "tls_key") if getattr(self, name) is not None]
+        used += [] if self.tls_verify else ["tls_verify"]
+        if used and self.frontends[0].scheme != "https":
+            raise OptionError(
+                f"{used[0]} is set, but load_url is plain http.", hint="Use https, or remove it.", option=used[0]
+            )
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise OptionError("tls_key is set without tls_certificate.", hint="Set both.", option="tls_key")
+        if self.tls_ca is not None and not self.tls_verify:
+            raise OptionError("tls_ca is set, but tls_verify is off.", hint="Remove one of them.", option="tls_ca")
+
+    def _check_tables(self) -> None:
+        renamed: dict[str, TableOptions | Mapping[str, str]] = {}
+        for written, given in self.tables.items():
+            database, dot, table = written.rpartition(".")
+            if (dot and database != self.database) or not table:
+                raise OptionError(
+                    f"tables names {written[:80]!r}, but the transaction's database is {self.database!r}: "
+                    "a StarRocks transaction cannot span databases.",
+                    hint="Use one sink per database.",
+                    option="tables",
+                )
+            renamed[table] = given
+        object.__setattr__(self, "tables", renamed)
+        load_properties.check_combination(self.properties, "properties")
+        for table in renamed:
+            load_properties.check_combination(self.load_headers(table), f"tables[{table[:80]!r}]")
+
+
+def option_names() -> tuple[str, ...]:
+    """The names of all options, in the order of the reference page."""
+    return tuple(one.name for one in fields(SinkOptions))

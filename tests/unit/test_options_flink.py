@@ -1,0 +1,133 @@
+"""SinkOptions.from_properties: our own names as text, and the official Flink connector's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.flink_properties import FLINK_OPTIONS, Becomes, Refused, translate
+from starrocks_txn_sink.option_declarations import declarations
+from starrocks_txn_sink.options import Compression, SinkOptions
+
+# The configuration of the connector's own multi-table example, as a user would move it over.
+FLINK = {
+    "jdbc-url": "jdbc:mysql://fe1:9030",
+    "load-url": "fe1:8030;fe2:8030",
+    "database-name": "*",
+    "table-name": "*",
+    "username": "loader",
+    "password": "geheim",
+    "sink.version": "V2",
+    "sink.semantic": "at-least-once",
+    "sink.label-prefix": "orders-job",
+    "sink.transaction.multi-table.enabled": "true",
+    "sink.transaction.multi-table.buffer-size": "67108864",
+    "sink.buffer-flush.interval-ms": "2500",
+    "sink.properties.format": "json",
+    "sink.properties.strip_outer_array": "true",
+    "table.order_items.properties.columns": "id,qty",
+}
+
+
+def test_a_flink_configuration_moves_over() -> None:
+    made = SinkOptions.from_properties(FLINK, database="shop")
+    assert [str(address) for address in made.frontends] == ["http://fe1:8030", "http://fe2:8030"]
+    assert [(address.host, address.port) for address in made.query_addresses] == [("fe1", 9030)]
+    assert (made.username, made.read_password(), made.job) == ("loader", "geheim", "orders-job")
+    assert (made.commit_interval, made.buffer_bytes) == (2.5, 64 << 20)
+    assert made.load_headers("order_items")["columns"] == "id,qty"
+    assert "columns" not in made.load_headers("orders")
+
+
+def test_the_wildcard_database_must_be_named() -> None:
+    with pytest.raises(OptionError, match="database is missing"):
+        SinkOptions.from_properties(FLINK)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "option", "expected"),
+    [
+        ("sink.max-retries", "3", "max_attempts", 4),
+        ("sink.max-retries", "0", "max_attempts", 1),
+        ("sink.parallelism", "4", "lanes", 4),
+        ("sink.io.thread-count", "2", "load_parallelism", 2),
+        ("sink.connect.timeout-ms", "1500", "connect_timeout", 1.5),
+        ("sink.socket.timeout-ms", "30000", "read_timeout", 30.0),
+        ("sink.socket.timeout-ms", "-1", "read_timeout", 60.0),
+        ("sink.properties.timeout", "900", "timeout", 900),
+        ("sink.properties.compression", "lz4_frame", "compression", Compression.LZ4_FRAME),
+        ("sink.properties.enable_merge_commit", "false", "lanes", 1),
+        ("commit-interval", "250 ms", "commit_interval", 0.25),
+        ("commitInterval", "2", "commit_interval", 2.0),
+        ("COMMIT_INTERVAL", "2 s", "commit_interval", 2.0),
+        ("batch.deadline", "20 min", "batch_deadline", 1200.0),
+        ("bufferBytes", "32 MiB", "buffer_bytes", 32 << 20),
+        ("lanes", 3, "lanes", 3),
+        ("redirect-hosts", "be1,*.internal", "redirect_hosts", ("be1", "*.internal")),
+        ("redirect-map", "be1:8040=proxy:1", "redirect_map", {"be1:8040": "proxy:1"}),
+        ("warehouse", "etl", "warehouse", "etl"),
+    ],
+)
+def test_names_become_options(name: str, value: Any, option: str, expected: Any) -> None:
+    made = SinkOptions.from_properties({"load_url": "fe1:8030", "database": "shop", name: value})
+    assert getattr(made, option) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("sink.version", "V1", "does not know the transaction interface"),
+        ("sink.semantic", "exactly-once", "needs the ledger"),
+        ("sink.transaction.multi-table.enabled", "false", "every transaction here spans tables"),
+        ("sink.at-least-once.use-transaction-stream-load", "false", "part of a transaction"),
+        ("sink.properties.enable_merge_commit", "true", "merge commit"),
+        ("sink.merge-commit.chunk.size", "1", "merge commit"),
+        ("sink.properties.format", "csv", "the only format"),
+        ("sink.properties.compression", "snappy", "gzip, lz4_frame or zstd"),
+        ("scan.connect.timeout-ms", "1", "this is a sink"),
+        ("lookup.cache", "1", "this is a sink"),
+        ("connector", "jdbc", "StarRocks sink"),
+        ("sink.parallelism", "many", "a whole number"),
+        ("sink.buffer-flush.interval", "5", "Did you mean sink.buffer-flush.interval-ms"),
+        ("comit_interval", "5", "Did you mean commit_interval"),
+        ("zzz", "5", "page of options"),
+        ("buffer_bytes", "16MB", "buffer_bytes is '16MB'"),
+        ("commit_interval", "soon", "commit_interval is 'soon'"),
+        ("lanes", "1e3", "lanes is '1e3'"),
+        ("tls_verify", "perhaps", "true or false"),
+        ("table.other.orders.properties.columns", "a", "cannot span databases"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_reason(name: str, value: str, said: str) -> None:
+    with pytest.raises(OptionError, match=said) as caught:
+        SinkOptions.from_properties({"load_url": "fe1:8030", "database": "shop", name: value})
+    assert caught.value.advice
+
+
+def test_one_option_given_twice_must_agree() -> None:
+    both = {"load-url": "fe1:8030", "database": "shop", "sink.buffer-flush.interval-ms": "1000"}
+    assert SinkOptions.from_properties({**both, "commit_interval": "1"}).commit_interval == 1.0
+    with pytest.raises(OptionError, match="given twice"):
+        SinkOptions.from_properties({**both, "commit_interval": "2"})
+    assert SinkOptions.from_properties({**both}, commit_interval=2).commit_interval == 2.0
+
+
+def test_names_without_effect_are_reported_with_the_reason() -> None:
+    found = translate({"table-name": "*", "sink.scan-frequency.ms": "50", "sink.version": "AUTO"})
+    assert set(found.without_effect) == {"table-name", "sink.scan-frequency.ms", "sink.version"}
+    assert all(found.without_effect.values())
+    assert found.values == {}
+
+
+def test_the_table_of_names_is_complete_in_itself() -> None:
+    ours = {name for name, _ in declarations(SinkOptions)}
+    for name, rule in FLINK_OPTIONS.items():
+        assert name == name.lower()
+        if isinstance(rule, Becomes):
+            assert rule.option in ours, name
+        else:
+            assert rule.reason, name
+        if isinstance(rule, Refused):
+            assert all(value == value.lower() for value in rule.values)
