@@ -5,7 +5,7 @@ one source partition, so the order within the partition decides and the final ta
 
 What every committed state keeps (and a torn one breaks): `orders.total_amount` is the sum of `quantity * price` over
 the order's items; `order_events` has one row per change, carries the number of such rows of its transaction, and its
-`amount_delta`s add up to the sum of all totals.
+deltas add up to the sum of all totals and to the summed lengths of all orders' states.
 
 Beside finished transactions the stream has what a real one has: transactions given up half way (a BEGIN follows
 without an END), finished ones without rows, and, at the very end, one per partition that never ends. None of their
@@ -106,7 +106,7 @@ class PartitionWorkload:
         txn_no = self.log.transactions + 1
         transaction = self._encode(txn_name(self.partition, txn_no), txn_no, draft, ended=True)
         for change in draft.changes:
-            self.log.append(change.kind, change.order_id, change.item_id, change.amount_delta)
+            self.log.append(change.kind, change.order_id, change.item_id, change.amount_delta, change.status_delta)
         self.log.end_transaction()
         return transaction
 
@@ -150,7 +150,7 @@ class PartitionWorkload:
                     "insert",
                     f'{{"event_id":{event_id},{head},"changed_table":"{table}","change":"{kind}",'
                     f'"order_id":{change.order_id},"item_id":{change.item_id or "null"},'
-                    f'"amount_delta":"{money(change.amount_delta)}"}}',
+                    f'"amount_delta":"{money(change.amount_delta)}","status_delta":{change.status_delta}}}',
                 )
             )
             event_id += step

@@ -15,7 +15,7 @@ import orjson
 from starrocks_txn_sink.testing.truth import CHANGES, ItemRow, OrderRow
 
 _KIND = {name: index for index, name in enumerate(CHANGES)}
-_STATUSES = ("created", "paid", "packed", "sent", "returned")
+_STATUSES = ("new", "paid", "packed", "shipped", "delivered")  # no two of one length, see Change.status_delta
 # Among them: quotes, a backslash, other scripts, an empty and a missing name.
 _PRODUCTS: tuple[str | None, ...] = (
     *(f"product {number:03d}" for number in range(40)),
@@ -40,13 +40,17 @@ def money(cents: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One changed row: its kind (index into CHANGES), its JSON (None: a note, which changes no row), and its keys."""
+    """One changed row: its kind (index into CHANGES), its JSON (None: a note, which changes no row), and its keys.
+
+    The deltas are what the change adds to the sum of all items, and to the summed lengths of all orders' states.
+    """
 
     kind: int
     row: str | None
     order_id: int
     item_id: int
     amount_delta: int
+    status_delta: int
 
 
 @dataclass(slots=True)
@@ -56,26 +60,26 @@ class Draft:
     changes: list[Change] = field(default_factory=list)
     rows: int = 0
 
-    def order(self, change: str, order: OrderRow) -> None:
+    def order(self, change: str, order: OrderRow, status_delta: int) -> None:
         row = (
             f'{{"order_id":{order.order_id},"customer_id":{order.customer_id},'
             f'"total_amount":"{money(order.total_amount)}","order_status":"{order.order_status}"}}'
         )
-        self._add(_KIND["orders", change], row, order.order_id, 0, 0)
+        self._add(Change(_KIND["orders", change], row, order.order_id, 0, 0, status_delta))
 
     def item(self, change: str, item: ItemRow, amount_delta: int) -> None:
         row = (
             f'{{"item_id":{item.item_id},"order_id":{item.order_id},"product_name":{_PRODUCT_JSON[item.product_name]},'
             f'"quantity":{item.quantity},"price":"{money(item.price)}"}}'
         )
-        self._add(_KIND["order_items", change], row, item.order_id, item.item_id, amount_delta)
+        self._add(Change(_KIND["order_items", change], row, item.order_id, item.item_id, amount_delta, 0))
 
     def note(self, order_id: int) -> None:
-        self._add(_KIND["orders", "note"], None, order_id, 0, 0)
+        self._add(Change(_KIND["orders", "note"], None, order_id, 0, 0, 0))
 
-    def _add(self, kind: int, row: str | None, order_id: int, item_id: int, amount_delta: int) -> None:
-        self.changes.append(Change(kind, row, order_id, item_id, amount_delta))
-        self.rows += 1 if row is None else 2
+    def _add(self, change: Change) -> None:
+        self.changes.append(change)
+        self.rows += 1 if change.row is None else 2
 
 
 class Shop:
@@ -111,10 +115,10 @@ class Shop:
         draft = Draft()
         if self._ids:
             victim = self.orders[self._ids[self._below(len(self._ids))]]
-            draft.order("update", victim._replace(total_amount=victim.total_amount + 100, order_status="phantom"))
+            draft.order("update", victim._replace(total_amount=victim.total_amount + 100, order_status="phantom"), 0)
         for _ in range(orders):
             order = OrderRow(self._new_id(), 1, 100, "phantom")
-            draft.order("insert", order)
+            draft.order("insert", order, 0)
             draft.item("insert", ItemRow(self._new_id(), order.order_id, "", 1, 50), 50)
         return draft
 
@@ -129,7 +133,7 @@ class Shop:
         order = OrderRow(order_id, 1 + self._below(10_000), total, _STATUSES[0])
         self.orders[order_id], self.items[order_id] = order, items
         self._ids.append(order_id)
-        draft.order("insert", order)
+        draft.order("insert", order, len(order.order_status))
         for item in items.values():
             draft.item("insert", item, item.quantity * item.price)
 
@@ -141,7 +145,7 @@ class Shop:
         for _ in range(1 + self._below(min(5, (room - 2) // 2))):
             total += self._change_item(draft, order.order_id)
         self.orders[order.order_id] = order = order._replace(total_amount=total)
-        draft.order("update", order)
+        draft.order("update", order, 0)
         if total_first:
             draft.changes.insert(place, draft.changes.pop())
 
@@ -176,14 +180,15 @@ class Shop:
         del self.orders[order.order_id]
         for item in self.items.pop(order.order_id).values():
             draft.item("delete", item, -item.quantity * item.price)
-        draft.order("delete", order)
+        draft.order("delete", order, -len(order.order_status))
         self._cancelled.append(order.order_id)
 
     def _set_status(self, draft: Draft) -> None:
-        order = self.orders[self._ids[self._below(len(self._ids))]]
-        order = order._replace(order_status=_STATUSES[self._below(len(_STATUSES))])
-        self.orders[order.order_id] = order
-        draft.order("update", order)
+        old = self.orders[self._ids[self._below(len(self._ids))]]
+        place = _STATUSES.index(old.order_status) + 1 + self._below(len(_STATUSES) - 1)
+        new = old._replace(order_status=_STATUSES[place % len(_STATUSES)])
+        self.orders[new.order_id] = new
+        draft.order("update", new, len(new.order_status) - len(old.order_status))
 
     def _new_item(self, order_id: int) -> ItemRow:
         product = _PRODUCTS[self._below(len(_PRODUCTS))]

@@ -35,7 +35,8 @@ class EventRow(NamedTuple):
     """A row of `order_events`: one change of one row, and the transaction it belongs to.
 
     `txn_no` counts the finished transactions with rows of its partition from 1; `txn_rows` is the number of rows of
-    `order_events` that the transaction has; `amount_delta` is what the change adds to the sum of all items.
+    `order_events` that the transaction has; `amount_delta` is what the change adds to the sum of all items, and
+    `status_delta` what it adds to the summed lengths of all orders' states.
     """
 
     event_id: int
@@ -48,6 +49,7 @@ class EventRow(NamedTuple):
     order_id: int
     item_id: int | None
     amount_delta: int
+    status_delta: int
 
 
 # What one row of order_events can tell of; a log keeps the index only.
@@ -76,7 +78,8 @@ class EventLog:
         self._changes = bytearray()
         self._order_ids = array("q")
         self._item_ids = array("q")  # 0: the change is not about an item
-        self._deltas = array("q")
+        self._amount_deltas = array("q")
+        self._status_deltas = array("b")
         self._ends = array("q")  # number of changes up to and with transaction n + 1
 
     def __len__(self) -> int:
@@ -92,11 +95,12 @@ class EventLog:
     def event_id(self, index: int) -> int:
         return index * self._partitions + self.partition
 
-    def append(self, change: int, order_id: int, item_id: int, amount_delta: int) -> None:
+    def append(self, change: int, order_id: int, item_id: int, amount_delta: int, status_delta: int) -> None:
         self._changes.append(change)
         self._order_ids.append(order_id)
         self._item_ids.append(item_id)
-        self._deltas.append(amount_delta)
+        self._amount_deltas.append(amount_delta)
+        self._status_deltas.append(status_delta)
 
     def end_transaction(self) -> None:
         """Everything appended since the last call is one finished transaction."""
@@ -121,7 +125,8 @@ class EventLog:
             change=change,
             order_id=self._order_ids[index],
             item_id=self._item_ids[index] or None,
-            amount_delta=self._deltas[index],
+            amount_delta=self._amount_deltas[index],
+            status_delta=self._status_deltas[index],
         )
 
 

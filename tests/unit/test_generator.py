@@ -128,6 +128,8 @@ def test_every_committed_state_keeps_the_invariants(seed: int) -> None:
         assert set(sums) <= set(tables["orders"])
         events = tables["order_events"].values()
         assert sum(cents(row["amount_delta"]) for row in events) == sum(sums.values())
+        states = sum(len(row["order_status"]) for row in tables["orders"].values())
+        assert sum(row["status_delta"] for row in events) == states
         complete = Counter((row["source_partition"], row["txn_no"], row["txn_rows"]) for row in events)
         assert all(count == rows for (_, _, rows), count in complete.items())
 
@@ -214,7 +216,7 @@ def log_of(*transactions: Iterable[int]) -> EventLog:
     log = EventLog(1, 3)
     for changes in transactions:
         for order_id in changes:
-            log.append(1, order_id, 0, -5)
+            log.append(1, order_id, 0, -5, 2)
         log.end_transaction()
     return log
 
@@ -222,8 +224,8 @@ def log_of(*transactions: Iterable[int]) -> EventLog:
 def test_event_log_gives_its_rows_back() -> None:
     log = log_of([10], [20, 21], [30])
     assert [log.row(index) for index in (1, 2)] == [
-        EventRow(4, 1, "p1-0000002", 2, 2, "orders", "update", 20, None, -5),
-        EventRow(7, 1, "p1-0000002", 2, 2, "orders", "update", 21, None, -5),
+        EventRow(4, 1, "p1-0000002", 2, 2, "orders", "update", 20, None, -5, 2),
+        EventRow(7, 1, "p1-0000002", 2, 2, "orders", "update", 21, None, -5, 2),
     ]
     assert [log.rows_of(number) for number in (1, 2, 3)] == [1, 2, 1]
     for number in (0, 4):
