@@ -1,0 +1,65 @@
+"""The DuckDB database under the store: one file, one writer at a time, any number of snapshot readers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import duckdb
+
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "TimeZone": "UTC",
+    "wal_autocheckpoint": "64MB",
+}
+
+
+class WaitedTooLong(Exception):
+    """A condition under the writer's lock did not come true within its time."""
+
+
+class Engine:
+    """Opens `folder/store.duckdb`. Cursors are independent sessions; each read statement sees one snapshot.
+
+    `writing` is the one lock of all writers and a condition: DuckDB itself would answer two writers with conflicts.
+    """
+
+    def __init__(self, folder: Path, memory_limit: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        config = {**_SETTINGS, "memory_limit": memory_limit, "temp_directory": str(folder / "spill")}
+        self._root = duckdb.connect(str(folder / "store.duckdb"), config=config)
+        self._opening = threading.Lock()
+        self.writing = threading.Condition(threading.RLock())
+
+    @contextmanager
+    def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A session of its own, closed at the end, its temporary tables with it."""
+        with self._opening:
+            cursor = self._root.cursor()
+        try:
+            yield cursor
+        finally:
+            cursor.close()
+
+    @contextmanager
+    def transaction(self, cursor: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        """One DuckDB transaction on `cursor`: durable at the end, rolled back on any exception. Needs `writing`."""
+        cursor.execute("BEGIN")
+        try:
+            yield
+            cursor.execute("COMMIT")
+        except BaseException:
+            with suppress(duckdb.Error):
+                cursor.execute("ROLLBACK")
+            raise
+
+    def wait_until(self, true: Callable[[], bool], seconds: float) -> None:
+        """Give the writer's lock up until `true()`; raises WaitedTooLong. Needs `writing`."""
+        if not self.writing.wait_for(true, seconds):
+            raise WaitedTooLong
+
+    def close(self) -> None:
+        with self.writing, self._opening:
+            self._root.close()

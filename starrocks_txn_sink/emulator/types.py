@@ -1,0 +1,142 @@
+"""StarRocks column types: what they are called, how DuckDB keeps them, and how a text becomes a value of them.
+
+A body's values arrive as text. `ColumnType.value_of` gives the SQL expression that turns such a text into a value, or
+into NULL when the text does not fit; the judge decides what a NULL means (contract section 5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+STRING_BYTES = 65533
+VARBINARY_BYTES = 1048576
+
+_INTEGERS = {"TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INT": "INTEGER", "BIGINT": "BIGINT", "LARGEINT": "HUGEINT"}
+_FLOATS = {"FLOAT": "FLOAT", "DOUBLE": "DOUBLE"}
+_NESTED = {"ARRAY", "MAP", "STRUCT"}
+_FIXED_DECIMALS = {"DECIMAL32": 9, "DECIMAL64": 18, "DECIMAL128": 38}
+_NAMES = {"INT128": "LARGEINT", "TEXT": "STRING", "BINARY": "VARBINARY", "TIMESTAMPTZ": "DATETIME"}
+
+_INTEGER_TEXT = r"\s*[+-]?[0-9]+(\.0*)?\s*"
+_NUMBER_TEXT = r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*"
+_TIME_TEXT = r"\s*[0-9]{4}[-/][0-9]{1,2}[-/][0-9]{1,2}([ T][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}(\.[0-9]{1,9})?)?)?\s*"
+
+
+class UnsupportedType(ValueError):
+    """A type of StarRocks that the stand-in cannot serve; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """One StarRocks type. `length` counts bytes (CHAR, VARCHAR, STRING, VARBINARY); `text` is what DDL says."""
+
+    name: str
+    text: str
+    length: int | None = None
+    precision: int | None = None
+    scale: int | None = None
+
+    @property
+    def duckdb(self) -> str:
+        """The DuckDB type that keeps it."""
+        if self.name in _INTEGERS:
+            return _INTEGERS[self.name]
+        if self.name == "DECIMAL":
+            return f"DECIMAL({self.precision},{self.scale})"
+        if self.name == "JSON" or self.name in _NESTED:
+            return "JSON"
+        return {"DATETIME": "TIMESTAMP", "VARBINARY": "BLOB", "CHAR": "VARCHAR", "STRING": "VARCHAR"}.get(
+            self.name, self.name
+        )
+
+    @property
+    def is_json(self) -> bool:
+        """Whether a value is kept as JSON text, quotes included."""
+        return self.duckdb == "JSON"
+
+    @property
+    def is_numeric_or_date(self) -> bool:
+        """Whether it may serve as a merge condition."""
+        return self.name in _INTEGERS or self.name in _FLOATS or self.name in {"DECIMAL", "DATE", "DATETIME"}
+
+    @property
+    def data_type(self) -> str:
+        """`DATA_TYPE` of information_schema.columns."""
+        special = {"LARGEINT": "bigint unsigned", "BOOLEAN": "tinyint", "STRING": "varchar"}
+        return special.get(self.name, self.name.lower())
+
+    def value_of(self, text: str) -> str:
+        """The SQL expression for the value of the text expression `text`; NULL when the text does not fit."""
+        if self.name in _INTEGERS:
+            return self._integer(text)
+        if self.name == "DECIMAL":
+            return f"CASE WHEN regexp_full_match({text}, '{_NUMBER_TEXT}') THEN TRY_CAST({text} AS {self.duckdb}) END"
+        if self.name in _FLOATS:
+            return (
+                f"CASE WHEN regexp_full_match({text}, '{_NUMBER_TEXT}') AND isfinite(TRY_CAST({text} AS {self.duckdb}))"
+                f" THEN TRY_CAST({text} AS {self.duckdb}) END"
+            )
+        if self.name == "DATETIME":
+            return _timestamp(text)
+        if self.name == "DATE":
+            return f"CAST({_timestamp(text)} AS DATE)"
+        if self.name == "BOOLEAN":
+            return (
+                f"CASE WHEN lower(trim({text})) IN ('true', 'false') THEN TRY_CAST({text} AS BOOLEAN)"
+                f" WHEN regexp_full_match({text}, '{_INTEGER_TEXT}') THEN TRY_CAST({text} AS BIGINT) <> 0 END"
+            )
+        if self.is_json:
+            return f"CASE WHEN json_valid({text}) THEN CAST({text} AS JSON) END"
+        if self.name == "VARBINARY":
+            return f"CASE WHEN strlen({text}) <= {self.length} THEN encode({text}) END"
+        return f"CASE WHEN strlen({text}) <= {self.length} THEN {text} END"
+
+    def _integer(self, text: str) -> str:
+        kind = self.duckdb
+        return (
+            f"CASE WHEN regexp_full_match({text}, '{_INTEGER_TEXT}') THEN TRY_CAST({text} AS {kind})"
+            f" WHEN {text} = 'true' THEN CAST(1 AS {kind}) WHEN {text} = 'false' THEN CAST(0 AS {kind}) END"
+        )
+
+
+def _timestamp(text: str) -> str:
+    return (
+        f"CASE WHEN regexp_full_match({text}, '{_TIME_TEXT}') THEN TRY_CAST(trim({text}) AS TIMESTAMP)"
+        f" WHEN regexp_full_match({text}, '[0-9]{{8}}') THEN try_strptime({text}, '%Y%m%d')"
+        f" WHEN regexp_full_match({text}, '[0-9]{{14}}') THEN try_strptime({text}, '%Y%m%d%H%M%S') END"
+    )
+
+
+def parse_type(kind: exp.DataType) -> ColumnType:
+    """The column type that a parsed DDL names; raises UnsupportedType."""
+    dialect_name = kind.this.name if hasattr(kind.this, "name") else str(kind.this)
+    name = _NAMES.get(dialect_name, dialect_name)
+    numbers = [int(part.name) for part in kind.expressions if part.name.isdigit()]
+    if name in _INTEGERS or name in _FLOATS or name in {"BOOLEAN", "DATE", "DATETIME", "JSON"}:
+        return ColumnType(name, name.lower())
+    if name == "DECIMAL" or name in _FIXED_DECIMALS:
+        return _decimal(_FIXED_DECIMALS.get(name, 38), numbers)
+    if name in {"CHAR", "VARCHAR"}:
+        return _text(name, numbers[0] if numbers else 1)
+    if name == "STRING":
+        return ColumnType(name, f"varchar({STRING_BYTES})", length=STRING_BYTES)
+    if name == "VARBINARY":
+        return ColumnType(name, "varbinary", length=numbers[0] if numbers else VARBINARY_BYTES)
+    if name in _NESTED:
+        return ColumnType(name, kind.sql(dialect="starrocks").lower())
+    raise UnsupportedType(f"Type {kind.sql(dialect='starrocks')} cannot be served by the stand-in.")
+
+
+def _text(name: str, length: int) -> ColumnType:
+    if not 1 <= length <= (255 if name == "CHAR" else 1048576):
+        raise UnsupportedType(f"Length {length} of {name} is out of range.")
+    return ColumnType(name, f"{name.lower()}({length})", length=length)
+
+
+def _decimal(widest: int, numbers: list[int]) -> ColumnType:
+    precision, scale = (numbers + [0])[:2] if numbers else (10, 0)
+    if not 1 <= precision <= widest or not 0 <= scale <= precision:
+        raise UnsupportedType(f"DECIMAL precision should be in 1..{widest} and its scale in 0..precision.")
+    return ColumnType("DECIMAL", f"decimal({precision}, {scale})", precision=precision, scale=scale)
