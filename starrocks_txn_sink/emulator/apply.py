@@ -91,9 +91,9 @@ def _apply_selectively(cursor: duckdb.DuckDBPyConnection, table: Table, manner: 
 def _final_value(column: Column, manner: Manner) -> str:
     if column.name in manner.columns:
         return f"new.{quoted(column.name)}"
-    default = (
-        column.type.value_of(f"({column.default.sql})") if column.default else f"CAST(NULL AS {column.type.duckdb})"
-    )
+    default = f"CAST(NULL AS {column.type.duckdb})"
+    if column.default:
+        default = column.type.value_of(f"({column.default.sql})")
     return f"CASE WHEN kept.rowid IS NULL THEN {default} ELSE kept.{quoted(column.name)} END"
 
 

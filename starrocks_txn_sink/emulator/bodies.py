@@ -53,10 +53,13 @@ def _decompressed(path: Path, compression: str, target: Path) -> Path:
         if compression == "zlib":
             target.write_bytes(zlib.decompress(path.read_bytes()))
             return target
-        with pa.OSFile(str(path)) as source, pa.CompressedInputStream(source, compression) as plain:
-            with pa.OSFile(str(target), "wb") as sink:
-                while block := plain.read_buffer(_BLOCK):
-                    sink.write(block)
+        with (
+            pa.OSFile(str(path)) as source,
+            pa.CompressedInputStream(source, compression) as plain,
+            pa.OSFile(str(target), "wb") as sink,
+        ):
+            while block := plain.read_buffer(_BLOCK):
+                sink.write(block)
     except (OSError, ValueError, zlib.error) as error:
         raise UnreadableBody(f"Failed to decompress the body, compression: {compression}") from error
     return target
@@ -103,7 +106,7 @@ def _csv_sql(layout: CsvLayout, width: int, file: Path) -> str:
     return (
         f"SELECT list_transform(parts, lambda part: CASE WHEN part <> '\\N' THEN {trimmed} END) AS fields,"
         f" CAST(NULL AS JSON[]) AS raw,"
-        f" CASE WHEN len(parts) <> {width} THEN 'value count does not match column count, expected {width}' END AS fault"
+        f" CASE WHEN len(parts) <> {width} THEN {_miscounted(width)} END AS fault"
         f" FROM (SELECT string_split(line, {_sql_text(separator)}) AS parts FROM ("
         f"SELECT unnest(string_split({text}, {_sql_text(delimiter)})[{layout.skip_header + 1}:]) AS line"
         f" FROM read_text({literal(str(file))})) WHERE line <> '')"
@@ -125,11 +128,15 @@ def _enclosed_sql(layout: CsvLayout, width: int, file: Path) -> str:
     values = ", ".join(f"trim(c{place})" if layout.trim_space else f"c{place}" for place in range(width))
     return (
         f"SELECT [{values}] AS fields, CAST(NULL AS JSON[]) AS raw,"
-        f" CASE WHEN c{width} IS NOT NULL THEN 'value count does not match column count, expected {width}' END AS fault"
+        f" CASE WHEN c{width} IS NOT NULL THEN {_miscounted(width)} END AS fault"
         f" FROM read_csv({literal(str(file))}, auto_detect=false, header=false, null_padding=true, parallel=false,"
         f" strict_mode=false, skip={layout.skip_header}, nullstr='\\N', delim={_sql_text(layout.column_separator)},"
         f" quote={_sql_text(layout.enclose)}, escape={_sql_text(escape)}, columns={{{columns}}})"
     )
+
+
+def _miscounted(width: int) -> str:
+    return literal(f"value count does not match column count, expected {width}")
 
 
 def _sql_text(text: str) -> str:

@@ -136,7 +136,7 @@ def _text(name: str, length: int) -> ColumnType:
 
 
 def _decimal(widest: int, numbers: list[int]) -> ColumnType:
-    precision, scale = (numbers + [0])[:2] if numbers else (10, 0)
+    precision, scale = [*numbers, 0][:2] if numbers else (10, 0)
     if not 1 <= precision <= widest or not 0 <= scale <= precision:
         raise UnsupportedType(f"DECIMAL precision should be in 1..{widest} and its scale in 0..precision.")
     return ColumnType("DECIMAL", f"decimal({precision}, {scale})", precision=precision, scale=scale)
