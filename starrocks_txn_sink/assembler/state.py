@@ -1,0 +1,97 @@
+"""What is remembered of a source partition between micro-batches: a small header, and blobs that are only appended.
+
+The header is JSON of a few hundred bytes. The rows of open transactions are Arrow IPC streams ("blobs") under numbers
+that never come back; a blob is written once, read when its transaction is released, and deleted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+import orjson
+import pyarrow as pa
+
+from starrocks_txn_sink.errors import InputError
+
+FORMAT: Final = 1
+BLOB_BYTES: Final = 8 << 20  # so that neither a state store's value nor a message to it grows without limit
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A source transaction whose END has not come yet.
+
+    `position` is that of its first event, `opened_at` the processing time (seconds since the epoch) when that was seen.
+    `dropped` says that the transaction was given up: it holds no rows any more and its events are skipped to its END.
+    """
+
+    txn_id: str | None
+    position: int
+    opened_at: float
+    rows: int = 0
+    bytes: int = 0
+    blobs: tuple[int, ...] = ()
+    dropped: bool = False
+
+    def extended(self, rows: int, added: int, blobs: tuple[int, ...]) -> OpenTransaction:
+        return replace(self, rows=self.rows + rows, bytes=self.bytes + added, blobs=self.blobs + blobs)
+
+    def given_up(self) -> OpenTransaction:
+        return replace(self, rows=0, bytes=0, blobs=(), dropped=True)
+
+
+@dataclass(frozen=True, slots=True)
+class AssemblerState:
+    """One source partition: the last position seen, what is open in the order of its BEGINs, the next blob's number."""
+
+    last_position: int | None = None
+    open: tuple[OpenTransaction, ...] = ()
+    next_blob: int = 0
+
+    def live(self) -> list[OpenTransaction]:
+        """The open transactions that may still be released."""
+        return [transaction for transaction in self.open if not transaction.dropped]
+
+    def expires_at(self, open_timeout: float | None) -> float | None:
+        """When (seconds since the epoch) the oldest open transaction has been open for `open_timeout`."""
+        opened = [transaction.opened_at for transaction in self.live()]
+        return min(opened) + open_timeout if opened and open_timeout is not None else None
+
+    def to_json(self) -> str:
+        return orjson.dumps({"format": FORMAT, **asdict(self)}).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> AssemblerState:
+        """The state that `to_json` wrote; InputError when another format wrote it."""
+        value = orjson.loads(text)
+        if value.pop("format", None) != FORMAT:
+            raise InputError(
+                "The assembler's state in the checkpoint has another format.",
+                hint="Finish the query with the release that started it, then start it with a new checkpoint.",
+            )
+        transactions = tuple(OpenTransaction(**{**item, "blobs": tuple(item["blobs"])}) for item in value["open"])
+        return cls(value["last_position"], transactions, value["next_blob"])
+
+
+def to_blob(table: pa.Table) -> bytes:
+    """`table` as one Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def from_blob(blob: bytes) -> pa.Table:
+    """The table in an Arrow IPC stream; its columns point into `blob`, nothing is copied."""
+    with pa.ipc.open_stream(blob) as reader:
+        return reader.read_all()
+
+
+def pieces(table: pa.Table, limit: int = BLOB_BYTES) -> list[pa.Table]:
+    """Slices of `table` of about `limit` bytes each, all of its rows, in order; none when it has no rows."""
+    if table.num_rows == 0:
+        return []
+    count = min(table.num_rows, max(1, -(-table.nbytes // limit)))
+    size = -(-table.num_rows // count)
+    return [table.slice(start, size) for start in range(0, table.num_rows, size)]
