@@ -1,0 +1,115 @@
+"""From the bytes of an answer to a `Reply`, or to a typed error (contract sections 2 and 6).
+
+Keys are matched without regard to case, unknown keys and the Content-Type are ignored. What is not a reply of the
+transaction interface becomes `BadReply`, whose message says what kind of thing answered, never what it contained
+beyond a title or the server's own message, cut to 80 harmless characters.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from starrocks_txn_sink.errors import AuthenticationFailed, BadReply
+from starrocks_txn_sink.wire import LabelState, Reply, Status
+
+LIMIT = 1 << 20
+"""Bytes of a reply that are read at most; the longest real ones have a few hundred."""
+
+
+def read_reply(http_status: int, body: bytes) -> Reply:
+    """Read the answer to begin, load, commit or rollback."""
+    fields = _fields(http_status, body)
+    return Reply(
+        status=_status(fields, http_status),
+        message=_text(fields, "message", http_status) or "",
+        label=_text(fields, "label", http_status),
+        txn_id=_number(fields, "txnid", http_status),
+        existing_job_status=_text(fields, "existingjobstatus", http_status),
+        load_bytes=_number(fields, "loadbytes", http_status),
+    )
+
+
+def read_load_state(http_status: int, body: bytes) -> Reply:
+    """Read the answer to get_load_state; `state` is set whenever `status` is OK."""
+    fields = _fields(http_status, body)
+    status = _status(fields, http_status)
+    message = _text(fields, "message", http_status) or _text(fields, "msg", http_status) or ""
+    if status is not Status.OK:
+        return Reply(status=status, message=message)
+    state = fields.get("state")
+    if not isinstance(state, str) or state.upper() not in LabelState.__members__:
+        raise _bad(http_status, "a reply without a known state")
+    return Reply(status=status, message=message, state=LabelState[state.upper()])
+
+
+def _fields(http_status: int, body: bytes) -> dict[str, Any]:
+    """The reply's object under lower-case keys; of keys that differ in case only, the first counts."""
+    if http_status == 401:
+        raise AuthenticationFailed("The server refused user and password.", status=401)
+    if len(body) > LIMIT:
+        raise _bad(http_status, f"more than {LIMIT} bytes")
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise _bad(http_status, _kind(body)) from None
+    if not isinstance(parsed, dict):
+        raise _bad(http_status, f"JSON that is no object but {type(parsed).__name__}")
+    fields: dict[str, Any] = {}
+    for key, value in parsed.items():
+        fields.setdefault(key.lower(), value)
+    if http_status != 200:
+        raise _bad(http_status, "JSON", excerpt=fields.get("message") or fields.get("msg"))
+    return fields
+
+
+def _status(fields: dict[str, Any], http_status: int) -> Status:
+    status = fields.get("status")
+    if not isinstance(status, str):
+        raise _bad(http_status, "JSON without a Status")
+    try:
+        return Status(status.upper())
+    except ValueError:
+        raise _bad(http_status, "an unknown Status", excerpt=status) from None
+
+
+def _text(fields: dict[str, Any], key: str, http_status: int) -> str | None:
+    value = fields.get(key)
+    if value is not None and not isinstance(value, str):
+        raise _bad(http_status, f"{key} that is no text but {type(value).__name__}")
+    return value
+
+
+def _number(fields: dict[str, Any], key: str, http_status: int) -> int | None:
+    value = fields.get(key)
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
+        return int(value)
+    if isinstance(value, bool) or (value is not None and not isinstance(value, int)):
+        raise _bad(http_status, f"{key} that is no number but {type(value).__name__}")
+    return value
+
+
+def _kind(body: bytes) -> str:
+    """What sort of thing `body` is, by its first characters."""
+    start = body[:512].lstrip().lower()
+    if not start:
+        return "an empty body"
+    if start.startswith(b"<"):
+        title = re.search(rb"<title>(.{0,80})", body[:4096], re.IGNORECASE | re.DOTALL)
+        return f"an HTML page{f' titled {_harmless(title[1])!r}' if title else ''}"
+    if start.startswith((b"{", b"[")):
+        return "broken or truncated JSON"
+    return "plain text" if start.isascii() and b"\x00" not in start else "binary data"
+
+
+def _harmless(text: bytes | str) -> str:
+    """At most 80 printable ASCII characters of one line, up to the next tag."""
+    decoded = text.decode("ascii", "replace") if isinstance(text, bytes) else text
+    return re.sub(r"[^\x20-\x7e]+", " ", decoded.partition("<")[0])[:80].strip()
+
+
+def _bad(http_status: int, what: str, *, excerpt: object = None) -> BadReply:
+    said = f", saying {_harmless(excerpt)!r}" if isinstance(excerpt, str) and excerpt else ""
+    return BadReply(f"HTTP {http_status} with {what}{said} came back.", status=http_status)

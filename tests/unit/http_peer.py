@@ -1,0 +1,154 @@
+"""A scripted peer on a raw socket: it reads requests and answers with the bytes a test wants, also broken ones."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+
+
+@dataclass
+class Got:
+    """One request as it arrived."""
+
+    line: str
+    headers: dict[str, str]
+    body: bytes = b""
+    connection: int = 0
+
+    @property
+    def path(self) -> str:
+        return self.line.split(" ")[1]
+
+
+@dataclass
+class Caller:
+    """The peer's end of one connection."""
+
+    sock: socket.socket
+    number: int
+    stopping: threading.Event
+    buffer: bytearray = field(default_factory=bytearray)
+
+    def fill(self) -> bool:
+        received = self.sock.recv(1 << 20)
+        self.buffer += received
+        return bool(received)
+
+    def read_head(self) -> Got | None:
+        while b"\r\n\r\n" not in self.buffer:
+            if not self.fill():
+                return None
+        head, _, rest = bytes(self.buffer).partition(b"\r\n\r\n")
+        self.buffer = bytearray(rest)
+        line, *fields = head.decode("utf-8").split("\r\n")
+        pairs = (one.split(":", 1) for one in fields)
+        return Got(line, {name.strip().lower(): value.strip() for name, value in pairs}, connection=self.number)
+
+    def read_body(self, got: Got) -> Got:
+        length = int(got.headers.get("content-length", "0"))
+        while len(self.buffer) < length:
+            if not self.fill():
+                break
+        got.body = bytes(self.buffer[:length])
+        del self.buffer[:length]
+        return got
+
+    def answer(self, body: object, status: int = 200, **headers: str) -> None:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(content)}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self.sock.sendall("\r\n".join([*lines, "", ""]).encode() + content)
+
+    def redirect(self, location: str) -> None:
+        self.answer(b"", 307, Location=location)
+
+    def reset(self) -> None:
+        """Close with RST instead of FIN."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+
+Script = Callable[[Caller, Got], None]
+
+
+class Peer:
+    """Listens on a free loopback port; `script` is called with each request's head. `got` holds what arrived whole."""
+
+    def __init__(self, script: Script, *, read_body: bool = True) -> None:
+        self._script = script
+        self._read_body = read_body
+        self._stopping = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._callers: list[Caller] = []
+        self._threads: list[threading.Thread] = []
+        self.got: list[Got] = []
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Peer:
+        self._start(self._accept)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._threads[0].join()
+        for caller in self._callers:
+            with contextlib.suppress(OSError):
+                caller.sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads[1:]:
+            thread.join()
+        for caller in self._callers:
+            caller.sock.close()
+
+    def _start(self, run: Callable[[], None]) -> None:
+        thread = threading.Thread(target=run)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while not self._stopping.is_set():
+                sock, _ = self._listener.accept()
+                caller = Caller(sock, len(self._callers), self._stopping)
+                self._callers.append(caller)
+                self._start(lambda caller=caller: self._serve(caller))  # type: ignore[misc]
+
+    def _serve(self, caller: Caller) -> None:
+        with contextlib.suppress(OSError):
+            while (got := caller.read_head()) is not None:
+                if self._read_body:
+                    caller.read_body(got)
+                self.got.append(got)
+                self._script(caller, got)
+        with contextlib.suppress(OSError):
+            caller.sock.shutdown(socket.SHUT_RDWR)
+
+
+def says(reply: object, status: int = 200) -> Script:
+    return lambda caller, _: caller.answer(reply, status)
+
+
+def redirects(location: str) -> Script:
+    return lambda caller, _: caller.redirect(location)
+
+
+def points_to(peer: Peer) -> Script:
+    return redirects(f"{peer.url}/api/transaction/load?x=1")
+
+
+def unused_port() -> int:
+    """A port on which nobody listens: bound once and given back."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
