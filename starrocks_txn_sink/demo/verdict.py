@@ -107,11 +107,12 @@ class Verdict:
     samples: int
     torn: int
     evidence: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # what else went wrong in the run, as sentences
 
     @property
     def differences(self) -> list[str]:
         """One sentence per kind of failure, then the first examples; empty when everything is right."""
-        found = []
+        found = list(self.problems)
         if self.torn:
             found.append(f"{self.torn} of {self.samples} samples saw a torn state.")
         if not self.samples:
@@ -136,7 +137,13 @@ class Verdict:
 
 
 def judge_tables(
-    truth: Truth, found: Mapping[str, Iterable[Row]], *, samples: int, torn: int, evidence: Iterable[str] = ()
+    truth: Truth,
+    found: Mapping[str, Iterable[Row]],
+    *,
+    samples: int,
+    torn: int,
+    evidence: Iterable[str] = (),
+    problems: Iterable[str] = (),
 ) -> Verdict:
     """Compare every table with `truth`; `found` gives the rows of each by the table's name."""
     tally = TransactionTally(truth)
@@ -146,5 +153,13 @@ def judge_tables(
         compare("order_events", truth.order_events, tally.watch(found["order_events"])),
     )
     return Verdict(
-        truth.source_transactions, tally.visible, tally.lost, tally.duplicated, tables, samples, torn, tuple(evidence)
+        written=truth.source_transactions,
+        visible=tally.visible,
+        lost=tally.lost,
+        duplicated=tally.duplicated,
+        tables=tables,
+        samples=samples,
+        torn=torn,
+        evidence=tuple(evidence),
+        problems=tuple(problems),
     )

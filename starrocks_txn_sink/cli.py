@@ -1,0 +1,89 @@
+"""The command line: `starrocks-txn-sink demo` and `starrocks-txn-sink emulator`.
+
+A command's module is imported only when that command is called, and says what to install if its extra is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from starrocks_txn_sink.errors import StarRocksSinkError
+
+PROGRAM = "starrocks-txn-sink"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A subcommand: `module` has `add_arguments(parser)` and `run(args) -> int`; `extra` brings what it imports."""
+
+    name: str
+    module: str
+    extra: str
+    help: str
+
+
+COMMANDS = (
+    Command(
+        "demo",
+        "starrocks_txn_sink.demo.command",
+        "demo",
+        "run an atomic stream into several tables on the embedded stand-in, and check it",
+    ),
+    Command(
+        "emulator",
+        "starrocks_txn_sink.emulator.command",
+        "emulator",
+        "run the embedded stand-in for StarRocks (an emulator for tests, not a database)",
+    ),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that `argv` names and return its exit code: 2 for wrong usage, 1 for a failure."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((command for command in COMMANDS if command.name == next(iter(words), None)), None)
+    try:
+        module = importlib.import_module(chosen.module) if chosen else None
+        args = _parser(chosen, module).parse_args(words)
+        return int(module.run(args)) if module else 0
+    except ModuleNotFoundError as error:
+        if chosen is None or _is_ours(error.name):
+            raise
+        _complain(f"{error.name} is not installed. Run: pip install '{PROGRAM}[{chosen.extra}]'")
+        return 2
+    except StarRocksSinkError as error:
+        _complain(str(error))
+        return 1
+
+
+def version() -> str:
+    """The installed version of the package."""
+    return metadata.version(PROGRAM)
+
+
+def _parser(chosen: Command | None, module: Any) -> argparse.ArgumentParser:
+    """The whole command line; only the chosen command has its own options, because only its module is imported."""
+    parser = argparse.ArgumentParser(
+        PROGRAM, description="Whole source transactions from PySpark into several StarRocks tables, atomically."
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        own = commands.add_parser(command.name, help=command.help, description=command.help.capitalize() + ".")
+        if command is chosen:
+            module.add_arguments(own)
+    return parser
+
+
+def _is_ours(module: str | None) -> bool:
+    return module is None or module.split(".")[0] == "starrocks_txn_sink"
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"{PROGRAM}: {text}\n")

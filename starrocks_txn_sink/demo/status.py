@@ -1,0 +1,125 @@
+"""What a person sees while the demo runs: a live picture on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+
+_WIDTH = 88
+
+# Rich's own frame, without the fonts that it would fetch from elsewhere.
+_SVG = """\
+<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>
+.{unique_id}-matrix {{ font-family: Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: {char_height}px;
+line-height: {line_height}px; font-variant-east-asian: full-width; }}
+.{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: arial, sans-serif; }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One moment of a run. Times are seconds, `freshness` the percentiles 50 and 99 of the latest transactions."""
+
+    phase: str
+    elapsed: float
+    planned: float
+    written: int = 0
+    visible: int = 0
+    rows_written: int = 0
+    files: int = 0
+    rows: Mapping[str, int] = field(default_factory=dict)
+    samples: int = 0
+    torn: int = 0
+    batches: int = 0
+    committed: int = 0
+    aborted: int = 0
+    loads: int = 0
+    megabytes: float = 0.0
+    freshness: tuple[float | None, float | None] = (None, None)
+
+    @property
+    def backlog(self) -> int:
+        return max(0, self.written - self.visible)
+
+
+def line(status: Status) -> str:
+    """The status in one line, for logs and pipes."""
+    p50, p99 = (_seconds(value) for value in status.freshness)
+    return (
+        f"{status.elapsed:5.1f} s  {status.phase}: {status.written:,} source transactions written, "
+        f"{status.visible:,} visible; {status.samples:,} samples, {status.torn} torn; "
+        f"{status.committed} StarRocks transactions, {status.loads} loads; fresh in {p50} (p99 {p99})"
+    )
+
+
+def picture(status: Status) -> RenderableType:
+    """The status as a panel."""
+    p50, p99 = (_seconds(value) for value in status.freshness)
+    share = 1.0 if status.planned <= 0 else min(1.0, status.elapsed / status.planned)
+    head = Table.grid(padding=(0, 1))
+    head.add_row(
+        Text(f"{status.phase:<9}", style="bold cyan"),
+        ProgressBar(total=1.0, completed=share, width=48),
+        Text(f"{status.elapsed:.0f} of {status.planned:.0f} s"),
+    )
+    torn = Text(f"{status.torn:,} torn", style="bold red" if status.torn else "bold green")
+    body = Table(box=box.SIMPLE_HEAD, show_header=False, padding=(0, 1), expand=True)
+    body.add_column(style="dim", no_wrap=True)
+    body.add_column(ratio=1)
+    body.add_row("source", f"{status.written:,} transactions, {status.rows_written:,} rows in {status.files:,} files")
+    body.add_row("visible", f"{status.visible:,} transactions, {status.backlog:,} on their way")
+    body.add_row("tables", "   ".join(f"{table} {rows:,}" for table, rows in status.rows.items()) or "-")
+    body.add_row("reader", Text.assemble(f"{status.samples:,} samples over all tables, ", torn))
+    body.add_row(
+        "StarRocks",
+        f"{status.committed:,} transactions in {status.batches:,} batches, {status.aborted:,} aborted, "
+        f"{status.loads:,} loads, {status.megabytes:,.1f} MB",
+    )
+    body.add_row("freshness", f"p50 {p50}   p99 {p99}   (file to visible, latest 1,000)")
+    return Panel(
+        Group(head, body),
+        title="starrocks-txn-sink demo",
+        subtitle="on the embedded stand-in, not on StarRocks",
+        box=box.ROUNDED,
+        width=_WIDTH,
+    )
+
+
+def save_picture(status: Status, path: Path) -> None:
+    """Write the panel as an SVG file that needs nothing from the network."""
+    console = Console(record=True, width=_WIDTH, file=StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(picture(status))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    svg = console.export_svg(title="make demo", theme=MONOKAI, code_format=_SVG, unique_id="demo")
+    path.write_text("\n".join(text.rstrip() for text in svg.splitlines()) + "\n")
+
+
+def _seconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds:.2f} s"

@@ -1,0 +1,354 @@
+"""The demo's command without Spark: options, folders, signals, displays, summary, exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from starrocks_txn_sink.demo import command
+from starrocks_txn_sink.demo.background import Background
+from starrocks_txn_sink.demo.choices import DemoOptions, add_arguments
+from starrocks_txn_sink.demo.deliveries import Deliveries
+from starrocks_txn_sink.demo.display import Lines, Silent, display
+from starrocks_txn_sink.demo.interruption import Interrupted, Interruption, interruption
+from starrocks_txn_sink.demo.status import Status, line, save_picture
+from starrocks_txn_sink.demo.summary import Summary
+from starrocks_txn_sink.demo.verdict import TableVerdict, Verdict
+from starrocks_txn_sink.demo.workspace import Workspace
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.events import Event
+
+
+def parsed(*words: str) -> DemoOptions:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return DemoOptions.of(parser.parse_args(words))
+
+
+def summary(**changes: Any) -> Summary:
+    tables = tuple(
+        TableVerdict(name, rows=rows) for name, rows in (("orders", 3), ("order_items", 5), ("order_events", 8))
+    )
+    right = {"written": 4, "visible": 4, "lost": 0, "duplicated": 0, "tables": tables, "samples": 9, "torn": 0}
+    return Summary(Verdict(**{**right, **changes}), 2, 1, 6, 0.51234, 1.5, 12.3456)
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_those_of_the_options() -> None:
+    assert parsed() == DemoOptions()
+
+
+def test_every_option_can_be_given() -> None:
+    words = (
+        "--partitions 2 --rate 100 --seconds 3 --seed 9 --lanes 4 --generation C --interval 0.5 --patience 7 "
+        "--data-dir d --keep --json --quiet --picture p.svg"
+    )
+    assert parsed(*words.split()) == DemoOptions(
+        partitions=2,
+        rate=100.0,
+        seconds=3.0,
+        seed=9,
+        lanes=4,
+        generation="C",
+        interval=0.5,
+        patience=7.0,
+        data_dir=Path("d"),
+        keep=True,
+        json=True,
+        quiet=True,
+        picture=Path("p.svg"),
+    )
+
+
+@pytest.mark.parametrize("words", ["--partitions 0", "--rate 0", "--rate inf", "--seconds -1", "--generation A"])
+def test_refuses_what_makes_no_sense(words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed(*words.split())
+    assert ended.value.code == 2
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_temporary_folder_goes_and_a_kept_one_stays() -> None:
+    for keep in (False, True):
+        space = Workspace.open(None, keep=keep)
+        assert space.events.is_dir()
+        space.close()
+        assert space.root.exists() == keep
+        space.lasting = False
+        space.close()
+
+
+def test_a_named_folder_stays_and_must_be_empty(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "data"
+    Workspace.open(folder, keep=False).close()
+    assert (folder / "events").is_dir()
+    with pytest.raises(OptionError, match="not an empty folder"):
+        Workspace.open(folder, keep=False)
+
+
+# --- signals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_block_once_and_handlers_come_back(number: signal.Signals, code: int) -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    cleaned = []
+
+    def work() -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)  # an impatient second one
+            cleaned.append(True)
+
+    with pytest.raises(Interrupted) as ended, interruption():
+        work()
+    assert ended.value.exit_code == code
+    assert cleaned == [True]
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_signal_is_held_back_while_something_starts() -> None:
+    reached = []
+
+    def start(signals: Interruption) -> None:
+        with signals.held_back():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # as a library does that takes the signal for itself
+            signal.raise_signal(signal.SIGTERM)
+            reached.append("started")
+        reached.append("not reached")
+
+    with pytest.raises(Interrupted), interruption() as signals:
+        start(signals)
+    assert reached == ["started"]
+
+
+def test_signals_are_ours_again_after_a_library_took_them() -> None:
+    def start(signals: Interruption) -> None:
+        with signals.held_back():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted), interruption() as signals:
+        start(signals)
+
+
+# --- threads ---------------------------------------------------------------------------------------------------------
+
+
+def test_background_keeps_what_the_work_raised() -> None:
+    def work(_: threading.Event) -> None:
+        raise OSError("disk full")
+
+    with Background("failing", work) as failing:
+        pass
+    assert isinstance(failing.error, OSError)
+    assert not failing.running
+
+
+def test_background_stops_its_work_on_the_way_out() -> None:
+    seen: list[bool] = []
+    with Background("waiting", lambda stop: seen.append(stop.wait(60))) as waiting:
+        pass
+    assert seen == [True]
+    assert (waiting.running, waiting.error) == (False, None)
+
+
+# --- what the sink told ----------------------------------------------------------------------------------------------
+
+
+def test_deliveries_add_up_receipts() -> None:
+    deliveries = Deliveries()
+    receipt = SimpleNamespace(attempts=3, loads=4, rows=100, bytes=2000, source_transactions=7)
+    for event in (Event("receipt.collected", {"receipt": receipt}), Event("batch.completed"), Event("load.completed")):
+        deliveries(event)
+        deliveries(event)
+    assert (deliveries.committed, deliveries.aborted, deliveries.loads, deliveries.batches) == (2, 4, 8, 2)
+    assert (deliveries.rows, deliveries.bytes, deliveries.source_transactions) == (200, 4000, 14)
+
+
+# --- what a person sees ----------------------------------------------------------------------------------------------
+
+STATUS = Status("writing", 12.3, 20.0, 2511, 2400, 61512, 60, {"orders": 12}, 98, 0, 20, 20, 0, 61, 12.3, (0.9, None))
+
+
+def test_the_line_has_the_figures() -> None:
+    assert line(STATUS) == (
+        " 12.3 s  writing: 2,511 source transactions written, 2,400 visible; 98 samples, 0 torn; "
+        "20 StarRocks transactions, 61 loads; fresh in 0.90 s (p99 -)"
+    )
+
+
+def test_lines_come_with_a_phase_or_after_a_while() -> None:
+    stream = io.StringIO()
+    lines = Lines(stream)
+    for phase, elapsed in (("writing", 0.0), ("writing", 1.0), ("writing", 2.1), ("draining", 2.2), ("draining", 2.4)):
+        lines.show(Status(phase, elapsed, 20.0))
+    assert [text.split(":")[0] for text in stream.getvalue().splitlines()] == [
+        "  0.0 s  writing",
+        "  2.1 s  writing",
+        "  2.2 s  draining",
+    ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_the_panel_and_sentences_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with display(stream, quiet=False) as shown:
+        shown.say("Starting [something].")
+        shown.show(STATUS)
+    text = stream.getvalue()
+    assert "Starting [something]." in text
+    assert "2,511 transactions" in text
+    assert "stand-in, not on StarRocks" in text
+
+
+def test_a_pipe_gets_lines_and_quiet_nothing() -> None:
+    stream = io.StringIO()
+    with display(stream, quiet=False) as shown:
+        assert isinstance(shown, Lines)
+    with display(stream, quiet=True) as shown:
+        assert isinstance(shown, Silent)
+        shown.say("x")
+        shown.show(STATUS)
+    assert stream.getvalue() == ""
+
+
+def test_the_picture_is_whole_and_asks_nothing_of_the_network(tmp_path: Path) -> None:
+    path = tmp_path / "images" / "demo.svg"
+    save_picture(STATUS, path)
+    text = path.read_text()
+    assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
+    assert "2,511" in text.replace("&#160;", " ")
+    assert "url(http" not in text
+    assert "@font-face" not in text
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_json_object() -> None:
+    assert json.loads(summary().as_json()) == {
+        "source_transactions": {"written": 4, "visible": 4, "lost": 0, "duplicated": 0},
+        "rows": {"orders": 3, "order_items": 5, "order_events": 8},
+        "reader": {"samples": 9, "torn": 0},
+        "starrocks_transactions": {"committed": 2, "aborted": 1},
+        "loads": 6,
+        "freshness_seconds": {"p50": 0.512, "p99": 1.5},
+        "wall_seconds": 12.346,
+    }
+    assert "\n" not in summary().as_json()
+
+
+def test_the_lines_say_right_or_what_is_wrong() -> None:
+    assert summary().as_lines()[-1].startswith("RIGHT")
+    wrong = summary(torn=1, lost=2, evidence=("sample 4: partial = 1",), problems=("The query ended: x",)).as_lines()
+    place = wrong.index("WRONG:")
+    assert [text.strip() for text in wrong[place + 1 :]] == [
+        "The query ended: x",
+        "1 of 9 samples saw a torn state.",
+        "2 source transactions are lost.",
+        "sample 4: partial = 1",
+    ]
+
+
+class Played:
+    """What `DemoRun` is to the command, with an outcome that the test chooses."""
+
+    outcome: Summary | BaseException
+
+    def __init__(self, _options: DemoOptions, space: Workspace, _display: Any, _clock: Any) -> None:
+        self.space, self.status = space, STATUS
+
+    def play(self, _: Interruption) -> Summary:
+        Path(os.environ["TOLD"]).write_text(str(self.space.root))
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: Summary | BaseException, *words: str
+) -> tuple[int, Path]:
+    Played.outcome = outcome
+    monkeypatch.setitem(sys.modules, "starrocks_txn_sink.demo.run", SimpleNamespace(DemoRun=Played))
+    monkeypatch.setenv("TOLD", str(tmp_path / "told"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    try:
+        return command.run(parser.parse_args(words)), Path((tmp_path / "told").read_text())
+    except Exception:
+        return -1, Path((tmp_path / "told").read_text())
+
+
+def test_right_is_0_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, folder = run(monkeypatch, tmp_path, summary())
+    assert (code, folder.exists()) == (0, False)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("RIGHT")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"torn": 1}, {"lost": 1}, {"duplicated": 1}, {"tables": (TableVerdict("orders", rows=3, wrong=1),)}]
+)
+def test_anything_wrong_is_1_and_the_data_stay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: dict[str, Any]
+) -> None:
+    code, folder = run(monkeypatch, tmp_path, summary(**wrong))
+    assert (code, folder.exists()) == (1, True)
+    out = capsys.readouterr().out
+    assert "WRONG:" in out
+    assert str(folder) in out
+
+
+def test_json_is_the_last_line_and_all_there_is_on_stdout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _ = run(monkeypatch, tmp_path, summary(lost=1), "--json")
+    captured = capsys.readouterr()
+    assert code == 1
+    assert captured.out == summary(lost=1).as_json() + "\n"
+    assert "WRONG:" in captured.err
+
+
+def test_ctrl_c_is_130_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, folder = run(monkeypatch, tmp_path, Interrupted(signal.SIGINT))
+    assert (code, folder.exists()) == (130, False)
+    assert "SIGINT" in capsys.readouterr().err
+
+
+def test_a_crash_leaves_the_logs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, folder = run(monkeypatch, tmp_path, RuntimeError("half way"))
+    assert (code, folder.exists()) == (-1, True)
+    assert str(folder) in capsys.readouterr().out
+
+
+def test_the_picture_is_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run(monkeypatch, tmp_path, summary(), "--picture", str(tmp_path / "demo.svg"))
+    assert (tmp_path / "demo.svg").stat().st_size > 1000
