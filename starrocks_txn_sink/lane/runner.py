@@ -59,6 +59,7 @@ class LaneRunner:
         self._deadline = deadline
         self._changed = threading.Condition()
         self._bug: BaseException | None = None
+        self._over = False
 
     def run(self, segments: Iterable[Segment]) -> list[Receipt]:
         """Feed all segments, commit them, and return one receipt a StarRocks transaction.
@@ -70,6 +71,14 @@ class LaneRunner:
             target=self._guarded, args=(self._manage,), name="starrocks-lane-manager", daemon=True
         )
         manager.start()
+        try:
+            return self._run(segments)
+        finally:
+            with self._changed:
+                self._over = True
+                self._changed.notify_all()
+
+    def _run(self, segments: Iterable[Segment]) -> list[Receipt]:
         try:
             for segment in segments:
                 self._feed(segment)
@@ -125,7 +134,7 @@ class LaneRunner:
         while True:
             with self._changed:
                 actions = self._core.tick(self._clock.monotonic())
-                if self._core.finished:
+                if self._core.finished or self._over:
                     self._changed.notify_all()
                     return
                 if not actions:

@@ -1,0 +1,188 @@
+"""The sink's input, checked and projected to what a lane reads, in the JVM: no Python per row.
+
+Output columns are those of `lane.segments`: source_partition, position, table, transaction_end, payload. The payload is
+the row's JSON with the separator in front, and with `__op` inside for a delete (contract section 5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
+
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.lane.body import SEPARATOR
+from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
+from starrocks_txn_sink.sink.table_route import TableRoute
+
+SEQ, DATABASE, OP, ROW = "seq", "database", "op", "row"
+MARKS = (PARTITION, POSITION, SEQ, TRANSACTION_END)
+
+UPSERTS = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")
+DELETES = ("delete", "-d", "d", "1")
+
+_KINDS: dict[str, tuple[type[T.DataType], ...]] = {
+    PARTITION: (T.StringType, T.IntegralType),
+    POSITION: (T.IntegralType,),
+    SEQ: (T.IntegralType,),
+    TRANSACTION_END: (T.BooleanType,),
+    TABLE: (T.StringType,),
+    ROW: (T.StringType,),
+    DATABASE: (T.StringType,),
+    OP: (T.StringType, T.IntegralType),
+}
+_JSON_OPTIONS = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS"}
+_JSON_OPTIONS |= {"timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "dateFormat": "yyyy-MM-dd"}
+
+
+@dataclass(frozen=True, slots=True)
+class LaneInput:
+    """Rows ready for the lanes: one Spark partition a lane; `marked` as in `LaneTask`."""
+
+    rows: DataFrame
+    marked: bool
+
+
+def lane_input(
+    frame: DataFrame, database: str, lanes: int, routes: Sequence[TableRoute], models: Mapping[str, str]
+) -> LaneInput:
+    """Project `frame` and spread it over `lanes`; `models` maps known tables to PRIMARY_KEYS, DUP_KEYS, … .
+
+    Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
+    deletes for a table without a primary key fail the job when they are met, with their place.
+    """
+    marked = _check(frame, routes)
+    row, table = _row_and_table(frame, routes)
+    payload = _guarded(frame, _payload(frame, row, table, models), database)
+    columns = [table.alias(TABLE), payload.alias(PAYLOAD)]
+    if not marked:
+        return LaneInput(frame.select(*columns).repartition(lanes), marked)
+    marks = [
+        F.col(PARTITION).cast("string").alias(PARTITION),
+        F.col(POSITION).cast("long").alias(POSITION),
+        F.col(SEQ),
+        F.col(TRANSACTION_END),
+    ]
+    rows = frame.select(*marks, *columns)
+    spread = rows.repartition(1) if lanes == 1 else rows.repartitionById(lanes, lane_of(F.col(PARTITION), lanes))
+    return LaneInput(spread.sortWithinPartitions(PARTITION, POSITION, SEQ).drop(SEQ), marked)
+
+
+def lane_of(partition: Column, lanes: int) -> Column:
+    """The lane of a source partition: its trailing number modulo `lanes`, so that partitions 0…n spread evenly; a
+    checksum where there is no number. The same in every micro-batch, because order and recovery depend on it."""
+    number = F.regexp_extract(partition, r"(\d{1,18})$", 1)
+    spread = F.when(number != "", number.cast("long")).otherwise(F.crc32(partition))
+    return F.coalesce(F.pmod(spread, F.lit(lanes)), F.lit(0)).cast("int")
+
+
+# --- checks at call time ---
+
+
+def _check(frame: DataFrame, routes: Sequence[TableRoute]) -> bool:
+    """Whether the rows are marked with positions and ends; raises InputError for what cannot be written."""
+    there = set(frame.columns)
+    marked = any(name in there for name in MARKS)
+    needed = [*(MARKS if marked else ()), *_content_columns(routes)]
+    missing = [name for name in dict.fromkeys(needed) if name not in there]
+    if missing:
+        raise InputError(
+            f"The sink's input lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
+            f"it has {', '.join(frame.columns) or 'none'}.",
+            hint="Give the sink the output of assemble_transactions, or routes=[TableRoute(table, columns)] for typed "
+            "columns.",
+        )
+    _check_types(frame, {*MARKS, TABLE, DATABASE, OP} | (set() if routes else {ROW}))
+    return marked
+
+
+def _content_columns(routes: Sequence[TableRoute]) -> list[str]:
+    if not routes:
+        return [TABLE, ROW]
+    named = [TABLE] if len(routes) > 1 else []
+    return [*named, *(source for route in routes for source in route.sources.values())]
+
+
+def _check_types(frame: DataFrame, names: set[str]) -> None:
+    for field in frame.schema.fields:
+        kinds = _KINDS.get(field.name) if field.name in names else None
+        if kinds is not None and not isinstance(field.dataType, kinds):
+            allowed = " or ".join(kind.typeName() if kind is not T.IntegralType else "integer" for kind in kinds)
+            raise InputError(
+                f"Column {field.name} of the sink's input is {field.dataType.simpleString()}, not {allowed}.",
+                hint="Cast it before the sink.",
+            )
+
+
+# --- content ---
+
+
+def _row_and_table(frame: DataFrame, routes: Sequence[TableRoute]) -> tuple[Column, Column]:
+    if not routes:
+        return F.col(ROW), F.col(TABLE)
+    if TABLE not in frame.columns:
+        return _json(frame, routes[0]), F.lit(routes[0].table)
+    table = F.col(TABLE)
+    row = F.raise_error(
+        F.concat(F.lit("No TableRoute names the table "), F.coalesce(table, F.lit("NULL")), F.lit(" of a row."))
+    ).cast("string")
+    for route in routes:
+        row = F.when(table == route.table, _json(frame, route)).otherwise(row)
+    return row, table
+
+
+def _json(frame: DataFrame, route: TableRoute) -> Column:
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    columns = [_json_value(F.col(source), types[source]).alias(name) for name, source in route.sources.items()]
+    return F.to_json(F.struct(*columns), _JSON_OPTIONS)
+
+
+def _json_value(column: Column, kind: T.DataType) -> Column:
+    """Decimals travel as strings, because a JSON number may lose digits on its way."""
+    return column.cast("string") if isinstance(kind, T.DecimalType) else column
+
+
+def _payload(frame: DataFrame, row: Column, table: Column, models: Mapping[str, str]) -> Column:
+    separator = F.lit(SEPARATOR)
+    upsert = F.concat(separator, row)
+    if OP not in frame.columns:
+        return upsert
+    op = F.lower(F.col(OP).cast("string"))
+    rest = F.substr(F.ltrim(row), F.lit(2))
+    comma = F.when(F.startswith(F.ltrim(rest), F.lit("}")), F.lit("")).otherwise(F.lit(","))
+    delete = F.concat(separator, F.lit('{"__op":1'), comma, rest)
+    keyless = sorted(name for name, model in models.items() if model != "PRIMARY_KEYS")
+    if keyless:
+        refusal = _error(F.lit("delete for the table "), table, F.lit(", which has no primary key"), frame=frame)
+        delete = F.when(table.isin(keyless), refusal).otherwise(delete)
+    unknown = _error(F.lit("unknown op '"), op, F.lit("'"), frame=frame)
+    return F.when(op.isNull() | op.isin(*UPSERTS), upsert).when(op.isin(*DELETES), delete).otherwise(unknown)
+
+
+def _guarded(frame: DataFrame, payload: Column, database: str) -> Column:
+    """Rows of another database fail: a StarRocks transaction lives in one database (contract section 4.2)."""
+    if DATABASE not in frame.columns:
+        return payload
+    other = _error(
+        F.lit("a row for database '"),
+        F.col(DATABASE),
+        F.lit(f"', but a StarRocks transaction lives in one database and this sink writes '{database}'"),
+        frame=frame,
+    )
+    return F.when(F.col(DATABASE).isNull() | (F.col(DATABASE) == database), payload).otherwise(other)
+
+
+def _error(*parts: Column, frame: DataFrame) -> Column:
+    """An expression that fails the job with the row's place when it is evaluated."""
+    place: list[Column] = []
+    if PARTITION in frame.columns:
+        place = [F.lit(" at source partition "), _shown(PARTITION), F.lit(", position "), _shown(POSITION)]
+    message = F.concat(F.lit("StarRocks sink: "), *parts, *place, F.lit("."))
+    return F.raise_error(message).cast("string")
+
+
+def _shown(name: str) -> Column:
+    return F.coalesce(F.col(name).cast("string"), F.lit("NULL"))

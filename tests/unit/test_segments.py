@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.lane.segments import COLUMNS, Ended, Segmenter, UnitSegmenter, Written
+
+Row = tuple[str, int, str, bool, str]
+TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
+
+
+def batch(rows: list[Any]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True) if rows else [()] * 5
+    arrays = [pa.array(list(column), kind) for column, kind in zip(columns, TYPES, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=list(COLUMNS))
+
+
+@st.composite
+def lanes(draw: st.DrawFn) -> list[Row]:
+    """The ordered rows of a lane: whole source transactions of a few partitions over a few tables."""
+    rows: list[Row] = []
+    for partition in draw(st.lists(st.sampled_from("abcd"), unique=True, max_size=4)):
+        position = 0
+        for size in draw(st.lists(st.integers(1, 5), max_size=6)):
+            position += draw(st.integers(1, 9))
+            for seq in range(size):
+                table = draw(st.sampled_from(["orders", "items", "événements"]))
+                rows.append((partition, position, table, seq == size - 1, f",{len(rows)}é"))
+    return rows
+
+
+@given(lanes(), st.lists(st.integers(0, 60), max_size=6))
+def test_segments_hold_every_row_of_a_region_once_and_in_order(rows: list[Row], cuts: list[int]) -> None:
+    segmenter = Segmenter()
+    bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
+    got: dict[tuple[str, str], str] = {}
+    counted = ended = 0
+    open_since_end: set[str] = set()
+    for low, high in itertools.pairwise(bounds):
+        for segment in segmenter.split(batch(rows[low:high])):
+            if isinstance(segment, Written):
+                key = (segment.partition, segment.table)
+                got[key] = got.get(key, "") + bytes(segment.piece).decode()
+                counted += segment.rows
+                open_since_end.add(segment.partition)
+            else:
+                ended += segment.count
+                open_since_end.discard(segment.partition)
+    want: dict[tuple[str, str], str] = {}
+    for partition, _, table, _, payload in rows:
+        want[(partition, table)] = want.get((partition, table), "") + payload
+    assert got == want
+    assert counted == len(rows)
+    assert ended == sum(row[3] for row in rows)
+    assert not open_since_end
+
+
+def test_the_open_rest_of_a_batch_comes_after_its_whole_transactions() -> None:
+    rows = [("a", 1, "t", True, ",1"), ("a", 2, "u", False, ",2"), ("a", 2, "t", False, ",3")]
+    segments = list(Segmenter().split(batch(rows)))
+    assert [type(segment) for segment in segments] == [Written, Ended, Written, Written]
+    assert segments[1] == Ended("a", 1, 1, 1)
+
+
+def test_spans_name_the_first_and_last_position_of_a_run() -> None:
+    rows = [("a", position, "t", True, ",1") for position in (3, 5, 9)]
+    assert list(Segmenter().split(batch(rows)))[-1] == Ended("a", 3, 9, 3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([("a", 1, "t", False, ","), ("a", 2, "t", True, ",")], "position 1 of source partition a has no row marked"),
+        ([("a", 1, "t", False, ","), ("b", 2, "t", True, ",")], "position 1 of source partition a has no row marked"),
+        ([("a", 2, "t", True, ","), ("a", 1, "t", True, ",")], "1 came after 2"),
+        ([("a", 2, "t", True, ","), ("a", 2, "t", True, ",")], "come after the row that is marked as the end"),
+    ],
+)
+def test_torn_and_unordered_rows_are_refused_with_their_place(rows: list[Row], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        list(Segmenter().split(batch(rows)))
+    segmenter = Segmenter()
+    with pytest.raises(InputError, match=text):  # the same over a batch border
+        _ = [list(segmenter.split(batch([row]))) for row in rows]
+
+
+@pytest.mark.parametrize("column", range(5))
+def test_a_null_is_refused_with_its_place_and_without_its_content(column: int) -> None:
+    row: list[Any] = ["a", 7, "t", True, ",secret"]
+    row[column] = None
+    with pytest.raises(InputError, match=f"Column {COLUMNS[column]} is NULL") as caught:
+        list(Segmenter().split(batch([tuple(row)])))
+    assert "secret" not in str(caught.value)
+    if column != 1:
+        assert "position 7" in str(caught.value)
+
+
+def test_a_sliced_batch_and_large_strings_keep_their_bytes() -> None:
+    rows = [("a", n, "t", True, f",{n}") for n in range(10)]
+    sliced = batch(rows).slice(3, 4)
+    (written, _) = Segmenter().split(sliced)
+    assert isinstance(written, Written)
+    assert bytes(written.piece) == b",3,4,5,6"
+    wide = batch(rows).set_column(4, "payload", pa.array([row[4] for row in rows], pa.large_string()))
+    (written, _) = Segmenter().split(wide)
+    assert isinstance(written, Written)
+    assert bytes(written.piece) == "".join(row[4] for row in rows).encode()
+
+
+def test_plain_rows_are_one_unit_or_one_a_batch() -> None:
+    plain = pa.RecordBatch.from_pydict({"table": ["t", "u", "t"], "payload": [",1", ",2", ",3"]})
+    whole = UnitSegmenter(whole_lane=True)
+    assert [bytes(s.piece) for s in whole.split(plain) if isinstance(s, Written)] == [b",1,3", b",2"]
+    assert whole.end() == Ended("", 0, 0, 0)
+    assert isinstance(list(UnitSegmenter(whole_lane=False).split(plain))[-1], Ended)
