@@ -142,6 +142,9 @@ def _certificate(options: SinkOptions) -> str | tuple[str, str] | None:
 
 
 def _read(response: requests.Response) -> bytes:
-    """The body as it came, up to one byte over the limit of replies."""
+    """The body as it came, up to one byte over the limit of replies; one that the peer cut short is an error."""
     body: bytes = response.raw.read(LIMIT + 1, decode_content=False)
+    missing = getattr(response.raw, "length_remaining", None)
+    if missing and len(body) <= LIMIT:
+        raise urllib3.exceptions.IncompleteRead(len(body), missing)
     return body

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -44,6 +45,9 @@ class Caller:
         while b"\r\n\r\n" not in self.buffer:
             if not self.fill():
                 return None
+            if self.buffer[:1] == b"\x16":  # the hello of TLS, which this port does not speak
+                self.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                return None
         head, _, rest = bytes(self.buffer).partition(b"\r\n\r\n")
         self.buffer = bytearray(rest)
         line, *fields = head.decode("utf-8").split("\r\n")
@@ -80,16 +84,17 @@ Script = Callable[[Caller, Got], None]
 class Peer:
     """Listens on a free loopback port; `script` is called with each request's head. `got` holds what arrived whole."""
 
-    def __init__(self, script: Script, *, read_body: bool = True) -> None:
+    def __init__(self, script: Script, *, read_body: bool = True, tls: ssl.SSLContext | None = None) -> None:
         self._script = script
         self._read_body = read_body
+        self._tls = tls
         self._stopping = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._callers: list[Caller] = []
         self._threads: list[threading.Thread] = []
         self.got: list[Got] = []
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Peer:
         self._start(self._accept)
@@ -126,6 +131,8 @@ class Peer:
 
     def _serve(self, caller: Caller) -> None:
         with contextlib.suppress(OSError):
+            if self._tls is not None:
+                caller.sock = self._tls.wrap_socket(caller.sock, server_side=True)
             while (got := caller.read_head()) is not None:
                 if self._read_body:
                     caller.read_body(got)
