@@ -67,7 +67,7 @@ def verdict(cursor: duckdb.DuckDBPyConnection, stage: str) -> Verdict:
     reasons: Sequence[tuple[str, int, int]] = ()
     if filtered:
         reasons = cursor.execute(
-            f"SELECT __reason, count(*), min(rowid) + 1 FROM {stage} WHERE __reason IS NOT NULL"
+            f"SELECT __reason, count(*), min(rowid) - (SELECT min(rowid) FROM {stage}) + 1 FROM {stage} WHERE __reason IS NOT NULL"
             f" GROUP BY 1 ORDER BY 2 DESC, 3 LIMIT {MOST_REASONS}"
         ).fetchall()
     return Verdict(

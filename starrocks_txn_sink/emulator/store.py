@@ -21,7 +21,9 @@ from starrocks_txn_sink.emulator.engine import Engine
 from starrocks_txn_sink.emulator.judge import NO_SOURCE, judged_sql
 from starrocks_txn_sink.emulator.plan import Plan, PlanRejected, make_plan
 from starrocks_txn_sink.emulator.registry import Registry
+from starrocks_txn_sink.emulator.session import Answer, QuerySession
 from starrocks_txn_sink.emulator.staging import Staged, StagingFailed, stage
+from starrocks_txn_sink.emulator.statements import run
 from starrocks_txn_sink.emulator.tracking import TrackingLog, TrackingLogs
 
 __all__ = ["CommitRejected", "Plan", "PlanRejected", "Store", "TableCounts", "TransactionRecord"]
@@ -200,6 +202,14 @@ class Store:
             self._committed.adopt_visible(entry.txn_id)
             self._queue.remove(entry)
         self._engine.writing.notify_all()
+
+    def waits(self, tables: Iterable[tuple[str, str]]) -> bool:
+        """Whether an invisible commit touches one of the tables. Needs the writer's lock."""
+        return self._queue.holds(tables)
+
+    def query(self, sql: str, session: QuerySession) -> Answer:
+        """Run the SQL statements of one request and return the last one's answer; raises SqlError."""
+        return run(self, session, sql)
 
     def transactions(self) -> Sequence[TransactionRecord]:
         """The durable history of committed transactions, oldest first, less the forgotten ones."""

@@ -14,6 +14,7 @@ STRING_BYTES = 65533
 VARBINARY_BYTES = 1048576
 
 _INTEGERS = {"TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INT": "INTEGER", "BIGINT": "BIGINT", "LARGEINT": "HUGEINT"}
+_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "LARGEINT": 39}
 _FLOATS = {"FLOAT": "FLOAT", "DOUBLE": "DOUBLE"}
 _NESTED = {"ARRAY", "MAP", "STRUCT"}
 _FIXED_DECIMALS = {"DECIMAL32": 9, "DECIMAL64": 18, "DECIMAL128": 38}
@@ -60,6 +61,11 @@ class ColumnType:
     def is_numeric_or_date(self) -> bool:
         """Whether it may serve as a merge condition."""
         return self.name in _INTEGERS or self.name in _FLOATS or self.name in {"DECIMAL", "DATE", "DATETIME"}
+
+    @property
+    def digits(self) -> int | None:
+        """How many decimal digits a value has at most; None for types that are no exact numbers."""
+        return self.precision if self.name == "DECIMAL" else _DIGITS.get(self.name)
 
     @property
     def data_type(self) -> str:

@@ -1,0 +1,84 @@
+"""One client's session on the query port, a statement's answer, and a statement's error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SYNTAX, NO_DATABASE, UNKNOWN_ERROR, UNKNOWN_VARIABLE, LOCK_TIMEOUT = 1064, 1046, 1105, 1193, 1205
+
+_VARIABLES = {
+    "autocommit": "1",
+    "character_set_client": "utf8mb4",
+    "character_set_connection": "utf8mb4",
+    "character_set_results": "utf8mb4",
+    "character_set_server": "utf8mb4",
+    "collation_connection": "utf8mb4_general_ci",
+    "collation_server": "utf8mb4_general_ci",
+    "enable_insert_strict": "true",
+    "init_connect": "",
+    "interactive_timeout": "3600",
+    "language": "/starrocks/share/english/",
+    "license": "Apache License 2.0",
+    "lower_case_table_names": "0",
+    "max_allowed_packet": "33554432",
+    "query_timeout": "300",
+    "sql_mode": "ONLY_FULL_GROUP_BY",
+    "system_time_zone": "UTC",
+    "time_zone": "UTC",
+    "transaction_isolation": "READ-COMMITTED",
+    "tx_isolation": "READ-COMMITTED",
+    "version": "8.0.33",
+    "version_comment": "StarRocks stand-in (emulator)",
+    "wait_timeout": "28800",
+}
+
+
+class SqlError(Exception):
+    """A statement that failed; `code` is the MySQL error code that the client gets."""
+
+    def __init__(self, message: str, code: int = SYNTAX) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    """What SHOW FRONTENDS and SHOW BACKENDS tell about this stand-in."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 0
+    query_port: int = 0
+    be_http_port: int = 0
+    leader: bool = True
+
+
+@dataclass(slots=True)
+class QuerySession:
+    """What a client has set: the current database and variables; and what it sees of the server."""
+
+    database: str = ""
+    user: str = "root"
+    version: str = "4.0.7-emulator"
+    connection_id: int = 0
+    frontend: Frontend = field(default_factory=Frontend)
+    variables: dict[str, str] = field(default_factory=lambda: dict(_VARIABLES))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A result set, or with no columns the number of affected rows. `columns` are (name, DuckDB type)."""
+
+    columns: Sequence[tuple[str, str]] = ()
+    rows: Sequence[Sequence[Any]] = ()
+    affected: int = 0
+
+
+def text_answer(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Answer:
+    """A result set of texts."""
+    return Answer(
+        [(name, "VARCHAR") for name in names],
+        [tuple(None if value is None else str(value) for value in row) for row in rows],
+    )
