@@ -183,6 +183,16 @@ def test_a_leader_that_went_away_is_forgotten() -> None:
         made.close()
 
 
+def test_a_leader_that_went_away_is_forgotten_also_when_nobody_answers() -> None:
+    configured = Address("http", "127.0.0.1", unused_port())
+    made = transport(str(configured))
+    made._frontends.found_leader(Address("http", "127.0.0.1", unused_port()))
+    with pytest.raises(NotSent):
+        made.send(BEGIN, soon())
+    assert made._frontends.in_order() == (configured,)
+    made.close()
+
+
 def test_frontends_that_point_to_each_other_reach_nobody() -> None:
     places: dict[str, str] = {}
 
