@@ -1,8 +1,8 @@
 """Bodies as a relation of text: the SQL that reads load bodies by DuckDB's own readers, and decompression before it.
 
 Every reader yields the same shape, in arrival order (files in order, rows in order within a file):
-`fields` VARCHAR[] one text per source field, NULL when it is null or missing; `raw` JSON[] the same as JSON text, NULL
-only when missing (JSON bodies only); `fault` VARCHAR why the row is no row at all, or NULL.
+`fields` VARCHAR[] one text per source field, NULL when it is null or missing; `document` JSON the whole row (NULL for
+CSV); `fault` VARCHAR why the row is no row at all, or NULL.
 """
 
 from __future__ import annotations
@@ -68,14 +68,13 @@ def _decompressed(path: Path, compression: str, target: Path) -> Path:
 def source_sql(plan: Plan, files: Sequence[Path]) -> str:
     """The SELECT that reads the plain body files."""
     if isinstance(plan.layout, JsonLayout):
-        return _json_sql(plan.layout, plan.mapping.fields, files)
+        return _json_sql(plan.layout, files)
     return _csv_sql(plan.layout, len(plan.mapping.fields), files[0])
 
 
-def _json_sql(layout: JsonLayout, fields: Sequence[str], files: Sequence[Path]) -> str:
+def _json_sql(layout: JsonLayout, files: Sequence[Path]) -> str:
     names = "[" + ", ".join(literal(str(file)) for file in files) + "]"
-    paths = list(layout.paths) or [_path_of_key(name) for name in fields]
-    listed = "[" + ", ".join(literal(path) for path in paths) + "]"
+    listed = "[" + ", ".join(literal(path) for path in layout.paths) + "]"
     kind = "array" if layout.strip_outer_array and not layout.root else "unstructured"
     rows = f"SELECT json FROM read_json_objects({names}, format='{kind}', maximum_object_size={_LARGEST_ROW})"
     if layout.root:
@@ -84,15 +83,10 @@ def _json_sql(layout: JsonLayout, fields: Sequence[str], files: Sequence[Path]) 
         if layout.strip_outer_array:
             rows = f"SELECT unnest(CAST(json AS JSON[])) AS json FROM ({rows})"
     return (
-        f"SELECT json_extract_string(json, {listed}) AS fields, json_extract(json, {listed}) AS raw,"
+        f"SELECT json_extract_string(json, {listed}) AS fields, json AS document,"
         f" CASE WHEN starts_with(json, '{{') THEN NULL WHEN starts_with(json, '[') THEN {literal(OBJECT_EXPECTED)}"
         f" ELSE 'the row is not a JSON object' END AS fault FROM ({rows})"
     )
-
-
-def _path_of_key(name: str) -> str:
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-    return f'$."{escaped}"'
 
 
 def _csv_sql(layout: CsvLayout, width: int, file: Path) -> str:
@@ -105,7 +99,7 @@ def _csv_sql(layout: CsvLayout, width: int, file: Path) -> str:
     trimmed = f"trim({restore})" if layout.trim_space else restore
     return (
         f"SELECT list_transform(parts, lambda part: CASE WHEN part <> '\\N' THEN {trimmed} END) AS fields,"
-        f" CAST(NULL AS JSON[]) AS raw,"
+        f" CAST(NULL AS JSON) AS document,"
         f" CASE WHEN len(parts) <> {width} THEN {_miscounted(width)} END AS fault"
         f" FROM (SELECT string_split(line, {_sql_text(separator)}) AS parts FROM ("
         f"SELECT unnest(string_split({text}, {_sql_text(delimiter)})[{layout.skip_header + 1}:]) AS line"
@@ -127,7 +121,7 @@ def _enclosed_sql(layout: CsvLayout, width: int, file: Path) -> str:
     escape = layout.escape or layout.enclose
     values = ", ".join(f"trim(c{place})" if layout.trim_space else f"c{place}" for place in range(width))
     return (
-        f"SELECT [{values}] AS fields, CAST(NULL AS JSON[]) AS raw,"
+        f"SELECT [{values}] AS fields, CAST(NULL AS JSON) AS document,"
         f" CASE WHEN c{width} IS NOT NULL THEN {_miscounted(width)} END AS fault"
         f" FROM read_csv({literal(str(file))}, auto_detect=false, header=false, null_padding=true, parallel=false,"
         f" strict_mode=false, skip={layout.skip_header}, nullstr='\\N', delim={_sql_text(layout.column_separator)},"

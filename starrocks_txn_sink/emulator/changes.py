@@ -103,7 +103,9 @@ def _columns(table: Table, named: Sequence[str]) -> tuple[str, ...]:
 
 
 def _as_source(sql: str) -> str:
-    return f"SELECT fields, CAST(NULL AS JSON[]) AS raw, CAST(NULL AS VARCHAR) AS fault FROM ({sql}) AS listed(fields)"
+    return (
+        f"SELECT fields, CAST(NULL AS JSON) AS document, CAST(NULL AS VARCHAR) AS fault FROM ({sql}) AS listed(fields)"
+    )
 
 
 def _inserted_fields(

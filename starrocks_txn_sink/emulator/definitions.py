@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import duckdb
 from sqlglot import exp
 
-from starrocks_txn_sink.emulator.catalog import CatalogError, Column, Table, literal, quoted, schema_of
+from starrocks_txn_sink.emulator.catalog import CatalogError, Column, Table, quoted, schema_of
 from starrocks_txn_sink.emulator.changes import changing
 from starrocks_txn_sink.emulator.ddl import column_definition, table_definition
 from starrocks_txn_sink.emulator.session import QuerySession, SqlError
@@ -169,6 +169,4 @@ def _check_modified(cursor: duckdb.DuckDBPyConnection, altered: _Altered) -> Non
             f" WHERE {quoted(old.name)} IS NOT NULL AND ({altered.sources[column.name]}) IS NULL"
         ).fetchone()
         if row and row[0]:
-            raise CatalogError(
-                f"Can not change {literal(old.type.text)} to {literal(column.type.text)}: values are lost."
-            )
+            raise CatalogError(f"Can not change {old.type.text} to {column.type.text}: stored values do not fit.")

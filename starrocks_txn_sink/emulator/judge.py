@@ -16,7 +16,7 @@ from starrocks_txn_sink.emulator.mapping import OP_COLUMN, field_name
 from starrocks_txn_sink.emulator.plan import JsonLayout, Plan
 
 MOST_REASONS = 50
-NO_SOURCE = "SELECT CAST(NULL AS VARCHAR[]) AS fields, CAST(NULL AS JSON[]) AS raw, CAST(NULL AS VARCHAR) AS fault"
+NO_SOURCE = "SELECT CAST(NULL AS VARCHAR[]) AS fields, CAST(NULL AS JSON) AS document, CAST(NULL AS VARCHAR) AS fault"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ def verdict(cursor: duckdb.DuckDBPyConnection, stage: str) -> Verdict:
     reasons: Sequence[tuple[str, int, int]] = ()
     if filtered:
         reasons = cursor.execute(
-            f"SELECT __reason, count(*), min(rowid) - (SELECT min(rowid) FROM {stage}) + 1 FROM {stage} WHERE __reason IS NOT NULL"
-            f" GROUP BY 1 ORDER BY 2 DESC, 3 LIMIT {MOST_REASONS}"
+            f"SELECT __reason, count(*), min(rowid) - (SELECT min(rowid) FROM {stage}) + 1 FROM {stage}"
+            f" WHERE __reason IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 3 LIMIT {MOST_REASONS}"
         ).fetchall()
     return Verdict(
         loaded,
@@ -113,12 +113,16 @@ def _text_sql(plan: Plan, column: Column) -> str:
     place = plan.mapping.place_of(column.name)
     if place is None:
         return default
-    text, raw = f"fields[{place + 1}]", f"raw[{place + 1}]"
+    text = f"fields[{place + 1}]"
     if not isinstance(plan.layout, JsonLayout):
         return text
+    path = literal(plan.layout.paths[place])
     if column.type.is_json:
-        text = f"nullif(CAST({raw} AS VARCHAR), 'null')"
-    return f"CASE WHEN {raw} IS NULL THEN {default} ELSE {text} END" if column.default else text
+        text = f"nullif(CAST(json_extract(document, {path}) AS VARCHAR), 'null')"
+    if column.default is None:
+        return text
+    # A key that is present with null stays NULL; the document is looked at again only where the text is NULL.
+    return f"CASE WHEN {text} IS NOT NULL THEN {text} WHEN json_exists(document, {path}) THEN NULL ELSE {default} END"
 
 
 def _operation_text(plan: Plan) -> str:

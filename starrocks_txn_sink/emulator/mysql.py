@@ -75,21 +75,21 @@ class QueryListener:
         self._thread: threading.Thread | None = None
         self._stopping: asyncio.Event | None = None
         self._started = threading.Event()
-        self._failure: Exception | None = None
+        self._failures: list[Exception] = []
         self._workers: ThreadPoolExecutor | None = None
 
     def start(self) -> None:
         """Listen; returns when connections are accepted. Raises OSError when the port cannot be had."""
         self._started.clear()
-        self._failure = None
+        self._failures.clear()
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="query")
         self._thread = threading.Thread(target=self._run, name="query-port", daemon=True)
         self._thread.start()
         if not self._started.wait(_START_SECONDS):
             raise TimeoutError("The query port did not start.")
-        if self._failure is not None:
+        if self._failures:
             self.stop()
-            raise self._failure
+            raise self._failures[0]
 
     def stop(self) -> None:
         """Close the port and all connections; statements that are running end first."""
@@ -107,7 +107,7 @@ class QueryListener:
         try:
             asyncio.run(self._serve())
         except Exception as error:
-            self._failure = error
+            self._failures.append(error)
         finally:
             self._started.set()
 
@@ -130,7 +130,7 @@ class QueryListener:
         return Frontend(self._host, http_port, self.port, be_http_port, self._leader())
 
 
-class _Server(MysqlServer):
+class _Server(MysqlServer):  # type: ignore[misc]  # the library has no types
     """Remembers its connections, so that they can be closed with the port."""
 
     def __init__(self, **options: Any) -> None:
@@ -155,7 +155,7 @@ class _Server(MysqlServer):
         await asyncio.gather(*clients, return_exceptions=True)
 
 
-class _OneUser(IdentityProvider):
+class _OneUser(IdentityProvider):  # type: ignore[misc]  # the library has no types
     """Lets one user in, by the password's double hash, as the native method wants it."""
 
     def __init__(self, user: str, password: str) -> None:
@@ -175,7 +175,7 @@ class _OneUser(IdentityProvider):
         return User(name=username, auth_string=self._stored, auth_plugin=NativePasswordAuthPlugin.name)
 
 
-class _Session(BaseSession):
+class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
     """One client: hands statements to worker threads and their answers back."""
 
     def __init__(
@@ -213,7 +213,7 @@ class _Session(BaseSession):
     async def use(self, database: str) -> None:
         await self._work(lambda: use(self._store, self._state, database))
 
-    async def handle_query(self, sql: str, attrs: dict[str, str]) -> ResultSet:
+    async def handle_query(self, sql: str, attrs: dict[str, str]) -> ResultSet:  # noqa: ARG002
         self._state.frontend = self._frontend()
         answer = await self._work(lambda: self._store.query(sql, self._state))
         if not answer.columns:

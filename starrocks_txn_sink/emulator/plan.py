@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starrocks_txn_sink.emulator.catalog import Table
 from starrocks_txn_sink.emulator.mapping import (
@@ -53,7 +53,7 @@ class CsvLayout:
 
 @dataclass(frozen=True, slots=True)
 class JsonLayout:
-    """How JSON bodies are cut into rows and fields; without `paths` a field is the key of the same name."""
+    """How JSON bodies are cut into rows and fields; a plan's `paths` has one JSON path per source field."""
 
     strip_outer_array: bool = False
     paths: tuple[str, ...] = ()
@@ -91,6 +91,8 @@ def make_plan(table: Table, headers: Mapping[str, str]) -> Plan:
         layout, compression = _layout(headers)
         partial = headers.get("partial_update", "") == "true"
         mapping = _mapping(table, headers, layout)
+        if isinstance(layout, JsonLayout) and not layout.paths:
+            layout = replace(layout, paths=tuple(_path_of_key(name) for name in mapping.fields))
         plan = Plan(
             table=table,
             layout=layout,
@@ -134,6 +136,11 @@ def _json_layout(headers: Mapping[str, str]) -> JsonLayout:
             raise PlanRejected("Invalid json paths: jsonpaths should be a JSON array of strings")
         paths = tuple(listed)
     return JsonLayout(_flag(headers, "strip_outer_array"), paths, headers.get("json_root", "").strip())
+
+
+def _path_of_key(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'$."{escaped}"'
 
 
 def _csv_layout(headers: Mapping[str, str]) -> CsvLayout:

@@ -1,4 +1,4 @@
-"""SHOW and DESC, recognised by their words, because their forms differ too much from dialect to dialect to be parsed."""
+"""SHOW and DESC, recognised by their words: their forms differ too much between dialects to be parsed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _named_table(store: Store, session: QuerySession, match: re.Match[str]) -> T
     return store.registry.table(database, parts[-1])
 
 
-def _databases(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+def _databases(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
     names = sorted((*store.registry.databases, "information_schema"))
     return text_answer(["Database"], [(name,) for name in names if _matches(name, match["like"])])
 
@@ -127,18 +127,18 @@ def _create_table(store: Store, session: QuerySession, match: re.Match[str]) -> 
     return text_answer(["Table", "Create Table"], [(table.name, create_statement(table))])
 
 
-def _create_database(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+def _create_database(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
     name = _bare(match["table"])
     store.registry.check_database(name)
     return text_answer(["Database", "Create Database"], [(name, f"CREATE DATABASE `{name}`")])
 
 
-def _variables(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+def _variables(_store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
     rows = [(name, value) for name, value in sorted(session.variables.items()) if _matches(name, match["like"])]
     return text_answer(["Variable_name", "Value"], rows)
 
 
-def _frontends(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+def _frontends(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:
     front = session.frontend
     names = [
         "Id",
@@ -160,7 +160,7 @@ def _frontends(store: Store, session: QuerySession, match: re.Match[str]) -> Ans
     return text_answer(names, [(*row, session.version)])
 
 
-def _backends(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+def _backends(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:
     front = session.frontend
     names = [
         "BackendId",
@@ -179,7 +179,7 @@ def _backends(store: Store, session: QuerySession, match: re.Match[str]) -> Answ
     )
 
 
-def _transaction(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+def _transaction(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
     found = [record for record in store.transactions() if record.txn_id == int(match["id"])]
     if not found:
         raise SqlError(f"transaction with id {match['id']} does not exist", UNKNOWN_TABLE)
@@ -187,7 +187,7 @@ def _transaction(store: Store, session: QuerySession, match: re.Match[str]) -> A
     return text_answer(names, [(record.txn_id, record.label, record.state, record.finished_at) for record in found])
 
 
-def _nothing(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+def _nothing(_store: Store, _session: QuerySession, _match: re.Match[str]) -> Answer:
     return text_answer(["Level", "Code", "Message"], [])
 
 

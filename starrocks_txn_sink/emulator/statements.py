@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import sqlglot
@@ -110,8 +110,8 @@ def _set(session: QuerySession, tree: exp.Set) -> None:
             session.variables[assignment.this.name.lower()] = assignment.expression.name
 
 
-_Change = Callable[["Store", QuerySession, duckdb.DuckDBPyConnection, exp.Expr], int]
-_Definition = Callable[["Store", QuerySession, exp.Expr], None]
+_Change = Callable[["Store", QuerySession, duckdb.DuckDBPyConnection, Any], int]
+_Definition = Callable[["Store", QuerySession, Any], None]
 
 _CHANGES: tuple[tuple[type[exp.Expr], _Change], ...] = (
     (exp.Insert, changes.insert),

@@ -75,7 +75,7 @@ def _named(part: exp.Expr) -> exp.Expr:
 
 def _located(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnection, node: exp.Table) -> exp.Expr:
     database = database_of(session, node)
-    located: exp.Table = node.copy()
+    located: exp.Expr = node.copy()
     located.set("catalog", None)
     if database.lower() == INFORMATION_SCHEMA:
         name = node.name.lower()
