@@ -1,0 +1,116 @@
+"""Contract section 6: asking for a label's fate, by HTTP and by SQL."""
+
+from __future__ import annotations
+
+import pytest
+from contract_client import Client, fresh
+
+ONE_ROW = b'{"id": 1, "v": "a"}'
+
+
+def test_a_committed_label_is_visible(client: Client) -> None:
+    label = client.committed((client.table(), ONE_ROW))
+    found = client.load_state(label).json
+    assert found["state"] == "VISIBLE"
+    assert (found["status"], found["code"], found["msg"], found["message"]) == ("OK", "0", "Success", "OK")
+
+
+def test_an_unknown_label_is_unknown(client: Client) -> None:
+    assert client.state(fresh("l")) == "UNKNOWN"
+
+
+def test_a_label_is_known_in_its_own_database_only(client: Client) -> None:
+    label = client.committed((client.table(), ONE_ROW))
+    assert client.state(label, "other_db") == "UNKNOWN"
+
+
+def test_an_unknown_database_is_an_error(client: Client) -> None:
+    reply = client.load_state("l", "no_such_db")
+    assert reply.code == 200
+    assert reply.json["status"] == "FAILED"
+    assert reply.json["code"] == "1"
+    assert reply.json["msg"] == reply.json["message"] == "unknown database, database=no_such_db"
+
+
+def test_no_label_is_an_error(client: Client) -> None:
+    assert client.load_state("").json["msg"] == "No label selected."
+
+
+def test_a_begun_label_is_unknown_until_it_is_registered(client: Client) -> None:
+    label, table = client.begin(), client.table()
+    assert client.state(label) == "UNKNOWN"
+    client.probe(label, table)
+    assert client.state(label) == {"B": "UNKNOWN", "C": "PREPARE"}[client.server.generation]
+
+
+def test_a_rolled_back_label_is_unknown_in_b_and_aborted_in_c(client: Client) -> None:
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, ONE_ROW)
+    assert client.rollback(label).ok
+    assert client.state(label) == {"B": "UNKNOWN", "C": "ABORTED"}[client.server.generation]
+
+
+def test_a_failed_commit_never_shows_as_committed(client: Client) -> None:
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, b"")
+    assert client.commit(label).status == "FAILED"
+    assert client.state(label) in ("UNKNOWN", "ABORTED")
+
+
+@pytest.mark.usefixtures("generation_c")
+def test_cancel_reaches_a_registered_transaction(client: Client) -> None:
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, ONE_ROW)
+    url = f"{client.server.load_url}/api/{client.server.database}/{label}/_cancel"
+    assert client.send("POST", url).json["status"] == "OK"
+    assert client.state(label) == "ABORTED"
+    assert client.commit(label).status == "FAILED"
+    assert client.send("POST", url).json["msg"] == f"running transaction not found, label={label}"
+
+
+@pytest.mark.usefixtures("generation_c")
+def test_cancel_takes_the_label_as_a_parameter(client: Client) -> None:
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, ONE_ROW)
+    url = f"{client.server.load_url}/api/{client.server.database}/{table}/_cancel?label={label}"
+    assert client.send("POST", url).json["status"] == "OK"
+    assert client.state(label) == "ABORTED"
+
+
+def test_cancel_does_not_reach_an_unregistered_transaction(client: Client) -> None:
+    label = client.begin()
+    reply = client.send("POST", f"{client.server.load_url}/api/{client.server.database}/{label}/_cancel")
+    assert reply.json["status"] == "FAILED"
+    assert reply.json["msg"] == f"transaction not found, label={label}"
+    assert client.rollback(label).ok
+
+
+def test_loads_lists_unfinished_tables_of_a_label(client: Client) -> None:
+    """What a take-over lists: one row for each (label, table), not FINISHED and not CANCELLED."""
+    first, second, label = client.table(), client.table(), client.begin()
+    client.loaded(label, first, ONE_ROW)
+    client.loaded(label, second, ONE_ROW)
+    found = client.loads(label)
+    assert found.keys() == {first, second}
+    assert {row["STATE"] for row in found.values()} <= {"BEGIN", "BEFORE_LOAD", "LOADING", "PREPARING", "PREPARED"}
+
+
+def test_loads_counts_rows_per_table(client: Client) -> None:
+    first, second = client.table(), client.table()
+    found = client.loads(client.committed((first, ONE_ROW), (second, b'{"id": 1}{"id": 2}')))
+    assert {table: int(row["SINK_ROWS"]) for table, row in found.items()} == {first: 1, second: 2}
+    assert {row["STATE"] for row in found.values()} == {"FINISHED"}
+
+
+def test_loads_shows_why_a_table_was_cancelled(client: Client) -> None:
+    """Section 7's example: a good table and one whose only row is rejected."""
+    good, bad, label = client.table(), client.table("id INT NOT NULL, n INT"), client.begin()
+    client.loaded(label, good, ONE_ROW)
+    client.loaded(label, bad, b'{"id": "not_an_int"}', strict_mode="true", max_filter_ratio="1")
+    reply = client.commit(label)
+    assert reply.status == "FAILED"
+    assert "tracking_url:" in reply.message
+    row = client.loads(label)[bad]
+    assert (row["STATE"], int(row["SINK_ROWS"]), int(row["FILTERED_ROWS"])) == ("CANCELLED", 0, 1)
+    assert client.server.sql(row["TRACKING_SQL"])
+    assert client.loads(label)[good]["STATE"] == "CANCELLED"

@@ -1,0 +1,274 @@
+"""Contract section 4: several tables in one transaction, loads one at a time, verdict at commit."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from contract_client import Client, fresh, raw_connection, request_head, wait_until
+
+PREFIX = "class com.starrocks.common.StarRocksException: "
+ONE_ROW = b'{"id": 1, "v": "a"}'
+OTHER_ROW = b'{"id": 2, "v": "b"}'
+
+
+def test_tables_are_named_per_load_and_become_visible_together(client: Client) -> None:
+    """Sections 4.3, 4.11."""
+    first, second, label = client.table(), client.table(), client.begin()
+    client.loaded(label, first, ONE_ROW)
+    client.loaded(label, second, OTHER_ROW)
+    assert client.rows(first) == client.rows(second) == []
+    assert client.commit(label).ok
+    client.wait_for_state(label, "VISIBLE")
+    assert (client.rows(first), client.rows(second)) == ([(1, "a")], [(2, "b")])
+
+
+def test_all_tables_share_one_transaction_id(client: Client) -> None:
+    """Section 4.11."""
+    label = client.begin()
+    ids = {client.loaded(label, client.table(), ONE_ROW).json["TxnId"] for _ in range(2)}
+    ids.add(client.commit(label).json["TxnId"])
+    assert len(ids) == 1
+
+
+def test_an_unknown_table_aborts_the_transaction(client: Client) -> None:
+    """Sections 4.3, 4.8."""
+    label, known, unknown = client.begin(), client.table(), fresh("no_such")
+    client.loaded(label, known, ONE_ROW)
+    reply = client.probe(label, unknown)
+    assert reply.status == "FAILED"
+    assert reply.message == (
+        f"class com.starrocks.common.MetaNotFoundException: Failed to find table {unknown} in db "
+        f"{client.server.database}"
+    )
+    assert "has already been cancelled" in client.probe(label, known).message
+    assert client.commit(label).status == "FAILED"
+    assert client.rollback(label).ok
+    assert client.rows(known) == []
+
+
+def test_a_load_without_a_table_aborts_the_transaction(client: Client) -> None:
+    """Section 4.3."""
+    label = client.begin()
+    assert client.send("PUT", client.url("load"), client.headers(label), b"").status == "FAILED"
+    assert client.commit(label).status == "FAILED"
+
+
+def test_another_database_aborts_the_transaction(client: Client) -> None:
+    """Sections 4.2, 7."""
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, ONE_ROW)
+    reply = client.probe(label, table, db="other_db")
+    assert reply.status == "FAILED"
+    assert reply.message == (
+        f"{PREFIX}Request database other_db not equal transaction database {client.server.database}"
+    )
+    assert client.commit(label).status == "FAILED"
+    assert client.rollback(label).ok
+
+
+def test_an_aborted_transaction_rolls_back_with_ok(client: Client) -> None:
+    """Section 4.8."""
+    label = client.begin()
+    client.probe(label, fresh("no_such"))
+    reply = client.rollback(label)
+    assert reply.ok
+    assert "has already aborted" in reply.message
+
+
+def test_loads_of_one_table_go_to_one_backend(client: Client) -> None:
+    """Section 4.4."""
+    label, table = client.begin(), client.table()
+    assert len({client.probe(label, table).location for _ in range(3)}) == 1
+
+
+def test_repeated_loads_of_a_table_are_appended(client: Client) -> None:
+    """Section 4.6."""
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, ONE_ROW)
+    client.loaded(label, table, OTHER_ROW)
+    assert client.commit(label).ok
+    assert client.rows(table) == [(1, "a"), (2, "b")]
+
+
+def test_the_last_row_of_a_key_wins_within_a_transaction(client: Client) -> None:
+    """Section 4.10 [I]: arrival order."""
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, b'{"id": 1, "v": "first"}')
+    client.loaded(label, table, b'{"id": 1, "v": "second"}{"id": 1, "v": "third"}')
+    assert client.commit(label).ok
+    assert client.rows(table) == [(1, "third")]
+
+
+def test_other_parameters_than_the_first_loads_are_refused(client: Client) -> None:
+    """Sections 2.5, 4.6, 4.8: and the context is ABORTED from then on."""
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, ONE_ROW)
+    reply = client.load(label, table, OTHER_ROW, strict_mode="true")
+    assert (reply.status, reply.message) == ("INTERNAL_ERROR", "load request not equal last.")
+    assert client.load(label, table, OTHER_ROW).status == "ABORTED"
+
+
+def test_another_format_than_the_first_loads_is_refused(client: Client) -> None:
+    """Section 2.5."""
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, ONE_ROW)
+    reply = client.load(label, table, b"2\tb\n", format="csv")
+    assert reply.status == "INTERNAL_ERROR"
+    assert reply.message == "stream load context's format is not same as format from cur http header"
+
+
+def test_tables_may_differ_in_their_parameters(client: Client) -> None:
+    """Section 4.6."""
+    first, second, label = client.table(), client.table(), client.begin()
+    client.loaded(label, first, ONE_ROW)
+    client.loaded(label, second, b"2\tb\n", format="csv")
+    assert client.commit(label).ok
+    assert (client.rows(first), client.rows(second)) == ([(1, "a")], [(2, "b")])
+
+
+def test_a_second_load_of_a_busy_table_is_in_processing_and_takes_nothing(client: Client) -> None:
+    """Sections 2.5, 4.5: it has the label, and does not hurt the transaction."""
+    label, table = client.begin(), client.table()
+    location = client.probe(label, table).location
+    headers = client.headers(label, table=table, format="json")
+    with raw_connection(location) as connection:
+        connection.send(request_head(client, location, {**headers, "Content-Length": str(len(ONE_ROW))}))
+        connection.send(ONE_ROW[:3])
+        refusals = []
+
+        def refused() -> bool:
+            refusals.append(client.send("PUT", location, headers, b""))
+            return refusals[-1].status == "TXN_IN_PROCESSING"
+
+        wait_until(refused)
+        assert refusals[-1].message.startswith("Transaction")
+        assert refusals[-1].json["Label"] == label
+        assert client.load(label, table, OTHER_ROW).status == "TXN_IN_PROCESSING"
+        connection.send(ONE_ROW[3:])
+        assert connection.read_json()["Status"] == "OK"
+    assert client.commit(label).ok
+    assert client.rows(table) == [(1, "a")]
+
+
+def test_the_table_is_free_as_soon_as_the_reply_is_there(client: Client) -> None:
+    """Section 4.5: a load right after a reply is never in processing."""
+    label, table = client.begin(), client.table()
+    for number in range(30):
+        assert client.loaded(label, table, b'{"id": %d}' % number)
+    assert client.commit(label).ok
+
+
+def test_different_tables_load_at_the_same_time(client: Client) -> None:
+    """Section 4.5."""
+    label, busy, free = client.begin(), client.table(), client.table()
+    location = client.probe(label, busy).location
+    headers = client.headers(label, table=busy, format="json") | {"Content-Length": str(len(ONE_ROW))}
+    with raw_connection(location) as connection:
+        connection.send(request_head(client, location, headers) + ONE_ROW[:3])
+        client.loaded(label, free, OTHER_ROW)
+        connection.send(ONE_ROW[3:])
+        assert connection.read_json()["Status"] == "OK"
+    assert client.commit(label).ok
+
+
+def test_a_table_without_rows_fails_the_whole_commit(client: Client) -> None:
+    """Section 4.9: an empty load opens the table."""
+    full, empty, label = client.table(), client.table(), client.begin()
+    client.loaded(label, full, ONE_ROW)
+    assert client.loaded(label, empty, b"").json["LoadBytes"] == 0
+    reply = client.commit(label)
+    assert reply.status == "FAILED"
+    assert "No rows were imported from upstream" in reply.message
+    assert client.rows(full) == []
+
+
+def test_a_failed_commit_cancels_the_label_with_the_servers_message(client: Client) -> None:
+    """Sections 2.2, 3.2."""
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, b"")
+    message = client.commit(label).message
+    assert message.startswith("STREAM_LOAD_TASK:")
+    assert f", label{{{label}}}, error_msg{{cancel stream task for exception: " in message
+    assert client.op("begin", label).json["ExistingJobStatus"] == "CANCELLED"
+    assert client.rollback(label).ok
+
+
+@pytest.mark.usefixtures("generation_c")
+def test_c_names_the_failing_table(client: Client) -> None:
+    """Sections 2.2, 7."""
+    label, good, bad = client.begin(), client.table(), client.table()
+    client.loaded(label, good, ONE_ROW)
+    client.loaded(label, bad, b"")
+    assert f"Failed to load table {bad}" in client.commit(label).message
+
+
+def test_a_filtered_row_fails_the_commit_with_a_tracking_url(client: Client) -> None:
+    """Sections 4.7, 4.9: the load's OK said nothing about rows."""
+    first, second, label = client.table(), client.table(), client.begin()
+    client.loaded(label, first, ONE_ROW)
+    client.loaded(label, second, OTHER_ROW + b'{"id": null, "v": "x"}')
+    reply = client.commit(label)
+    assert reply.status == "FAILED"
+    assert "abnormal data more than max filter rate, tracking_url: http://" in reply.message
+    assert client.rows(first) == client.rows(second) == []
+    url = reply.message.partition("tracking_url: ")[2].rstrip("}")
+    assert client.session.get(url, timeout=10).text.strip()
+
+
+def test_max_filter_ratio_lets_filtered_rows_go(client: Client) -> None:
+    """Sections 4.9, 5."""
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, ONE_ROW + b'{"id": null}', max_filter_ratio="0.5")
+    assert client.commit(label).ok
+    assert client.rows(table) == [(1, "a")]
+
+
+def test_all_rows_filtered_fails_even_with_ratio_one(client: Client) -> None:
+    """Section 4.9."""
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, b'{"id": null}', max_filter_ratio="1")
+    assert client.commit(label).status == "FAILED"
+
+
+def test_one_of_two_concurrent_commits_does_the_work(client: Client) -> None:
+    """Section 3.2: the other hears committing, or already committed."""
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, ONE_ROW)
+    replies = []
+    threads = [threading.Thread(target=lambda: replies.append(Client(client.server).commit(label))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done = [reply for reply in replies if reply.ok and "ChannelId" in reply.json]
+    others = [reply.message for reply in replies if reply not in done]
+    assert len(done) == 1
+    assert all("is already committing" in text or "has already committed" in text for text in others)
+    assert client.rows(table) == [(1, "a")]
+
+
+def test_rollback_during_a_load_is_ok_and_drops_it(client: Client) -> None:
+    """Sections 3.2, 4.8: an abandoned body cannot come back."""
+    label, table = client.begin(), client.table()
+    location = client.probe(label, table).location
+    headers = client.headers(label, table=table, format="json") | {"Content-Length": str(len(ONE_ROW))}
+    with raw_connection(location) as connection:
+        connection.send(request_head(client, location, headers) + ONE_ROW[:3])
+        wait_until(lambda: client.load(label, table, b"").status == "TXN_IN_PROCESSING")
+        assert client.rollback(label).ok
+        connection.send(ONE_ROW[3:])
+        assert connection.read_json()["Status"] in ("ABORTED", "TXN_NOT_EXISTS", "CANCELLED")
+    assert client.commit(label).status == "FAILED"
+    assert client.rows(table) == []
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+def test_a_body_for_an_ended_label_finds_no_transaction(client: Client, ending: str) -> None:
+    """Section 2.5."""
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, ONE_ROW)
+    location = client.probe(label, table).location
+    assert client.op(ending, label).ok
+    reply = client.send("PUT", location, client.headers(label, table=table, format="json"), OTHER_ROW)
+    assert (reply.status, reply.message) == ("TXN_NOT_EXISTS", f"Transaction with label {label} not exists")
