@@ -65,7 +65,7 @@ class QueryListener:
         be_http_port: int = 0,
     ) -> None:
         self.port = port
-        self._store = store
+        self.store = store
         self._host = host
         self._login = user, password
         self._leader = leader
@@ -123,7 +123,7 @@ class QueryListener:
 
     def _session(self) -> _Session:
         assert self._workers is not None
-        return _Session(self._store, self._workers, self._frontend, self._version)
+        return _Session(self.store, self._workers, self._frontend, self._version)
 
     def _frontend(self) -> Frontend:
         http_port, be_http_port = self._ports

@@ -1,0 +1,181 @@
+"""How values are judged: types, NOT NULL, lengths in bytes, precision, dates, strict mode, ratio, reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_setup import JSON_ARRAY, load, rows, with_tables
+
+from starrocks_txn_sink.emulator.session import QuerySession
+from starrocks_txn_sink.emulator.store import CommitRejected, Store
+
+WIDE = """CREATE TABLE test.wide (id BIGINT NOT NULL, bo BOOLEAN, ti TINYINT, si SMALLINT, i INT, bi BIGINT,
+li LARGEINT, f FLOAT, d DOUBLE, de DECIMAL(6,2), da DATE, dt DATETIME, ch CHAR(3), vc VARCHAR(4), s STRING, vb VARBINARY(4),
+j JSON, ar ARRAY<INT>) PRIMARY KEY(id)"""
+
+FITTING: list[tuple[str, Any, Any]] = [
+    ("bo", True, True),
+    ("bo", "false", False),
+    ("bo", 2, True),
+    ("ti", 127, 127),
+    ("si", "-32768", -32768),
+    ("i", "12", 12),
+    ("i", 12.0, 12),
+    ("i", True, 1),
+    ("bi", 2**63 - 1, 2**63 - 1),
+    ("li", 2**100, 2**100),
+    ("d", 1.5e300, 1.5e300),
+    ("de", "12.345", Decimal("12.35")),
+    ("de", 9999.99, Decimal("9999.99")),
+    ("de", "1e2", Decimal("100.00")),
+    ("da", "2024-02-29", date(2024, 2, 29)),
+    ("da", "20240229", date(2024, 2, 29)),
+    ("da", "2024-02-29 10:00:00", date(2024, 2, 29)),
+    ("dt", "2024-02-29 10:11:12.5", datetime(2024, 2, 29, 10, 11, 12, 500000)),
+    ("dt", "2024-02-29T10:11:12", datetime(2024, 2, 29, 10, 11, 12)),
+    ("dt", "20240229101112", datetime(2024, 2, 29, 10, 11, 12)),
+    ("ch", "abc", "abc"),
+    ("vc", "éé", "éé"),
+    ("vc", 12, "12"),
+    ("s", 'it\'s "quoted"\n', 'it\'s "quoted"\n'),
+    ("vb", "ab", b"ab"),
+    ("j", {"a": [1, None]}, '{"a":[1,null]}'),
+    ("j", "text", '"text"'),
+    ("ar", [1, 2], "[1,2]"),
+]
+MISFITTING: list[tuple[str, Any]] = [
+    ("bo", "maybe"),
+    ("ti", 128),
+    ("si", "x"),
+    ("i", 1.5),
+    ("i", "1_000"),
+    ("i", "0x10"),
+    ("i", ""),
+    ("bi", 2**63),
+    ("d", "nan"),
+    ("f", 1e39),
+    ("de", "12345.00"),
+    ("de", "1,5"),
+    ("da", "2024-02-30"),
+    ("da", "infinity"),
+    ("dt", "2024-02-29T10:11:12Z"),
+    ("dt", "2024-02-29 10:11:12+08:00"),
+    ("ch", "abcd"),
+    ("vc", "ééé"),
+    ("s", "x" * 65534),
+    ("vb", "abcde"),
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    opened = with_tables(Store(tmp_path_factory.mktemp("judge")))
+    opened.query(WIDE, QuerySession())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(autouse=True)
+def _empty(store: Store) -> None:
+    store.query("TRUNCATE TABLE test.wide; TRUNCATE TABLE test.orders", QuerySession())
+
+
+@pytest.mark.parametrize(("column", "value", "kept"), FITTING)
+def test_a_fitting_value_is_kept(store: Store, column: str, value: Any, kept: Any) -> None:
+    load(store, "wide", [{"id": 1, column: value}], headers={**JSON_ARRAY, "strict_mode": "true"})
+    assert rows(store, f"SELECT {column} FROM wide") == [(kept,)]
+
+
+@pytest.mark.parametrize(("column", "value"), MISFITTING)
+def test_a_misfitting_value_is_null_or_filters_the_row_in_strict_mode(store: Store, column: str, value: Any) -> None:
+    load(store, "wide", [{"id": 1, column: value}])
+    assert rows(store, f"SELECT {column} FROM wide") == [(None,)]
+    with pytest.raises(CommitRejected) as caught:
+        load(store, "wide", [{"id": 2, column: value}], headers={**JSON_ARRAY, "strict_mode": "true"})
+    assert caught.value.filtered == 1
+    assert f"column: {column} " in caught.value.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "row", [{"order_id": 1}, {"order_id": 1, "customer_id": None}, {"order_id": "x", "customer_id": 1}]
+)
+def test_not_null_filters_the_row(store: Store, row: dict[str, Any]) -> None:
+    with pytest.raises(CommitRejected, match="No rows were imported from upstream, tracking_url: "):
+        load(store, "orders", [row])
+
+
+def test_one_filtered_row_fails_the_commit_unless_the_ratio_allows_it(store: Store) -> None:
+    content = [{"order_id": 1, "customer_id": 1}, {"order_id": 2}]
+    with pytest.raises(CommitRejected) as caught:
+        load(store, "orders", content)
+    assert caught.value.cause.startswith("abnormal data more than max filter rate, tracking_url: ")
+    assert (caught.value.loaded, caught.value.filtered) == (1, 1)
+    with pytest.raises(CommitRejected):
+        load(store, "orders", content, headers={**JSON_ARRAY, "max_filter_ratio": "0.49"})
+    _, counts = load(store, "orders", content, headers={**JSON_ARRAY, "max_filter_ratio": "0.5"})
+    assert (counts.loaded, counts.filtered) == (1, 1)
+
+
+def test_reasons_name_column_and_rule_but_never_the_value(store: Store) -> None:
+    with pytest.raises(CommitRejected) as caught:
+        load(store, "orders", [{"order_id": "secret", "customer_id": 1}, {"order_id": 5}], label="told")
+    assert caught.value.reasons == [
+        "value does not fit type bigint, column: order_id (1 rows, first: row 1)",
+        "NULL value in non-nullable column, column: customer_id (1 rows, first: row 2)",
+    ]
+    assert rows(store, "SELECT count(*) FROM information_schema.load_tracking_logs WHERE label = 'told'") == [(1,)]
+    ((log,),) = rows(store, "SELECT tracking_log FROM information_schema.load_tracking_logs WHERE label = 'told'")
+    assert "secret" not in log
+    assert "column: order_id" in log
+
+
+@pytest.mark.parametrize("content", ["", [], "[ ]"])
+def test_a_table_without_rows_fails_the_commit(store: Store, content: Any) -> None:
+    with pytest.raises(CommitRejected, match=r"No rows were imported from upstream$"):
+        load(store, "orders", content)
+
+
+def test_unknown_operations_are_filtered_and_names_are_understood(store: Store) -> None:
+    with pytest.raises(CommitRejected) as caught:
+        load(store, "orders", [{"order_id": 1, "customer_id": 1, "__op": "replace"}])
+    assert "column: __op" in caught.value.reasons[0]
+    load(
+        store, "orders", [{"order_id": key, "customer_id": 1, "__op": op} for key, op in enumerate(["upsert", 0, None])]
+    )
+    load(
+        store,
+        "orders",
+        [{"order_id": 0, "customer_id": 1, "__op": "delete"}, {"order_id": 1, "customer_id": 1, "__op": 1}],
+    )
+    assert rows(store, "SELECT order_id FROM orders") == [(2,)]
+
+
+def test_a_too_large_primary_key_fails_the_commit(store: Store) -> None:
+    store.query("CREATE TABLE IF NOT EXISTS test.named (name VARCHAR(200) NOT NULL) PRIMARY KEY(name)", QuerySession())
+    load(store, "named", [{"name": "x" * 128}])
+    with pytest.raises(CommitRejected, match="primary key size exceed the limit"):
+        load(store, "named", [{"name": "x" * 129}])
+
+
+@given(unscaled=st.integers(-(10**10) + 1, 10**10 - 1), quoted=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_decimals_stay_exact(store: Store, unscaled: int, quoted: bool) -> None:
+    text = str(Decimal(unscaled).scaleb(-2))
+    value = f'"{text}"' if quoted else text
+    load(store, "orders", f'[{{"order_id": 1, "customer_id": 1, "total_amount": {value}}}]')
+    assert rows(store, "SELECT total_amount FROM orders") == [(Decimal(text),)]
+
+
+def test_long_decimals_stay_exact_as_strings(store: Store) -> None:
+    store.query(
+        "CREATE TABLE IF NOT EXISTS test.exact (id INT NOT NULL, d DECIMAL(38,10)) PRIMARY KEY(id)", QuerySession()
+    )
+    text = "1234567890123456789012345678.0123456789"
+    load(store, "exact", [{"id": 1, "d": text}])
+    assert rows(store, "SELECT d FROM exact") == [(Decimal(text),)]

@@ -1,0 +1,153 @@
+"""The query port as a MySQL client sees it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+from store_setup import load, with_tables
+
+from starrocks_txn_sink.emulator.mysql import QueryListener
+from starrocks_txn_sink.emulator.store import Store
+
+
+@pytest.fixture
+def listener(tmp_path: Path) -> Iterator[QueryListener]:
+    store = with_tables(Store(tmp_path / "data"))
+    listening = QueryListener(store, user="root", password="pw", version="4.1.5-emulator", leader=lambda: False)
+    listening.start()
+    yield listening
+    listening.stop()
+    store.close()
+
+
+def connect(listener: QueryListener, **more: Any) -> pymysql.Connection[Any]:
+    options: dict[str, Any] = {"user": "root", "password": "pw", "autocommit": True, **more}
+    return pymysql.connect(host="127.0.0.1", port=listener.port, **options)
+
+
+def ask(listener: QueryListener, sql: str, **more: Any) -> Any:
+    with connect(listener, **more) as connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchall()
+
+
+def test_values_of_all_types_come_back(listener: QueryListener) -> None:
+    with connect(listener, database="test") as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE t (a BIGINT NOT NULL, b DECIMAL(10,2), c DATETIME, d DATE, e BOOLEAN, f VARBINARY, g JSON,"
+            " h DOUBLE, i LARGEINT, j VARCHAR(20), k INT) PRIMARY KEY(a)"
+        )
+        values = (1, "1.50", "2024-01-01 01:02:03.5", "2024-01-01", True, "x", '{"a":1}', 1.5, 2**80, "é'\"%", None)
+        assert cursor.execute("INSERT INTO t VALUES (" + ",".join(["%s"] * 11) + ")", values) == 1
+        cursor.execute("SELECT * FROM t")
+        assert cursor.fetchall() == (
+            (
+                1,
+                Decimal("1.50"),
+                datetime(2024, 1, 1, 1, 2, 3, 500000),
+                date(2024, 1, 1),
+                1,
+                b"x",
+                '{"a":1}',
+                1.5,
+                2**80,
+                "é'\"%",
+                None,
+            ),
+        )
+
+
+def test_columns_are_named_as_they_were_written(listener: QueryListener) -> None:
+    with connect(listener, database="test") as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT count(*), o.order_id, max(customer_id) AS top FROM orders o GROUP BY o.order_id")
+        assert [column[0] for column in cursor.description] == ["count(*)", "order_id", "top"]
+
+
+def test_who_answers(listener: QueryListener) -> None:
+    ((version, comment),) = ask(listener, "SELECT current_version(), @@version_comment")
+    assert (version, comment) == ("4.1.5-emulator", "StarRocks stand-in (emulator)")
+    (frontend,) = ask(listener, "SHOW FRONTENDS")
+    assert "FOLLOWER" in frontend
+    assert ask(listener, "SELECT database()", database="test") == (("test",),)
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("SELECT * FROM nope", 5502),
+        ("SELECT * FROM nodb.orders", 1049),
+        ("SELECT (", 1064),
+        ("USE nodb", 1049),
+        ("INSERT INTO orders VALUES (1)", 1136),
+    ],
+)
+def test_errors_carry_mysql_codes(listener: QueryListener, sql: str, code: int) -> None:
+    with connect(listener, database="test") as connection, connection.cursor() as cursor:
+        with pytest.raises(pymysql.err.Error) as caught:
+            cursor.execute(sql)
+        assert caught.value.args[0] == code
+        cursor.execute("SELECT 1")
+        assert cursor.fetchall() == ((1,),)
+
+
+def test_without_a_database_a_bare_table_has_none(listener: QueryListener) -> None:
+    with connect(listener) as connection, connection.cursor() as cursor:
+        with pytest.raises(pymysql.err.Error) as caught:
+            cursor.execute("SELECT * FROM orders")
+        assert caught.value.args[0] == 1046
+
+
+@pytest.mark.parametrize("login", [{"password": "bad"}, {"password": ""}, {"user": "other"}])
+def test_the_password_is_asked_for(listener: QueryListener, login: dict[str, str]) -> None:
+    with pytest.raises(pymysql.err.OperationalError):
+        connect(listener, **login)
+
+
+def test_show_statements(listener: QueryListener) -> None:
+    assert ask(listener, "SHOW TABLES FROM test LIKE 'order_i%'") == (("order_items",),)
+    assert ("test",) in ask(listener, "SHOW DATABASES")
+    assert ask(listener, "DESC test.order_events")[0] == ("event_id", "bigint", "NO", "true", None, "")
+    full = ask(listener, "SHOW FULL COLUMNS FROM `orders` FROM `test`")
+    assert full[2][:6] == ("total_amount", "decimal(10, 2)", None, "YES", "", "0")
+    assert ask(listener, "SHOW VARIABLES LIKE 'version_comment'") == (
+        ("version_comment", "StarRocks stand-in (emulator)"),
+    )
+    assert len(ask(listener, "SHOW BACKENDS")) == 1
+
+
+def test_a_slow_statement_does_not_hold_up_others(listener: QueryListener) -> None:
+    """While a statement waits for an invisible commit, another connection is answered."""
+    store = listener.store
+    txn_id, _ = load(store, "orders", [{"order_id": 1, "customer_id": 1}], visible=False)
+    done = threading.Event()
+
+    def change() -> None:
+        ask(listener, "INSERT INTO test.orders VALUES (1, 2, 3, 'x')")
+        done.set()
+
+    writer = threading.Thread(target=change)
+    writer.start()
+    assert ask(listener, "SELECT count(*) FROM test.orders") == ((0,),)
+    assert not done.is_set()
+    store.publish(txn_id)
+    writer.join(30)
+    assert ask(listener, "SELECT customer_id FROM test.orders") == ((2,),)
+
+
+def test_it_stops_with_clients_connected_and_starts_again_on_its_port(listener: QueryListener) -> None:
+    connection = connect(listener)
+    port = listener.port
+    listener.stop()
+    with pytest.raises(pymysql.err.Error):
+        connection.ping(reconnect=False)
+    connection.close()
+    listener.start()
+    assert listener.port == port
+    assert ask(listener, "SELECT 1") == ((1,),)
