@@ -113,6 +113,7 @@ def _announce(emulator: Emulator, as_json: bool, out: TextIO) -> None:
 
 
 def _wait_for_eof(stop: threading.Event) -> None:
-    while sys.stdin.buffer.read(4096):
+    # Not through sys.stdin: its lock, held here by a daemon thread, would abort the interpreter's end.
+    while os.read(0, 4096):
         pass
     stop.set()

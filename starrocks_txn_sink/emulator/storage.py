@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,10 +40,7 @@ class Counts(Protocol):
 
 
 class Storage(Protocol):
-    """The part of `store.Store` that frontend and backends call. Plans are opaque values here."""
-
-    @property
-    def spool_dir(self) -> Path: ...
+    """The part of `store.Store` that the frontend calls. Plans are opaque values here."""
 
     def has_database(self, db: str) -> bool: ...
 
@@ -53,14 +50,8 @@ class Storage(Protocol):
         self, db: str, txn_id: int, label: str, loads: Sequence[tuple[Any, Sequence[Path]]], *, visible: bool = True
     ) -> Mapping[str, Counts]: ...
 
-    def publish(self, txn_id: int) -> None: ...
-
     def transactions(self) -> Sequence[RecordedTransaction]: ...
 
     def forget(self, label: str) -> None: ...
 
     def next_txn_id(self) -> int: ...
-
-    def add_virtual_table(self, database: str, name: str, rows: Callable[[], Iterable[Mapping[str, Any]]]) -> None: ...
-
-    def tracking_log(self, log_id: str) -> str: ...

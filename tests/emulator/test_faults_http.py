@@ -1,0 +1,259 @@
+"""Each fault of a plan, seen from a client over HTTP, with and without the operation's effect."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+import requests
+
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.emulator.settings import Settings
+
+AUTH = ("root", "")
+LABEL = "job-1"
+HEADERS = {"db": "shop", "transaction_type": "multi", "label": LABEL, "table": "t", "format": "json"}
+BODY = b'{"id": 1}{"id": 2}'
+
+
+class Faulty:
+    """A stand-in with one table and short words for one label's operations."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator = emulator
+        self.session = requests.Session()
+        self.session.auth = AUTH
+
+    def plan(self, *rules: dict[str, Any]) -> None:
+        found = self.session.post(f"{self.emulator.load_url}/_emulator/faults", json={"rules": list(rules)}, timeout=20)
+        assert found.status_code == 200, found.text
+
+    def report(self) -> dict[str, Any]:
+        return dict(self.session.get(f"{self.emulator.load_url}/_emulator/faults", timeout=20).json())
+
+    def op(self, name: str, timeout: float = 20, **headers: str) -> requests.Response:
+        url = f"{self.emulator.load_url}/api/transaction/{name}"
+        method = "PUT" if name == "load" else "POST"
+        headers = {**HEADERS, "timeout": "600", **headers}
+        return self.session.request(method, url, headers=headers, allow_redirects=False, timeout=timeout)
+
+    def status(self, name: str, **headers: str) -> str:
+        return str(self.op(name, **headers).json()["Status"])
+
+    def load(self, body: bytes = BODY) -> str:
+        url = self.op("load").headers["Location"]
+        found = self.session.put(url, headers={**HEADERS, "timeout": "600"}, data=body, timeout=20)
+        return str(found.json()["Status"])
+
+    def begun_and_loaded(self) -> None:
+        assert self.status("begin") == "OK"
+        assert self.load() == "OK"
+
+    def state(self) -> str:
+        url = f"{self.emulator.load_url}/api/shop/get_load_state?label={LABEL}"
+        return str(self.session.get(url, timeout=20).json()["state"])
+
+    def rows(self) -> int:
+        return len(self.sql("SELECT * FROM shop.t"))
+
+    def sql(self, statement: str) -> list[Any]:
+        port = self.emulator.query_port
+        connection = pymysql.connect(host="127.0.0.1", port=port, user="root", password="", autocommit=True)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+                return list(cursor.fetchall())
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Iterator[Faulty]:
+    with Emulator(tmp_path, Settings()) as emulator:
+        faulty = Faulty(emulator)
+        with faulty.session:
+            faulty.sql("CREATE DATABASE shop")
+            faulty.sql("CREATE TABLE shop.t (id INT NOT NULL) PRIMARY KEY (id) DISTRIBUTED BY HASH(id)")
+            yield faulty
+
+
+def no_reply(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except requests.ConnectionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("action", ["drop", "reset"])
+@pytest.mark.parametrize(("when", "state"), [("before", "UNKNOWN"), ("after", "VISIBLE")])
+def test_a_commit_without_a_reply(faulty: Faulty, action: str, when: str, state: str) -> None:
+    faulty.begun_and_loaded()
+    faulty.plan({"operation": "commit", "action": action, "when": when, "times": 1})
+    assert no_reply(lambda: faulty.op("commit"))
+    assert faulty.state() == state
+    assert faulty.status("commit") == "OK"
+    assert faulty.rows() == 2
+    assert faulty.report()["rules"][0]["applied"] == 1
+
+
+def test_a_begin_whose_reply_is_lost_has_taken_effect(faulty: Faulty) -> None:
+    faulty.plan({"operation": "begin", "action": "drop", "when": "after", "times": 1})
+    assert no_reply(lambda: faulty.op("begin"))
+    assert faulty.status("begin") == "LABEL_ALREADY_EXISTS"
+
+
+def test_a_delay_keeps_the_reply_back(faulty: Faulty) -> None:
+    faulty.plan({"operation": "begin", "action": "delay", "seconds": 0.3})
+    started = time.monotonic()
+    assert faulty.status("begin") == "OK"
+    assert time.monotonic() - started >= 0.3
+
+
+def test_hanging_never_answers_and_ends_with_the_stand_in(faulty: Faulty) -> None:
+    faulty.plan({"operation": "begin", "action": "hang", "seconds": 600, "when": "after"})
+    with pytest.raises(requests.Timeout):
+        faulty.op("begin", timeout=0.3)
+    faulty.plan()
+    assert faulty.status("begin") == "LABEL_ALREADY_EXISTS"
+    started = time.monotonic()
+    faulty.emulator.stop()
+    assert time.monotonic() - started < 9
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body"),
+    [
+        (503, {"Content-Type": "text/html"}, "<html>busy</html>"),
+        (200, {"Content-Type": "application/json"}, '{"Status": "O'),
+        (200, {}, '{"Status": "PERHAPS", "Message": ""}'),
+        (307, {"Location": "http://127.0.0.1:1/api/transaction/begin"}, ""),
+        (599, {}, ""),
+    ],
+)
+def test_any_answer_can_be_given(faulty: Faulty, status: int, headers: dict[str, str], body: str) -> None:
+    faulty.plan(
+        {"operation": "begin", "action": "answer", "status": status, "headers": headers, "body": body, "times": 1}
+    )
+    found = faulty.op("begin")
+    assert (found.status_code, found.text) == (status, body)
+    assert headers.items() <= dict(found.headers).items()
+    assert faulty.status("begin") == "OK"
+
+
+def test_an_answer_after_the_effect_hides_it(faulty: Faulty) -> None:
+    faulty.begun_and_loaded()
+    faulty.plan({"operation": "commit", "action": "answer", "status": 502, "when": "after", "times": 1})
+    assert faulty.op("commit").status_code == 502
+    assert faulty.state() == "VISIBLE"
+
+
+def test_a_body_is_cut_and_the_table_is_aborted(faulty: Faulty) -> None:
+    assert faulty.status("begin") == "OK"
+    faulty.plan({"operation": "load", "table": "t", "action": "cut_body", "bytes": 5, "times": 1})
+    assert no_reply(faulty.load)
+    assert faulty.load() == "ABORTED"
+    assert faulty.status("rollback") == "OK"
+
+
+def test_busy_so_many_times(faulty: Faulty) -> None:
+    assert faulty.status("begin") == "OK"
+    faulty.plan({"operation": "load", "action": "busy", "times": 2})
+    assert [faulty.load() for _ in range(3)] == ["TXN_IN_PROCESSING", "TXN_IN_PROCESSING", "OK"]
+    assert faulty.status("commit") == "OK"
+    assert faulty.rows() == 2
+
+
+def test_labels_are_forgotten(faulty: Faulty) -> None:
+    faulty.begun_and_loaded()
+    faulty.plan({"operation": "commit", "action": "forget_labels", "forget": "^job-", "when": "after", "times": 1})
+    assert faulty.status("commit") == "OK"
+    assert faulty.state() == "UNKNOWN"
+    assert faulty.status("begin") == "OK"
+    assert faulty.rows() == 2
+
+
+@pytest.mark.parametrize(("when", "state", "rows"), [("before", "UNKNOWN", 0), ("after", "VISIBLE", 2)])
+def test_the_frontend_restarts_around_a_commit(faulty: Faulty, when: str, state: str, rows: int) -> None:
+    faulty.begun_and_loaded()
+    faulty.plan({"operation": "commit", "action": "restart_frontend", "when": when, "times": 1})
+    assert no_reply(lambda: faulty.op("commit"))
+    assert "does not exist" in faulty.op("commit").json()["Message"]
+    assert (faulty.state(), faulty.rows()) == (state, rows)
+
+
+def test_lost_backends_fail_the_commit(faulty: Faulty) -> None:
+    faulty.begun_and_loaded()
+    faulty.plan({"operation": "commit", "action": "lose_backends", "times": 1})
+    assert faulty.status("commit") == "FAILED"
+    assert faulty.rows() == 0
+
+
+def test_a_commit_is_held_at_committed_until_released(faulty: Faulty) -> None:
+    faulty.begun_and_loaded()
+    faulty.plan({"operation": "commit", "action": "hold_commit", "times": 1})
+    assert faulty.status("commit") == "OK"
+    assert (faulty.state(), faulty.rows()) == ("COMMITTED", 0)
+    faulty.session.post(f"{faulty.emulator.load_url}/_emulator/release", timeout=20)
+    assert (faulty.state(), faulty.rows()) == ("VISIBLE", 2)
+
+
+def test_a_commit_is_held_for_a_time(faulty: Faulty) -> None:
+    faulty.begun_and_loaded()
+    faulty.plan({"operation": "commit", "action": "hold_commit", "seconds": 0.5, "times": 1})
+    assert faulty.status("commit") == "OK"
+    deadline = time.monotonic() + 10
+    while faulty.state() != "VISIBLE":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert faulty.rows() == 2
+
+
+def test_commits_behind_a_held_one_wait_for_it(faulty: Faulty) -> None:
+    """Section 4.11: versions of a table become visible in commit order."""
+    faulty.begun_and_loaded()
+    faulty.plan({"operation": "commit", "action": "hold_commit", "times": 1})
+    assert faulty.status("commit") == "OK"
+    assert faulty.status("begin", label="job-2") == "OK"
+    url = faulty.op("load", label="job-2").headers["Location"]
+    headers = {**HEADERS, "timeout": "600", "label": "job-2"}
+    assert faulty.session.put(url, headers=headers, data=b'{"id": 3}', timeout=20).json()["Status"] == "OK"
+    assert faulty.status("commit", label="job-2") == "OK"
+    assert faulty.rows() == 0
+    faulty.session.delete(f"{faulty.emulator.load_url}/_emulator/faults", timeout=20)
+    assert (faulty.state(), faulty.rows()) == ("VISIBLE", 3)
+
+
+def test_ok_but_rolled_back(faulty: Faulty) -> None:
+    faulty.begun_and_loaded()
+    faulty.plan({"operation": "commit", "action": "commit_ok_rolled_back", "times": 1})
+    assert faulty.status("commit") == "OK"
+    assert (faulty.state(), faulty.rows()) == ("ABORTED", 0)
+
+
+def test_the_running_limit_in_b_is_answered_ok(faulty: Faulty) -> None:
+    faulty.begun_and_loaded()
+    faulty.plan({"operation": "commit", "action": "running_limit", "times": 1})
+    assert faulty.status("commit") == "OK"
+    assert (faulty.state(), faulty.rows()) == ("UNKNOWN", 0)
+
+
+def test_a_wrong_plan_is_answered_400_with_the_reason(faulty: Faulty) -> None:
+    url = f"{faulty.emulator.load_url}/_emulator/faults"
+    found = faulty.session.post(url, json=[{"action": "explode"}], timeout=20)
+    assert found.status_code == 400
+    assert "hold_commit" in found.json()["error"]
+    assert faulty.session.post(url, data=b"{", timeout=20).status_code == 400
+    assert faulty.session.put(url, timeout=20).status_code == 404
+
+
+def test_deleting_the_plan_ends_its_faults(faulty: Faulty) -> None:
+    faulty.plan({"action": "drop"})
+    assert no_reply(lambda: faulty.op("begin"))
+    faulty.session.delete(f"{faulty.emulator.load_url}/_emulator/faults", timeout=20)
+    assert faulty.report()["rules"] == []
+    assert faulty.status("begin") == "OK"

@@ -1,0 +1,128 @@
+"""The frontend over a store in memory: registration, aborts, restarts, held commits (contract sections 3.2, 4, 6)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from protocol_doubles import Stage
+
+from starrocks_txn_sink.emulator.backend import Backend
+from starrocks_txn_sink.emulator.loads_view import load_rows
+from starrocks_txn_sink.emulator.request import transaction_parameters
+from starrocks_txn_sink.emulator.settings import Generation
+
+B, C = Generation.B, Generation.C
+both_generations = pytest.mark.parametrize("generation", [B, C])
+
+
+@both_generations
+def test_spooled_bodies_are_gone_after_every_end(tmp_path: Path, generation: Generation) -> None:
+    stage = Stage(tmp_path, generation)
+    for label, end in (("c", stage.commit), ("r", stage.rollback), ("f", lambda label: stage.load(label, "missing"))):
+        stage.begin(label)
+        stage.load(label, "t")
+        assert list(tmp_path.iterdir())
+        end(label)
+        assert list(tmp_path.iterdir()) == []
+
+
+@both_generations
+def test_a_rejected_commit_cancels_and_drops_every_table(tmp_path: Path, generation: Generation) -> None:
+    stage = Stage(tmp_path, generation)
+    stage.begin("l")
+    stage.load("l", "t")
+    stage.load("l", "empty", b"")
+    assert stage.commit("l")["Status"] == "FAILED"
+    assert stage.store.tables == {}
+    assert list(tmp_path.iterdir()) == []
+    assert {row["STATE"] for row in load_rows(stage.memory)} == {"CANCELLED"}
+    assert stage.state("l") == {B: "UNKNOWN", C: "ABORTED"}[generation]
+
+
+def test_in_b_ok_may_mean_rolled_back(tmp_path: Path) -> None:
+    """Section 3.2, the B hole: only get_load_state tells."""
+    stage = Stage(tmp_path, B)
+    stage.begin("l")
+    stage.load("l", "t")
+    assert stage.commit("l", rolled_back=True)["ChannelId"] == 0
+    assert stage.state("l") == "ABORTED"
+    assert stage.store.tables == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_c_has_no_such_hole(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, C)
+    stage.begin("l")
+    stage.load("l", "t")
+    assert stage.commit("l", rolled_back=True)["Status"] == "FAILED"
+    assert stage.state("l") == "ABORTED"
+
+
+@both_generations
+def test_a_held_commit_is_committed_until_it_is_released(tmp_path: Path, generation: Generation) -> None:
+    stage = Stage(tmp_path, generation)
+    stage.begin("l")
+    stage.load("l", "t")
+    assert stage.commit("l", hold=math.inf)["Status"] == "OK"
+    assert stage.state("l") == "COMMITTED"
+    assert [row["STATE"] for row in load_rows(stage.memory)] == ["COMMITED"]
+    assert stage.begin("l")["ExistingJobStatus"] == "COMMITED"
+    assert len(stage.publisher.release()) == 1
+    assert stage.state("l") == "VISIBLE"
+    assert [row["STATE"] for row in load_rows(stage.memory)] == ["FINISHED"]
+
+
+@both_generations
+def test_a_restart_loses_live_transactions_and_keeps_committed_ones(tmp_path: Path, generation: Generation) -> None:
+    stage = Stage(tmp_path, generation)
+    stage.committed("done")
+    stage.begin("live")
+    stage.load("live", "t")
+    stage.memory.restart()
+    assert list(tmp_path.iterdir()) == []
+    assert "does not exist" in stage.commit("live")["Message"]
+    assert stage.state("live") in ("UNKNOWN", "ABORTED")
+    assert stage.state("done") == "VISIBLE"
+    assert stage.begin("done")["Status"] == "LABEL_ALREADY_EXISTS"
+
+
+def test_a_new_process_knows_committed_labels_from_the_store(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.committed("done")
+    stage.begin("live")
+    stage.start()
+    assert stage.state("done") == "VISIBLE"
+    assert stage.begin("done")["ExistingJobStatus"] == "VISIBLE"
+    assert stage.begin("live")["Status"] == "OK"
+
+
+def test_a_lost_backend_fails_the_commit(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.begin("l")
+    stage.load("l", "t")
+    for backend in stage.backends:
+        backend.crash()
+    assert stage.commit("l")["Status"] == "FAILED"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tables_are_spread_over_backends_and_stay_there(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.begin("l")
+    targets = {}
+    for table in ("t", "u", "t", "u"):
+        request = stage.request("l", table=table)
+        found = stage.frontend.load(transaction_parameters(request), request)
+        assert isinstance(found, Backend)
+        assert targets.setdefault(table, found) is found
+    assert targets["t"] is not targets["u"]
+
+
+def test_the_loads_view_names_what_it_knows(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.committed("l")
+    (row,) = load_rows(stage.memory)
+    assert (row["LABEL"], row["DB_NAME"], row["TABLE_NAME"], row["STATE"]) == ("l", "shop", "t", "FINISHED")
+    assert (row["SINK_ROWS"], row["FILTERED_ROWS"], row["SCAN_BYTES"]) == (1, 0, 3)

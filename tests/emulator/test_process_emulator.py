@@ -1,0 +1,159 @@
+"""The stand-in as a process: what survives kill -9, what does not, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pymysql
+import pytest
+import requests
+
+from starrocks_txn_sink.emulator.settings import Generation, Settings
+from starrocks_txn_sink.testing.emulator_process import EmulatorProcess, EmulatorProcessFailed
+
+SETTINGS = Settings(Generation.C, user="app", password="s3cret")
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[EmulatorProcess]:
+    with EmulatorProcess(tmp_path / "data", SETTINGS) as process:
+        sql(process, "CREATE DATABASE shop")
+        sql(process, "CREATE TABLE shop.t (id INT NOT NULL) PRIMARY KEY (id) DISTRIBUTED BY HASH(id)")
+        yield process
+
+
+def sql(process: EmulatorProcess, statement: str) -> list[Any]:
+    connection = pymysql.connect(
+        host="127.0.0.1", port=process.query_port, user="app", password="s3cret", autocommit=True
+    )
+    with contextlib.closing(connection), connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall())
+
+
+def op(process: EmulatorProcess, operation: str, label: str) -> requests.Response:
+    headers = {"db": "shop", "label": label, "transaction_type": "multi", "table": "t", "format": "json"}
+    url = f"{process.load_url}/api/transaction/{operation}"
+    return requests.post(url, headers=headers, auth=("app", "s3cret"), allow_redirects=False, timeout=20)
+
+
+def load(process: EmulatorProcess, label: str, body: bytes) -> None:
+    headers = {"db": "shop", "label": label, "table": "t", "format": "json"}
+    url = op(process, "load", label).headers["Location"]
+    assert requests.put(url, data=body, headers=headers, auth=("app", "s3cret"), timeout=20).json()["Status"] == "OK"
+
+
+def state(process: EmulatorProcess, label: str) -> str:
+    url = f"{process.load_url}/api/shop/get_load_state?label={label}"
+    return str(requests.get(url, auth=("app", "s3cret"), timeout=20).json()["state"])
+
+
+def test_committed_data_survive_kill_and_live_transactions_do_not(process: EmulatorProcess) -> None:
+    for label, body in (("done", b'{"id": 1}'), ("live", b'{"id": 2}')):
+        assert op(process, "begin", label).json()["Status"] == "OK"
+        load(process, label, body)
+    assert op(process, "commit", "done").json()["Status"] == "OK"
+    ports = process.fe_port, process.be_port, process.query_port
+    process.kill()
+    assert not process.running
+    process.start()
+    assert (process.fe_port, process.be_port, process.query_port) == ports
+    assert sql(process, "SELECT id FROM shop.t") == [(1,)]
+    assert state(process, "done") == "VISIBLE"
+    assert op(process, "begin", "done").json()["Status"] == "LABEL_ALREADY_EXISTS"
+    assert "does not exist" in op(process, "commit", "live").json()["Message"]
+    assert list((process.data_dir / "spool").iterdir()) == []
+
+
+def test_a_commit_that_was_held_is_visible_after_the_restart(process: EmulatorProcess) -> None:
+    process.faults({"rules": [{"operation": "commit", "action": "hold_commit"}]})
+    assert op(process, "begin", "held").json()["Status"] == "OK"
+    load(process, "held", b'{"id": 1}')
+    assert op(process, "commit", "held").json()["Status"] == "OK"
+    assert state(process, "held") == "COMMITTED"
+    assert process.fault_report()["applied"] == 1
+    process.kill()
+    process.start()
+    assert state(process, "held") == "VISIBLE"
+    assert sql(process, "SELECT id FROM shop.t") == [(1,)]
+
+
+def test_faults_are_set_and_ended_from_outside(process: EmulatorProcess) -> None:
+    process.faults({"rules": [{"operation": "commit", "action": "hold_commit"}]})
+    assert op(process, "begin", "l").json()["Status"] == "OK"
+    load(process, "l", b'{"id": 1}')
+    assert op(process, "commit", "l").json()["Status"] == "OK"
+    assert len(process.release()) == 1
+    assert state(process, "l") == "VISIBLE"
+    with pytest.raises(EmulatorProcessFailed, match="explode"):
+        process.faults({"rules": [{"action": "explode", "explode": 1}]})
+    process.faults({})
+    assert process.fault_report()["rules"] == []
+
+
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(process: EmulatorProcess, name: signal.Signals) -> None:
+    child, port = psutil.Process(process.pid), process.fe_port
+    with socket.create_connection(("127.0.0.1", port), timeout=20):
+        child.send_signal(name)
+        assert child.wait(20) == 0
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=20)
+    assert process.stop() == 0
+
+
+def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path\n"
+        "from starrocks_txn_sink.testing.emulator_process import EmulatorProcess\n"
+        "process = EmulatorProcess(Path(sys.argv[1])); process.start(); print(process.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    pid, deadline = int(ended.stdout), time.monotonic() + 20
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the stand-in outlived its parent"
+        time.sleep(0.05)
+
+
+def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(EmulatorProcessFailed, match="loopback only"):
+        EmulatorProcess(tmp_path, Settings(host="10.0.0.1")).start()
+
+
+def test_the_command_says_that_it_is_a_stand_in(tmp_path: Path) -> None:
+    words = ["--data-dir", str(tmp_path), "--fe-port", "0", "--be-port", "0", "--query-port", "0", "--stop-at-eof"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "starrocks_txn_sink.emulator", *words], input=b"", stdout=subprocess.PIPE, timeout=60
+    )
+    assert ended.returncode == 0
+    assert ended.stdout.startswith(b"This is a stand-in for StarRocks, not StarRocks")
+    assert b"mysql://127.0.0.1:" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--limits", '{"speed": 1}'], b"--limits"),
+        (["--password-file", "no/such/file"], b"--password-file"),
+        (["--fault-plan", "no/such/file"], b"--fault-plan"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path: Path, words: list[str], complaint: bytes) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "starrocks_txn_sink.emulator", "--data-dir", str(tmp_path), *words],
+        stderr=subprocess.PIPE,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert complaint in ended.stderr
