@@ -15,6 +15,8 @@ from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Generation, Limits, Settings
 from starrocks_txn_sink.errors import OptionError
 
+_ENDS = frozenset({signal.SIGTERM, signal.SIGINT})
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", type=Path, required=True, help="folder that keeps the committed data")
@@ -36,17 +38,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM, SIGINT (or the end of standard input); 0 after a clean end."""
     emulator = Emulator(args.data_dir, _settings(args), fault_plan=_fault_plan(args.fault_plan))
-    stop = threading.Event()
-    handlers = {name: signal.signal(name, lambda *_: stop.set()) for name in (signal.SIGTERM, signal.SIGINT)}
+    # Blocked before any thread starts, and then waited for: no handler, so no moment at which one must not run.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         with emulator:
             _announce(emulator, args.json, sys.stdout)
             if args.stop_at_eof:
-                threading.Thread(target=_wait_for_eof, args=(stop,), daemon=True).start()
-            stop.wait()
+                threading.Thread(target=_end_at_eof, daemon=True).start()
+            signal.sigwait(_ENDS)
     finally:
-        for name, handler in handlers.items():
-            signal.signal(name, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return 0
 
 
@@ -112,8 +113,8 @@ def _announce(emulator: Emulator, as_json: bool, out: TextIO) -> None:
     print(text, file=out, flush=True)
 
 
-def _wait_for_eof(stop: threading.Event) -> None:
+def _end_at_eof() -> None:
     # Not through sys.stdin: its lock, held here by a daemon thread, would abort the interpreter's end.
     while os.read(0, 4096):
         pass
-    stop.set()
+    os.kill(os.getpid(), signal.SIGTERM)
