@@ -20,12 +20,12 @@ class Freshness:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._written: dict[int, list[float]] = {}
+        self._written: dict[int, list[float | None]] = {}
         self._seen: dict[int, int] = {}
         self._delays: list[float] = []
 
-    def written(self, transactions: Sequence[tuple[int, int]], at: float) -> None:
-        """Transactions (partition, txn_no) whose END is readable since `at`."""
+    def written(self, transactions: Sequence[tuple[int, int]], at: float | None) -> None:
+        """Transactions (partition, txn_no) whose END is readable since `at`; None: they count, but are not timed."""
         with self._lock:
             for partition, _ in transactions:
                 self._written.setdefault(partition, []).append(at)
@@ -37,14 +37,14 @@ class Freshness:
                 times = self._written.get(partition, [])
                 first, last = self._seen.get(partition, 0), min(txn_no, len(times))
                 if last > first:
-                    self._delays.extend(at - times[number] for number in range(first, last))
+                    self._delays.extend(at - time for time in times[first:last] if time is not None)
                     self._seen[partition] = last
 
     @property
     def visible(self) -> int:
         """Source transactions seen so far."""
         with self._lock:
-            return len(self._delays)
+            return sum(self._seen.values())
 
     def percentiles(self, *shares: float, last: int | None = None) -> tuple[float | None, ...]:
         """Percentiles over all transactions seen, or over the `last` ones."""

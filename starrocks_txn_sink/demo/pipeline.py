@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -25,3 +26,15 @@ def start(
         .trigger(processingTime=f"{interval:.3f} seconds")
         .start()
     )
+
+
+_CAUSE = re.compile(r"\s*(?:Caused by: )?([\w.$]+: \S.*)")
+
+
+def reason(error: Exception | None) -> str:
+    """Why a query ended, in a line or two: what Spark says first, and the innermost cause it names."""
+    if error is None:
+        return "it was stopped"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [match[1] for line in lines[1:] if (match := _CAUSE.fullmatch(line))]
+    return " … ".join([*lines[:1], *causes[-1:]]) or type(error).__name__

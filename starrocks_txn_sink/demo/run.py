@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -24,11 +25,39 @@ from starrocks_txn_sink.demo.summary import Summary
 from starrocks_txn_sink.demo.verdict import judge_tables
 from starrocks_txn_sink.demo.witness import WITNESS, judge
 from starrocks_txn_sink.demo.workspace import Workspace
+from starrocks_txn_sink.emulator.settings import Generation, Settings
+from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
 from starrocks_txn_sink.testing.feed import Feed
 from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
 
 _LOOK_EVERY = 0.2  # seconds between two statuses
+_WARM_UP_ROWS = 200  # written and awaited before the clock starts: Spark's first micro-batch takes seconds
+
+
+class DemoFailed(StarRocksSinkError):
+    """The run could not be judged."""
+
+    code = "demo_failed"
+    hint = "Look into the logs in the data folder."
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """What may end before it should, and the reader."""
+
+    server: EmulatorProcess
+    query: StreamingQuery
+    reader: Reader
+
+    def problem(self) -> str | None:
+        """A sentence if the stand-in or the query has ended."""
+        if not self.server.running:
+            return "The stand-in ended."
+        if self.query.isActive:
+            return None
+        error = self.query.exception()
+        return f"The query ended before everything was visible: {pipeline.reason(error)}"
 
 
 class DemoRun:
@@ -37,7 +66,8 @@ class DemoRun:
     def __init__(self, options: DemoOptions, space: Workspace, display: Display, clock: Clock) -> None:
         self._options, self._space, self._display, self._clock = options, space, display, clock
         self._started = clock.monotonic()
-        self._writing_since = self._started
+        self._phase, self._phase_since = "starting", self._started
+        self._warm = False
         self._problems: list[str] = []
         self._freshness = Freshness()
         self._deliveries = Deliveries()
@@ -49,9 +79,9 @@ class DemoRun:
             space.events,
             rate=options.rate,
             clock=clock,
-            on_visible=lambda piece, at: self._freshness.written(piece.ended, at),
+            on_visible=lambda piece, at: self._freshness.written(piece.ended, at if self._warm else None),
         )
-        self.status = Status("starting", 0.0, options.seconds)
+        self.status = Status(self._phase, 0.0, 0.0)
 
     def play(self, interruption: Interruption) -> Summary:
         """Run from start to end. Whatever was started is gone when this returns or raises."""
@@ -59,7 +89,7 @@ class DemoRun:
             self._display.say("Starting the stand-in for StarRocks (an emulator; all figures are measured on it).")
             with interruption.held_back():
                 server = stack.enter_context(
-                    EmulatorProcess(data_dir=self._space.starrocks, generation=self._options.generation)
+                    EmulatorProcess(self._space.starrocks, Settings(generation=Generation(self._options.generation)))
                 )
             client = stack.enter_context(contextlib.closing(SqlClient(server.query_url)))
             tables.create(client)
@@ -81,46 +111,51 @@ class DemoRun:
                     query_url=server.query_url,
                     database=tables.DATABASE,
                     lanes=self._options.lanes,
+                    batch_deadline=self._options.patience,
                 ),
                 interval=self._options.interval,
                 listener=self._deliveries,
             )
             with Background("demo-reader", reader.run) as reading:
-                self._watch(query, reader)
+                self._watch(_Watched(server, query, reader))
                 query.stop()
                 reading.end()
             reader.look()  # one more, after the last commit
-            return self._compare(client, reader)
+            return self._compare(client, reader, server)
 
-    def _watch(self, query: StreamingQuery, reader: Reader) -> None:
-        """Let the source write, then wait until everything it wrote is visible, or nothing more can be expected."""
-        self._writing_since = self._clock.monotonic()
+    def _watch(self, watched: _Watched) -> None:
+        """Warm up, let the source write, then wait until everything is visible or nothing more can be expected."""
+        self._feed.write(_WARM_UP_ROWS)
+        self._wait_for_visible("warming up", watched)
+        self._warm = True
         with Background("demo-source", lambda stop: self._feed.run(self._options.seconds, stop)) as writing:
-            self._until(lambda: not writing.running, "writing", query, reader)
+            self._until(lambda: not writing.running, "writing", watched)
         if writing.error is not None:
             raise writing.error
-        expected = self._workload.truth().newest()
+        self._wait_for_visible("draining", watched)
+
+    def _wait_for_visible(self, phase: str, watched: _Watched) -> None:
         deadline = Deadline.after(self._options.patience, self._clock)
 
-        def settled() -> bool:
-            seen = reader.latest.newest
-            return deadline.expired() or all(seen.get(part, 0) >= newest for part, newest in expected.items())
+        def over() -> bool:
+            return deadline.expired() or self._freshness.visible >= self._feed.transactions
 
-        self._until(settled, "draining", query, reader)
+        self._until(over, phase, watched)
         if deadline.expired():
             self._problems.append(f"Not everything became visible within {self._options.patience:g} s.")
 
-    def _until(self, over: Callable[[], bool], phase: str, query: StreamingQuery, reader: Reader) -> None:
+    def _until(self, over: Callable[[], bool], phase: str, watched: _Watched) -> None:
         while not over() and not self._problems:
-            if not query.isActive:
-                error = query.exception()
-                first = str(error).strip().splitlines()[0] if error else "no reason given"
-                self._problems.append(f"The query ended before everything was visible: {first}")
-            self._show(phase, reader)
+            problem = watched.problem()
+            if problem is not None:
+                self._problems.append(problem)
+            self._show(phase, watched.reader)
             self._clock.sleep(_LOOK_EVERY)
-        self._show(phase, reader)
+        self._show(phase, watched.reader)
 
-    def _compare(self, client: SqlClient, reader: Reader) -> Summary:
+    def _compare(self, client: SqlClient, reader: Reader, server: EmulatorProcess) -> Summary:
+        if not server.running:
+            raise DemoFailed("The stand-in for StarRocks ended in the middle of the run.")
         self._show("comparing", reader)
         truth = self._workload.truth()
         if reader.errors:
@@ -147,10 +182,12 @@ class DemoRun:
     def _show(self, phase: str, reader: Reader) -> None:
         feed, sink = self._feed, self._deliveries
         p50, p99 = self._freshness.percentiles(0.5, 0.99, last=1000)
+        if phase != self._phase:
+            self._phase, self._phase_since = phase, self._clock.monotonic()
         self.status = Status(
             phase=phase,
-            elapsed=self._clock.monotonic() - self._writing_since,
-            planned=self._options.seconds,
+            elapsed=self._clock.monotonic() - self._phase_since,
+            planned=self._options.seconds if phase == "writing" else 0.0,
             written=feed.transactions,
             visible=self._freshness.visible,
             rows_written=feed.rows,

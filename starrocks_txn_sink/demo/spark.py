@@ -43,8 +43,6 @@ def settings(folder: Path, *, cores: int, shuffle_partitions: int) -> dict[str, 
             f"-Xss16m -Dlog4j2.configurationFile={log4j.as_uri()} -Djava.io.tmpdir={folder}"
         ),
         "spark.local.dir": str(folder),
-        "spark.pyspark.python": sys.executable,
-        "spark.pyspark.driver.python": sys.executable,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
         "spark.sql.streaming.stateStore.providerClass": (
@@ -63,13 +61,29 @@ def local_spark(folder: Path, log: Path, *, cores: int = 2, shuffle_partitions: 
     builder = SparkSession.builder
     for name, value in settings(folder, cores=cores, shuffle_partitions=shuffle_partitions).items():
         builder = builder.config(name, value)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # The workers' Python must be this one; without the variable it is whatever `python3` means on PATH.
+    with _environment(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"):
+        try:
+            with _output_to(log):
+                session = builder.getOrCreate()
+            yield session
+        finally:
+            _end()
+
+
+@contextlib.contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Environment variables that hold inside the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
-        with _output_to(log):
-            session = builder.getOrCreate()
-        yield session
+        yield
     finally:
-        _end()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager

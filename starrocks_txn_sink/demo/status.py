@@ -45,7 +45,10 @@ line-height: {line_height}px; font-variant-east-asian: full-width; }}
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One moment of a run. Times are seconds, `freshness` the percentiles 50 and 99 of the latest transactions."""
+    """One moment of a run. Times are seconds, `freshness` the percentiles 50 and 99 of the latest transactions.
+
+    `elapsed` counts from the phase's start; `planned` is how long the phase should take, 0 if nobody knows.
+    """
 
     phase: str
     elapsed: float
@@ -82,12 +85,12 @@ def line(status: Status) -> str:
 def picture(status: Status) -> RenderableType:
     """The status as a panel."""
     p50, p99 = (_seconds(value) for value in status.freshness)
-    share = 1.0 if status.planned <= 0 else min(1.0, status.elapsed / status.planned)
+    share = min(1.0, status.elapsed / status.planned) if status.planned else None
     head = Table.grid(padding=(0, 1))
     head.add_row(
-        Text(f"{status.phase:<9}", style="bold cyan"),
-        ProgressBar(total=1.0, completed=share, width=48),
-        Text(f"{status.elapsed:.0f} of {status.planned:.0f} s"),
+        Text(f"{status.phase:<10}", style="bold cyan"),
+        ProgressBar(total=None if share is None else 1.0, completed=share or 0.0, width=48, pulse=share is None),
+        Text(f"{status.elapsed:.0f} s" + (f" of {status.planned:.0f} s" if status.planned else "")),
     )
     torn = Text(f"{status.torn:,} torn", style="bold red" if status.torn else "bold green")
     body = Table(box=box.SIMPLE_HEAD, show_header=False, padding=(0, 1), expand=True)

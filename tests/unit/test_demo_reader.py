@@ -102,6 +102,15 @@ def test_freshness_ignores_what_was_never_written() -> None:
     assert freshness.percentiles(0.5) == (None,)
 
 
+def test_freshness_of_what_is_not_timed() -> None:
+    freshness = Freshness()
+    freshness.written([(0, 1)], at=None)
+    freshness.written([(0, 2)], at=5.0)
+    freshness.seen({0: 2}, at=6.0)
+    assert freshness.visible == 2
+    assert freshness.percentiles(0.01, 1.0) == (1.0, 1.0)
+
+
 def test_freshness_of_the_last_ones() -> None:
     freshness = Freshness()
     freshness.written([(0, 1), (0, 2)], at=0.0)

@@ -1,0 +1,204 @@
+"""The demo as a user calls it: a process of its own, judged by its exit code, its output and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.spark
+
+MARK = "STARROCKS_TXN_SINK_TEST_MARK"
+
+# Plays the demo with a pipeline whose rows go through `damage` first.
+DAMAGED = """
+import sys
+from pyspark.sql import functions as F
+from starrocks_txn_sink.cli import main
+from starrocks_txn_sink.demo import pipeline
+from starrocks_txn_sink.assembler.spark import assemble_transactions
+
+def damaged(events, **more):
+    rows = assemble_transactions(events, **more)
+    chosen = (F.col("table") == "{table}") & (F.col("position") % 7 == 3) & ~F.col("transaction_end")
+    return {damage}
+
+pipeline.assemble_transactions = damaged
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def rows_of(table: str, damage: str) -> str:
+    """A script whose pipeline does `damage` to the rows of `table` in every seventh source transaction or so."""
+    return DAMAGED.format(table=table, damage=damage)
+
+
+class Demo:
+    """A running demo, every process of which carries a mark in its environment."""
+
+    def __init__(self, folder: Path, options: str, script: str | None = None) -> None:
+        self.mark = uuid.uuid4().hex
+        self.scratch = folder / "scratch"
+        self.scratch.mkdir()
+        program = ["-c", script] if script else ["-m", "starrocks_txn_sink"]
+        self.process = subprocess.Popen(
+            [sys.executable, *program, "demo", *options.split()],
+            env={**os.environ, MARK: self.mark, "TMPDIR": str(self.scratch)},
+            stdout=subprocess.PIPE,
+            stderr=(folder / "stderr").open("wb"),
+            start_new_session=True,
+        )
+        self._stderr = folder / "stderr"
+
+    def wait(self, seconds: float = 240) -> tuple[int, str]:
+        out, _ = self.process.communicate(timeout=seconds)
+        return self.process.returncode, out.decode()
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr.read_text()
+
+    def family(self) -> list[psutil.Process]:
+        """Every living process that carries the mark."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.Error, OSError):
+                continue
+        return found
+
+    def until(self, reached: Callable[[], bool], seconds: float = 120) -> None:
+        end = time.monotonic() + seconds
+        while not reached():
+            assert self.process.poll() is None, self.stderr
+            assert time.monotonic() < end, self.stderr
+            time.sleep(0.1)
+
+    def delivers(self) -> bool:
+        """Whether something is visible already."""
+        return re.search(r", [1-9][\d,]* visible;", self.stderr) is not None
+
+    def close(self) -> None:
+        for process in self.family():
+            process.kill()
+        self.process.wait(30)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
+    started: list[Demo] = []
+
+    def start(options: str, script: str | None = None) -> Demo:
+        started.append(Demo(tmp_path, options, script))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def result(out: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(("lanes", "generation"), [(1, "B"), (2, "C")])
+def test_every_source_transaction_is_visible_once_and_none_is_torn(
+    demo: Callable[..., Demo], lanes: int, generation: str
+) -> None:
+    running = demo(f"--json --seconds 6 --rate 2000 --partitions 3 --lanes {lanes} --generation {generation} --seed 5")
+    code, out = running.wait()
+    assert code == 0, running.stderr
+    found = result(out)
+    assert out.count("\n") == 1
+    assert list(found) == [
+        "source_transactions",
+        "rows",
+        "reader",
+        "starrocks_transactions",
+        "loads",
+        "freshness_seconds",
+        "wall_seconds",
+    ]
+    counts = found["source_transactions"]
+    assert counts["written"] == counts["visible"] > 200
+    assert (counts["lost"], counts["duplicated"], found["reader"]["torn"]) == (0, 0, 0)
+    assert found["reader"]["samples"] > 5
+    assert found["rows"]["order_events"] > 3000
+    assert found["starrocks_transactions"]["committed"] >= 2
+    assert found["loads"] >= found["starrocks_transactions"]["committed"]
+    assert 0 < found["freshness_seconds"]["p50"] <= found["freshness_seconds"]["p99"]
+    assert "stand-in" in running.stderr
+    assert running.family() == []
+    assert list(running.scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (rows_of("orders", "rows.where(~chosen)"), "missing"),
+        (
+            rows_of(
+                "order_events",
+                "rows.withColumn('copy', F.explode(F.when(chosen, F.array(F.lit(1), F.lit(2)))"
+                ".otherwise(F.array(F.lit(1))))).drop('copy')",
+            ),
+            "duplicated",
+        ),
+    ],
+    ids=["lost rows", "doubled rows"],
+)
+def test_a_pipeline_that_damages_rows_is_found_out(demo: Callable[..., Demo], script: str, told: str) -> None:
+    running = demo("--json --seconds 3 --rate 1000 --partitions 2 --patience 20", script=script)
+    code, out = running.wait()
+    assert code == 1, running.stderr
+    found = result(out)
+    assert found["reader"]["torn"] > 0
+    assert "WRONG:" in running.stderr
+    assert told in running.stderr
+    assert running.family() == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_and_leaves_nothing(demo: Callable[..., Demo], number: signal.Signals, code: int) -> None:
+    running = demo("--json --seconds 300 --rate 500")
+    running.until(running.delivers)
+    os.killpg(running.process.pid, number)  # as a terminal does: every process of the group gets it
+    assert running.wait(60)[0] == code
+    assert running.family() == []
+    assert list(running.scratch.iterdir()) == []
+
+
+def test_a_signal_while_things_start_leaves_nothing(demo: Callable[..., Demo]) -> None:
+    running = demo("--json --seconds 300")
+    running.until(lambda: "Starting Spark" in running.stderr)
+    running.process.send_signal(signal.SIGINT)
+    assert running.wait(60)[0] == 130
+    assert running.family() == []
+    assert list(running.scratch.iterdir()) == []
+
+
+def test_a_stand_in_that_dies_is_a_failure_that_leaves_no_process(demo: Callable[..., Demo]) -> None:
+    running = demo("--json --seconds 20 --rate 500 --patience 5")
+    running.until(running.delivers)
+    (stand_in,) = [process for process in running.family() if "emulator" in process.cmdline()]
+    stand_in.kill()
+    code, _ = running.wait()
+    assert code == 1
+    assert "stand-in" in running.stderr
+    assert running.family() == []
