@@ -105,6 +105,19 @@ class BadReply(TransportError):
     hint = "Check that load_url names StarRocks frontends (http_port, 8030 by default) and no proxy answers for them."
 
 
+class QueryFailed(TransportError):
+    """StarRocks could not be asked over the MySQL protocol, or the connection broke before the answer."""
+
+    code = "query_failed"
+    hint = "Check query_url (query_port, 9030 by default) and that the leader frontend is running."
+
+
+class QueryRefused(StarRocksSinkError, Terminal):
+    """StarRocks refused a statement over the MySQL protocol: privileges, a missing table, a syntax it does not know."""
+
+    code = "query_refused"
+
+
 class DeadlineExceeded(StarRocksSinkError, Transient, TimeoutError):
     """The time allowed for the whole batch is used up; the message names the step that was waiting."""
 
@@ -172,6 +185,19 @@ class OutcomeUnknown(StarRocksSinkError, Terminal):
 
     code = "outcome_unknown"
     hint = "Look the label up (SHOW TRANSACTION, get_load_state) before the job is started again."
+
+
+class Fenced(StarRocksSinkError, Terminal):
+    """Somebody newer took over the job or the lane; this writer stops, its open transaction is rolled back."""
+
+    code = "fenced"
+    hint = "Run one query per job: give a second one another `job`, and restart this one only when the other has ended."
+
+
+class SourceChanged(StarRocksSinkError, Terminal):
+    """The source tells another story than the one that the ledger has: other content at a position already written."""
+
+    code = "source_changed"
 
 
 class TransactionTimedOut(StarRocksSinkError, Terminal):

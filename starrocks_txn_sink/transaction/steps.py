@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import TransportError
-from starrocks_txn_sink.wire import Reply, Request, Transport
+from starrocks_txn_sink.wire import Request, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,34 @@ class Wait:
     reason: str
 
 
-Answer = Reply | TransportError
+class Question:
+    """Something that is asked of the ledger rather than of the transaction interface; see `ledger.values`."""
+
+    __slots__ = ()
+
+
+class Ledger(Protocol):
+    """Answers questions. Raises QueryFailed when an answer did not come, which may mean that it took effect."""
+
+    def ask(self, question: Question, deadline: Deadline) -> Any: ...
+
+
+class NoLedger:
+    """For protocols that ask the transaction interface only."""
+
+    def ask(self, question: Question, deadline: Deadline) -> Any:
+        del deadline
+        raise TypeError(f"{type(question).__name__} needs a ledger.")
+
+
+Answer = Any  # of a Request: Reply or TransportError; of a Question: its answer or TransportError; of a Wait: None
 Result = TypeVar("Result")
-Steps = Generator[Request | Wait, Answer | None, Result]
+Steps = Generator[Request | Question | Wait, Answer, Result]
 
 
-def run(steps: Steps[Result], transport: Transport, clock: Clock, deadline: Deadline) -> Result:
+def run(
+    steps: Steps[Result], transport: Transport, clock: Clock, deadline: Deadline, ledger: Ledger | None = None
+) -> Result:
     """Drive `steps` to their end; raises what they raise, and DeadlineExceeded when `deadline` passes before.
 
     DeadlineExceeded and terminal transport errors end the steps at once: nothing sensible can be asked any more.
@@ -37,7 +59,7 @@ def run(steps: Steps[Result], transport: Transport, clock: Clock, deadline: Dead
     try:
         needed = next(steps)
         while True:
-            needed = steps.send(_provide(needed, transport, clock, deadline))
+            needed = steps.send(_provide(needed, transport, ledger or NoLedger(), clock, deadline))
     except StopIteration as done:
         result: Result = done.value
         return result
@@ -45,12 +67,14 @@ def run(steps: Steps[Result], transport: Transport, clock: Clock, deadline: Dead
         steps.close()
 
 
-def _provide(needed: Request | Wait, transport: Transport, clock: Clock, deadline: Deadline) -> Answer | None:
+def _provide(
+    needed: Request | Question | Wait, transport: Transport, ledger: Ledger, clock: Clock, deadline: Deadline
+) -> Answer:
     if isinstance(needed, Wait):
         clock.sleep(deadline.bounded(needed.seconds, needed.reason))
         return None
     try:
-        return transport.send(needed, deadline)
+        return transport.send(needed, deadline) if isinstance(needed, Request) else ledger.ask(needed, deadline)
     except TransportError as error:
         return error
 

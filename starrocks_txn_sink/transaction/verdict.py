@@ -109,6 +109,11 @@ def _any(text: str, fragments: tuple[str, ...]) -> bool:
     return any(fragment in text for fragment in fragments)
 
 
+def is_gone(reply: Reply) -> bool:
+    """The frontend does not know the label: never begun, forgotten, or lost with a restart."""
+    return "does not exist" in reply.message and "stream load task" in reply.message
+
+
 def is_busy(reply: Reply) -> bool:
     """Another load of this table is running under the label; nothing was consumed (contract section 4.5)."""
     return reply.status is Status.TXN_IN_PROCESSING

@@ -1,0 +1,180 @@
+"""Taking over: claim, list, barrier, read; and the check before every commit (design section 5).
+
+Labels are no locks: the server forgets them, and a forgotten one can be begun again by a writer that slept. What
+excludes writers is the owner row, and what makes its reading safe is the order below. Without any one of the steps two
+writers can double or lose rows:
+
+1. *claim*    write the owner row with a token that is new for every try: a lost reply means another try with another
+              token, so that a late claim cannot look like the current one.
+2. *list*     find unfinished labels under our prefix and roll each back, until the server confirms it.
+3. *barrier*  write a marker into the ledger and wait until it is visible: everything committed before is visible then.
+4. *read*     owner and positions. Owner is not our token: somebody newer took over, and we stop.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starrocks_txn_sink.errors import Fenced, StarRocksSinkError, TransportError
+from starrocks_txn_sink.ledger.values import (
+    Claim,
+    Mark,
+    Marked,
+    Owner,
+    Owners,
+    Position,
+    ReadOwners,
+    ReadPositions,
+    Unfinished,
+)
+from starrocks_txn_sink.transaction import verdict
+from starrocks_txn_sink.transaction.label import Label
+from starrocks_txn_sink.transaction.steps import Backoff, Question, Steps, Wait
+from starrocks_txn_sink.wire import Operation, Reply
+
+NewToken = Callable[[], str]
+
+BACKOFF = Backoff(first=0.05, longest=2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is taken over: a whole job, or one lane of it. `prefix` is what its labels begin with."""
+
+    job: str
+    database: str
+    prefix: str
+    owner: Owner  # its token is replaced for every try
+
+    @property
+    def name(self) -> str:
+        """The marker row's name: one row a scope, so that markers do not pile up."""
+        return "driver" if self.owner.lane is None else f"lane {self.owner.lane}"
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """The claim that holds, and every position that is visible."""
+
+    owner: Owner
+    positions: dict[str, Position]
+
+
+def take_over(
+    scope: Scope, new_token: NewToken, rng: random.Random, driver_token: str | None = None
+) -> Steps[TakenOver]:
+    """Take `scope` over. A lane passes its driver's token: it must still be the job's owner.
+
+    Raises Fenced when somebody newer took over, and the steps' DeadlineExceeded when the server cannot be made to
+    answer; nothing was loaded by then.
+    """
+    owner = yield from _claim(scope, new_token, rng)
+    yield from _roll_back_unfinished(scope, rng)
+    yield from _barrier(scope, new_token, rng)
+    owners: Owners = yield from insist(ReadOwners(scope.job, scope.owner.lane), rng)
+    refuse_others(owners, owner, driver_token or owner.token)
+    positions: dict[str, Position] = yield from insist(ReadPositions(scope.job), rng)
+    return TakenOver(owner, positions)
+
+
+def _claim(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[Owner]:
+    """1. claim, with a fresh token for every try."""
+    tries = 0
+    while True:
+        owner = replace(scope.owner, token=new_token())
+        answer = yield Claim(scope.job, owner)
+        if not isinstance(answer, TransportError):
+            return owner
+        yield Wait(BACKOFF.seconds(tries, rng), "the ledger's owner row being written")
+        tries += 1
+
+
+def _roll_back_unfinished(scope: Scope, rng: random.Random) -> Steps[None]:
+    """2. list, and roll back what is listed."""
+    labels: tuple[str, ...] = yield from insist(Unfinished(scope.prefix), rng)
+    for name in labels:
+        yield from insist_on_rollback(Label(scope.database, name), rng)
+
+
+def insist_on_rollback(label: Label, rng: random.Random) -> Steps[None]:
+    """Roll `label` back until the server says that it has ended, one way or the other; the deadline bounds it."""
+    tries = 0
+    while True:
+        answer = yield label.request(Operation.ROLLBACK)
+        if isinstance(answer, Reply) and (answer.ok or _ended(answer)):
+            return
+        yield Wait(BACKOFF.seconds(tries, rng), f"label {label.name} being rolled back")
+        tries += 1
+
+
+def _ended(reply: Reply) -> bool:
+    return verdict.CANNOT_ABORT_VISIBLE in reply.message or verdict.is_gone(reply)
+
+
+def _barrier(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[None]:
+    """3. barrier: a marker that is visible; a lost reply is answered with another marker."""
+    tries = 0
+    while True:
+        token = new_token()
+        answer = yield Mark(scope.job, scope.name, token)
+        while not isinstance(answer, TransportError):
+            visible: bool = yield from insist(Marked(scope.job, scope.name, token), rng)
+            if visible:
+                return
+            yield Wait(BACKOFF.seconds(tries, rng), "the ledger's marker becoming visible")
+            tries += 1
+        yield Wait(BACKOFF.seconds(tries, rng), "the ledger's marker being written")
+        tries += 1
+
+
+def check_owner(job: str, mine: Owner, driver_token: str, rng: random.Random) -> Steps[None]:
+    """The check before a commit: read the owner rows again; raises Fenced when they are not ours.
+
+    `mine` is the lane's claim, or, for an attempt that never had to claim, an owner with an empty token.
+    """
+    owners: Owners = yield from insist(ReadOwners(job, mine.lane), rng)
+    refuse_others(owners, mine, driver_token)
+
+
+def refuse_others(owners: Owners, mine: Owner, driver_token: str) -> None:
+    """Raise Fenced unless `driver_token` owns the job and `mine`, if it has a lane, owns that.
+
+    An attempt without a claim of its own (an empty token) owns its lane as long as nobody has claimed it in the same
+    run of the driver for the same micro-batch or a later one.
+    """
+    holder = owners.driver
+    if holder is None or holder.token != driver_token:
+        raise _fenced("The job", holder)
+    if mine.lane is None:
+        return
+    claim = owners.lane
+    if mine.token:
+        if claim is None or claim.token != mine.token:
+            raise _fenced(f"Lane {mine.lane}", claim)
+    elif claim is not None and claim.epoch == mine.epoch and claim.batch >= mine.batch:
+        raise _fenced(f"Lane {mine.lane}", claim)
+
+
+def _fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
+    if holder is None:
+        return Fenced(f"{what} has no owner in the ledger any more: its rows were deleted while we were writing.")
+    return Fenced(
+        f"{what} was taken over by another writer.",
+        epoch=holder.epoch,
+        checkpoint=holder.checkpoint,
+        since=holder.since,
+    )
+
+
+def insist(question: Question, rng: random.Random) -> Steps[Any]:
+    """Ask until there is an answer; questions only read, so they can be repeated."""
+    tries = 0
+    while True:
+        answer = yield question
+        if not isinstance(answer, TransportError):
+            return answer
+        yield Wait(BACKOFF.seconds(tries, rng), f"the ledger answering {type(question).__name__}")
+        tries += 1

@@ -1,0 +1,108 @@
+"""What the ledger holds and what can be asked of it, as plain values.
+
+A `Question` is to the ledger what a `Request` is to the transaction interface: the protocol yields it, `ledger.access`
+turns it into SQL, a model answers it in tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starrocks_txn_sink.transaction.steps import Question
+
+LEDGER_TABLE = "_starrocks_txn_sink_ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The last source transaction of a source partition that is visible, and the StarRocks transaction it came with.
+
+    `digest` fingerprints that source transaction's content, so that a source which went back and tells another story at
+    the same position is noticed. `checkpoint` is the streaming query's id.
+    """
+
+    partition: str
+    position: int
+    checkpoint: str
+    batch: int
+    label: str
+    rows: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who writes: a driver (`lane` None) or an attempt of a lane; `token` is new for every claim.
+
+    `epoch` tells the driver's runs apart; `batch` is the micro-batch that a lane's claim was made in. `since` is the
+    server's time of the claim as text, for people.
+    """
+
+    token: str
+    epoch: str
+    checkpoint: str
+    batch: int = -1
+    lane: int | None = None
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """The owner rows of a job and of one of its lanes, None where there is none."""
+
+    driver: Owner | None
+    lane: Owner | None
+
+
+# --- questions; each names the type of its answer ---
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Question):
+    """Write the owner row. Answer: None."""
+
+    job: str
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished(Question):
+    """List labels of the database that begin with `prefix` and have not ended. Answer: tuple of labels."""
+
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark(Question):
+    """Write the barrier's marker row with `token`; it must not touch an owner row. Answer: None."""
+
+    job: str
+    scope: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Marked(Question):
+    """Whether the marker row with `token` is visible. Answer: bool."""
+
+    job: str
+    scope: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOwners(Question):
+    """Read who owns the job, and `lane` if one is given. Answer: Owners."""
+
+    job: str
+    lane: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPositions(Question):
+    """Read all positions of the job. Answer: dict of source partition to Position."""
+
+    job: str
+
+
+LedgerQuestion = Claim | Unfinished | Mark | Marked | ReadOwners | ReadPositions
