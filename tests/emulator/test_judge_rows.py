@@ -16,8 +16,8 @@ from starrocks_txn_sink.emulator.session import QuerySession
 from starrocks_txn_sink.emulator.store import CommitRejected, Store
 
 WIDE = """CREATE TABLE test.wide (id BIGINT NOT NULL, bo BOOLEAN, ti TINYINT, si SMALLINT, i INT, bi BIGINT,
-li LARGEINT, f FLOAT, d DOUBLE, de DECIMAL(6,2), da DATE, dt DATETIME, ch CHAR(3), vc VARCHAR(4), s STRING, vb VARBINARY(4),
-j JSON, ar ARRAY<INT>) PRIMARY KEY(id)"""
+li LARGEINT, f FLOAT, d DOUBLE, de DECIMAL(6,2), da DATE, dt DATETIME, ch CHAR(3), vc VARCHAR(4), s STRING,
+vb VARBINARY(4), j JSON, ar ARRAY<INT>) PRIMARY KEY(id)"""
 
 FITTING: list[tuple[str, Any, Any]] = [
     ("bo", True, True),
