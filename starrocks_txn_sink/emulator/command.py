@@ -6,16 +6,17 @@ import argparse
 import json
 import os
 import signal
+import socket
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Generation, Limits, Settings
 from starrocks_txn_sink.errors import OptionError
-
-_ENDS = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,17 +39,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM, SIGINT (or the end of standard input); 0 after a clean end."""
     emulator = Emulator(args.data_dir, _settings(args), fault_plan=_fault_plan(args.fault_plan))
-    # Blocked before any thread starts, and then waited for: no handler, so no moment at which one must not run.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
-    try:
-        with emulator:
-            _announce(emulator, args.json, sys.stdout)
-            if args.stop_at_eof:
-                threading.Thread(target=_end_at_eof, daemon=True).start()
-            signal.sigwait(_ENDS)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with _endings() as (wait, end), emulator:
+        _announce(emulator, args.json, sys.stdout)
+        if args.stop_at_eof:
+            threading.Thread(target=_end_at_eof, args=(end,), daemon=True).start()
+        wait()
     return 0
+
+
+@contextmanager
+def _endings() -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
+    """Inside, SIGTERM and SIGINT only end `wait`, and so does a call of `end`.
+
+    The wake-up descriptor is written by whichever thread a signal reaches; libraries have threads of their own, so a
+    handler that relies on interrupting the main thread can stay unheard.
+    """
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        handlers = {name: signal.signal(name, lambda *_: None) for name in (signal.SIGTERM, signal.SIGINT)}
+        before = signal.set_wakeup_fd(writer.fileno())
+        try:
+            yield lambda: _read_one(reader), lambda: _write_one(writer)
+        finally:
+            signal.set_wakeup_fd(before)
+            for name, handler in handlers.items():
+                signal.signal(name, handler)
+
+
+def _read_one(reader: socket.socket) -> None:
+    reader.recv(1)
+
+
+def _write_one(writer: socket.socket) -> None:
+    with suppress(OSError):
+        writer.send(b"\0")
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -113,8 +138,8 @@ def _announce(emulator: Emulator, as_json: bool, out: TextIO) -> None:
     print(text, file=out, flush=True)
 
 
-def _end_at_eof() -> None:
+def _end_at_eof(end: Callable[[], None]) -> None:
     # Not through sys.stdin: its lock, held here by a daemon thread, would abort the interpreter's end.
     while os.read(0, 4096):
         pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    end()
