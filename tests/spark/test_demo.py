@@ -52,14 +52,15 @@ class Demo:
         self.scratch = folder / "scratch"
         self.scratch.mkdir()
         program = ["-c", script] if script else ["-m", "starrocks_txn_sink"]
-        self.process = subprocess.Popen(
-            [sys.executable, *program, "demo", *options.split()],
-            env={**os.environ, MARK: self.mark, "TMPDIR": str(self.scratch)},
-            stdout=subprocess.PIPE,
-            stderr=(folder / "stderr").open("wb"),
-            start_new_session=True,
-        )
         self._stderr = folder / "stderr"
+        with self._stderr.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, *program, "demo", *options.split()],
+                env={**os.environ, MARK: self.mark, "TMPDIR": str(self.scratch)},
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
 
     def wait(self, seconds: float = 240) -> tuple[int, str]:
         out, _ = self.process.communicate(timeout=seconds)

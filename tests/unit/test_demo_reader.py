@@ -12,22 +12,7 @@ from hypothesis import strategies as st
 from starrocks_txn_sink.demo.freshness import Freshness, percentile
 from starrocks_txn_sink.demo.reader import Reader
 from starrocks_txn_sink.demo.witness import Sample
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slept: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
+from starrocks_txn_sink.testing.manual_clock import ManualClock
 
 
 def script(clock: ManualClock, stop: threading.Event, *steps: Sample | Exception) -> Callable[[], Sample]:
@@ -35,7 +20,7 @@ def script(clock: ManualClock, stop: threading.Event, *steps: Sample | Exception
     remaining = list(steps)
 
     def look() -> Sample:
-        clock.now += 0.25
+        clock.advance(0.25)
         step = remaining.pop(0)
         if not remaining:
             stop.set()

@@ -11,21 +11,16 @@ import pytest
 
 from starrocks_txn_sink.testing.feed import Feed, Piece
 from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
+from starrocks_txn_sink.testing.manual_clock import ManualClock
 
 
-class ManualClock:
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.delay = 0.0  # what a busy machine adds to every sleep
+class BusyClock(ManualClock):
+    """Every sleep takes `delay` longer than asked for, as on a busy machine."""
 
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now
+    delay = 0.0
 
     def sleep(self, seconds: float) -> None:
-        self.now += seconds + self.delay
+        super().sleep(seconds + self.delay)
 
 
 def lines_of(folder: Path) -> list[list[dict[str, Any]]]:
@@ -37,16 +32,16 @@ def data_rows(events: list[dict[str, Any]]) -> int:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+def clock() -> BusyClock:
+    return BusyClock(100.0)
 
 
-def feed_into(folder: Path, clock: ManualClock, *, rate: float = 1000, bulk_every: int = 500, **more: Any) -> Feed:
+def feed_into(folder: Path, clock: BusyClock, *, rate: float = 1000, bulk_every: int = 500, **more: Any) -> Feed:
     options = WorkloadOptions(partitions=3, seed=1, bulk_every=bulk_every)
     return Feed(Workload(options), folder, rate=rate, clock=clock, **more)
 
 
-def test_keeps_the_rate_and_writes_several_files_a_second(tmp_path: Path, clock: ManualClock) -> None:
+def test_keeps_the_rate_and_writes_several_files_a_second(tmp_path: Path, clock: BusyClock) -> None:
     feed = feed_into(tmp_path, clock)
     feed.run(10, threading.Event())
     files = lines_of(tmp_path)
@@ -61,12 +56,12 @@ def data_rows_of_tails(events: list[dict[str, Any]]) -> int:
     return sum(event["type"] == "DATA" and event["txn_id"] in begins for event in events)
 
 
-def test_catches_up_but_never_floods(tmp_path: Path, clock: ManualClock) -> None:
+def test_catches_up_but_never_floods(tmp_path: Path, clock: BusyClock) -> None:
     clock.delay = 0.4
     feed = feed_into(tmp_path, clock, bulk_every=0)
-    start = clock.now
+    start = clock.monotonic()
     feed.run(6, threading.Event())
-    assert feed.rows == pytest.approx(1000 * (clock.now - start), rel=0.03)
+    assert feed.rows == pytest.approx(1000 * (clock.monotonic() - start), rel=0.03)
     clock.delay = 30.0
     flooded = feed_into(tmp_path / "flooded", clock, bulk_every=0)
     (tmp_path / "flooded").mkdir()
@@ -74,7 +69,7 @@ def test_catches_up_but_never_floods(tmp_path: Path, clock: ManualClock) -> None
     assert flooded.rows < 2 * 1000 + 200
 
 
-def test_transactions_are_open_across_file_borders_and_every_one_ends(tmp_path: Path, clock: ManualClock) -> None:
+def test_transactions_are_open_across_file_borders_and_every_one_ends(tmp_path: Path, clock: BusyClock) -> None:
     feed_into(tmp_path, clock).run(5, threading.Event())
     files = lines_of(tmp_path)
     first_file = {event["txn_id"]: number for number, events in reversed(list(enumerate(files))) for event in events}
@@ -92,7 +87,7 @@ def test_transactions_are_open_across_file_borders_and_every_one_ends(tmp_path: 
     assert {name[:2] for name in never[-3:]} == {"p0", "p1", "p2"}
 
 
-def test_partition_order_is_the_file_order(tmp_path: Path, clock: ManualClock) -> None:
+def test_partition_order_is_the_file_order(tmp_path: Path, clock: BusyClock) -> None:
     feed_into(tmp_path, clock).run(3, threading.Event())
     positions: dict[str, list[int]] = {}
     for events in lines_of(tmp_path):
@@ -104,7 +99,7 @@ def test_partition_order_is_the_file_order(tmp_path: Path, clock: ManualClock) -
     assert max(counts) < 2 * min(counts)
 
 
-def test_tells_when_each_transaction_became_visible(tmp_path: Path, clock: ManualClock) -> None:
+def test_tells_when_each_transaction_became_visible(tmp_path: Path, clock: BusyClock) -> None:
     told: list[tuple[list[tuple[int, int]], float, bool]] = []
 
     def on_visible(piece: Piece, at: float) -> None:
@@ -122,14 +117,14 @@ def test_tells_when_each_transaction_became_visible(tmp_path: Path, clock: Manua
     assert [at for _, at, _ in told] == sorted(at for _, at, _ in told)
 
 
-def test_leaves_no_half_written_file(tmp_path: Path, clock: ManualClock) -> None:
+def test_leaves_no_half_written_file(tmp_path: Path, clock: BusyClock) -> None:
     feed = feed_into(tmp_path, clock)
     feed.write(10)
     feed.write(10)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000000.jsonl", "00000001.jsonl"]
 
 
-def test_stops_when_told(tmp_path: Path, clock: ManualClock) -> None:
+def test_stops_when_told(tmp_path: Path, clock: BusyClock) -> None:
     stop = threading.Event()
     stop.set()
     feed = feed_into(tmp_path, clock)
@@ -138,12 +133,12 @@ def test_stops_when_told(tmp_path: Path, clock: ManualClock) -> None:
     assert feed.files == 1
 
 
-def test_a_slow_feed_writes_whole_rows_only(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_slow_feed_writes_whole_rows_only(tmp_path: Path, clock: BusyClock) -> None:
     feed = feed_into(tmp_path, clock, rate=2)
     feed.run(10, threading.Event())
     assert feed.rows >= 19
 
 
-def test_refuses_a_rate_of_zero(tmp_path: Path, clock: ManualClock) -> None:
+def test_refuses_a_rate_of_zero(tmp_path: Path, clock: BusyClock) -> None:
     with pytest.raises(ValueError, match="rate"):
         feed_into(tmp_path, clock, rate=0)

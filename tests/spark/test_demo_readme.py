@@ -1,0 +1,58 @@
+"""The README's pipeline runs as printed, with only its addresses and folders replaced."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from starrocks_txn_sink.demo import tables
+from starrocks_txn_sink.demo.client import SqlClient
+from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+from starrocks_txn_sink.testing.feed import Feed
+from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
+from starrocks_txn_sink.testing.manual_clock import ManualClock
+
+pytestmark = pytest.mark.spark
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_the_pipeline_of_the_readme_delivers(tmp_path: Path) -> None:
+    (snippet,) = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    workload = Workload(WorkloadOptions(partitions=2, bulk_every=0))
+    events = tmp_path / "events"
+    events.mkdir()
+    feed = Feed(workload, events, rate=1, clock=ManualClock())
+    feed.write(300)
+    feed.finish()
+    with EmulatorProcess(tmp_path / "starrocks") as server:
+        client = SqlClient(server.query_url)
+        tables.create(client)
+        here = {
+            "http://fe:8030": server.load_url,
+            "mysql://fe:9030": server.query_url,
+            "/data/": f"{tmp_path}/",
+            "query.awaitTermination()": "query.processAllAvailable(); query.stop(); spark.stop()",
+            "SparkSession.builder": "SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false')"
+            f".config('spark.sql.warehouse.dir', {str(tmp_path / 'warehouse')!r})",
+        }
+        for printed, replacement in here.items():
+            assert printed in snippet
+            snippet = snippet.replace(printed, replacement)
+        done = subprocess.run(
+            [sys.executable, "-c", f"import os, sys; os.environ['PYSPARK_PYTHON'] = sys.executable\n{snippet}"],
+            capture_output=True,
+            text=True,
+            timeout=200,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        truth = workload.truth()
+        found = {row[0]: row for row in tables.read_all(tables.TABLES["orders"], client)}
+        client.close()
+    assert found == {key: tuple(row) for key, row in truth.orders.items()}
