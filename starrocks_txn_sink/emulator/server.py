@@ -167,8 +167,9 @@ class Emulator:
 
     def restart_frontend(self) -> None:
         """As if the frontend process had died and come back: live transactions and connections are gone."""
-        _started(self._leader).end_connections()
+        # Memory first: who sees the connection end must find the tasks gone.
         self._memory.restart()
+        _started(self._leader).end_connections()
 
     def forget_labels(self, pattern: str = "") -> None:
         """Forget finished labels that match the regular expression, as retention would."""
