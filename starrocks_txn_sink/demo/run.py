@@ -32,7 +32,7 @@ from starrocks_txn_sink.testing.feed import Feed
 from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
 
 _LOOK_EVERY = 0.2  # seconds between two statuses
-_WARM_UP_ROWS = 200  # written and awaited before the clock starts: Spark's first micro-batch takes seconds
+_WARM_UP_ROWS = (200, 1000)  # written and awaited before freshness is measured: Spark's first micro-batches take long
 
 
 class DemoFailed(StarRocksSinkError):
@@ -125,8 +125,9 @@ class DemoRun:
 
     def _watch(self, watched: _Watched) -> None:
         """Warm up, let the source write, then wait until everything is visible or nothing more can be expected."""
-        self._feed.write(_WARM_UP_ROWS)
-        self._wait_for_visible("warming up", watched)
+        for rows in _WARM_UP_ROWS:
+            self._feed.write(rows)
+            self._wait_for_visible("warming up", watched)
         self._warm = True
         with Background("demo-source", lambda stop: self._feed.run(self._options.seconds, stop)) as writing:
             self._until(lambda: not writing.running, "writing", watched)

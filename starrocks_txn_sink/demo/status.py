@@ -76,9 +76,9 @@ def line(status: Status) -> str:
     """The status in one line, for logs and pipes."""
     p50, p99 = (_seconds(value) for value in status.freshness)
     return (
-        f"{status.elapsed:5.1f} s  {status.phase}: {status.written:,} source transactions written, "
-        f"{status.visible:,} visible; {status.samples:,} samples, {status.torn} torn; "
-        f"{status.committed} StarRocks transactions, {status.loads} loads; fresh in {p50} (p99 {p99})"
+        f"{status.elapsed:5.1f} s  {status.phase:<10}  source transactions {status.written:,}, visible "
+        f"{status.visible:,}; reader samples {status.samples:,}, torn {status.torn:,}; commits {status.committed:,}, "
+        f"loads {status.loads:,}; fresh in {p50}, p99 {p99}"
     )
 
 
