@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
             demo = DemoRun(options, space, shown, SystemClock())
             summary = demo.play(signals)
             if options.picture is not None:
-                save_picture(demo.status, options.picture)
+                save_picture(demo.last_writing, options.picture)
     except Interrupted as interrupted:
         sys.stderr.write(f"Ended by {interrupted}.\n")
         return interrupted.exit_code

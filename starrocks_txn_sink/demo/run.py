@@ -81,7 +81,7 @@ class DemoRun:
             clock=clock,
             on_visible=lambda piece, at: self._freshness.written(piece.ended, at if self._warm else None),
         )
-        self.status = Status(self._phase, 0.0, 0.0)
+        self.status = self.last_writing = Status(self._phase, 0.0, 0.0)
 
     def play(self, interruption: Interruption) -> Summary:
         """Run from start to end. Whatever was started is gone when this returns or raises."""
@@ -203,4 +203,6 @@ class DemoRun:
             megabytes=sink.bytes / 1e6,
             freshness=(p50, p99),
         )
+        if phase == "writing":
+            self.last_writing = self.status
         self._display.show(self.status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import StringIO
@@ -17,30 +18,7 @@ from rich.text import Text
 
 _WIDTH = 88
 
-# Rich's own frame, without the fonts that it would fetch from elsewhere.
-_SVG = """\
-<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
-<style>
-.{unique_id}-matrix {{ font-family: Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: {char_height}px;
-line-height: {line_height}px; font-variant-east-asian: full-width; }}
-.{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: arial, sans-serif; }}
-{styles}
-</style>
-<defs>
-<clipPath id="{unique_id}-clip-terminal">
-<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
-</clipPath>
-{lines}
-</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
+_FONTS = "Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +98,9 @@ def save_picture(status: Status, path: Path) -> None:
     console = Console(record=True, width=_WIDTH, file=StringIO(), force_terminal=True, color_system="truecolor")
     console.print(picture(status))
     path.parent.mkdir(parents=True, exist_ok=True)
-    svg = console.export_svg(title="make demo", theme=MONOKAI, code_format=_SVG, unique_id="demo")
-    path.write_text("\n".join(text.rstrip() for text in svg.splitlines()) + "\n")
+    svg = console.export_svg(title="make demo", theme=MONOKAI, unique_id="demo")
+    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code, monospace", _FONTS)
+    path.write_text("\n".join(text.rstrip() for text in svg.splitlines() if text.strip()) + "\n")
 
 
 def _seconds(seconds: float | None) -> str:

@@ -278,7 +278,7 @@ class Played:
     outcome: Summary | BaseException
 
     def __init__(self, _options: DemoOptions, space: Workspace, _display: Any, _clock: Any) -> None:
-        self.space, self.status = space, STATUS
+        self.space, self.last_writing = space, STATUS
 
     def play(self, _: Interruption) -> Summary:
         Path(os.environ["TOLD"]).write_text(str(self.space.root))
