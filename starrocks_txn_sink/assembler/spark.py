@@ -65,7 +65,12 @@ def assemble_transactions(
 
     Counts of all this (assembler.counters.Counters) are in each progress of the query, under `observedMetrics[name]`:
     flows of the micro-batch, and the levels open, open_rows, state_bytes of the source partitions that had events in
-    it. Two stages in one query need two names.
+    it. Two stages in one query need two names. Under foreachBatch they are there as soon as an action has read the rows;
+    reading a micro-batch twice, or a task that is retried, counts once.
+
+    With `open_timeout` Spark runs a micro-batch at every trigger, events or not: set a trigger interval.
+    transformWithState is used where the session's state store provider is RocksDB, applyInPandasWithState elsewhere:
+    a checkpoint belongs to one of them. A NULL `row` is passed on as it is.
 
     Raises InputError at once for missing columns or wrong types, OptionError for options. In the running query,
     InputError and SourceTransactionError name partition and position.

@@ -45,9 +45,9 @@ def test_a_timeout_must_be_positive(timeout: float) -> None:
 
 
 def test_policies_are_named_when_refused() -> None:
-    with pytest.raises(OptionError, match="on_open_timeout is 'keep'.*fail, drop"):
+    with pytest.raises(OptionError, match=r"on_open_timeout is 'keep'.*fail, drop"):
         Policy(on_open_timeout="keep")  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="missing_begin is 'keep'.*fail, drop, accept"):
+    with pytest.raises(OptionError, match=r"missing_begin is 'keep'.*fail, drop, accept"):
         Policy(missing_begin="keep")  # type: ignore[arg-type]
 
 
