@@ -65,7 +65,7 @@ def assemble_transactions(
 
     Counts of all this (assembler.counters.Counters) are in each progress of the query, under `observedMetrics[name]`:
     flows of the micro-batch, and the levels open, open_rows, state_bytes of the source partitions that had events in
-    it. Two stages in one query need two names. Under foreachBatch they are there as soon as an action has read the rows;
+    it. Two stages in one query need two names. Under foreachBatch they are there once an action has read the rows;
     reading a micro-batch twice, or a task that is retried, counts once.
 
     With `open_timeout` Spark runs a micro-batch at every trigger, events or not: set a trigger interval.
