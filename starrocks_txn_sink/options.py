@@ -74,17 +74,6 @@ def _check_addresses(read: Any) -> Any:
     return check
 
 
-def _check_delivery(name: str, value: Any) -> Delivery:
-    delivery: Delivery = choice(Delivery).check(name, value)
-    if delivery is Delivery.EXACTLY_ONCE:
-        raise OptionError(
-            "delivery is exactly-once, which needs the ledger of written positions; this version keeps none.",
-            hint="Use at-least-once and PRIMARY KEY tables, on which a replay writes the same rows again.",
-            option=name,
-        )
-    return delivery
-
-
 def _check_redirect_map(name: str, value: Mapping[Any, Any]) -> dict[str, str]:
     for source, target in value.items():
         parse_authority(str(source), name)
@@ -207,10 +196,24 @@ class SinkOptions:
         default=60.0,
         unit="seconds",
     )
-    delivery: Delivery | str = option(  # noqa: RUF009 - makes a field
-        custom("choice", _check_delivery),
-        "The guarantee over replays; `at-least-once` is the one of this version.",
-        default=Delivery.AT_LEAST_ONCE,
+    delivery: Delivery | str | None = option(  # noqa: RUF009 - makes a field
+        choice(Delivery),
+        "The guarantee over replays. `exactly-once` keeps a ledger of positions in the database and needs `query_url`; "
+        "without it `at-least-once` must be chosen.",
+        default=None,
+        default_text="exactly-once with `query_url`, else none",
+    )
+    ledger_create: bool = option(
+        switch(), "Whether the ledger's table is created when it is not there (exactly-once only).", default=True
+    )
+    ledger_replication: int | None = option(
+        count(), "Replicas of the ledger's table when it is created.", default=None, default_text="the server's"
+    )
+    check_replays: bool = option(
+        switch(),
+        "Whether a source transaction that comes again must have the content it had; off for queries that compute "
+        "values that differ from run to run (exactly-once only).",
+        default=True,
     )
     compression: Compression | str = option(  # noqa: RUF009 - makes a field
         choice(Compression), "Compression of load bodies: none, gzip, lz4_frame or zstd.", default=Compression.NONE
@@ -238,6 +241,7 @@ class SinkOptions:
 
     def __post_init__(self) -> None:
         settle(self)
+        self._check_delivery()
         self._check_times()
         self._check_sizes()
         self._check_password()
@@ -317,6 +321,22 @@ class SinkOptions:
         if compression is not None:
             headers["compression"] = compression
         return {**headers, **self.properties, **own}
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether a ledger is kept."""
+        return self.query_url is not None and self.delivery is not Delivery.AT_LEAST_ONCE
+
+    def _check_delivery(self) -> None:
+        if self.query_url is not None or self.delivery is Delivery.AT_LEAST_ONCE:
+            return
+        what = "delivery is exactly-once" if self.delivery else "delivery is not set"
+        raise OptionError(
+            f"{what} and there is no query_url: exactly-once keeps a ledger of positions, which is read over SQL.",
+            hint="Set query_url='mysql://<frontend>:9030', or choose delivery='at-least-once', with which a replay "
+            "after a failure may write rows a second time.",
+            option="delivery",
+        )
 
     def _check_times(self) -> None:
         if self.commit_interval > self.timeout / 2:

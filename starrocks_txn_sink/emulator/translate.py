@@ -46,7 +46,7 @@ def duckdb_sql(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConne
         if isinstance(node, exp.SessionParameter):
             return exp.Literal.string(session.variables.get(node.name.lower(), ""))
         if isinstance(node, exp.CurrentTimestamp):
-            return exp.cast(exp.CurrentTimestamp(), "timestamp")
+            return _now()
         function = functions.get(node.sql_name() if isinstance(node, exp.Func) else "")
         if isinstance(node, exp.Anonymous):
             function = functions.get(node.name.upper())
@@ -94,6 +94,11 @@ def _located(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnect
     return located
 
 
+def _now() -> exp.Expr:
+    """A DATETIME, which has no zone."""
+    return exp.cast(exp.CurrentTimestamp(), "timestamp")
+
+
 def _functions(session: QuerySession) -> dict[str, Callable[[], exp.Expr]]:
     def text(value: str) -> Callable[[], exp.Expr]:
         return lambda: exp.Literal.string(value)
@@ -109,5 +114,7 @@ def _functions(session: QuerySession) -> dict[str, Callable[[], exp.Expr]]:
         "USER": text(user),
         "CURRENT_USER": text(user),
         "SESSION_USER": text(user),
+        "NOW": _now,
+        "LOCALTIMESTAMP": _now,
         "CONNECTION_ID": lambda: exp.Literal.number(session.connection_id),
     }

@@ -32,6 +32,24 @@ class LoadAction:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckAction:
+    """Read the ledger's owner rows: are we still the ones who may commit?"""
+
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverAction:
+    """A commit whose outcome is unknown: take the lane over from ourselves and let the ledger tell.
+
+    The rows are visible if the ledger has `label` at the positions in `last` (source partition -> position).
+    """
+
+    label: str
+    last: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CommitAction:
     label: str
 
@@ -41,7 +59,7 @@ class RollbackAction:
     label: str
 
 
-Action = BeginAction | LoadAction | CommitAction | RollbackAction
+Action = BeginAction | LoadAction | CheckAction | CommitAction | RecoverAction | RollbackAction
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,11 @@ test, the simulator) calls `tick` after everything that happened, runs the actio
 
 One StarRocks transaction at a time. While it commits, rows of the next one gather already. The phases and their moves:
 
-    IDLE ─begin→ BEGINNING ─ok→ OPEN ─all loaded→ COMMITTING ─visible→ IDLE
-                     └─failed──────┴──failed───────┴─aborted→ ABORTING ─rolled back→ IDLE (new label) | FAILED
+    IDLE ─begin→ BEGINNING ─ok→ OPEN ─all loaded→ CHECKING ─still ours→ COMMITTING ─visible→ IDLE
+                     └──────failed──┴──────────────┴──────────────────────┴→ ABORTING ─rolled back→ IDLE | FAILED
+    COMMITTING ─unknown→ RECOVERING ─visible→ IDLE,  ─not→ ABORTING
+
+Without a ledger CHECKING and RECOVERING are left out: an unknown outcome then ends the lane.
 """
 
 from __future__ import annotations
@@ -26,16 +29,22 @@ from starrocks_txn_sink.errors import (
 from starrocks_txn_sink.lane.actions import (
     Action,
     BeginAction,
+    CheckAction,
     CommitAction,
     Identity,
     Limits,
     LoadAction,
+    RecoverAction,
     RollbackAction,
 )
 from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.region import Region
+from starrocks_txn_sink.lane.region import Chunk, Region
+from starrocks_txn_sink.lane.segments import Ended
 from starrocks_txn_sink.lane.work import Work
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
+
+LedgerEntries = Callable[[str, Work], Chunk]
+"""Makes the ledger's rows for a work under a label, as a chunk of the ledger's table."""
 
 
 class Phase(Enum):
@@ -44,7 +53,9 @@ class Phase(Enum):
     IDLE = "idle"
     BEGINNING = "beginning"
     OPEN = "open"
+    CHECKING = "checking"
     COMMITTING = "committing"
+    RECOVERING = "recovering"
     ABORTING = "aborting"
     FAILED = "failed"
 
@@ -52,8 +63,10 @@ class Phase(Enum):
 MOVES: dict[Phase, frozenset[Phase]] = {
     Phase.IDLE: frozenset({Phase.BEGINNING, Phase.FAILED}),
     Phase.BEGINNING: frozenset({Phase.OPEN, Phase.ABORTING}),
-    Phase.OPEN: frozenset({Phase.COMMITTING, Phase.ABORTING}),
-    Phase.COMMITTING: frozenset({Phase.IDLE, Phase.ABORTING, Phase.FAILED}),
+    Phase.OPEN: frozenset({Phase.CHECKING, Phase.COMMITTING, Phase.ABORTING}),
+    Phase.CHECKING: frozenset({Phase.COMMITTING, Phase.ABORTING}),
+    Phase.COMMITTING: frozenset({Phase.IDLE, Phase.RECOVERING, Phase.ABORTING, Phase.FAILED}),
+    Phase.RECOVERING: frozenset({Phase.IDLE, Phase.ABORTING, Phase.FAILED}),
     Phase.ABORTING: frozenset({Phase.IDLE, Phase.FAILED}),
     Phase.FAILED: frozenset(),
 }
@@ -69,12 +82,16 @@ class SharedTransactionCoordinator:
         labels: Iterator[str],
         rng: random.Random,
         wall: Callable[[], float],
+        entries: LedgerEntries | None = None,
     ) -> None:
         self._identity = identity
         self._limits = limits
         self._labels = labels
         self._rng = rng
         self._wall = wall
+        self._entries = entries
+        self._entered = False
+        self._sent_for = Phase.IDLE
         self._regions: dict[tuple[str, str], Region] = {}
         self._unfrozen: dict[tuple[str, str], Region] = {}  # those whose active chunk has rows
         self._works: deque[Work] = deque([Work(limits.retry_buffer_bytes)])
@@ -138,14 +155,14 @@ class SharedTransactionCoordinator:
         if self.saturated:
             self._relieve(now)
 
-    def end_transactions(self, partition: str, first: int, last: int, count: int, now: float) -> None:
-        """The rows written so far for `partition` end `count` source transactions, at positions `first` to `last`."""
+    def end_transactions(self, ended: Ended, now: float) -> None:
+        """The rows written last for the partition of `ended` end its source transactions."""
         self._open_partition = None
-        for region in self._unfrozen_of(partition):
+        for region in self._unfrozen_of(ended.partition):
             region.end_transaction()
             if region.switch_due(now, self._limits.mini_interval):
                 self._freeze(region, now)
-        self._filling.end_transactions(partition, first, last, count)
+        self._filling.end_transactions(ended)
         self._seal_if_due(now)
 
     def finish(self, now: float) -> None:
@@ -163,7 +180,7 @@ class SharedTransactionCoordinator:
         """Give up for a reason outside (bad input, deadline, a stop); the open label is rolled back, then FAILED."""
         if self._stop is None and self._phase is not Phase.FAILED:
             self._stop = error
-            if self._phase is not Phase.COMMITTING:  # a commit under way is always waited for
+            if self._phase not in (Phase.COMMITTING, Phase.RECOVERING):  # a commit under way is always waited for
                 self._abort(error)
 
     # --- actions out ---
@@ -183,6 +200,12 @@ class SharedTransactionCoordinator:
                 return self._begin(now)
             case Phase.OPEN:
                 return self._load_or_commit(now)
+            case Phase.CHECKING:
+                return self._once(CheckAction(self._label))
+            case Phase.COMMITTING:
+                return self._once(CommitAction(self._label))
+            case Phase.RECOVERING:
+                return self._once(RecoverAction(self._label, self._works[0].last_positions()))
             case Phase.ABORTING:
                 return self._roll_back()
             case _:
@@ -193,6 +216,7 @@ class SharedTransactionCoordinator:
         if now < self._not_before or not self._has_rows():
             return []
         self._label = next(self._labels)
+        self._entered = False
         self._move(Phase.BEGINNING)
         self._began_at = now
         self._mark("begin", now)
@@ -206,13 +230,29 @@ class SharedTransactionCoordinator:
         loads = list(self._loads(work, now))
         if loads or self._loading or not work.sealed or any(work.pending.values()):
             return [*loads]
-        self._move(Phase.COMMITTING)
+        if self._entries is not None:
+            self._mark("check", now)
+            self._move(Phase.CHECKING)
+        else:
+            self._start_commit(now)
+        return self._next_actions(now)
+
+    def _start_commit(self, now: float) -> None:
         self._mark("commit", now)
-        return [CommitAction(self._label)]
+        self._move(Phase.COMMITTING)
+
+    def _once(self, action: Action) -> list[Action]:
+        """The action of a phase that has only one; nothing when it is under way."""
+        if self._sent_for is self._phase:
+            return []
+        self._sent_for = self._phase
+        return [action]
 
     def _loads(self, work: Work, now: float) -> Iterator[LoadAction]:
         """Step 2: frozen chunks, tables in parallel, one load per table at a time."""
         pressed = self.saturated
+        if work.sealed and self._entries is not None and not self._entered:
+            yield self._ledger_load(work, self._entries, now)
         for table in work.tables():
             if len(self._loading) >= self._limits.load_parallelism:
                 return
@@ -222,6 +262,16 @@ class SharedTransactionCoordinator:
                 self._loading[table] = action
                 self._marks.setdefault("load", now)
                 yield action
+
+    def _ledger_load(self, work: Work, entries: LedgerEntries, now: float) -> LoadAction:
+        """The positions that this work reaches, under its label: data and progress become visible together."""
+        self._entered = True
+        chunk = entries(self._label, work)
+        action = LoadAction(self._label, chunk.table, (chunk,))
+        self._loading[chunk.table] = action
+        self.buffered_bytes += chunk.bytes
+        self._marks.setdefault("load", now)
+        return action
 
     def _roll_back(self) -> list[Action]:
         return [] if self._under_way else [RollbackAction(self._label)]
@@ -236,7 +286,13 @@ class SharedTransactionCoordinator:
                 self._begun(result, now)
             case LoadAction():
                 self._load_ended(action, result, now)
+            case CheckAction():
+                self._checked(result, now)
             case CommitAction():
+                self._lap("commit", now)
+                self._commit_ended(result, now)
+            case RecoverAction():
+                self._lap("recover", now)
                 self._commit_ended(result, now)
             case RollbackAction():
                 self._rolled_back(now)
@@ -259,8 +315,14 @@ class SharedTransactionCoordinator:
         if not self._loading:
             self._lap("load", now)
 
+    def _checked(self, result: object, now: float) -> None:
+        self._lap("check", now)
+        if isinstance(result, StarRocksSinkError):
+            self._abort(result)
+        elif self._phase is Phase.CHECKING:
+            self._start_commit(now)
+
     def _commit_ended(self, result: object, now: float) -> None:
-        self._lap("commit", now)
         match result:
             case Committed():
                 self._committed(result, now)
@@ -268,6 +330,10 @@ class SharedTransactionCoordinator:
                     self._abort(self._stop)
             case Aborted():
                 self._abort(result.error)
+            case Unknown() if self._entries is not None and self._phase is Phase.COMMITTING:
+                self._retries += 1
+                self._mark("recover", now)
+                self._move(Phase.RECOVERING)
             case Unknown():
                 self._fail_for_good(result.error)
             case StarRocksSinkError():
@@ -384,7 +450,7 @@ class SharedTransactionCoordinator:
             self._stop = self._stop or error
         if self._phase is Phase.IDLE:
             self._move(Phase.FAILED)
-        elif self._phase in (Phase.BEGINNING, Phase.OPEN, Phase.COMMITTING):
+        elif self._phase not in (Phase.ABORTING, Phase.FAILED):
             self._move(Phase.ABORTING)
 
     def _fail_for_good(self, error: StarRocksSinkError) -> None:
@@ -394,6 +460,7 @@ class SharedTransactionCoordinator:
     def _move(self, target: Phase) -> None:
         if target not in MOVES[self._phase]:
             raise RuntimeError(f"A StarRocks transaction cannot go from {self._phase.value} to {target.value}.")
+        self._sent_for = Phase.IDLE
         self._phase = target
 
     def _mark(self, phase: str, now: float) -> None:

@@ -11,12 +11,21 @@ from dataclasses import dataclass, field
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import DeadlineExceeded, OutcomeUnknown
 from starrocks_txn_sink.events import Event, Listener, nobody
-from starrocks_txn_sink.lane.actions import Action, BeginAction, CommitAction, LoadAction, RollbackAction
+from starrocks_txn_sink.lane.actions import (
+    Action,
+    BeginAction,
+    CheckAction,
+    CommitAction,
+    LoadAction,
+    RecoverAction,
+    RollbackAction,
+)
+from starrocks_txn_sink.lane.authority import Authority
 from starrocks_txn_sink.lane.body import load_body
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.transaction import label as protocol
 from starrocks_txn_sink.transaction.label import Label, Outcome, Patience, Unknown
-from starrocks_txn_sink.transaction.steps import Result, Steps, run
+from starrocks_txn_sink.transaction.steps import Ledger, Result, Steps, run
 from starrocks_txn_sink.wire import Transport
 
 _ROLLBACK_SECONDS = 10.0  # a rollback may go on after the batch's deadline, but not for long
@@ -33,6 +42,8 @@ class Performer:
     rng: random.Random
     patience: Patience = field(default_factory=Patience)
     listener: Listener = nobody
+    authority: Authority | None = None
+    ledger: Ledger | None = None
 
     def __call__(self, action: Action) -> object:
         """Do `action` and return what its steps returned; raises StarRocksSinkError as they do."""
@@ -50,8 +61,12 @@ class Performer:
                 return self._run(protocol.begin(label, self.options.begin_headers()))
             case LoadAction():
                 return self._load(label, action)
+            case CheckAction():
+                return self._run(self._authority().check(self.rng))
             case CommitAction():
-                return self._commit(label)
+                return self._settle(label, protocol.commit(label, self.patience, self.rng))
+            case RecoverAction(_, last):
+                return self._settle(label, self._authority().recover(label.name, last, self.rng))
             case RollbackAction():
                 return self._roll_back(label)
 
@@ -60,9 +75,15 @@ class Performer:
         headers = self.options.load_headers(action.table)
         return self._run(protocol.load(label, action.table, body, headers, self.patience, self.rng))
 
-    def _commit(self, label: Label) -> Outcome:
+    def _authority(self) -> Authority:
+        if self.authority is None:
+            raise TypeError("A lane without a ledger has no owner to check.")
+        return self.authority
+
+    def _settle(self, label: Label, steps: Steps[Outcome]) -> Outcome:
+        """Whatever happens, a commit that was sent ends in an outcome or in an error about its owner."""
         try:
-            return self._run(protocol.commit(label, self.patience, self.rng))
+            return self._run(steps)
         except DeadlineExceeded as late:
             error = OutcomeUnknown(
                 "The batch's deadline passed before the server said whether the transaction was committed.",
@@ -79,4 +100,4 @@ class Performer:
             return late
 
     def _run(self, steps: Steps[Result]) -> Result:
-        return run(steps, self.transport, self.clock, self.deadline)
+        return run(steps, self.transport, self.clock, self.deadline, self.ledger)

@@ -24,12 +24,16 @@ class RegionCount:
 
 @dataclass(frozen=True, slots=True)
 class PositionSpan:
-    """First and last position of a source partition in the transaction, and how many source transactions it ended."""
+    """First and last position of a source partition in the transaction, and how many source transactions it ended.
+
+    `digest` fingerprints the content of the last one.
+    """
 
     partition: str
     first: int
     last: int
     source_transactions: int
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,8 +102,8 @@ class LaneRunner:
             match segment:
                 case Written(partition, table, piece, rows):
                     self._core.write(partition, table, piece, rows, now)
-                case Ended(partition, first, last, count):
-                    self._core.end_transactions(partition, first, last, count, now)
+                case Ended():
+                    self._core.end_transactions(segment, now)
             self._changed.notify_all()
 
     def _give_up(self, error: BaseException) -> None:

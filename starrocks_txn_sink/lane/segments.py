@@ -8,15 +8,15 @@ buffer. No Python per row (design section 6).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.lane.replay import Bools, Ints, Replay, Rows, Run
 
 # Columns of the batches, in this order (made by the sink's projection in the JVM).
 PARTITION, POSITION, TABLE, TRANSACTION_END, PAYLOAD = (
@@ -41,22 +41,29 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """`count` source transactions of `partition` ended, the first at position `first`, the last at `last`."""
+    """`count` source transactions of `partition` ended, the first at position `first`, the last at `last`.
+
+    `digest` fingerprints the last one. A count of 0 marks the end of a unit of plain rows.
+    """
 
     partition: str
     first: int
     last: int
     count: int
+    digest: str = ""
 
 
 Segment = Written | Ended
-_Ints = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class Segmenter:
-    """Splits the batches of one lane; remembers the place it stopped at, so that torn or unordered input is noticed."""
+    """Splits the batches of one lane; remembers the place it stopped at, so that torn or unordered input is noticed.
 
+    Rows that `replay` knows to be in StarRocks already are left out.
+    """
+
+    replay: Replay = field(default_factory=Replay)
     _partition: str | None = None
     _position: int = -1
     _inside: bool = False
@@ -69,20 +76,19 @@ class Segmenter:
         """
         if not batch.num_rows:
             return
-        _refuse_nulls(batch)
-        partitions = pc.dictionary_encode(batch.column(PARTITION))
-        codes = partitions.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        names = partitions.dictionary.to_pylist()
-        positions: _Ints = batch.column(POSITION).to_numpy(zero_copy_only=False)
-        ends = batch.column(TRANSACTION_END).to_numpy(zero_copy_only=False)
-        starts = np.flatnonzero(np.diff(codes, prepend=-1))
-        bounds = [*starts.tolist(), batch.num_rows]
-        runs = [(names[codes[low]], low, high) for low, high in itertools.pairwise(bounds)]
+        refuse_nulls(batch)
+        runs, rows = _runs(batch), _rows(batch)
         for name, low, high in runs:
-            self._check_run(name, positions[low:high], ends[low:high])
-        yield from _segments(batch, runs, positions, ends)
+            self._check_run(name, rows.positions[low:high], rows.ends[low:high])
+        digests = self.replay.fingerprints(runs, rows)
+        new = self.replay.new_rows(runs, rows)
+        if new is not None:
+            batch = batch.filter(pa.array(new))
+            runs, rows = _runs(batch), _rows(batch)
+        if batch.num_rows:
+            yield from segments_of(batch, runs, rows, digests)
 
-    def _check_run(self, partition: str, positions: _Ints, ends: npt.NDArray[np.bool_]) -> None:
+    def _check_run(self, partition: str, positions: Ints, ends: Bools) -> None:
         if partition != self._partition and self._inside:
             raise _torn(self._partition, self._position)
         same = partition == self._partition
@@ -106,35 +112,28 @@ class Segmenter:
         self._partition, self._position, self._inside = partition, int(positions[-1]), not bool(ends[-1])
 
 
-@dataclass(slots=True)
-class UnitSegmenter:
-    """Splits batches without transaction columns: the rows of a lane are one unit, or each batch is one.
-
-    For plain batch frames (`StarRocksSink.write`), which have neither positions nor marked ends.
-    """
-
-    whole_lane: bool
-    partition: str = ""
-
-    def split(self, batch: pa.RecordBatch) -> Iterator[Segment]:
-        """Yield the batch's segments, one a table; raises InputError for a NULL table or content."""
-        if not batch.num_rows:
-            return
-        _refuse_nulls(batch, (TABLE, PAYLOAD))
-        rows = batch.num_rows
-        yield from _segments(batch, [(self.partition, 0, rows)], np.zeros(rows, np.int64), np.zeros(rows, np.bool_))
-        if not self.whole_lane:
-            yield self.end()
-
-    def end(self) -> Ended:
-        """The boundary of a unit; it ends no source transaction."""
-        return Ended(self.partition, 0, 0, 0)
+def _runs(batch: pa.RecordBatch) -> list[Run]:
+    """Runs of equal source partitions."""
+    partitions = pc.dictionary_encode(batch.column(PARTITION))
+    codes = partitions.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    names = partitions.dictionary.to_pylist()
+    bounds = [*np.flatnonzero(np.diff(codes, prepend=-1)).tolist(), batch.num_rows]
+    return [(names[codes[low]], low, high) for low, high in itertools.pairwise(bounds) if high > low]
 
 
-def _segments(
-    batch: pa.RecordBatch, runs: list[tuple[str, int, int]], positions: _Ints, ends: npt.NDArray[np.bool_]
-) -> Iterator[Segment]:
-    parts = [part for run in runs for part in _parts(*run, ends)]
+def _rows(batch: pa.RecordBatch) -> Rows:
+    payload = batch.column(PAYLOAD)
+    return Rows(
+        batch.column(POSITION).to_numpy(zero_copy_only=False),
+        batch.column(TRANSACTION_END).to_numpy(zero_copy_only=False),
+        _offsets(payload),
+        memoryview(payload.buffers()[2] or b""),
+    )
+
+
+def segments_of(batch: pa.RecordBatch, runs: list[Run], rows: Rows, digests: Mapping[str, str]) -> Iterator[Segment]:
+    """The segments of checked rows: whole source transactions of a run first, its open rest after their end."""
+    parts = [part for run in runs for part in _parts(*run, rows.ends)]
     tables = pc.dictionary_encode(batch.column(TABLE))
     names = tables.dictionary.to_pylist()
     part_of_row = np.repeat(np.arange(len(parts)), [high - low for _, low, high, _ in parts])
@@ -152,11 +151,11 @@ def _segments(
             )
             row += 1
         if complete:
-            at = positions[low:high][ends[low:high]]
-            yield Ended(partition, int(at[0]), int(at[-1]), len(at))
+            at = rows.positions[low:high][rows.ends[low:high]]
+            yield Ended(partition, int(at[0]), int(at[-1]), len(at), digests.get(partition, ""))
 
 
-def _parts(partition: str, low: int, high: int, ends: npt.NDArray[np.bool_]) -> Iterator[tuple[str, int, int, bool]]:
+def _parts(partition: str, low: int, high: int, ends: Bools) -> Iterator[tuple[str, int, int, bool]]:
     """A run's whole source transactions, then the open rest: (partition, first row, row after the last, complete)."""
     ended = np.flatnonzero(ends[low:high])
     cut = low + int(ended[-1]) + 1 if ended.size else low
@@ -166,7 +165,7 @@ def _parts(partition: str, low: int, high: int, ends: npt.NDArray[np.bool_]) -> 
         yield partition, cut, high, False
 
 
-def _gathered(payload: pa.Array, keys: _Ints) -> tuple[pa.Array, _Ints]:
+def _gathered(payload: pa.Array, keys: Ints) -> tuple[pa.Array, Ints]:
     """Bring rows with equal keys together, keeping their order; nothing is copied when they are together already."""
     if np.all(keys[1:] >= keys[:-1]):
         return payload, keys
@@ -174,13 +173,19 @@ def _gathered(payload: pa.Array, keys: _Ints) -> tuple[pa.Array, _Ints]:
     return payload.take(pa.array(order)), keys[order]
 
 
-def _offsets(payload: pa.Array) -> _Ints:
+def offsets_of(batch: pa.RecordBatch) -> Ints:
+    """The byte offsets of each row's content, and of the end of the last."""
+    return _offsets(batch.column(PAYLOAD))
+
+
+def _offsets(payload: pa.Array) -> Ints:
     wide = pa.types.is_large_string(payload.type) or pa.types.is_large_binary(payload.type)
     offsets = np.frombuffer(payload.buffers()[1], dtype=np.int64 if wide else np.int32)
     return offsets[payload.offset : payload.offset + len(payload) + 1].astype(np.int64)
 
 
-def _refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = COLUMNS) -> None:
+def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = COLUMNS) -> None:
+    """Raise InputError with the first place where a column of `names` is NULL."""
     for name in names:
         column = batch.column(name)
         if column.null_count:

@@ -4,78 +4,136 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.actions import Identity, Limits
+from starrocks_txn_sink.lane.attempt import Attempt, with_stage
+from starrocks_txn_sink.lane.authority import Authority, first_owner
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.runner import Crew, LaneRunner
-from starrocks_txn_sink.lane.segments import Segment, Segmenter, UnitSegmenter
+from starrocks_txn_sink.lane.segments import Segment, Segmenter
+from starrocks_txn_sink.lane.unit import UnitSegmenter
+from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
+from starrocks_txn_sink.ledger.take_over import fresh_tokens
+from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.transaction.label import Patience
 from starrocks_txn_sink.transaction.names import labels
+from starrocks_txn_sink.transaction.steps import run
 
 RECEIPT_SCHEMA = "receipt string"
 _RECEIPTS = pa.schema([pa.field("receipt", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
+class Mandate:
+    """What the driver gives its lanes after it took the job over: its token, and the positions it knows."""
+
+    driver_token: str
+    positions: Mapping[str, Position] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class LaneTask:
     """What a lane needs to know of its micro-batch; ships to executors and runs there, once a Spark task.
 
-    `marked` tells whether rows carry positions and transaction ends; without them a lane's rows are one unit
-    (`lanes=1`), or each Arrow batch is one.
+    `marked` tells whether rows carry positions and transaction ends; without them a lane's rows are one unit. In a
+    `streaming` query positions may not go back from one micro-batch to the next. Without a `mandate` there is no
+    ledger: delivery is at-least-once.
     """
 
     options: SinkOptions
     job: str
     epoch: str
+    checkpoint: str
     batch_id: int
     marked: bool = True
+    streaming: bool = True
+    mandate: Mandate | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields one row of RECEIPT_SCHEMA for each StarRocks transaction."""
-        context = TaskContext.get()
-        lane, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
-        receipts = self.write(batches, lane, attempt, SystemClock())
+        receipts = self.write(batches, Attempt.current(), SystemClock())
         if receipts:
             yield pa.RecordBatch.from_arrays([pa.array([receipt.to_json() for receipt in receipts])], schema=_RECEIPTS)
 
-    def write(self, batches: Iterable[pa.RecordBatch], lane: int, attempt: int, clock: Clock) -> list[Receipt]:
+    def write(self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock) -> list[Receipt]:
         """Run the lane to its end; raises its first error, after its label was rolled back."""
-        deadline = Deadline.after(self.options.batch_deadline, clock)
-        rng = random.Random()
         equipment = _equip(self.options)
-        core = SharedTransactionCoordinator(
-            Identity(self.job, lane, self.batch_id),
-            limits(self.options),
-            labels(self.job, self.epoch, lane, self.batch_id, attempt),
-            rng,
-            clock.wall,
-        )
-        performer = Performer(self.options, equipment.transport, clock, deadline, rng)
         try:
-            return LaneRunner(core, performer, equipment.crew, clock, deadline).run(self._segments(batches))
+            return self._write(batches, attempt, clock, equipment)
         except BaseException:
             _discard(self.options)  # a connection or a thread may be stuck: start the next batch with new ones
             raise
 
-    def _segments(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Segment]:
+    def _write(
+        self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock, equipment: _Equipment
+    ) -> list[Receipt]:
+        deadline, rng = Deadline.after(self.options.batch_deadline, clock), random.Random()
+        if self.mandate is not None:
+            attempt, batches = with_stage(attempt, batches)
+        authority = self._authority(attempt, rng, clock)
+        positions: Mapping[str, Position] = self.mandate.positions if self.mandate else {}
+        if authority is not None and attempt.retry:
+            taken = run(authority.take_over(rng), equipment.transport, clock, deadline, equipment.ledger)
+            positions = taken.positions
+        core = SharedTransactionCoordinator(
+            Identity(self.job, attempt.lane, self.batch_id),
+            limits(self.options),
+            labels(self.job, self.epoch, attempt.lane, self.batch_id, attempt.number),
+            rng,
+            clock.wall,
+            authority.entries if authority is not None else None,
+        )
+        performer = Performer(
+            self.options,
+            equipment.transport,
+            clock,
+            deadline,
+            rng,
+            Patience(commit_again=authority is None),
+            authority=authority,
+            ledger=equipment.ledger,
+        )
+        segments = self._segments(batches, attempt.lane, positions)
+        return LaneRunner(core, performer, equipment.crew, clock, deadline).run(segments)
+
+    def _authority(self, attempt: Attempt, rng: random.Random, clock: Clock) -> Authority | None:
+        if self.mandate is None:
+            return None
+        return Authority(
+            self.job,
+            self.options.database,
+            self.mandate.driver_token,
+            first_owner(self.epoch, self.checkpoint, self.batch_id, attempt.lane),
+            fresh_tokens(self.epoch, attempt.number, rng),
+            lambda: time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(clock.wall())),
+        )
+
+    def _segments(
+        self, batches: Iterable[pa.RecordBatch], lane: int, positions: Mapping[str, Position]
+    ) -> Iterator[Segment]:
+        compare = self.options.check_replays
         if self.marked:
-            segmenter = Segmenter()
+            epoch = self.epoch if self.streaming else ""
+            segmenter = Segmenter(Replay(positions, compare, epoch, self.batch_id))
             for batch in batches:
                 yield from segmenter.split(batch)
             return
-        unit = UnitSegmenter(whole_lane=self.options.lanes == 1)
+        name = f"{self.checkpoint}/{lane}"
+        unit = UnitSegmenter(name, self.batch_id, positions.get(name), compare)
         for batch in batches:
             yield from unit.split(batch)
-        yield unit.end()
+        yield from unit.end()
 
 
 def limits(options: SinkOptions) -> Limits:
@@ -100,6 +158,13 @@ def limits(options: SinkOptions) -> Limits:
 class _Equipment:
     transport: HttpTransport
     crew: Crew
+    ledger: SqlLedger | None
+
+    def close(self) -> None:
+        self.crew.close()
+        self.transport.close()
+        if self.ledger is not None:
+            self.ledger.close()
 
 
 _kept: dict[bytes, _Equipment] = {}
@@ -108,12 +173,12 @@ _kept: dict[bytes, _Equipment] = {}
 def _equip(options: SinkOptions) -> _Equipment:
     key = pickle.dumps(options)
     if key not in _kept:
-        _kept[key] = _Equipment(HttpTransport(options), Crew(options.load_parallelism + 1, "starrocks-lane"))
+        ledger = SqlLedger(LeaderConnection(options), options.database) if options.exactly_once else None
+        _kept[key] = _Equipment(HttpTransport(options), Crew(options.load_parallelism + 1, "starrocks-lane"), ledger)
     return _kept[key]
 
 
 def _discard(options: SinkOptions) -> None:
     equipment = _kept.pop(pickle.dumps(options), None)
     if equipment is not None:
-        equipment.crew.close()
-        equipment.transport.close()
+        equipment.close()

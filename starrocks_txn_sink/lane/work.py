@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from starrocks_txn_sink.lane.receipt import PositionSpan, RegionCount
 from starrocks_txn_sink.lane.region import Chunk
+from starrocks_txn_sink.lane.segments import Ended
 
 
 @dataclass(slots=True)
@@ -20,6 +21,7 @@ class Span:
     first: int
     last: int
     source_transactions: int
+    digest: str = ""
 
 
 @dataclass(slots=True)
@@ -43,13 +45,13 @@ class Work:
         count[0] += chunk.rows
         count[1] += chunk.bytes
 
-    def end_transactions(self, partition: str, first: int, last: int, count: int) -> None:
-        """`count` source transactions of `partition` ended, at positions `first` to `last`; 0 only marks a boundary."""
-        if not count:
+    def end_transactions(self, ended: Ended) -> None:
+        """Source transactions of a partition ended, or a unit of plain rows, which counts in the ledger only."""
+        if not ended.count and not ended.digest:
             return
-        span = self.spans.setdefault(partition, Span(first, last, 0))
-        span.last = last
-        span.source_transactions += count
+        span = self.spans.setdefault(ended.partition, Span(ended.first, ended.last, 0))
+        span.last, span.digest = ended.last, ended.digest
+        span.source_transactions += ended.count
 
     def pending_bytes(self, table: str) -> int:
         return sum(chunk.bytes for chunk in self.pending.get(table, ()))
@@ -100,11 +102,17 @@ class Work:
     def empty(self) -> bool:
         return not self.counts
 
+    def last_positions(self) -> tuple[tuple[str, int], ...]:
+        return tuple((partition, span.last) for partition, span in sorted(self.spans.items()))
+
+    def rows_of(self, partition: str) -> int:
+        return sum(rows for (name, _), (rows, _) in self.counts.items() if name == partition)
+
     def region_counts(self) -> tuple[RegionCount, ...]:
         return tuple(RegionCount(p, t, rows, size) for (p, t), (rows, size) in sorted(self.counts.items()))
 
     def position_spans(self) -> tuple[PositionSpan, ...]:
         return tuple(
-            PositionSpan(partition, span.first, span.last, span.source_transactions)
+            PositionSpan(partition, span.first, span.last, span.source_transactions, span.digest)
             for partition, span in sorted(self.spans.items())
         )

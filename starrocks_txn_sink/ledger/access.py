@@ -21,7 +21,8 @@ from starrocks_txn_sink.ledger.values import LedgerQuestion
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.transaction.steps import Question
 
-_DENIED = frozenset({1044, 1045, 1142, 1227, 1049, 1064, 1146, 5203})  # access, unknown database or table, syntax
+_BROKEN = frozenset({0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1205, 2003, 2005, 2006, 2013, 2014, 2055})
+_PASSING = ("timeout", "timed out", "not alive", "no alive", "publish", "too many", "mem_limit", "not ready")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -58,10 +59,12 @@ class LeaderConnection:
     def _broken(self, error: Exception) -> QueryFailed | QueryRefused:
         """After any error the connection is given up: its state, and who leads, are uncertain."""
         self._drop()
-        number = error.args[0] if error.args else ""
-        if number in _DENIED or not isinstance(error, (OperationalError, InterfaceError, OSError)):
-            return QueryRefused(f"StarRocks refused a statement over the MySQL protocol: {_said(error)}")
-        return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {_said(error)}")
+        if _passing(error):
+            return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {_said(error)}")
+        return QueryRefused(
+            f"StarRocks refused a statement over the MySQL protocol: {_said(error)}",
+            hint="Check the user's privileges, and that database and tables are there.",
+        )
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -82,7 +85,7 @@ class LeaderConnection:
             try:
                 connection = self._open(address, deadline)
             except (OperationalError, OSError) as error:
-                if error.args and error.args[0] in _DENIED:
+                if not _passing(error):
                     raise
                 failure = error
                 continue
@@ -139,9 +142,9 @@ class SqlLedger:
         self._connection = connection
         self._database = database
 
-    def create(self, deadline: Deadline) -> None:
+    def create(self, replication: int | None, deadline: Deadline) -> None:
         """Create the ledger table if it is not there; raises QueryRefused without the privilege."""
-        self._connection.query(table.create_table(self._database), (), deadline)
+        self._connection.query(table.create_table(self._database, replication), (), deadline)
 
     def ask(self, question: Question, deadline: Deadline) -> Any:
         """Answer `question` (one of `ledger.values`)."""
@@ -152,6 +155,14 @@ class SqlLedger:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _passing(error: Exception) -> bool:
+    """Whether the connection or the moment was to blame, rather than what was asked."""
+    if isinstance(error, (OSError, InterfaceError)):
+        return True
+    number, text = error.args[0] if error.args else 0, str(error).lower()
+    return number in _BROKEN or any(fragment in text for fragment in _PASSING)
 
 
 def _same(leader: Address, address: Address) -> bool:

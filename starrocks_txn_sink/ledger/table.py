@@ -108,11 +108,11 @@ def statement(database: str, question: LedgerQuestion) -> Sql:
                 "WHERE job = %s AND kind = %s",
                 (job, POSITION),
             )
-        case Unfinished(prefix):
+        case Unfinished(family):
             return (
                 "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = %s AND LABEL LIKE %s "
                 f"AND STATE NOT IN ({', '.join(['%s'] * len(_ENDED))})",
-                (database, _like(prefix), *_ENDED),
+                (database, _like(family.prefix), *_ENDED),
             )
 
 
@@ -123,8 +123,8 @@ def read(question: LedgerQuestion, rows: list[tuple[object, ...]]) -> object:
             return None
         case Marked():
             return bool(rows and int(str(rows[0][0])))
-        case Unfinished(prefix):
-            return tuple(sorted(str(row[0]) for row in rows if str(row[0]).startswith(prefix)))
+        case Unfinished(family):
+            return tuple(sorted(str(row[0]) for row in rows if family.holds(str(row[0]))))
         case ReadOwners():
             return Owners(_owner(rows, DRIVER), _owner(rows, LANE))
         case ReadPositions():

@@ -32,6 +32,7 @@ from starrocks_txn_sink.ledger.values import (
 )
 from starrocks_txn_sink.transaction import verdict
 from starrocks_txn_sink.transaction.label import Label
+from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Backoff, Question, Steps, Wait
 from starrocks_txn_sink.wire import Operation, Reply
 
@@ -40,14 +41,23 @@ NewToken = Callable[[], str]
 BACKOFF = Backoff(first=0.05, longest=2.0)
 
 
+def fresh_tokens(epoch: str, attempt: int, rng: random.Random) -> NewToken:
+    """Tokens that nobody else makes: run of the driver, attempt of the task, and 64 random bits."""
+    return lambda: f"{epoch}.{attempt}.{rng.getrandbits(64):016x}"
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is taken over: a whole job, or one lane of it. `prefix` is what its labels begin with."""
+    """What is taken over: a whole job, or one lane of it (by its `owner`, whose token is replaced for every try)."""
 
     job: str
     database: str
-    prefix: str
-    owner: Owner  # its token is replaced for every try
+    owner: Owner
+
+    @property
+    def family(self) -> Family:
+        """All labels of the job for a driver, whatever its run; of our run and lane for a lane."""
+        return Family(self.job) if self.owner.lane is None else Family(self.job, self.owner.epoch, self.owner.lane)
 
     @property
     def name(self) -> str:
@@ -94,7 +104,7 @@ def _claim(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[Owner
 
 def _roll_back_unfinished(scope: Scope, rng: random.Random) -> Steps[None]:
     """2. list, and roll back what is listed."""
-    labels: tuple[str, ...] = yield from insist(Unfinished(scope.prefix), rng)
+    labels: tuple[str, ...] = yield from insist(Unfinished(scope.family), rng)
     for name in labels:
         yield from insist_on_rollback(Label(scope.database, name), rng)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Question
 
 LEDGER_TABLE = "_starrocks_txn_sink_ledger"
@@ -67,9 +68,9 @@ class Claim(Question):
 
 @dataclass(frozen=True, slots=True)
 class Unfinished(Question):
-    """List labels of the database that begin with `prefix` and have not ended. Answer: tuple of labels."""
+    """List labels of `family` in the database that have not ended. Answer: tuple of labels."""
 
-    prefix: str
+    family: Family
 
 
 @dataclass(frozen=True, slots=True)

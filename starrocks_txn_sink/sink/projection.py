@@ -1,6 +1,7 @@
 """The sink's input, checked and projected to what a lane reads, in the JVM: no Python per row.
 
-Output columns are those of `lane.segments`: source_partition, position, table, transaction_end, payload. The payload is
+Output columns are those of `lane.segments`: source_partition, position, table, transaction_end, payload; without
+marks those of `lane.unit`: table, payload, hash. The payload is
 the row's JSON with the separator in front, and with `__op` inside for a delete (contract section 5).
 """
 
@@ -14,8 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.lane.attempt import TASK
 from starrocks_txn_sink.lane.body import SEPARATOR
 from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
+from starrocks_txn_sink.lane.unit import HASH
 from starrocks_txn_sink.sink.table_route import TableRoute
 
 SEQ, DATABASE, OP, ROW = "seq", "database", "op", "row"
@@ -47,9 +50,15 @@ class LaneInput:
 
 
 def lane_input(
-    frame: DataFrame, database: str, lanes: int, routes: Sequence[TableRoute], models: Mapping[str, str]
+    frame: DataFrame,
+    database: str,
+    lanes: int,
+    routes: Sequence[TableRoute],
+    models: Mapping[str, str],
+    name_task: bool = False,
 ) -> LaneInput:
-    """Project `frame` and spread it over `lanes`; `models` maps known tables to PRIMARY_KEYS, DUP_KEYS, … .
+    """Project `frame` and spread it over `lanes`; `models` maps known tables to PRIMARY_KEYS, DUP_KEYS, …; with
+    `name_task` the first row of each lane tells which attempt of Spark's reads it (`lane.attempt`).
 
     Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
     deletes for a table without a primary key fail the job when they are met, with their place.
@@ -59,7 +68,9 @@ def lane_input(
     payload = _guarded(frame, _payload(frame, row, table, models), database)
     columns = [table.alias(TABLE), payload.alias(PAYLOAD)]
     if not marked:
-        return LaneInput(frame.select(*columns).repartition(lanes), marked)
+        rows = frame.select(*columns)
+        spread = rows.withColumn(HASH, F.xxhash64(TABLE, PAYLOAD)).repartition(lanes)
+        return LaneInput(_named(spread, name_task), marked)
     marks = [
         F.col(PARTITION).cast("string").alias(PARTITION),
         F.col(POSITION).cast("long").alias(POSITION),
@@ -68,7 +79,16 @@ def lane_input(
     ]
     rows = frame.select(*marks, *columns)
     spread = rows.repartition(1) if lanes == 1 else rows.repartitionById(lanes, lane_of(F.col(PARTITION), lanes))
-    return LaneInput(spread.sortWithinPartitions(PARTITION, POSITION, SEQ).drop(SEQ), marked)
+    return LaneInput(_named(spread.sortWithinPartitions(PARTITION, POSITION, SEQ).drop(SEQ), name_task), marked)
+
+
+def _named(rows: DataFrame, name_task: bool) -> DataFrame:
+    """After the shuffle, so that the thread is the lane's own task's."""
+    if not name_task:
+        return rows
+    first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1)) == 0
+    thread = F.java_method(F.lit("java.lang.Thread"), F.lit("currentThread"))
+    return rows.withColumn(TASK, F.when(first, thread))
 
 
 def lane_of(partition: Column, lanes: int) -> Column:

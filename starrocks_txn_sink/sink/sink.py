@@ -6,9 +6,9 @@ confirmed its StarRocks transactions, and only then returns: Spark's checkpoint 
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -18,9 +18,20 @@ from starrocks_txn_sink.events import Event, Listener, nobody
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.preflight import table_models
 from starrocks_txn_sink.sink.projection import lane_input
+from starrocks_txn_sink.sink.session import Session, clean_up, open_session
 from starrocks_txn_sink.sink.table_route import TableRoute
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where rows come from: a micro-batch of a query's run (`key`), or a call of `write`."""
+
+    batch_id: int
+    job: str
+    checkpoint: str
+    key: str
+    streaming: bool
 
 
 class StarRocksSink:
@@ -38,18 +49,12 @@ class StarRocksSink:
         self.options = options
         self.routes = tuple(routes)
         self._listener = listener
-        self._models: dict[str, str] | None = None
-        self._epoch = _new_epoch()
-        self._writes = 0
+        self._session: Session | None = None
         _refuse_double_routes(self.routes)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Spark Connect pickles the sink into a process of the server's; each process has an epoch of its own."""
-        return {**self.__dict__, "_epoch": None, "_models": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._epoch = _new_epoch()
+        """Spark Connect pickles the sink into a process of the server's, which takes the job over for itself."""
+        return {**self.__dict__, "_session": None}
 
     def __repr__(self) -> str:
         return f"StarRocksSink({self.options!r})"
@@ -60,48 +65,72 @@ class StarRocksSink:
         Raises InputError for input that cannot be written, and lets whatever Spark raises through untouched, a stop of
         the query above all: a swallowed one would make Spark believe that the batch was written.
         """
-        self._write(batch, batch_id, self._job(batch))
+        query, run = _property(batch, _QUERY), _property(batch, _RUN)
+        job = self.options.job or (f"query-{query}" if query else None)
+        if job is None:
+            raise OptionError(
+                "The streaming query's id cannot be seen from here (Spark Connect hides it), and `job` is not set.",
+                hint="Set `job` to a name that stays the same over restarts and that no other query uses.",
+                option="job",
+            )
+        self._write(batch, Origin(batch_id, job, query or job, run or query or job, streaming=True))
 
-    def write(self, frame: DataFrame) -> list[Receipt]:
+    def write(self, frame: DataFrame, *, batch_id: int | None = None) -> list[Receipt]:
         """Write a batch frame, under the same guarantees, and return the receipts.
 
-        A frame without source_partition, position, seq and transaction_end is one unit with `lanes=1`; with more lanes
-        its rows are independent of each other.
+        Rows with positions are written once per `job`, however often the frame comes. A frame without
+        source_partition, position, seq and transaction_end is one unit in each lane; give it a `batch_id` that grows
+        from frame to frame, and set `job`, and a repeated call writes nothing a second time.
         """
-        self._writes += 1
-        return self._write(frame, self._writes - 1, self._job(frame))
+        job = self.options.job or "write"
+        number = batch_id if batch_id is not None else time.time_ns() // 1000
+        return self._write(frame, Origin(number, job, f"write-{job}", f"write-{job}", streaming=False))
 
-    def _write(self, frame: DataFrame, batch_id: int, job: str) -> list[Receipt]:
+    def _write(self, frame: DataFrame, origin: Origin) -> list[Receipt]:
         started = time.monotonic()
-        if self._models is None:
-            self._models = table_models(self.options)
-        lanes = lane_input(frame, self.options.database, self.options.lanes, self.routes, self._models)
-        task = LaneTask(self.options, job, self._epoch, batch_id, lanes.marked)
-        rows = lanes.rows.mapInArrow(task, RECEIPT_SCHEMA).collect()
-        receipts = [Receipt.from_json(row[0]) for row in rows]
+        session = self._session
+        if session is None or (session.key, session.job) != (origin.key, origin.job):
+            session = self._session = open_session(self.options, origin.key, origin.job, origin.checkpoint)
+        try:
+            receipts = self._run_lanes(frame, origin, session)
+        except BaseException:
+            self._session = None
+            clean_up(self.options, session)
+            raise
+        session.learn(receipts)
         for receipt in receipts:
             self._listener(Event("receipt.collected", {"receipt": receipt}))
         seconds = time.monotonic() - started
-        self._listener(Event("batch.completed", {"batch_id": batch_id, "seconds": seconds, "receipts": len(receipts)}))
+        self._listener(
+            Event("batch.completed", {"batch_id": origin.batch_id, "seconds": seconds, "receipts": len(receipts)})
+        )
         return receipts
 
-    def _job(self, frame: DataFrame) -> str:
-        """The labels' first part: the option, or the streaming query's id, which survives restarts."""
-        if self.options.job is not None:
-            return self.options.job
-        query = _query_id(frame)
-        return f"query-{query}" if query else "write"
+    def _run_lanes(self, frame: DataFrame, origin: Origin, session: Session) -> list[Receipt]:
+        options, mandate = self.options, session.mandate
+        lanes = lane_input(
+            frame, options.database, options.lanes, self.routes, session.models, name_task=mandate is not None
+        )
+        task = LaneTask(
+            options,
+            session.job,
+            session.epoch,
+            session.checkpoint,
+            origin.batch_id,
+            lanes.marked,
+            origin.streaming,
+            mandate,
+        )
+        return [Receipt.from_json(row[0]) for row in lanes.rows.mapInArrow(task, RECEIPT_SCHEMA).collect()]
 
 
-def _query_id(frame: DataFrame) -> str | None:
-    """The id of the streaming query on this thread; None in a batch job and on Spark Connect."""
+_QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a streaming run's jobs by its run id
+
+
+def _property(frame: DataFrame, name: str) -> str | None:
+    """A local property of the thread that runs the micro-batch; None in a batch job and on Spark Connect."""
     context = getattr(frame.sparkSession, "_sc", None)
-    return context.getLocalProperty("sql.streaming.queryId") if context is not None else None
-
-
-def _new_epoch() -> str:
-    """Tells runs of the driver apart: seconds since 1970 in hexadecimal, and 32 random bits."""
-    return f"{int(time.time()):x}{secrets.token_hex(4)}"
+    return context.getLocalProperty(name) if context is not None else None
 
 
 def _refuse_double_routes(routes: tuple[TableRoute, ...]) -> None:

@@ -68,8 +68,12 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long the steps go on asking. Seconds; the batch's deadline bounds all of it."""
+    """How long the steps go on asking; the batch's deadline bounds all of it.
 
+    `commit_again` repeats a commit that the server knows nothing of; with a ledger the lane is taken over instead.
+    """
+
+    commit_again: bool = True
     busy_tries: int = 60
     unknown_tries: int = 6
     backoff: Backoff = field(default_factory=Backoff)
@@ -153,8 +157,8 @@ def confirm(label: Label, txn_id: int | None, patience: Patience, rng: random.Ra
             return Aborted(label.name, verdict.commit_error(_ROLLED_BACK, label.name))
         if state is not LabelState.COMMITTED and state is not None:
             unknown += 1
-            settled = yield from _commit_again(label)
-            if settled is not None or unknown >= patience.unknown_tries:
+            settled = (yield from _commit_again(label)) if patience.commit_again else None
+            if settled is not None or unknown >= patience.unknown_tries or not patience.commit_again:
                 return settled or _unknown(label)
         yield Wait(patience.backoff.seconds(min(tries, 4), rng), f"label {label.name} becoming visible")
     return _unknown(label)

@@ -9,15 +9,43 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from starrocks_txn_sink.errors import OptionError
 
 LABEL = re.compile(r"^[-\w]{1,128}$", re.ASCII)
 
 
-def label_prefix(job: str) -> str:
-    """What all labels of a job begin with; recovery lists unfinished labels by it."""
-    return f"{job}-"
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The labels of a job, of one run of its driver (`epoch`), or of one lane in it: what recovery looks for."""
+
+    job: str
+    epoch: str | None = None
+    lane: int | None = None
+
+    @property
+    def prefix(self) -> str:
+        """What all of them begin with; others may too (`a-` begins labels of the job `a-b`), so `holds` decides."""
+        parts = [self.job, *(part for part in (self.epoch, _text(self.lane)) if part is not None)]
+        return "-".join(parts) + "-"
+
+    def holds(self, label: str) -> bool:
+        """Whether `label` is one of the family; only the job may have a hyphen of its own."""
+        parts = label.rsplit("-", 4)
+        if len(parts) != 5 or parts[0] != self.job:
+            return False
+        return self.epoch in (None, parts[1]) and _text(self.lane) in (None, parts[2])
+
+
+def epoch_of(label: str) -> str:
+    """The run of the driver that `label` was made in; empty when it is none of our labels."""
+    parts = label.rsplit("-", 4)
+    return parts[1] if len(parts) == 5 else ""
+
+
+def _text(lane: int | None) -> str | None:
+    return None if lane is None else str(lane)
 
 
 def labels(job: str, epoch: str, lane: int, batch: int, attempt: int) -> Iterator[str]:

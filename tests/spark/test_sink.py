@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,7 +124,9 @@ def test_streaming_through_foreach_batch(spark: SparkSession, server: Emulator, 
             for n in range(1, 4)
             for seq in range(2)
         ]
-        (source / f"{number}.json").write_bytes(b"\n".join(orjson.dumps(line) for line in lines))
+        file = source / f"{number}.json"
+        file.write_bytes(b"\n".join(orjson.dumps(line) for line in lines))
+        os.utime(file, (number, number))  # Spark takes the oldest file first
     sink = StarRocksSink(options(server, job=None), listener=events.append)
     stream = spark.readStream.schema(ROWS).option("maxFilesPerTrigger", 1).json(str(source))
     query_ = (
@@ -144,7 +147,7 @@ ROWS_NAMES = [part.split()[0] for part in ROWS.split(", ")]
 
 
 def test_an_empty_batch_asks_the_server_for_nothing(spark: SparkSession, server: Emulator) -> None:
-    sink = StarRocksSink(options(server, query_url=None, load_url="http://127.0.0.1:1"))
+    sink = StarRocksSink(options(server, query_url=None, load_url="http://127.0.0.1:1", delivery="at-least-once"))
     assert sink.write(spark.createDataFrame([], ROWS)) == []
 
 

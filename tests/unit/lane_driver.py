@@ -12,6 +12,7 @@ from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.lane.actions import Action, Identity, Limits
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.perform import Performer
+from starrocks_txn_sink.lane.segments import Ended
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.testing.manual_clock import ManualClock
 from starrocks_txn_sink.testing.model_server import ModelServer
@@ -43,7 +44,7 @@ class LaneDriver:
         self.core = SharedTransactionCoordinator(
             Identity("job", 0, 0), limits, labels("job", "e", 0, 0, 1), self.rng, self.clock.wall
         )
-        options = SinkOptions(load_url="http://fe:8030", database="shop")
+        options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
         self.perform = Performer(options, server, self.clock, Deadline.after(deadline, self.clock), self.rng)
         self.waiting: list[Action] = []
 
@@ -72,7 +73,7 @@ class LaneDriver:
         self.core.write(partition, table, piece, len(rows), self.clock.monotonic())
 
     def end(self, partition: str, position: int) -> None:
-        self.core.end_transactions(partition, position, position, 1, self.clock.monotonic())
+        self.core.end_transactions(Ended(partition, position, position, 1), self.clock.monotonic())
 
     def finish(self) -> None:
         """No more rows: run to the end, letting time pass where the lane waits for it."""

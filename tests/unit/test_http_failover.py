@@ -57,7 +57,9 @@ class FakeTime:
 
 
 def transport(load_url: str, **settings: Any) -> HttpTransport:
-    return HttpTransport(SinkOptions(load_url=load_url, database="shop", password="geheim"), **settings)
+    return HttpTransport(
+        SinkOptions(load_url=load_url, database="shop", delivery="at-least-once", password="geheim"), **settings
+    )
 
 
 def soon(clock: Any = None, seconds: float = 20.0) -> Deadline:
@@ -215,7 +217,7 @@ def test_a_chain_of_redirects_has_an_end() -> None:
 
 
 def held(request: Request, perform: Any, body: Any = None) -> Conversation:
-    options = SinkOptions(load_url="http://127.0.0.1:8030", database="shop")
+    options = SinkOptions(load_url="http://127.0.0.1:8030", database="shop", delivery="at-least-once")
     return Conversation(
         request=request,
         body=Pieces(body),
@@ -321,7 +323,9 @@ def test_every_request_is_told_to_the_listener(web: responses.RequestsMock) -> N
 
 
 def test_tls_files_that_are_missing_are_named(tmp_path: Any) -> None:
-    options = SinkOptions(load_url="https://127.0.0.1:1", database="shop", tls_ca=str(tmp_path / "ca.pem"))
+    options = SinkOptions(
+        load_url="https://127.0.0.1:1", database="shop", delivery="at-least-once", tls_ca=str(tmp_path / "ca.pem")
+    )
     with pytest.raises(OptionError, match="tls_ca"):
         HttpTransport(options).send(BEGIN, soon())
 

@@ -22,7 +22,7 @@ BASIC = "Basic " + b64encode(b"root:geheim").decode()
 
 
 def send(url: str, body: Any = (b"[]",), *, seconds: float = 20.0, table: str = "orders", **options: Any) -> Reply:
-    made = SinkOptions(load_url=url, database="shop", password="geheim", **options)
+    made = SinkOptions(load_url=url, database="shop", delivery="at-least-once", password="geheim", **options)
     transport = HttpTransport(made)
     request = Request(Operation.LOAD, "shop", "job-1", table, {"format": "json"}, body)
     try:

@@ -44,7 +44,7 @@ def server(certificates: Path, *, asks_client: bool = False) -> ssl.SSLContext:
 
 
 def begin(url: str, **options: Any) -> Reply:
-    transport = HttpTransport(SinkOptions(load_url=url, database="shop", **options))
+    transport = HttpTransport(SinkOptions(load_url=url, database="shop", delivery="at-least-once", **options))
     try:
         return transport.send(Request(Operation.BEGIN, "shop", "job-1"), Deadline.after(20, SystemClock()))
     finally:

@@ -21,7 +21,7 @@ OK = {"Status": "OK", "Message": ""}
 
 
 def send(operation: Operation, url: str, seconds: float, body: Any = None, **options: Any) -> Reply:
-    transport = HttpTransport(SinkOptions(load_url=url, database="shop", **options))
+    transport = HttpTransport(SinkOptions(load_url=url, database="shop", delivery="at-least-once", **options))
     table = "orders" if operation is Operation.LOAD else None
     try:
         deadline = Deadline.after(seconds, SystemClock())
@@ -110,7 +110,7 @@ def test_without_time_nothing_is_sent() -> None:
 
 def test_threads_share_a_transport_and_closing_it_ends_its_use() -> None:
     with Peer(says(OK)) as frontend:
-        transport = HttpTransport(SinkOptions(load_url=frontend.url, database="shop"))
+        transport = HttpTransport(SinkOptions(load_url=frontend.url, database="shop", delivery="at-least-once"))
         begin = Request(Operation.BEGIN, "shop", "job-1")
         replies: list[Reply] = []
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def options(**changes: Any) -> SinkOptions:
-    return SinkOptions(**{"load_url": "http://fe1:8030", "database": "shop", **changes})
+    return SinkOptions(**{"load_url": "http://fe1:8030", "database": "shop", "delivery": "at-least-once", **changes})
 
 
 def refused(**changes: Any) -> str:
@@ -29,12 +29,19 @@ def refused(**changes: Any) -> str:
 
 
 def test_the_defaults_are_those_of_the_documentation() -> None:
-    made = options()
+    made = options(delivery=None, query_url="mysql://fe1:9030")
     assert (made.username, made.lanes, made.commit_interval, made.timeout) == ("root", 1, 1.0, 600)
     assert (made.buffer_bytes, made.chunk_bytes, made.load_bytes) == (128 << 20, 16 << 20, 4 << 20)
     assert made.batch_deadline == 1200.0
-    assert made.delivery is Delivery.AT_LEAST_ONCE
+    assert made.exactly_once
+    assert made.ledger_create
     assert made.compression is Compression.NONE
+
+
+def test_at_least_once_keeps_no_ledger_even_with_sql() -> None:
+    made = options(query_url="mysql://fe1:9030", delivery="at-least-once")
+    assert made.delivery is Delivery.AT_LEAST_ONCE
+    assert not made.exactly_once
 
 
 def test_derived_defaults_follow_the_options_they_come_from() -> None:
@@ -101,7 +108,8 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"buffer_bytes": 0}, "buffer_bytes is 0"),
         ({"retry_buffer_bytes": -1}, "retry_buffer_bytes is -1"),
         ({"chunk_bytes": 200 << 20}, "more than buffer_bytes"),
-        ({"delivery": "exactly-once"}, "needs the ledger"),
+        ({"delivery": "exactly-once"}, "delivery is exactly-once and there is no query_url"),
+        ({"delivery": None}, "delivery is not set and there is no query_url.*at-least-once"),
         ({"delivery": "maybe"}, "at-least-once or exactly-once"),
         ({"compression": "snappy"}, "none or gzip or lz4_frame or zstd"),
         ({"tls_ca": "/ca.pem"}, "load_url is plain http"),

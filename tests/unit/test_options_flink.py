@@ -12,6 +12,7 @@ from starrocks_txn_sink.option_declarations import declarations
 from starrocks_txn_sink.options import Compression, SinkOptions
 
 # The configuration of the connector's own multi-table example, as a user would move it over.
+BASE = {"load-url": "fe1:8030", "database": "shop", "delivery": "at-least-once"}
 FLINK = {
     "jdbc-url": "jdbc:mysql://fe1:9030",
     "load-url": "fe1:8030;fe2:8030",
@@ -71,7 +72,7 @@ def test_the_wildcard_database_must_be_named() -> None:
     ],
 )
 def test_names_become_options(name: str, value: Any, option: str, expected: Any) -> None:
-    made = SinkOptions.from_properties({"load_url": "fe1:8030", "database": "shop", name: value})
+    made = SinkOptions.from_properties({**BASE, name: value})
     assert getattr(made, option) == expected
 
 
@@ -79,7 +80,6 @@ def test_names_become_options(name: str, value: Any, option: str, expected: Any)
     ("name", "value", "said"),
     [
         ("sink.version", "V1", "does not know the transaction interface"),
-        ("sink.semantic", "exactly-once", "needs the ledger"),
         ("sink.transaction.multi-table.enabled", "false", "every transaction here spans tables"),
         ("sink.at-least-once.use-transaction-stream-load", "false", "part of a transaction"),
         ("sink.properties.enable_merge_commit", "true", "merge commit"),
@@ -102,12 +102,19 @@ def test_names_become_options(name: str, value: Any, option: str, expected: Any)
 )
 def test_what_makes_no_sense_is_refused_with_the_reason(name: str, value: str, said: str) -> None:
     with pytest.raises(OptionError, match=said) as caught:
-        SinkOptions.from_properties({"load_url": "fe1:8030", "database": "shop", name: value})
+        SinkOptions.from_properties({**BASE, name: value})
     assert caught.value.advice
 
 
+def test_exactly_once_needs_sql_under_the_connectors_name_too() -> None:
+    names = {"load-url": "fe1:8030", "database": "shop", "sink.semantic": "exactly-once"}
+    with pytest.raises(OptionError, match="there is no query_url"):
+        SinkOptions.from_properties(names)
+    assert SinkOptions.from_properties({**names, "jdbc-url": "jdbc:mysql://fe1:9030"}).exactly_once
+
+
 def test_one_option_given_twice_must_agree() -> None:
-    both = {"load-url": "fe1:8030", "database": "shop", "sink.buffer-flush.interval-ms": "1000"}
+    both = {**BASE, "sink.buffer-flush.interval-ms": "1000"}
     assert SinkOptions.from_properties({**both, "commit_interval": "1"}).commit_interval == 1.0
     with pytest.raises(OptionError, match="given twice"):
         SinkOptions.from_properties({**both, "commit_interval": "2"})

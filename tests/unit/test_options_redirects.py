@@ -12,7 +12,7 @@ from starrocks_txn_sink.options import SinkOptions, require_supported
 
 
 def allows(target: str, load_url: str = "http://fe1:8030", **changes: Any) -> bool:
-    rules = SinkOptions(load_url=load_url, database="shop", **changes).redirect_rules
+    rules = SinkOptions(load_url=load_url, database="shop", delivery="at-least-once", **changes).redirect_rules
     return rules.allows(rules.rewrite(parse_authority(target, "target")))
 
 
@@ -54,7 +54,10 @@ def test_the_step_from_https_to_http_needs_a_rule_of_its_own() -> None:
 
 def test_the_map_rewrites_and_its_targets_are_allowed() -> None:
     rules = SinkOptions(
-        load_url="https://fe1:8443", database="shop", redirect_map={"be1:8040": "https://proxy:18040"}
+        load_url="https://fe1:8443",
+        database="shop",
+        delivery="at-least-once",
+        redirect_map={"be1:8040": "https://proxy:18040"},
     ).redirect_rules
     target = rules.rewrite(Address("http", "be1", 8040))
     assert target == Address("https", "proxy", 18040)
@@ -71,7 +74,7 @@ def test_the_map_rewrites_and_its_targets_are_allowed() -> None:
     ],
 )
 def test_the_line_an_error_suggests_does_allow_the_host(load_url: str, target: str) -> None:
-    rules = SinkOptions(load_url=load_url, database="shop").redirect_rules
+    rules = SinkOptions(load_url=load_url, database="shop", delivery="at-least-once").redirect_rules
     line = rules.option_line(parse_authority(target, "target"))
     suggested = line.removeprefix("redirect_hosts=['").removesuffix("']")
     assert allows(target, load_url=load_url, redirect_hosts=[suggested])

@@ -44,7 +44,7 @@ def runner(
     core = SharedTransactionCoordinator(
         Identity("job", 0, 0), small_limits(**limits), labels("job", "e", 0, 0, 1), rng, clock.wall
     )
-    options = SinkOptions(load_url="http://fe:8030", database="shop")
+    options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
     return LaneRunner(core, perform or Performer(options, server, clock, deadline, rng), crew, clock, deadline)
 
 

@@ -1,0 +1,87 @@
+"""A lane's authority to commit, and its entries in the ledger.
+
+An attempt that Spark started first owns its lane without a word; a retry, and a lane that could not settle an outcome,
+take the lane over. Before every commit the owner is read again (design section 5).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from starrocks_txn_sink.errors import CommitFailed, OutcomeUnknown
+from starrocks_txn_sink.lane.region import Chunk
+from starrocks_txn_sink.lane.work import Work
+from starrocks_txn_sink.ledger.table import position_rows
+from starrocks_txn_sink.ledger.take_over import NewToken, Scope, TakenOver, check_owner, insist_on_rollback, take_over
+from starrocks_txn_sink.ledger.values import LEDGER_TABLE, Owner, Position
+from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Outcome, Unknown
+from starrocks_txn_sink.transaction.steps import Steps
+
+
+@dataclass(slots=True)
+class Authority:
+    """Who we are to the ledger. `owner.token` is empty until the lane has been taken over."""
+
+    job: str
+    database: str
+    driver_token: str
+    owner: Owner
+    new_token: NewToken
+    now_text: Callable[[], str]  # the time as a DATETIME literal, for people who look at the ledger
+
+    def take_over(self, rng: random.Random) -> Steps[TakenOver]:
+        """Claim the lane, end what others left open in it, and read the positions; raises Fenced."""
+        scope = Scope(self.job, self.database, self.owner)
+        taken = yield from take_over(scope, self.new_token, rng, self.driver_token)
+        self.owner = taken.owner
+        return taken
+
+    def check(self, rng: random.Random) -> Steps[None]:
+        """Read the owner again, after the last load's reply and before the commit; raises Fenced."""
+        yield from check_owner(self.job, self.owner, self.driver_token, rng)
+
+    def recover(self, label: str, last: tuple[tuple[str, int], ...], rng: random.Random) -> Steps[Outcome]:
+        """Settle a commit of unknown outcome: no more of it can happen after this, and the ledger says what did."""
+        yield from insist_on_rollback(Label(self.database, label), rng)
+        taken = yield from self.take_over(rng)
+        return _fate(label, last, taken.positions)
+
+    def entries(self, label: str, work: Work) -> Chunk:
+        """The position rows of `work` as a chunk of the ledger's table; its rows are no rows of the user's."""
+        positions = [
+            Position(
+                span.partition,
+                span.last,
+                self.owner.checkpoint,
+                self.owner.batch,
+                label,
+                work.rows_of(span.partition),
+                span.digest,
+            )
+            for span in work.position_spans()
+        ]
+        chunk = Chunk("", LEDGER_TABLE)
+        chunk.append(position_rows(self.job, positions, self.now_text()), len(positions))
+        return chunk
+
+
+def _fate(label: str, last: tuple[tuple[str, int], ...], positions: Mapping[str, Position]) -> Outcome:
+    """All rows of a label are visible or none, so its ledger rows tell; half of them would be a broken server."""
+    seen = {
+        known is not None and known.label == label and known.position == position
+        for known, position in ((positions.get(partition), position) for partition, position in last)
+    }
+    if seen == {True}:
+        return Committed(label, None)
+    if seen == {False}:
+        return Aborted(
+            label, CommitFailed("The ledger does not have the transaction: it was not committed.", label=label)
+        )
+    return Unknown(label, OutcomeUnknown("The ledger has only a part of the transaction's positions.", label=label))
+
+
+def first_owner(epoch: str, checkpoint: str, batch: int, lane: int) -> Owner:
+    """The owner that an attempt is before any claim."""
+    return Owner("", epoch, checkpoint, batch, lane)

@@ -1,0 +1,124 @@
+"""The driver's session: one run of a query that has taken its job over (design section 5).
+
+A session begins with the take-over and ends with the first error: the next micro-batch, if there is one, takes over
+anew. In between the known positions grow with the receipts, so the ledger is not read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.task import Mandate
+from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
+from starrocks_txn_sink.ledger.take_over import Scope, fresh_tokens, insist, insist_on_rollback, take_over
+from starrocks_txn_sink.ledger.values import Owner, Position, Unfinished
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.preflight import table_models
+from starrocks_txn_sink.transaction.label import Label
+from starrocks_txn_sink.transaction.names import Family
+from starrocks_txn_sink.transaction.steps import Steps, run
+
+_CLEAN_UP_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Session:
+    """What the driver knows between two micro-batches. `key` tells runs of a query apart."""
+
+    key: str
+    job: str
+    epoch: str
+    checkpoint: str
+    models: dict[str, str]
+    token: str = ""
+    positions: dict[str, Position] = field(default_factory=dict)
+
+    @property
+    def mandate(self) -> Mandate | None:
+        """What lanes get; None without a ledger."""
+        return Mandate(self.token, self.positions) if self.token else None
+
+    def learn(self, receipts: Sequence[Receipt]) -> None:
+        """The positions of our own confirmed commits are known without asking."""
+        for receipt in receipts:
+            for span in receipt.positions:
+                self.positions[span.partition] = Position(
+                    span.partition, span.last, self.checkpoint, receipt.batch_id, receipt.label, 0, span.digest
+                )
+
+
+def open_session(options: SinkOptions, key: str, job: str, checkpoint: str, clock: Clock | None = None) -> Session:
+    """Check the server and, for exactly-once, create the ledger and take the job over.
+
+    Raises Fenced when somebody newer took over meanwhile, OptionError for a server that is too old, QueryRefused
+    without the privileges, DeadlineExceeded when the server cannot be made to answer.
+    """
+    clock = clock or SystemClock()
+    session = Session(key, job, new_epoch(), checkpoint, {})
+    if not options.query_addresses:
+        return session
+    deadline = Deadline.after(options.batch_deadline, clock)
+    connection = LeaderConnection(options)
+    with contextlib.closing(connection):
+        session.models = table_models(connection, options.database, deadline)
+        if options.exactly_once:
+            _take_over(options, session, SqlLedger(connection, options.database), clock, deadline)
+    return session
+
+
+def _take_over(options: SinkOptions, session: Session, ledger: SqlLedger, clock: Clock, deadline: Deadline) -> None:
+    if options.ledger_create:
+        _create(ledger, options, deadline)
+    rng = random.Random()
+    scope = Scope(session.job, options.database, Owner("", session.epoch, session.checkpoint))
+    steps = take_over(scope, fresh_tokens(session.epoch, 0, rng), rng)
+    with contextlib.closing(HttpTransport(options)) as transport:
+        taken = run(steps, transport, clock, deadline, ledger)
+    session.token, session.positions = taken.owner.token, taken.positions
+
+
+def _create(ledger: SqlLedger, options: SinkOptions, deadline: Deadline) -> None:
+    try:
+        ledger.create(options.ledger_replication, deadline)
+    except QueryRefused as refused:
+        refused.advice = (
+            "Grant CREATE TABLE on the database, or create the ledger's table by hand (docs/exactly-once.md has its "
+            "DDL) and set ledger_create=False."
+        )
+        raise
+
+
+def clean_up(options: SinkOptions, session: Session) -> None:
+    """Roll back what a session leaves open, within seconds and as far as the server lets us; never raises.
+
+    The next take-over would do it too; until then the labels would count against the server's running transactions.
+    """
+    if not session.token:
+        return
+    with contextlib.suppress(StarRocksSinkError, OSError), contextlib.ExitStack() as stack:
+        connection = stack.enter_context(contextlib.closing(LeaderConnection(options)))
+        transport = stack.enter_context(contextlib.closing(HttpTransport(options)))
+        clock = SystemClock()
+        steps = _end_all(Family(session.job, session.epoch), options.database)
+        ledger = SqlLedger(connection, options.database)
+        run(steps, transport, clock, Deadline.after(_CLEAN_UP_SECONDS, clock), ledger)
+
+
+def _end_all(family: Family, database: str) -> Steps[None]:
+    rng = random.Random()
+    for name in (yield from insist(Unfinished(family), rng)):
+        yield from insist_on_rollback(Label(database, name), rng)
+
+
+def new_epoch() -> str:
+    """Tells runs of the driver apart: seconds since 1970 in hexadecimal, and 32 random bits."""
+    return f"{int(time.time()):x}{secrets.token_hex(4)}"
