@@ -1,0 +1,32 @@
+"""Changelogs on Spark: rows with a kind (`+I`, `-U`, `+U`, `-D`) made from change events, and made into them.
+
+`rules` is pure; the modules named `spark_*` put the rules into Spark and are the only ones here that import pyspark.
+The names are loaded on first use, so that the rules need no Spark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from starrocks_txn_sink.changelog.spark_decode import from_changelog
+    from starrocks_txn_sink.changelog.spark_encode import to_changelog
+    from starrocks_txn_sink.changelog.spark_materialize import ChangelogWarning, upsert_materializer
+    from starrocks_txn_sink.changelog.spark_starrocks import to_starrocks_ops
+
+_HOMES = {
+    "ChangelogWarning": "starrocks_txn_sink.changelog.spark_materialize",
+    "from_changelog": "starrocks_txn_sink.changelog.spark_decode",
+    "to_changelog": "starrocks_txn_sink.changelog.spark_encode",
+    "to_starrocks_ops": "starrocks_txn_sink.changelog.spark_starrocks",
+    "upsert_materializer": "starrocks_txn_sink.changelog.spark_materialize",
+}
+
+__all__ = ["ChangelogWarning", "from_changelog", "to_changelog", "to_starrocks_ops", "upsert_materializer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

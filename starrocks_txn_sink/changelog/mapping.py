@@ -1,0 +1,128 @@
+"""`op_mapping`: which operation code stands for which row kinds, checked before a query starts.
+
+Both directions take a dict whose keys and values are comma-separated text, or tuples of single values. A code may
+stand for several kinds only where that makes sense: the two halves of an update, an upsert, an upsert with its before
+image. Blanks around the parts are trimmed here, never in the data; codes are case-sensitive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, RowKind
+from starrocks_txn_sink.errors import OptionError
+
+Part = str | Sequence[str]
+OpMapping = Mapping[str, str] | Mapping[tuple[str, ...], tuple[str, ...]] | Mapping[Part, Part]
+Kinds = tuple[RowKind, ...]
+
+UPDATE: Final = frozenset({UPDATE_BEFORE, UPDATE_AFTER})
+GROUPS: Final = (UPDATE, frozenset({INSERT, UPDATE_AFTER}), frozenset({INSERT, UPDATE_BEFORE, UPDATE_AFTER}))
+DEFAULT_CODES: Final = {kind.name: kind.name for kind in RowKind}
+
+_ALLOWED = "INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE"
+_ALLOWED_GROUPS = "'UPDATE_BEFORE, UPDATE_AFTER', 'INSERT, UPDATE_AFTER' and 'INSERT, UPDATE_BEFORE, UPDATE_AFTER'"
+
+
+def code_to_kinds(op_mapping: OpMapping | None) -> dict[str, Kinds]:
+    """The kinds of each code, in the order -U before +U; the kinds' own names by default.
+
+    `{"c, r": "INSERT", "u": "UPDATE_BEFORE, UPDATE_AFTER"}` or `{("c", "r"): ("INSERT",)}`. Raises OptionError for
+    an unknown kind, a kind or a code named twice, a group that makes no sense, an empty part.
+    """
+    mapping: dict[str, Kinds] = {}
+    entries = _entries(DEFAULT_CODES if op_mapping is None else op_mapping)
+    groups = [_kinds(kinds) for _, kinds in entries]
+    _refuse_repeated_kinds(groups)
+    for (codes, _), kinds in zip(entries, groups, strict=True):
+        for code in codes:
+            if code in mapping:
+                raise OptionError(
+                    f"op_mapping names the code {code!r} twice.", hint="A code can have only one meaning: name it once."
+                )
+            mapping[code] = kinds
+    return mapping
+
+
+def kinds_to_code(op_mapping: OpMapping | None) -> dict[RowKind, str]:
+    """The code of each kind that is put out; kinds that are not in it are dropped.
+
+    `{"INSERT": "c", "UPDATE_BEFORE, UPDATE_AFTER": "u"}` or the form with tuples. By default every kind but
+    UPDATE_BEFORE has its own name. Raises OptionError as `code_to_kinds` does, and for more than one code in an entry.
+    """
+    if op_mapping is None:
+        return {kind: kind.name for kind in RowKind if kind is not UPDATE_BEFORE}
+    entries = _entries(op_mapping)
+    groups = [_kinds(kinds) for kinds, _ in entries]
+    _refuse_repeated_kinds(groups)
+    for _, codes in entries:
+        if len(codes) != 1:
+            raise OptionError(
+                f"op_mapping gives {len(codes)} codes ({', '.join(codes)}) to one entry.",
+                hint="A change is put out under one code: name one.",
+            )
+    return {kind: codes[0] for (_, codes), kinds in zip(entries, groups, strict=True) for kind in kinds}
+
+
+def pairs_updates(op_mapping: OpMapping | None) -> bool:
+    """Whether -U and +U leave as one row: they are named in one entry of the mapping."""
+    return op_mapping is not None and any(UPDATE.issubset(_kinds(kinds)) for kinds, _ in _entries(op_mapping))
+
+
+def _entries(op_mapping: OpMapping) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    if not isinstance(op_mapping, Mapping) or not op_mapping:
+        raise OptionError(
+            f"op_mapping is {op_mapping!r}.", hint='Give a mapping such as {"c, r": "INSERT", "d": "DELETE"}.'
+        )
+    return [(_parts(left), _parts(right)) for left, right in op_mapping.items()]
+
+
+def _parts(text: object) -> tuple[str, ...]:
+    """The parts of comma-separated text, or of a tuple or list of text."""
+    parts: Sequence[object] = (text,)
+    if isinstance(text, str):
+        parts = text.split(",")
+    elif isinstance(text, (tuple, list)):
+        parts = text
+    found = []
+    for part in parts:
+        if not isinstance(part, str) or not part.strip():
+            raise OptionError(
+                f"op_mapping has the part {part!r} in {text!r}.", hint="Every code and every kind is non-empty text."
+            )
+        found.append(part.strip())
+    if not found:
+        raise OptionError("op_mapping has an empty tuple.", hint="Name at least one code and one kind in each entry.")
+    return tuple(found)
+
+
+def _kinds(names: Iterable[str]) -> Kinds:
+    """Kinds by name; `RowKind` order with -U before +U."""
+    names = tuple(names)
+    unknown = [name for name in names if name not in RowKind.__members__]
+    if unknown:
+        raise OptionError(f"op_mapping names the row kind {unknown[0]!r}.", hint=f"Row kinds are {_ALLOWED}.")
+    kinds = tuple(kind for kind in RowKind if kind.name in names)
+    if len(kinds) > 1 and frozenset(kinds) not in GROUPS:
+        raise OptionError(
+            f"op_mapping puts {', '.join(names)} into one entry, which no single change can mean.",
+            hint=f"Kinds that may share a code: {_ALLOWED_GROUPS}.",
+        )
+    if len(kinds) < len(names):
+        raise OptionError(f"op_mapping names a row kind twice in {', '.join(names)}.", hint="Name each kind once.")
+    return kinds
+
+
+def _refuse_repeated_kinds(groups: Iterable[Kinds]) -> None:
+    seen: set[RowKind] = set()
+    for kind in (kind for group in groups for kind in group):
+        if kind in seen:
+            raise OptionError(
+                f"op_mapping names {kind.name} in more than one entry.",
+                hint=f"Name it once, with all of its codes in that entry, as in 'c, r' for {kind.name}.",
+            )
+        seen.add(kind)
+
+
+__all__ = ["DELETE", "GROUPS", "OpMapping", "code_to_kinds", "kinds_to_code", "pairs_updates"]

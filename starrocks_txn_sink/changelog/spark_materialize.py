@@ -1,0 +1,148 @@
+"""`upsert_materializer`: changes of one sink key that may arrive interleaved become changes that a table can follow."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Final, Literal, get_args
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from starrocks_txn_sink.changelog.keyed import MaterializeKey
+from starrocks_txn_sink.changelog.kinds import UPDATE_BEFORE, RowKind
+from starrocks_txn_sink.changelog.materialize import needs_materializer
+from starrocks_txn_sink.changelog.retention import Duration, Retention
+from starrocks_txn_sink.changelog.spark_events import FULL_DELETES, POSSIBLE_KINDS
+from starrocks_txn_sink.changelog.spark_keyed import Keeping, KeyedInput, metrics_name, run_rule
+from starrocks_txn_sink.changelog.spark_rows import (
+    column,
+    from_text,
+    guarded,
+    kind_checks,
+    names,
+    place_of,
+    require_kept,
+    require_row_kind,
+    sortable,
+    to_text,
+)
+from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.errors import OptionError
+
+Mode = Literal["auto", "none", "force"]
+
+# As they appear in an analyzed plan.
+_UNSTEADY: Final = re.compile(
+    r"\b(current_timestamp|current_date|localtimestamp|now|rand|randn|uuid|shuffle|monotonically_increasing_id)\("
+)
+
+
+class ChangelogWarning(UserWarning):
+    """A call that works, and under conditions named in the message leaves wrong rows or lets state grow."""
+
+
+def upsert_materializer(
+    df: DataFrame,
+    *,
+    sink_key: str | Sequence[str],
+    upsert_key: str | Sequence[str] | None = None,
+    mode: Mode = "auto",
+    sequence: str | Sequence[str] | None = None,
+    state_ttl: Duration | None = None,
+    row_kind: str = "row_kind",
+    uid: str | None = None,
+    clock: Clock | None = None,
+) -> DataFrame:
+    """Changes for a table with the primary key `sink_key`, out of changes that several rows of a key may have caused.
+
+    Needed when a join or a shuffle has mixed the order of a key's changes, or when different source rows share a sink
+    key. Rows are told apart by `upsert_key` (columns that identify a source row; their changes come in order), or as a
+    whole without one; the `sequence` columns are no part of the row. Of all rows that claim a sink key, the last one
+    added is shown. The result has the same columns, and the sequence of the change that caused it.
+
+    `mode`: `auto` does nothing if `upsert_key` is the sink key, `none` never does anything, `force` always works.
+    `state_ttl` counts from the last change of a sink key's rows (0: for ever); a retraction that finds no row is
+    swallowed, logged and counted (`swallowed` in `observedMetrics`, under `uid`). `clock` is for tests.
+
+    Raises InputError or OptionError at once, naming the parameter. Warns (ChangelogWarning) about columns of
+    non-deterministic functions without an upsert key, and about input without -U and without an upsert key.
+    """
+    require_row_kind(df, row_kind)
+    keys, order = names(sink_key, "sink_key", df), names(sequence, "sequence", df)
+    identity = None if upsert_key is None else names(upsert_key, "upsert_key", df)
+    _check(keys, identity, mode)
+    sortable(df, order)
+    keeping = Keeping(Retention.of(state_ttl), clock or SystemClock(), metrics_name("upsert_materializer", uid))
+    if not needs_materializer(mode, keys, identity):
+        return df
+    if identity is None:
+        _warn(df, row_kind)
+    inside = [field for field in df.schema.fields if field.name not in (row_kind, *order)]
+    require_kept([*inside, *(df.schema[name] for name in order)])
+    checks = kind_checks(row_kind, keys, order, "upsert_materializer")
+    frame = guarded(df, *checks, place=place_of(df, order))
+    given = KeyedInput(
+        key=to_text(map(column, keys)),
+        kinds=column(row_kind),
+        row=to_text(column(field.name) for field in inside),
+        sequence=order,
+        extra=to_text(map(column, order)) if order else None,
+        upsert_key=to_text(map(column, identity)) if identity else None,
+    )
+    done = run_rule(frame, given, MaterializeKey(), keeping)
+    parsed = [from_text(F.col("row"), inside).alias("__row")]
+    if order:
+        parsed.append(from_text(F.col("extra"), [df.schema[name] for name in order]).alias("__extra"))
+    shaped = done.select("kind", *parsed)
+    known = {FULL_DELETES: False, POSSIBLE_KINDS: [str(kind) for kind in RowKind if kind is not UPDATE_BEFORE]}
+    fields = {
+        field.name: F.col("__extra" if field.name in order else "__row").getField(field.name)
+        for field in df.schema.fields
+        if field.name != row_kind
+    } | {row_kind: F.col("kind")}
+    return shaped.select(
+        *(
+            fields[name].alias(name, metadata=known) if name == row_kind else fields[name].alias(name)
+            for name in df.columns
+        )
+    )
+
+
+def _check(keys: tuple[str, ...], identity: tuple[str, ...] | None, mode: str) -> None:
+    if not keys:
+        raise OptionError("sink_key is empty.", hint="Name the columns of the table's primary key.")
+    if identity == ():
+        raise OptionError("upsert_key is empty.", hint="Leave it out when no columns identify a source row.")
+    if mode not in get_args(Mode):
+        raise OptionError(f"mode is {mode!r}.", hint=f"Use one of: {', '.join(get_args(Mode))}.")
+
+
+def _warn(frame: DataFrame, row_kind: str) -> None:
+    """Say what can go wrong when rows are compared as a whole."""
+    unsteady = _unsteady_functions(frame)
+    if unsteady:
+        _tell(
+            f"There is no upsert_key, so a retraction has to match its row in every column, and the plan uses "
+            f"{', '.join(unsteady)}: such values differ each time, rows are never removed and state grows for ever. "
+            f"Leave those columns out, or name an upsert_key."
+        )
+    kinds = frame.schema[row_kind].metadata.get(POSSIBLE_KINDS)
+    if kinds is not None and str(UPDATE_BEFORE) not in kinds:
+        _tell(
+            "There is no upsert_key, and the changelog has no -U: an update leaves its old row behind, and a later "
+            "delete shows that old row again. Map updates to UPDATE_BEFORE, UPDATE_AFTER, or name an upsert_key."
+        )
+
+
+def _tell(message: str) -> None:
+    warnings.warn(message, ChangelogWarning, stacklevel=4)
+
+
+def _unsteady_functions(frame: DataFrame) -> list[str]:
+    """Non-deterministic functions in the frame's plan; none where the plan is out of reach (Spark Connect)."""
+    plan = getattr(frame, "_jdf", None)
+    if plan is None:
+        return []
+    return sorted(set(_UNSTEADY.findall(plan.queryExecution().analyzed().toString())))

@@ -1,0 +1,114 @@
+"""The rules of a key over several micro-batches, with state as text and a clock that stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from starrocks_txn_sink.changelog.keyed import Arrived, DecodeKey, EncodeKey, KeyRule, MaterializeKey, NormalizeKey
+from starrocks_txn_sink.changelog.rules import ImageEncoder, Retention, kinds_to_code
+from starrocks_txn_sink.changelog.state_text import read, written
+from starrocks_txn_sink.testing.manual_clock import ManualClock
+
+UPSERT = "+I-U+U"
+
+
+class OneKey:
+    """A rule with the state of one key, as an operator keeps it."""
+
+    def __init__(self, rule: KeyRule, state_ttl: Any = None) -> None:
+        self.rule, self.clock, self.retention = rule, ManualClock(), Retention.of(state_ttl)
+        self.stored: str | None = None
+
+    def __call__(self, *changes: Sequence[Any]) -> list[tuple[Any, ...]]:
+        now = self.clock.wall()
+        step = self.rule.step(read(self.stored, self.retention, now), [Arrived(*change) for change in changes])
+        if step.state is None:
+            self.stored = None
+        elif step.touched:
+            self.stored = written(step.state, now)
+        return [(left.kind, left.row) if left.before is None else tuple(left[:3]) for left in step.left]
+
+
+def test_an_upsert_stream_with_a_ttl_of_five_minutes() -> None:
+    """The document's walk through the life of a key (4.1.2.2.2), minute by minute."""
+    key = OneKey(DecodeKey(keeps_rows=True), "5 minutes")
+    assert key((UPSERT, "Orphan")) == [("+I", "Orphan")]
+    key.clock.advance(180)
+    assert key((UPSERT, "Orphan Updated")) == [("-U", "Orphan"), ("+U", "Orphan Updated")]
+    key.clock.advance(120)
+    assert key(("-D", "Orphan Updated")) == [("-D", "Orphan Updated")]
+    assert key.stored is None
+    key.clock.advance(300)
+    assert key((UPSERT, "Resurrected")) == [("+I", "Resurrected")]
+    key.clock.advance(3000)
+    assert key((UPSERT, "Again")) == [("+I", "Again")]
+
+
+def test_every_access_renews_the_ttl_and_without_one_nothing_expires() -> None:
+    key = OneKey(DecodeKey(keeps_rows=True), "5 minutes")
+    key((UPSERT, "a"))
+    for _ in range(3):
+        key.clock.advance(299)
+        assert key((UPSERT, "a"))[0][0] == "-U"
+    key.clock.advance(300)
+    assert key((UPSERT, "a")) == [("+I", "a")]
+    forever = OneKey(DecodeKey(keeps_rows=True), 0)
+    forever((UPSERT, "a"))
+    forever.clock.advance(1e9)
+    assert forever((UPSERT, "b"))[0] == ("-U", "a")
+
+
+def test_a_window_is_compacted_to_its_net_effect() -> None:
+    key = OneKey(DecodeKey(keeps_rows=False, compact=True))
+    assert key(("+I", "A"), ("+U", "Between updates A"), ("+U", "Updated A")) == [("+I", "Updated A")]
+    assert key(("+U", "B"), ("+U", "C")) == [("+U", "C")]
+    assert key.stored is None
+
+
+def test_a_waiting_before_image_lives_for_its_ttl() -> None:
+    codes = kinds_to_code({"INSERT": "c", "DELETE": "d", "UPDATE_BEFORE, UPDATE_AFTER": "u"})
+    key = OneKey(EncodeKey(ImageEncoder(codes, paired=True)), "5 minutes")
+    assert key(("-U", "10")) == []
+    key.clock.advance(120)
+    assert key(("+U", "20")) == [("u", "20", "10")]
+    assert key(("-U", "20")) == []
+    key.clock.advance(301)
+    assert key(("+U", "30")) == [("c", "30")]
+
+
+def test_normalizing_expires_too() -> None:
+    key = OneKey(NormalizeKey(kinds_to_code(None)), "1 h")
+    assert key(("+U", "a"), ("+U", "a"), ("+U", "b")) == [("INSERT", "a"), ("UPDATE_AFTER", "b")]
+    assert key(("-D", "key only")) == [("DELETE", "b")]
+    assert key(("-D", "key only")) == []
+    key(("+I", "c"))
+    key.clock.advance(3600)
+    assert key(("+U", "d")) == [("INSERT", "d")]
+
+
+def test_a_swallowed_retraction_renews_nothing() -> None:
+    key = OneKey(MaterializeKey(), "10 minutes")
+    key(("+I", "a"))
+    key.clock.advance(400)
+    assert key(("-U", "unknown")) == []
+    key.clock.advance(200)
+    assert key(("-U", "a")) == []  # the row has expired: swallowed as well
+    key(("+I", "a"))
+    key.clock.advance(400)
+    key(("+U", "b"))
+    key.clock.advance(400)
+    assert key(("-D", "b")) == [("+U", "a")]
+
+
+def test_swallowed_retractions_are_counted() -> None:
+    step = MaterializeKey().step(None, [Arrived("-U", "x"), Arrived("+I", "a"), Arrived("-D", "y")])
+    assert (step.swallowed, step.state) == (2, [[None, "a"]])
+
+
+@pytest.mark.parametrize("text", ['"quoted"', "ünï 😀", "{}"])
+def test_state_comes_back_as_it_was(text: str) -> None:
+    assert read(written([[None, text]], 5.0), Retention(10), 14.9) == [[None, text]]
+    assert read(written([text], 5.0), Retention(10), 15.0) is None
