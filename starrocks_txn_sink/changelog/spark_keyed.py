@@ -9,6 +9,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.changelog import spark_state as state
 from starrocks_txn_sink.changelog.keyed import KeyRule
@@ -63,11 +64,11 @@ def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, keeping: Keepin
         given.key.alias(state.KEY),
         *(each.alias(f"order_{number}") for number, each in enumerate(orders)),
         tie.alias(state.TIE),
-        F.monotonically_increasing_id().alias(state.ARRIVAL),
         given.kinds.alias("kinds"),
         given.row.alias("row"),
         *((F.lit(None) if each is None else each).cast("string").alias(name) for name, each in optional.items()),
     )
+    wire = _numbered(wire, needed=not orders)
     if frame.isStreaming:
         _require_rocksdb(frame)
         processor = state.KeyProcessor(rule, len(orders), keeping.retention, keeping.clock)
@@ -97,13 +98,22 @@ def in_event_time_order(
         (to_text(key) if key else F.lit("")).alias(state.KEY),
         F.unix_micros(column(time)).alias("time"),
         *(each.alias(f"order_{number}") for number, each in enumerate(orders)),
-        F.monotonically_increasing_id().alias(state.ARRIVAL),
         to_text(map(column, frame.columns)).alias("row"),
     )
-    grouped = _in_buckets(wire).groupBy("bucket")
+    grouped = _in_buckets(_numbered(wire, needed=True)).groupBy("bucket")
     done = grouped.transformWithStateInPandas(state.Reorderer(len(orders)), state.TIMED_SCHEMA, "Append", "EventTime")
     rows = _counting(done, f"{name}-order", "late").filter(F.col("counts").isNull())
     return rows.select(from_text(F.col("row"), frame.schema.fields).alias("row")).select("row.*")
+
+
+def _numbered(wire: DataFrame, *, needed: bool) -> DataFrame:
+    """`wire` with the rows' places within their task, as they arrive: Spark promises no order after a shuffle."""
+    if not needed:
+        return wire.withColumn(state.ARRIVAL, F.lit(0).cast("bigint"))
+    if not wire.isStreaming:
+        return wire.withColumn(state.ARRIVAL, F.monotonically_increasing_id())
+    shape = T.StructType([*wire.schema.fields, T.StructField(state.ARRIVAL, T.LongType())])
+    return wire.mapInArrow(state.number, shape)
 
 
 def _in_buckets(wire: DataFrame) -> DataFrame:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import orjson
 import pandas as pd
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import (
     ExpiredTimerInfo,
     StatefulProcessor,
@@ -61,6 +62,16 @@ def lists(frame: pd.DataFrame) -> dict[str, Sequence[Any]]:
         ]
         for name in frame.columns
     }
+
+
+def number(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches with a column of ascending numbers, those of a task above those of the tasks before it."""
+    task = TaskContext.get()
+    start = (task.partitionId() if task else 0) << 40
+    for batch in batches:
+        numbers = pa.array(range(start, start + batch.num_rows), pa.int64())
+        start += batch.num_rows
+        yield batch.append_column(ARRIVAL, numbers)
 
 
 def by_key(sorted_entries: Iterable[Entry]) -> Iterator[tuple[str, list[Arrived]]]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from starrocks_txn_sink.addresses import DEFAULT_PORTS, Address
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import BadReply, NotSent, RedirectRefused, ReplyLost
 from starrocks_txn_sink.http.body import Pieces
@@ -19,7 +18,8 @@ from starrocks_txn_sink.http.frontends import Frontends
 from starrocks_txn_sink.http.headers import METHODS, path_of
 from starrocks_txn_sink.http.links import Answer, Exchange
 from starrocks_txn_sink.http.replies import read_load_state, read_reply
-from starrocks_txn_sink.redirect_rules import RedirectRules
+from starrocks_txn_sink.options.addresses import DEFAULT_PORTS, Address
+from starrocks_txn_sink.options.redirect_rules import RedirectRules
 from starrocks_txn_sink.wire import Operation, Reply, Request
 
 HOPS = 4

@@ -12,9 +12,9 @@ import http.client
 import requests
 import urllib3.exceptions
 
-from starrocks_txn_sink.addresses import Address
 from starrocks_txn_sink.errors import BadReply, NotSent, ReplyLost, TransportError
 from starrocks_txn_sink.http.bounded import Waiting
+from starrocks_txn_sink.options.addresses import Address
 
 
 def failure_of(error: Exception, waiting: Waiting, address: Address, step: str) -> TransportError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Lock
 
-from starrocks_txn_sink.addresses import Address
+from starrocks_txn_sink.options.addresses import Address
 
 
 class Frontends:

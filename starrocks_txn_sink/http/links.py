@@ -12,7 +12,6 @@ from pathlib import Path
 import requests
 import urllib3.exceptions
 
-from starrocks_txn_sink.addresses import Address
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import NotSent, OptionError
 from starrocks_txn_sink.http.body import Pieces
@@ -20,6 +19,7 @@ from starrocks_txn_sink.http.bounded import BoundedAdapter, Slot, Waiting
 from starrocks_txn_sink.http.failures import failure_of
 from starrocks_txn_sink.http.replies import LIMIT
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.addresses import Address
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from typing import Any
 import pymysql
 from pymysql.err import InterfaceError, MySQLError, OperationalError
 
-from starrocks_txn_sink.addresses import Address
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
 from starrocks_txn_sink.ledger import table
 from starrocks_txn_sink.ledger.values import LedgerQuestion
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.transaction.steps import Question
 
 _BROKEN = frozenset({0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1205, 2003, 2005, 2006, 2013, 2014, 2055})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.ledger.access import LeaderConnection
-from starrocks_txn_sink.server_version import require_supported
+from starrocks_txn_sink.options.server_version import require_supported
 
 
 def table_models(connection: LeaderConnection, database: str, deadline: Deadline) -> dict[str, str]:

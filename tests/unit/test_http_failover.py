@@ -13,7 +13,6 @@ import responses
 import urllib3.exceptions
 from http_peer import Caller, Got, Peer, redirects, says, unused_port
 
-from starrocks_txn_sink.addresses import Address
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import (
     AuthenticationFailed,
@@ -31,6 +30,7 @@ from starrocks_txn_sink.http.conversation import Conversation
 from starrocks_txn_sink.http.frontends import Frontends
 from starrocks_txn_sink.http.links import Answer
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.wire import LabelState, Operation, Request, Status
 
 OK = {"Status": "OK", "Message": ""}

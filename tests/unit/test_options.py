@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.option_declarations import declarations, render_reference
 from starrocks_txn_sink.options import Compression, Delivery, SinkOptions, TableOptions
+from starrocks_txn_sink.options.declarations import declarations, render_reference
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.flink_properties import FLINK_OPTIONS, Becomes, Refused, translate
-from starrocks_txn_sink.option_declarations import declarations
 from starrocks_txn_sink.options import Compression, SinkOptions
+from starrocks_txn_sink.options.declarations import declarations
+from starrocks_txn_sink.options.flink import FLINK_OPTIONS, Becomes, Refused, translate
 
 # The configuration of the connector's own multi-table example, as a user would move it over.
 BASE = {"load-url": "fe1:8030", "database": "shop", "delivery": "at-least-once"}

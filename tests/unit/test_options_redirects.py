@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.addresses import Address, parse_authority
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SinkOptions, require_supported
+from starrocks_txn_sink.options.addresses import Address, parse_authority
 
 
 def allows(target: str, load_url: str = "http://fe1:8030", **changes: Any) -> bool:

@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from starrocks_txn_sink.addresses import Address, parse_authority
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options.addresses import Address, parse_authority
 
 _RULE = re.compile(
     r"(?:(?P<scheme>https?)://)?(?P<host>\[[0-9a-f:.]+\](?:/\d+)?|[^\s:@]+|[0-9a-f:]+/\d+)(?::(?P<port>\d+))?"

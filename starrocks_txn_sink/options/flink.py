@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.option_declarations import declarations
-from starrocks_txn_sink.option_kinds import Kind, refusal
-from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.declarations import declarations
+from starrocks_txn_sink.options.kinds import Kind, refusal
+from starrocks_txn_sink.options.sink_options import SinkOptions
 
 Convert = Callable[[str, str], Any]
 

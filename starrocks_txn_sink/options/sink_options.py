@@ -13,11 +13,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from starrocks_txn_sink import load_properties
-from starrocks_txn_sink.addresses import Address, parse_authority, parse_frontends, parse_query_url
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.option_declarations import option, settle
-from starrocks_txn_sink.option_kinds import (
+from starrocks_txn_sink.options import load_properties
+from starrocks_txn_sink.options.addresses import Address, parse_authority, parse_frontends, parse_query_url
+from starrocks_txn_sink.options.declarations import option, settle
+from starrocks_txn_sink.options.kinds import (
     choice,
     count,
     custom,
@@ -30,10 +30,7 @@ from starrocks_txn_sink.option_kinds import (
     text,
     whole_seconds,
 )
-from starrocks_txn_sink.redirect_rules import RedirectRules, parse_host_rule
-from starrocks_txn_sink.server_version import MIN_SERVER_VERSION, require_supported
-
-__all__ = ["MIN_SERVER_VERSION", "Compression", "Delivery", "SinkOptions", "TableOptions", "require_supported"]
+from starrocks_txn_sink.options.redirect_rules import RedirectRules, parse_host_rule
 
 MIB = 1 << 20
 
@@ -255,7 +252,7 @@ class SinkOptions:
 
         Raises OptionError for a name that is unknown, or that makes no sense here, with the reason.
         """
-        from starrocks_txn_sink.flink_properties import translate  # reads this class's declarations
+        from starrocks_txn_sink.options.flink import translate  # reads this class's declarations
 
         left_out: dict[str, Any] = {"load_url": None, "database": None}
         return cls(**{**left_out, **translate(properties, overrides).values})

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.option_kinds import Kind
+from starrocks_txn_sink.options.kinds import Kind
 
 _REQUIRED: Any = MISSING
 

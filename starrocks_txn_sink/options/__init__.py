@@ -1,0 +1,6 @@
+"""The options of a sink: typed, checked at construction, each declared once; also under the Flink connector's names."""
+
+from starrocks_txn_sink.options.server_version import MIN_SERVER_VERSION, require_supported
+from starrocks_txn_sink.options.sink_options import Compression, Delivery, SinkOptions, TableOptions
+
+__all__ = ["MIN_SERVER_VERSION", "Compression", "Delivery", "SinkOptions", "TableOptions", "require_supported"]
