@@ -1,0 +1,209 @@
+"""The changelog functions on streams: state and its expiry, event-time order, and that a batch gives the same."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections import defaultdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from changelog_feed import Feed, FileTime, as_dicts, running
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
+
+pytestmark = pytest.mark.spark
+
+UPSERT = {"upsert": "INSERT, UPDATE_BEFORE, UPDATE_AFTER", "delete": "DELETE"}
+
+
+def test_an_upsert_stream_with_a_state_ttl_unzips_as_the_document_says(spark: SparkSession, tmp_path: Path) -> None:
+    """4.1.2.2.2, to the minute."""
+    feed, time = Feed(spark, tmp_path, "op string, id int, name string"), FileTime(tmp_path / "time")
+    frame = from_changelog(
+        feed.frame, partition_by="id", state_ttl="5 minutes", op_mapping=UPSERT, uid="unzip", clock=time.clock()
+    )
+
+    def event(op: str, name: str) -> list[tuple[Any, ...]]:
+        feed.add({"op": op, "id": 99, "name": name})
+        return query.new()
+
+    with running(frame, tmp_path) as query:
+        assert event("upsert", "Orphan") == [("+I", 99, "Orphan")]
+        time.advance(minutes=3)
+        assert event("upsert", "Orphan Updated") == [("-U", 99, "Orphan"), ("+U", 99, "Orphan Updated")]
+        time.advance(minutes=2)
+        assert event("delete", "Orphan Updated") == [("-D", 99, "Orphan Updated")]
+        time.advance(minutes=5)
+        assert event("upsert", "Resurrected") == [("+I", 99, "Resurrected")]
+        time.advance(minutes=50)
+        assert event("upsert", "Back again") == [("+I", 99, "Back again")]
+
+
+def at(clock: str) -> str:
+    return f"2026-01-01T{clock}:00Z"
+
+
+def test_event_time_order_waits_sorts_compacts_and_counts_what_is_late(spark: SparkSession, tmp_path: Path) -> None:
+    """4.1.2.2.1 and 4.1.2.2.3 in one stream: rows wait for the watermark, ten minutes behind the highest time seen."""
+    feed = Feed(spark, tmp_path, "op string, id int, name string, event_time timestamp")
+    events = feed.frame.withWatermark("event_time", "5 minutes")
+    frame = from_changelog(events, partition_by="id", order_by="event_time", compact=True, uid="ordered")
+
+    def event(op: str, key: int, name: str, clock: str) -> dict[str, Any]:
+        return {"op": op, "id": key, "name": name, "event_time": at(clock)}
+
+    with running(frame.select("row_kind", "id", "name"), tmp_path) as query:
+        feed.add(event("INSERT", 5, "A", "09:55"))
+        feed.add(event("UPDATE_AFTER", 5, "Updated A", "09:57"))
+        feed.add(event("UPDATE_AFTER", 5, "Between updates A", "09:56"))
+        assert query.new() == []  # the watermark is at 9:52
+        feed.add(event("INSERT", 6, "B", "10:20"))
+        assert query.new() == [("+I", 5, "Updated A")]  # 10:15: the window of key 5, as its net effect
+        feed.add(event("INSERT", 8, "at the watermark", "10:15"), event("INSERT", 9, "below it", "09:00"))
+        feed.add(event("UPDATE_AFTER", 5, "Later A", "10:16"))
+        assert query.new() == []
+        feed.add(event("INSERT", 7, "C", "10:30"))
+        assert sorted(query.new()) == [("+I", 6, "B"), ("+U", 5, "Later A")]
+        assert query.observed("ordered-order", "late") == 2
+
+
+def test_a_before_image_waits_for_its_after_image_over_micro_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """4.2.1.3.1: paired two minutes later; expired after five, the update leaves as an insert."""
+    feed, time = Feed(spark, tmp_path, "row_kind string, id int, val int"), FileTime(tmp_path / "time")
+    codes = {"INSERT": "c", "DELETE": "d", "UPDATE_BEFORE, UPDATE_AFTER": "u"}
+    frame = to_changelog(
+        feed.frame,
+        before="before",
+        after="after",
+        partition_by="id",
+        state_ttl="5 minutes",
+        op_mapping=codes,
+        clock=time.clock(),
+    )
+    with running(frame, tmp_path) as query:
+        feed.add({"row_kind": "-U", "id": 1, "val": 10})
+        assert query.new() == []
+        time.advance(minutes=2)
+        feed.add({"row_kind": "+U", "id": 1, "val": 20})
+        assert query.new() == [("u", (1, 10), (1, 20))]
+        feed.add({"row_kind": "-U", "id": 1, "val": 20})
+        assert query.new() == []
+        time.advance(minutes=6)
+        feed.add({"row_kind": "+U", "id": 1, "val": 30})
+        assert query.new() == [("c", None, (1, 30))]
+
+
+TYPED = (
+    "op string, id bigint, lsn bigint, amount decimal(38,10), at timestamp, day date, ratio double, flag boolean,"
+    " text string, tags array<int>, extra struct<x:bigint,y:string>"
+)
+
+
+def typed_event(random: Random, lsn: int) -> dict[str, Any]:
+    """An event with values that do not survive pandas or carelessly written JSON, and with many NULLs."""
+
+    def perhaps(value: Any) -> Any:
+        return None if random.random() < 0.3 else value
+
+    return {
+        "op": random.choice(["upsert", "upsert", "delete"]),
+        "id": 2**53 + random.randrange(6),
+        "lsn": lsn,
+        "amount": perhaps(f"1234567890123456789012345678.{random.randrange(10**10):010d}"),
+        "at": perhaps(f"1880-01-02T03:04:05.{random.randrange(10**6):06d}Z"),
+        "day": perhaps("0001-01-01"),
+        "ratio": perhaps(random.choice([0.1, 1e300, -0.0])),
+        "flag": perhaps(True),
+        "text": perhaps(random.choice(['quo"te\\', "", "null", "😀\u2028\n", "NaN"])),
+        "tags": perhaps([1, None]),
+        "extra": perhaps({"x": 2**62 + 1, "y": None}),
+    }
+
+
+def test_a_batch_gives_what_the_stream_gives_after_all_input(spark: SparkSession, tmp_path: Path) -> None:
+    random = Random(4)
+    events = [typed_event(random, lsn) for lsn in range(120)]
+    feed = Feed(spark, tmp_path, TYPED)
+    for start in range(0, len(events), 40):
+        block = events[start : start + 40]
+        random.shuffle(block)  # within a micro-batch the sequence decides
+        feed.add(*block)
+
+    def call(frame: Any) -> Any:
+        return from_changelog(frame, partition_by="id", op_mapping=UPSERT, sequence="lsn", uid="typed")
+
+    with running(call(feed.frame), tmp_path) as query:
+        streamed = query.new()
+    static = spark.read.schema(TYPED).json(str(tmp_path / "feed"))
+    batch = call(static)
+    assert by_key(streamed) == by_key([tuple(row) for row in batch.collect()])
+    adds = batch.filter("row_kind in ('+I', '+U')").drop("row_kind")
+    assert adds.exceptAll(static.filter("op = 'upsert'").drop("op")).count() == 0  # every value as it came
+    assert adds.count() == sum(event["op"] == "upsert" for event in events)
+    changes = by_key([tuple(row) for row in batch.collect()])
+    assert {type(value) for rows in changes.values() for row in rows for value in row} >= {
+        decimal.Decimal,
+        datetime.datetime,
+        datetime.date,
+    }
+
+
+def by_key(rows: list[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ...]]]:
+    groups = defaultdict(list)
+    for row in rows:
+        groups[row[1]].append(row)
+    return dict(groups)
+
+
+LEVELS = "seq long, row_kind string, id int, level int"
+ATTRIBUTES = "aid int, attr string"
+OLD, MOVED = (1, 10, "a1"), (1, 20, "b1")
+
+
+@pytest.mark.parametrize("mode", ["auto", "none"])
+def test_a_join_of_two_cdc_streams_whose_rows_arrive_out_of_order(
+    spark: SparkSession, tmp_path: Path, mode: Any
+) -> None:
+    """The join of the document, shuffled on `level` over two tasks: the row of level 20 finds its partner first.
+
+    With the materializer the table ends as the source; without it the late -U deletes the row.
+    """
+    levels, attributes = Feed(spark, tmp_path / "s1", LEVELS), Feed(spark, tmp_path / "s2", ATTRIBUTES)
+    joined = levels.frame.join(attributes.frame, F.col("level") == F.col("aid")).drop("aid")
+    changes = upsert_materializer(joined, sink_key="id", sequence="seq", mode=mode, uid="joined")
+    assert (changes is joined) == (mode == "none")
+    table: dict[int, Any] = {}
+    with running(to_starrocks_ops(changes, sink_key="id", sequence="seq"), tmp_path) as query:
+        levels.add(
+            *as_dicts(
+                ["seq", "row_kind", "id", "level"],
+                [(1, "+I", 1, 10), (2, "-U", 1, 10), (2, "+U", 1, 20), (3, "+I", 2, 10)],
+            )
+        )
+        for attribute in ({"aid": 20, "attr": "b1"}, {"aid": 10, "attr": "a1"}):
+            attributes.add(attribute)
+            for op, _, key, *row in query.new():
+                table[key] = (key, *row) if op == "upsert" else None
+    assert table == {1: MOVED if mode == "auto" else None, 2: (2, 10, "a1")}
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        [("+I", OLD), ("-U", OLD), ("+U", MOVED)],
+        [("+U", MOVED), ("+I", OLD), ("-U", OLD)],
+        [("+I", OLD), ("+U", MOVED), ("-U", OLD)],
+    ],
+    ids=["in order", "update first", "retraction last"],
+)
+def test_the_three_arrival_orders_end_alike(spark: SparkSession, arrivals: list[tuple[str, Any]]) -> None:
+    rows = [(kind, *row, place) for place, (kind, row) in enumerate(arrivals)]
+    frame = spark.createDataFrame(rows, "row_kind string, id int, level int, attr string, place int")
+    changes = upsert_materializer(frame, sink_key="id", sequence="place")
+    last = to_starrocks_ops(changes, sink_key="id", sequence="place").drop("place")
+    assert [tuple(row) for row in last.collect()] == [("upsert", *MOVED)]
