@@ -1,0 +1,224 @@
+"""What the changelog functions refuse, at the call and in the running query; and that stateless ones need no Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from starrocks_txn_sink.changelog import (
+    ChangelogWarning,
+    from_changelog,
+    to_changelog,
+    to_starrocks_ops,
+    upsert_materializer,
+)
+from starrocks_txn_sink.errors import InputError, OptionError
+
+pytestmark = pytest.mark.spark
+
+PERSON = "struct<id:int,name:string>"
+EVENTS = (
+    f"op string, id int, name string, lsn long, ts timestamp, before {PERSON}, after {PERSON}, other struct<id:long>"
+)
+UPSERT = {"u": "INSERT, UPDATE_AFTER"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "text"),
+    [
+        ({"op": "code"}, InputError, "op names the column 'code'.*It has op, id, name"),
+        ({"op": "id"}, InputError, "op names the column id, which is int, not string or boolean"),
+        ({"op_mapping": {"x": "INSERT, DELETE"}}, OptionError, "INSERT, DELETE into one entry"),
+        ({"invalid_op_handling": "IGNORE"}, OptionError, "invalid_op_handling is 'IGNORE'.*FAIL, LOG, SKIP"),
+        ({"state_ttl": "soon"}, OptionError, "state_ttl is 'soon'.*10 minutes"),
+        ({"sequence": "nowhere"}, InputError, "sequence names the column 'nowhere'"),
+        ({"sequence": "before"}, InputError, "The sequence column before is struct"),
+        ({"passthrough": ("lsn", "lsn")}, OptionError, "passthrough names a column twice"),
+        ({"partition_by": "key"}, InputError, "partition_by names 'key'"),
+        ({"op_mapping": UPSERT}, OptionError, "partition_by is not given, but a code for several row kinds"),
+        ({"compact": True}, OptionError, "compact is set without order_by"),
+        ({"order_by": "lsn"}, InputError, "order_by names the column lsn, which is bigint, not timestamp"),
+        ({"row_kind": "name"}, OptionError, "row_kind would collide with the column name"),
+        ({"before": "before"}, OptionError, "INSERT, UPDATE_AFTER, whose rows are in the after image"),
+        ({"after": "after"}, OptionError, "DELETE, UPDATE_BEFORE, whose rows are in the before image"),
+        ({"before": "name", "after": "name"}, InputError, "after names the column name, which is string, not a struct"),
+        ({"before": "before", "after": "other"}, InputError, "images differ in id, name"),
+        ({"before": "before", "after": "after", "passthrough": "name"}, OptionError, "passthrough would collide"),
+    ],
+)
+def test_from_changelog_refuses_at_the_call(
+    spark: SparkSession, parameters: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    frame = spark.createDataFrame([], EVENTS)
+    with pytest.raises(error, match=text):
+        from_changelog(frame, **parameters)
+
+
+ROWS = "row_kind string, id int, name string, lsn long, op string, m map<int,string>"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda frame: to_changelog(frame), OptionError, "op would collide with the column op"),
+        (lambda frame: to_changelog(frame, op="code", row_kind="id"), InputError, "column id is int, not string"),
+        (lambda frame: to_changelog(frame, op="code", row_kind="kind"), InputError, "row_kind names the column 'kind'"),
+        (
+            lambda frame: to_changelog(frame, op="code", produces_full_deletes=False),
+            OptionError,
+            "produces_full_deletes is False, but partition_by is not given",
+        ),
+        (
+            lambda frame: to_changelog(frame, op="code", after="after"),
+            OptionError,
+            "puts out DELETE, whose rows go to the before image",
+        ),
+        (
+            lambda frame: to_changelog(frame, op="code", before="before", after="after"),
+            OptionError,
+            "partition_by is not given, but the before image",
+        ),
+        (
+            lambda frame: to_changelog(frame, op="code", before="b", after="a", partition_by="id"),
+            InputError,
+            "The column m is map<int,string>, which cannot be kept in state",
+        ),
+        (lambda frame: upsert_materializer(frame, sink_key="key"), InputError, "sink_key names the column 'key'"),
+        (lambda frame: upsert_materializer(frame, sink_key=()), OptionError, "sink_key is empty"),
+        (lambda frame: upsert_materializer(frame, sink_key="id", upsert_key=()), OptionError, "upsert_key is empty"),
+        (
+            lambda frame: upsert_materializer(frame, sink_key="id", mode="always"),
+            OptionError,
+            "mode is 'always'.*auto, none, force",
+        ),
+        (lambda frame: to_starrocks_ops(frame, sink_key="id", sequence="lsn"), OptionError, "op would collide"),
+        (lambda frame: to_starrocks_ops(frame, sink_key="id", sequence=()), OptionError, "sequence is empty"),
+        (
+            lambda frame: to_starrocks_ops(
+                frame.withColumnRenamed("op", "transaction_end"), sink_key="id", sequence="lsn"
+            ),
+            OptionError,
+            "transaction_end, whose rows may not be dropped",
+        ),
+    ],
+)
+def test_the_others_refuse_at_the_call(
+    spark: SparkSession, call: Callable[[DataFrame], Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        call(spark.createDataFrame([], ROWS))
+
+
+def test_unknown_parameters_are_errors(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], ROWS)
+    with pytest.raises(TypeError, match="order_by"):
+        to_changelog(frame, order_by="lsn")  # type: ignore[call-arg]
+
+
+def test_a_stream_needs_rocksdb_for_state_and_a_watermark_for_order(spark: SparkSession, tmp_path: Any) -> None:
+    stream = spark.readStream.schema(EVENTS).json(str(tmp_path))
+    with pytest.raises(OptionError, match=r"ts, which has no watermark. Call withWatermark\('ts'"):
+        from_changelog(stream, order_by="ts")
+    name = "spark.sql.streaming.stateStore.providerClass"
+    provider = spark.conf.get(name)
+    spark.conf.unset(name)
+    try:
+        with pytest.raises(OptionError, match="This conversion keeps state"):
+            from_changelog(stream, op_mapping=UPSERT, partition_by="id")
+    finally:
+        spark.conf.set(name, str(provider))
+
+
+@pytest.mark.parametrize(
+    ("schema", "row", "call", "text"),
+    [
+        (
+            "op string, id int, offset long, partition int",
+            ("merge", 77, 41, 3),
+            lambda frame: from_changelog(frame),
+            r"operation code \(op\) is not in op_mapping at partition 3, offset 41. Correct op_mapping",
+        ),
+        (
+            "op string, id int, lsn long",
+            (None, 77, 41),
+            lambda frame: from_changelog(frame, sequence="lsn"),
+            r"operation code \(op\) is NULL at lsn 41",
+        ),
+        (
+            "op string, id int, lsn long",
+            ("INSERT", None, 41),
+            lambda frame: from_changelog(frame, sequence="lsn", partition_by="id").select("lsn"),
+            "a NULL in the key at lsn 41",
+        ),
+        (
+            f"op string, before {PERSON}, after {PERSON}, lsn long",
+            ("UPDATE_BEFORE", None, (77, "x"), 41),
+            lambda frame: from_changelog(frame, before="before", after="after", sequence="lsn"),
+            r"the before image \(before\) is NULL at lsn 41",
+        ),
+        (
+            "row_kind string, id int, lsn long",
+            ("I", 77, 41),
+            lambda frame: to_starrocks_ops(frame, sink_key="id", sequence="lsn"),
+            "no row kind in row_kind at lsn 41. Row kinds are",
+        ),
+        (
+            "row_kind string, id int, lsn long",
+            ("+I", 77, None),
+            lambda frame: to_starrocks_ops(frame, sink_key="id", sequence="lsn"),
+            r"a NULL in the order \(lsn\) at lsn NULL",
+        ),
+    ],
+)
+def test_the_running_query_names_the_place_and_not_the_content(
+    spark: SparkSession, schema: str, row: tuple[Any, ...], call: Callable[[DataFrame], DataFrame], text: str
+) -> None:
+    with pytest.raises(Exception, match=text) as caught:
+        call(spark.createDataFrame([row], schema)).collect()
+    message = str(caught.value)
+    assert "77" not in message
+    assert "merge" not in message
+
+
+def test_skipped_events_are_gone_and_the_others_stay(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("INSERT", 1), ("x", 2), (None, 3), ("DELETE", 4)], "op string, id int").coalesce(1)
+    for handling in ("SKIP", "LOG"):
+        kept = from_changelog(frame, invalid_op_handling=handling)  # type: ignore[arg-type]
+        assert [tuple(row) for row in kept.collect()] == [("+I", 1), ("-D", 4)]
+
+
+def test_whatever_needs_no_state_stays_in_the_jvm(spark: SparkSession) -> None:
+    """No Python, no shuffle: the plan of every stateless conversion."""
+    events = spark.createDataFrame([], EVENTS).drop("other")
+    rows = spark.createDataFrame([], "row_kind string, id int, name string, lsn long")
+    pair = {"c": "INSERT", "d": "DELETE", "u": "UPDATE_BEFORE, UPDATE_AFTER"}
+    codes = {"INSERT": "c", "DELETE": "d", "UPDATE_AFTER": "u"}
+    stateless = [
+        from_changelog(events, partition_by="id"),
+        from_changelog(events, invalid_op_handling="SKIP"),
+        from_changelog(events, before="before", after="after", op_mapping=pair, partition_by="id", passthrough="lsn"),
+        to_changelog(rows),
+        to_changelog(rows, partition_by="id", produces_full_deletes=False),
+        to_changelog(rows, before="payload", after="payload", op_mapping=codes),
+    ]
+    for frame in stateless:
+        plan = frame._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+        assert "Project" in plan
+        assert not [word for word in ("Python", "Arrow", "Exchange", "InPandas") if word in plan]
+    reduced = to_starrocks_ops(rows, sink_key="id", sequence="lsn")
+    assert "Python" not in reduced._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+
+
+def test_warnings_say_why(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([], "row_kind string, id int, name string")
+    with pytest.warns(ChangelogWarning, match="the plan uses current_timestamp.*state grows for ever"):
+        upsert_materializer(rows.withColumn("at", F.current_timestamp()), sink_key="id")
+    upserts = from_changelog(spark.createDataFrame([], "op string, id int"), op_mapping={"c": "INSERT", "d": "DELETE"})
+    with pytest.warns(ChangelogWarning, match="has no -U.*a later delete shows that old row again"):
+        upsert_materializer(upserts, sink_key="id")
+    upsert_materializer(upserts, sink_key="id", upsert_key="id")  # nothing to warn about
+    upsert_materializer(rows, sink_key="id")
