@@ -1,0 +1,350 @@
+"""Every move that is possible in a state: of the writers, of the server, of late messages, of fate.
+
+`moves` returns (action, next state) pairs and raises Violation for the move that breaks an invariant. An action is
+(who, what); a who of -1 is the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .setups import FIRST, RETRY, Setup
+from .state import (
+    ABORTED,
+    BARRIER,
+    CHECK,
+    CLAIM,
+    COMMIT,
+    COMMITTED,
+    CONFIRM,
+    DATA,
+    DEAD,
+    DOWN,
+    EARLIER,
+    JOB,
+    LANE,
+    LOAD,
+    LOADED,
+    NO_LABEL,
+    NONE,
+    PARENT,
+    READ,
+    RECOVER,
+    ROLL_BACK,
+    SENT,
+    SETTLE,
+    VISIBLE,
+    State,
+    Violation,
+    Writer,
+)
+
+Action = tuple[int, str]
+Move = tuple[Action, State]
+SERVER = -1
+_OPEN = (LOADED, SENT)
+
+
+class Protocol:
+    """The moves of one setup."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.without = setup.without
+        self._family = tuple(0 if role in (FIRST, RETRY) else 1 for role in setup.roles)
+        self._kind = tuple(LANE if role in (FIRST, RETRY) else JOB for role in setup.roles)
+        # whose labels a writer lists: a driver everybody's, an attempt those of its own run
+        self._sees = tuple(
+            tuple(j for j in range(len(setup.roles)) if self._kind[i] == JOB or self._family[j] == self._family[i])
+            for i in range(len(setup.roles))
+        )
+        self._steps: dict[int, Callable[[State, int, Writer, list[Move]], None]] = {
+            DOWN: self._start,
+            CLAIM: self._claim,
+            SETTLE: self._list,
+            ROLL_BACK: self._roll_back,
+            BARRIER: self._owner,
+            READ: self._read,
+            LOAD: self._load,
+            CHECK: self._check,
+            COMMIT: self._commit,
+            CONFIRM: self._confirm,
+            RECOVER: self._recover,
+        }
+
+    def moves(self, state: State) -> list[Move]:
+        found: list[Move] = []
+        for i, writer in enumerate(state.writers):
+            self._steps[writer.at](state, i, writer, found)
+            if writer.at != DOWN:
+                found.append(((i, "crashes"), self._gone(state, i)))
+            if writer.label in _OPEN:
+                found.append(((i, "its label times out"), _with(state, i, writer._replace(label=ABORTED))))
+            if writer.label == SENT:
+                found.append(((i, "its commit gets lost"), _with(state, i, writer._replace(label=LOADED))))
+                self._execute(state, i, writer, writer.at, "its late commit is executed", found)
+        if state.log:
+            found.append(((SERVER, "the ledger's next version becomes visible"), self._published(state)))
+        for n in range(len(state.messages)):
+            self._late(state, n, found)
+        return found
+
+    # --- take-over: claim, list, barrier, read ---
+
+    def _start(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+        found.append(((i, "starts"), _with(state, i, Writer(at=CLAIM))))
+
+    def _claim(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+        kind = self._kind[i]
+        token = i if self.without == "fresh claim token" else DEAD
+        before = state if self.without == "fresh claim token" else _token_dies(state, i)
+        if len(state.log) < self.setup.unseen:
+            log = (*before.log, (kind, i))
+            ahead = 0 if self.without == "settled claim" else len(log)
+            claimed = writer._replace(at=SETTLE, claimed=1, ahead=ahead)
+            found.append(((i, "claims"), _with(before._replace(log=log), i, claimed)))
+        if self._may_be_late(state):
+            messages = tuple(sorted((*before.messages, (kind, token))))
+            found.append(((i, "claims, gives up waiting"), before._replace(messages=messages)))
+
+    def _list(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+        if writer.ahead:
+            return
+        after = state
+        if self.without != "list and roll back":
+            writers = list(state.writers)
+            for j in self._sees[i]:
+                if writers[j].label in _OPEN:
+                    writers[j] = writers[j]._replace(listed=writers[j].listed | 1 << i)
+            messages = state.messages
+            if messages:
+                messages = tuple(sorted(self._listed(message, i) for message in messages))
+            after = state._replace(writers=tuple(writers), messages=messages)
+        found.append(((i, "lists open labels"), _with(after, i, after.writers[i]._replace(at=ROLL_BACK))))
+
+    def _listed(self, message: tuple[int, ...], i: int) -> tuple[int, ...]:
+        if message[0] != DATA or (self._kind[i] != JOB and message[2] != self._family[i]):
+            return message
+        kind, batch, family, listed, overtaken = message
+        return (kind, batch, family, listed | 1 << i, overtaken)
+
+    def _roll_back(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+        bit, done = 1 << i, True
+        for j, other in enumerate(state.writers):
+            if other.listed & bit:
+                done = False
+                label = ABORTED if other.label in _OPEN else other.label
+                after = other._replace(label=label, listed=other.listed & ~bit)
+                found.append(((i, f"rolls back the label of writer {j}"), _with(state, j, after)))
+        for n, message in enumerate(state.messages):
+            if message[0] == DATA and message[3] & bit:
+                done = False
+                messages = state.messages[:n] + state.messages[n + 1 :]
+                found.append(((i, "rolls back a label without a writer"), state._replace(messages=messages)))
+        if done:
+            ahead = 0 if self.without == "barrier" else len(state.log)
+            found.append(((i, "writes the marker"), _with(state, i, writer._replace(at=BARRIER, ahead=ahead))))
+
+    def _owner(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+        if writer.ahead:
+            return
+        if not self._owns(state, i, writer):
+            found.append(((i, "reads the owner: fenced"), self._gone(state, i)))
+            return
+        family = self._family[i]
+        everybody = self._kind[i] == JOB
+        writers = tuple(
+            w if j == i or not (everybody or self._family[j] == family) else w._replace(overtaken=1)
+            for j, w in enumerate(state.writers)
+        )
+        messages = tuple(
+            (*m[:4], 1) if m[0] == DATA and (everybody or m[2] == family) else m for m in state.messages
+        )
+        after = state._replace(writers=writers, messages=tuple(sorted(messages)))
+        found.append(((i, "reads the owner: itself"), _with(after, i, writer._replace(at=READ, overtaken=0))))
+
+    def _read(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+        if self.without == "positions decide" and writer.label != NO_LABEL:
+            base = writer.base + (writer.label == VISIBLE)
+            self._continue(state, i, writer, base, f"finds its label {'' if base > writer.base else 'not '}there", found)
+            return
+        self._continue(state, i, writer, state.position, "reads the position", found)
+
+    def _continue(self, state: State, i: int, writer: Writer, base: int, what: str, found: list[Move]) -> None:
+        """Batches up to `base` are taken for done: they must be visible."""
+        action = (i, f"{what}, batches up to {base} are done")
+        if state.applied & ((1 << base) - 1) != (1 << base) - 1 or (base > state.position):
+            raise Violation("lost", self.said(action))
+        if base == self.setup.batches:
+            found.append((action, self._gone(state, i)))
+            return
+        at = CHECK if self.without == "check after the loads" else LOAD
+        after = writer._replace(at=at, base=base, label=NO_LABEL, listed=0)
+        found.append((action, _with(state, i, after)))
+
+    # --- a StarRocks transaction: load, check, commit, confirm ---
+
+    def _load(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+        at = COMMIT if self.without == "check after the loads" else CHECK
+        after = writer._replace(at=at, label=LOADED, listed=0)
+        found.append(((i, f"begins a label and loads batch {writer.base + 1}"), _with(state, i, after)))
+
+    def _check(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+        if self.without != "owner check" and not self._owns(state, i, writer):
+            found.append(((i, "checks the owner: fenced"), self._gone(state, i)))
+            return
+        at = LOAD if self.without == "check after the loads" else COMMIT
+        found.append(((i, "checks the owner: itself"), _with(state, i, writer._replace(at=at))))
+
+    def _commit(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+        if writer.label == LOADED:
+            self._execute(state, i, writer, CONFIRM, "commits: OK", found)
+            if self._may_be_late(state):
+                sent = writer._replace(at=CONFIRM, label=SENT)
+                found.append(((i, "commits, gives up waiting"), _with(state, i, sent)))
+        if self.without == "confirmation" and writer.label == LOADED:
+            return
+        failed = _with(state, i, writer._replace(at=LOAD, label=NO_LABEL, listed=0))
+        found.append(((i, "commits: refused, rolled back"), failed))
+        if writer.label == ABORTED:
+            found.append(((i, "commits: label unknown"), _with(state, i, writer._replace(at=RECOVER))))
+
+    def _execute(self, state: State, i: int, writer: Writer, at: int, what: str, found: list[Move]) -> None:
+        """The commit of a writer's label reaches the server: it takes effect, or is rolled back in spite of its OK."""
+        hole = (i, f"{what}, yet rolled back")
+        if self.without == "confirmation" and at == CONFIRM and writer.at == COMMIT:
+            raise Violation("lost", self.said(hole))
+        found.append((hole, _with(state, i, writer._replace(at=at, label=ABORTED))))
+        if len(state.log) < self.setup.unseen:
+            action = (i, what)
+            batch = writer.base + 1
+            after = self._applied(state, action, batch, i, writer.overtaken)
+            found.append((action, _with(after, i, writer._replace(at=at, label=COMMITTED))))
+
+    def _applied(self, state: State, action: Action, batch: int, who: int, overtaken: int) -> State:
+        bit = 1 << (batch - 1)
+        if state.applied & bit:
+            raise Violation("duplicated", self.said(action))
+        if overtaken and not self.without:
+            raise Violation("committed after it was taken over", self.said(action))
+        return state._replace(applied=state.applied | bit, log=(*state.log, (DATA, batch, who)))
+
+    def _confirm(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+        """get_load_state. A label that has ended may be forgotten, which leaves its outcome unknown."""
+        label = writer.label
+        if label == COMMITTED:
+            return
+        if label == VISIBLE:
+            self._continue(state, i, writer, writer.base + 1, "sees its label visible", found)
+        if label == ABORTED:
+            again = writer._replace(at=LOAD, label=NO_LABEL, listed=0)
+            found.append(((i, "sees its label aborted"), _with(state, i, again)))
+        if self.without == "settled outcome":
+            orphan = self._orphaned(state, i)
+            again = orphan.writers[i]._replace(at=LOAD)
+            found.append(((i, "takes an unknown outcome for a failure"), _with(orphan, i, again)))
+            return
+        found.append(((i, "cannot learn its label's state"), _with(state, i, writer._replace(at=RECOVER))))
+
+    def _recover(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+        if self.without == "positions decide":
+            label = ABORTED if writer.label in _OPEN else writer.label
+            found.append(((i, "rolls its label back"), _with(state, i, writer._replace(at=CLAIM, label=label))))
+            return
+        after = _ownerless(state, i)._replace() if writer.label == COMMITTED else state
+        found.append(
+            ((i, "rolls its label back"), _with(after, i, writer._replace(at=CLAIM, label=NO_LABEL, listed=0)))
+        )
+
+    # --- late messages, and the ledger's log ---
+
+    def _late(self, state: State, n: int, found: list[Move]) -> None:
+        message = state.messages[n]
+        rest = state.messages[:n] + state.messages[n + 1 :]
+        found.append(((SERVER, "a late request gets lost"), state._replace(messages=rest)))
+        if len(state.log) >= self.setup.unseen:
+            return
+        after = state._replace(messages=rest)
+        if message[0] != DATA:
+            found.append(((SERVER, "a late claim is executed"), after._replace(log=(*state.log, message))))
+            return
+        action = (SERVER, f"a late commit of batch {message[1]} is executed, its writer is gone")
+        found.append((action, self._applied(after, action, message[1], DEAD, message[4])))
+
+    def _published(self, state: State) -> State:
+        entry, log = state.log[0], state.log[1:]
+        job, lane, position = state.job, state.lane, state.position
+        writers = [w._replace(ahead=w.ahead - 1) if w.ahead else w for w in state.writers]
+        if entry[0] == JOB:
+            job = entry[1]
+        elif entry[0] == LANE:
+            # claims of other runs or micro-batches have rows of their own
+            if entry[1] != EARLIER or self.without == "claims of one batch":
+                lane = entry[1]
+        else:
+            position, who = entry[1], entry[2]
+            if who != DEAD:
+                writers[who] = writers[who]._replace(label=VISIBLE)
+        return State(job, lane, position, state.applied, log, state.messages, tuple(writers))
+
+    # --- who owns, and who is gone ---
+
+    def _owns(self, state: State, i: int, writer: Writer) -> bool:
+        if self._kind[i] == JOB:
+            return state.job == i
+        if state.job != PARENT:
+            return False
+        return state.lane == i if writer.claimed else state.lane in (NONE, EARLIER)
+
+    def _may_be_late(self, state: State) -> bool:
+        return len(state.messages) + sum(w.label == SENT for w in state.writers) < self.setup.late
+
+    def _gone(self, state: State, i: int) -> State:
+        """The writer is no more; what it has sent is still on its way."""
+        after = _token_dies(self._orphaned(state, i), i)
+        bit = 1 << i
+        writers = tuple(w._replace(listed=w.listed & ~bit) if w.listed & bit else w for w in after.writers)
+        messages = after.messages
+        if any(m[0] == DATA and m[3] & bit for m in messages):
+            messages = tuple(sorted((*m[:3], m[3] & ~bit, m[4]) if m[0] == DATA else m for m in messages))
+        return _with(after._replace(writers=writers, messages=messages), i, Writer())
+
+    def _orphaned(self, state: State, i: int) -> State:
+        """The writer lets go of its label."""
+        writer = state.writers[i]
+        after = state
+        if writer.label == SENT:
+            message = (DATA, writer.base + 1, self._family[i], writer.listed, writer.overtaken)
+            after = state._replace(messages=tuple(sorted((*state.messages, message))))
+        elif writer.label == COMMITTED:
+            after = _ownerless(state, i)
+        return _with(after, i, writer._replace(label=NO_LABEL, listed=0))
+
+    def said(self, action: Action) -> str:
+        who, what = action
+        return what if who == SERVER else f"writer {who} ({self.setup.roles[who]}) {what}"
+
+
+def _with(state: State, i: int, writer: Writer) -> State:
+    writers = state.writers
+    return state._replace(writers=(*writers[:i], writer, *writers[i + 1 :]))
+
+
+def _ownerless(state: State, i: int) -> State:
+    """Commits of writer `i` in the log belong to nobody any more."""
+    return state._replace(log=tuple((DATA, e[1], DEAD) if e[0] == DATA and e[2] == i else e for e in state.log))
+
+
+def _token_dies(state: State, i: int) -> State:
+    """Writer `i` takes another token, or none: what carries the old one carries nobody's."""
+    log, messages = state.log, state.messages
+    if log:
+        log = tuple((e[0], DEAD) if e[0] != DATA and e[1] == i else e for e in log)
+    if messages:
+        messages = tuple(sorted((m[0], DEAD) if m[0] != DATA and m[1] == i else m for m in messages))
+    return state._replace(
+        job=DEAD if state.job == i else state.job,
+        lane=DEAD if state.lane == i else state.lane,
+        log=log,
+        messages=messages,
+    )
