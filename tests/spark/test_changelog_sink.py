@@ -1,0 +1,149 @@
+"""From change events of three tables, through `from_changelog` and `to_starrocks_ops`, into StarRocks tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import orjson
+import pymysql
+import pytest
+from changelog_feed import Feed
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
+from starrocks_txn_sink.changelog import from_changelog, to_starrocks_ops
+from starrocks_txn_sink.emulator.server import Emulator
+
+pytestmark = pytest.mark.spark
+
+TABLES = {
+    "customers": "id BIGINT, name STRING",
+    "orders": "id BIGINT, customer BIGINT, amount BIGINT",
+    "items": "order_id BIGINT, line BIGINT, article STRING",
+}
+KEYS = {"customers": ["id"], "orders": ["id"], "items": ["order_id", "line"]}
+COLUMNS = {table: [part.split()[0] for part in columns.split(", ")] for table, columns in TABLES.items()}
+EVENTS = "op string, lsn long, `table` string, before string, after string"
+DEBEZIUM = {"c, r": "INSERT", "u": "UPDATE_BEFORE, UPDATE_AFTER", "d": "DELETE"}
+
+Row = tuple[Any, ...]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "emulator") as emulator:
+        query(emulator, "CREATE DATABASE shop")
+        for table, columns in TABLES.items():
+            keys = ", ".join(KEYS[table])
+            columns = ", ".join(
+                column + (" NOT NULL" if column.split()[0] in KEYS[table] else "") for column in columns.split(", ")
+            )
+            query(
+                emulator,
+                f"CREATE TABLE shop.{table} ({columns.replace('STRING', 'VARCHAR(64)')}) PRIMARY KEY({keys})"
+                f" DISTRIBUTED BY HASH({keys})",
+            )
+        yield emulator
+
+
+def query(server: Emulator, sql: str) -> list[Row]:
+    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
+    with connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+class Source:
+    """Three tables that change, and the events that tell of it: inserts, updates, moved keys, deletes."""
+
+    def __init__(self, seed: int) -> None:
+        self._random, self._lsn = Random(seed), 0
+        self.tables: dict[str, dict[Row, Row]] = {table: {} for table in TABLES}
+
+    def changes(self, count: int) -> list[dict[str, Any]]:
+        return [self._change(self._random.choice(list(TABLES))) for _ in range(count)]
+
+    def _change(self, table: str) -> dict[str, Any]:
+        rows, random = self.tables[table], self._random
+        if not rows or (len(rows) < 12 and random.random() < 0.4):
+            after = self._free(table)
+            rows[self._key(table, after)] = after
+            return self._event("c", table, None, after)
+        key = random.choice(list(rows))
+        before = rows.pop(key)
+        if random.random() < 0.25:
+            return self._event("d", table, before, None)
+        after = self._free(table) if random.random() < 0.4 else (*key, *self._row(table)[len(key) :])
+        rows[self._key(table, after)] = after
+        return self._event("u", table, before, after)
+
+    def _free(self, table: str) -> Row:
+        row = self._row(table)
+        while self._key(table, row) in self.tables[table]:
+            row = self._row(table)
+        return row
+
+    def _row(self, table: str) -> Row:
+        number = self._random.randrange
+        return {
+            "customers": (number(20), f"name {number(99)}"),
+            "orders": (number(20), number(20), number(999)),
+            "items": (number(5), number(5), f"article {number(99)}"),
+        }[table]
+
+    def _key(self, table: str, row: Row) -> Row:
+        return row[: len(KEYS[table])]
+
+    def _event(self, op: str, table: str, before: Row | None, after: Row | None) -> dict[str, Any]:
+        self._lsn += 1
+        images = [None if row is None else _json(table, row) for row in (before, after)]
+        return {"op": op, "lsn": self._lsn, "table": table, "before": images[0], "after": images[1]}
+
+
+def _json(table: str, row: Row) -> str:
+    return orjson.dumps(dict(zip(COLUMNS[table], row, strict=True))).decode()
+
+
+def operations(events: DataFrame, table: str) -> DataFrame:
+    """The operations for one table out of the events of all."""
+    images = [F.from_json(side, TABLES[table]).alias(side) for side in ("before", "after")]
+    shaped = events.filter(F.col("table") == table).select("op", "lsn", *images)
+    changes = from_changelog(
+        shaped,
+        before="before",
+        after="after",
+        op_mapping=DEBEZIUM,
+        partition_by=KEYS[table],
+        sequence="lsn",
+        passthrough="lsn",
+    )
+    return to_starrocks_ops(changes, sink_key=KEYS[table], sequence="lsn").withColumn("table", F.lit(table))
+
+
+def test_the_tables_equal_the_source(spark: SparkSession, server: Emulator, tmp_path: Path) -> None:
+    source, feed = Source(seed=11), Feed(spark, tmp_path, EVENTS)
+    parts = [operations(feed.frame, table) for table in TABLES]
+    rows = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), parts)
+    sink = StarRocksSink(
+        SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="cdc"),
+        routes=[TableRoute(table, COLUMNS[table]) for table in TABLES],
+    )
+    writer = rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    running = writer.start()
+    try:
+        for _ in range(2):
+            events = source.changes(150)
+            Random(1).shuffle(events)
+            feed.add(*events)
+            running.processAllAvailable()
+            for table, truth in source.tables.items():
+                stored = query(server, f"SELECT {', '.join(COLUMNS[table])} FROM shop.{table}")
+                assert sorted(stored) == sorted(truth.values()), table
+    finally:
+        running.stop()
+    assert running.exception() is None
