@@ -1,0 +1,50 @@
+"""`python -m tests.crash`: the whole matrix, or the sites whose names contain the words given; see `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.crash.matrix import Case, Matrix
+from tests.crash.sites import all_sites
+from tests.crash.workload import Verdict
+
+
+def main() -> int:
+    """Progress on standard output, a line of JSON last; 1 when anything was lost, doubled, torn or not recovered."""
+    parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
+    parser.add_argument("words", nargs="*", help="run only sites whose name contains all of these")
+    parser.add_argument("--list", action="store_true", help="list the sites and end")
+    args = parser.parse_args()
+    sites = [site for site in all_sites() if all(word in site.name for word in args.words)]
+    if args.list or not sites:
+        _say("\n".join(site.name for site in sites) or "No site has such a name.")
+        return 0 if sites else 2
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="crash-") as folder, Matrix(Path(folder), _say) as matrix:
+        cases = matrix.run(sites)
+    for case in cases:
+        if not case.recovered or not case.seen.good:
+            _say(f"FAILED {case.site.name}: {case.seen}, recovered={case.recovered}\n" + "\n".join(case.said)[-6000:])
+    _say(f"{len(cases)} sites on the stand-in in {time.monotonic() - began:.0f} s")
+    return _summary(cases)
+
+
+def _summary(cases: list[Case]) -> int:
+    seen = sum((case.seen for case in cases), Verdict())
+    recovered = sum(case.recovered for case in cases)
+    figures = {"sites": len(cases), "recovered": recovered}
+    _say(json.dumps({**figures, "lost": seen.lost, "duplicated": seen.duplicated, "torn": seen.torn}))
+    return 0 if seen.good and recovered == len(cases) else 1
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - a command
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""The driver that is killed: reads queries to run from standard input, a line of JSON each, and answers with a line.
+
+`python -m tests.crash.driver FOLDER [MASTER]`; FOLDER takes Spark's scratch files. The first line says it is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from starrocks_txn_sink import SinkOptions, StarRocksSink
+from tests.crash.workload import SCHEMA
+
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n
+"""
+
+
+def main(folder: Path, master: str) -> int:
+    spark = _spark(folder, master)
+    _say({"ready": True, "pid": os.getpid()})
+    for line in sys.stdin:
+        _say(run_query(spark, json.loads(line)))
+    spark.stop()
+    return 0
+
+
+def run_query(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
+    """Run one query until its source is read; `options` are SinkOptions. The answer has receipts, or an error."""
+    receipts: list[dict[str, Any]] = []
+
+    def listen(event: Any) -> None:
+        if event.name == "receipt.collected":
+            one = event.fields["receipt"]
+            receipts.append(
+                {"batch": one.batch_id, "label": one.label, "attempts": one.attempts, "retries": one.retries}
+            )
+
+    sink = StarRocksSink(SinkOptions(**task["options"]), listener=listen)
+    rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(task["source"])
+    writer = rows.writeStream.foreachBatch(sink).option("checkpointLocation", task["checkpoint"])
+    try:
+        writer.trigger(availableNow=True).start().awaitTermination()
+    except StreamingQueryException as failed:
+        return {"receipts": receipts, "error": str(failed)}
+    return {"receipts": receipts, "error": None}
+
+
+def _spark(folder: Path, master: str) -> SparkSession:
+    log4j = folder / "log4j2.properties"
+    log4j.write_text(_LOG4J)
+    java = f"-Xss16m -Dlog4j2.configurationFile={log4j.as_uri()} -Djava.io.tmpdir={folder}"
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    options = {
+        "spark.master": master,
+        "spark.app.name": "crash",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "600m",
+        "spark.driver.extraJavaOptions": java,
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _say(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)  # noqa: T201 - the parent reads it
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "local[2]"))

@@ -1,0 +1,268 @@
+"""The crash matrix: reach a site, kill or pause, let the job go on, and compare the tables with the truth.
+
+One driver process serves site after site until it is killed; the next one recovers that site first. A reader looks at
+the tables all the time. The last look is taken when the last late request has been carried out.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pymysql
+
+from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+from tests.crash import workload
+from tests.crash.driver_process import DriverEnded, DriverProcess
+from tests.crash.query_proxy import Hold, QueryProxy
+from tests.crash.sites import LATE_SECONDS, Site
+from tests.crash.workload import Verdict
+
+_TIMEOUT = 8  # seconds that a StarRocks transaction lives; a paused driver sleeps longer
+_REACH_SECONDS = 90.0
+_RUN_SECONDS = 150.0
+_TRIES = 3
+_OPEN = (
+    "SELECT count(DISTINCT LABEL) FROM information_schema.loads WHERE DB_NAME = %s"
+    " AND STATE NOT IN ('FINISHED', 'CANCELLED', 'COMMITED')"
+)
+
+
+@dataclass
+class Case:
+    """One site with its own database, job, source and checkpoint."""
+
+    site: Site
+    place: int
+    folder: Path
+    recovered: bool = False
+    samples: int = 0
+    seen: Verdict = field(default_factory=Verdict)
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def database(self) -> str:
+        return f"site_{self.place}"
+
+    @property
+    def job(self) -> str:
+        return f"crash{self.place}"
+
+
+class Reader:
+    """Judges the tables of one case again and again, each time with one SQL statement, on a connection of its own."""
+
+    def __init__(self, case: Case, ask: Callable[..., list[tuple[Any, ...]]]) -> None:
+        self._case = case
+        self._ask = ask
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join(20)
+
+    def _look(self) -> None:
+        while not self._over.wait(0.05):
+            with suppress(pymysql.MySQLError, OSError):
+                seen = workload.judge(self._ask(workload.JUDGEMENT.format(self._case.database)))
+                self._case.samples += 1
+                self._case.seen = max(self._case.seen, seen, key=lambda verdict: (verdict.torn, verdict.duplicated))
+
+
+class Matrix:
+    """Runs sites; a context manager that leaves no process behind. `say` is told how it goes."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._say = say
+        self._server = EmulatorProcess(folder / "server")
+        self._driver: DriverProcess | None = None
+        self._proxy: QueryProxy | None = None
+        self._drivers = 0
+        self._late_until = 0.0
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        self._proxy = QueryProxy(self._server.query_port)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._driver is not None:
+            self._driver.kill()
+        if self._proxy is not None:
+            self._proxy.__exit__(None, None, None)
+        self._server.kill()
+
+    def run(self, sites: Sequence[Site]) -> list[Case]:
+        """Run all of them and judge them at the end."""
+        cases = [Case(site, place, self._folder / str(place)) for place, site in enumerate(sites)]
+        for case in cases:
+            began = time.monotonic()
+            self._run(case)
+            how = "recovered" if case.recovered else "NOT RECOVERED"
+            seconds = time.monotonic() - began
+            self._say(f"{case.place + 1}/{len(cases)}  {case.site.name}: {how}, {case.samples} looks, {seconds:.1f} s")
+        time.sleep(max(0.0, self._late_until - time.monotonic()))
+        for case in cases:
+            self._judge(case)
+        return cases
+
+    # --- one site ---
+
+    def _run(self, case: Case) -> None:
+        workload.write_source(case.folder / "source")
+        for sql in workload.ddl(case.database):
+            self._ask(sql)
+        driver = self._ready()
+        with Reader(case, self._ask):
+            hold = self._arm(case)
+            driver.run(self._task(case))
+            self._reach(case, hold)
+            act = {("driver", "kill"): self._kill_driver, ("server", "kill"): self._kill_server}
+            act.get((case.site.victim, case.site.deed), self._pause_driver)(case, hold)
+        case.recovered = case.recovered and self._ask(_OPEN, case.database) == [(0,)]
+
+    def _kill_driver(self, case: Case, hold: Hold | None) -> None:
+        self._current().kill()
+        self._driver = None
+        if case.site.phase == "late":
+            self._late_until = time.monotonic() + LATE_SECONDS + 2
+        if hold is not None:
+            hold.release(forward=case.site.at_start)  # a claim or marker that arrives after its writer died
+        self._recover(case)
+
+    def _kill_server(self, case: Case, hold: Hold | None) -> None:
+        self._server.kill()
+        if hold is not None:
+            hold.release(forward=False)
+        self._server.start()
+        self._finish(case)
+
+    def _pause_driver(self, case: Case, hold: Hold | None) -> None:
+        """The sleeper's timeout passes, another driver finishes the work, the labels are forgotten; it wakes up."""
+        sleeper = self._current()
+        sleeper.pause()
+        self._driver = None
+        try:
+            time.sleep(_TIMEOUT)
+            self._recover(case)
+            self._server.faults(
+                [
+                    {"operation": "get_load_state", "action": "forget_labels", "when": "before"},
+                    {"operation": "begin", "action": "forget_labels", "when": "before"},
+                    {"operation": "commit", "action": "forget_labels", "when": "before"},
+                ]
+            )
+            sleeper.resume()
+            if hold is not None:
+                hold.release()
+            answer = sleeper.answer(_RUN_SECONDS)
+            case.said.append(str(answer["error"]))
+            case.recovered = case.recovered and answer["error"] is not None
+        finally:
+            sleeper.kill()
+        self._server.faults({})
+
+    def _recover(self, case: Case) -> None:
+        """A new driver on the same checkpoint runs the query to its end; commits that are held stay held."""
+        self._server.faults([])
+        self._ready().run(self._task(case))
+        self._finish(case)
+
+    def _finish(self, case: Case) -> None:
+        """Wait for the query's end; one that failed is started again, as whatever watches a job would do."""
+        for _ in range(_TRIES):
+            answer = self._current().answer(_RUN_SECONDS)
+            if answer["error"] is None:
+                case.recovered = True
+                return
+            case.said.append(answer["error"])
+            self._current().run(self._task(case))
+        with suppress(TimeoutError):
+            case.recovered = self._current().answer(_RUN_SECONDS)["error"] is None
+
+    # --- reaching it ---
+
+    def _arm(self, case: Case) -> Hold | None:
+        if case.site.statement:
+            assert self._proxy is not None
+            return self._proxy.hold(case.site.statement, case.site.phase, skip=0 if case.site.at_start else 1)
+        self._server.faults(case.site.rules_for(case.job))
+        return None
+
+    def _reach(self, case: Case, hold: Hold | None) -> None:
+        limit = time.monotonic() + _REACH_SECONDS
+        if hold is not None:
+            if not hold.reached.wait(_REACH_SECONDS):
+                raise TimeoutError(f"{case.site.name} was not reached: {self._current().messages()}")
+            return
+        wanted = len(case.site.rules)
+        while sum(rule["applied"] for rule in self._server.fault_report()["rules"]) < wanted:
+            if time.monotonic() > limit:
+                raise TimeoutError(f"{case.site.name} was not reached: {self._current().messages()}")
+            time.sleep(0.03)
+
+    # --- means ---
+
+    def _task(self, case: Case) -> dict[str, Any]:
+        assert self._proxy is not None
+        options = {
+            "load_url": self._server.load_url,
+            "query_url": self._proxy.url,
+            "database": case.database,
+            "job": case.job,
+            "timeout": _TIMEOUT,
+            "batch_deadline": 60.0,
+        }
+        return {
+            "source": str(case.folder / "source"),
+            "checkpoint": str(case.folder / "checkpoint"),
+            "options": options,
+        }
+
+    def _ready(self) -> DriverProcess:
+        if self._driver is None:
+            self._drivers += 1
+            self._driver = DriverProcess(self._folder / f"driver{self._drivers}")
+            self._driver.ready()
+        return self._driver
+
+    def _current(self) -> DriverProcess:
+        if self._driver is None:
+            raise DriverEnded("no driver is running")
+        return self._driver
+
+    def _ask(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        connection = pymysql.connect(
+            host="127.0.0.1", port=self._server.query_port, user="root", autocommit=True, read_timeout=20
+        )
+        with connection, connection.cursor() as cursor:
+            cursor.execute(sql, parameters or None)
+            return list(cursor.fetchall())
+
+    def _judge(self, case: Case) -> None:
+        final = workload.judge(self._ask(workload.JUDGEMENT.format(case.database)), workload.expected())
+        case.seen = Verdict(final.lost, max(final.duplicated, case.seen.duplicated), max(final.torn, case.seen.torn))
+        positions = self._ask(
+            f"SELECT name, position FROM {case.database}._starrocks_txn_sink_ledger WHERE kind = 'position'"
+        )
+        newest = {
+            part: max(position for other, position in workload.expected() if other == part)
+            for part in workload.PARTITIONS
+        }
+        case.recovered = case.recovered and dict(positions) == newest

@@ -1,0 +1,218 @@
+"""Exactly once on real Spark, over HTTP, into a DUPLICATE KEY table of the stand-in: a second copy would be seen."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exactly_once_shop import Shop, rows_of
+from pyspark.errors import PythonException, StreamingQueryException
+from pyspark.sql import SparkSession
+
+from starrocks_txn_sink import StarRocksSink
+from starrocks_txn_sink.emulator.server import Emulator
+from tests.crash.query_proxy import QueryProxy
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
+    with Emulator(tmp_path / "emulator") as server:
+        made = Shop(spark, server, tmp_path)
+        yield made
+        assert made.open_labels() == []
+
+
+def ledger(shop: Shop) -> list[tuple[Any, ...]]:
+    return shop.ask(
+        "SELECT name, position, batch FROM shop._starrocks_txn_sink_ledger WHERE kind = 'position' ORDER BY name"
+    )
+
+
+# --- checkpoints ---
+
+
+def test_a_replayed_micro_batch_writes_nothing_twice(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [1, 2]))
+    shop.feed(rows_of("p-0", [3, 4]) + rows_of("p-1", [1]))
+    assert [receipt.batch_id for receipt in shop.run()] == [0, 1]
+    shop.forget_commit(1)
+    assert shop.run() == []
+    assert shop.written() == (10, 10)
+    assert ledger(shop) == [("p-0", 4, 1), ("p-1", 1, 1)]
+
+
+def test_positions_decide_when_batches_start_at_0_again_and_lanes_change(shop: Shop) -> None:
+    for first in (1, 3):
+        shop.feed([row for part in range(4) for row in rows_of(f"p-{part}", [first, first + 1])])
+    shop.run(lanes=1)
+    shop.forget_batches()
+    shop.feed([row for part in range(4) for row in rows_of(f"p-{part}", [5])])
+    receipts = shop.run(lanes=3, files=None)  # one micro-batch of all that: old rows and new ones together
+    assert {receipt.batch_id for receipt in receipts} == {0}
+    assert sum(receipt.rows for receipt in receipts) == 8
+    assert {receipt.lane for receipt in receipts} == {0, 1, 2}
+    assert shop.written() == (40, 40)
+
+
+def test_other_content_at_the_ledgers_position_is_an_error_that_says_what_to_do(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [1, 2]))
+    shop.run()
+    shop.forget_batches()
+    shop.write_file("1.json", rows_of("p-0", [1, 2], note="another story"))
+    with pytest.raises(StreamingQueryException, match=r"SourceChanged.*give the query another `job`"):
+        shop.run()
+    assert shop.written() == (4, 4)
+    assert shop.run(check_replays=False) == []
+    assert shop.run("another", job="another", files=None)[0].rows == 4  # the advice works
+
+
+def test_a_lost_checkpoint_with_the_same_job(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [1, 2]))
+    shop.feed(rows_of("p-0", [3]))
+    shop.run()
+    shutil.rmtree(shop.checkpoint())
+    shop.feed(rows_of("p-0", [4]))
+    assert [receipt.rows for receipt in shop.run()] == [2]
+    assert shop.written() == (8, 8)
+
+
+def test_an_older_copy_of_the_checkpoint(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [1]))
+    shop.run()
+    shutil.copytree(shop.checkpoint(), shop.checkpoint("backup"))
+    shop.feed(rows_of("p-0", [2]))
+    shop.feed(rows_of("p-0", [3]))
+    shop.run()
+    shutil.rmtree(shop.checkpoint())
+    shutil.copytree(shop.checkpoint("backup"), shop.checkpoint())
+    shop.feed(rows_of("p-0", [4]))
+    assert [receipt.batch_id for receipt in shop.run()] == [3]
+    assert shop.written() == (8, 8)
+
+
+def test_the_older_of_two_queries_under_one_job_is_fenced_and_names_the_other(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [1]))
+    older, receipts = shop.start("older", forever=True)
+    try:
+        _wait_for(lambda: len(receipts) == 1)
+        shop.run("newer")
+        other = _query_id(shop.checkpoint("newer"))
+        shop.feed(rows_of("p-0", [2]))
+        with pytest.raises(StreamingQueryException, match=f"Fenced.*taken over by another writer.*checkpoint={other}"):
+            older.awaitTermination(60)
+    finally:
+        older.stop()
+    assert shop.written() == (2, 2)
+    shop.run("newer")
+    assert shop.written() == (4, 4)
+
+
+# --- commits whose outcome is not known at first ---
+
+HTML = {"action": "answer", "status": 200, "headers": {"Content-Type": "text/html"}, "body": "<html>proxy</html>"}
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param([{"action": "drop", "when": "before"}], id="lost-before"),
+        pytest.param([{"action": "drop", "when": "after"}], id="lost-after"),
+        pytest.param([{"action": "commit_ok_rolled_back"}], id="ok-but-rolled-back"),
+        pytest.param([{"action": "hold_commit", "seconds": 0.7}], id="committed-not-visible"),
+        pytest.param([{**HTML, "when": "before"}], id="html-before"),
+        pytest.param([{**HTML, "when": "after"}], id="html-after"),
+        pytest.param(
+            [{"action": "forget_labels", "when": "after"}, {"action": "drop", "when": "after"}], id="forgotten"
+        ),
+        pytest.param([{"action": "forget_labels", "when": "after"}], id="forgotten-after-ok"),
+        pytest.param([{"action": "restart_frontend", "when": "after"}], id="frontend-restarted"),
+        pytest.param([{"action": "answer", "status": 503, "body": "", "when": "after"}], id="503-after"),
+    ],
+)
+def test_every_commit_ends_known(shop: Shop, faults: list[dict[str, Any]]) -> None:
+    shop.fault(*({"operation": "commit", "times": 1, **fault} for fault in faults))
+    sink = StarRocksSink(shop.options())
+    (receipt,) = sink.write(shop.frame(rows_of("p-0", [1, 2])))
+    assert shop.server.faults.report()["applied"] == len(faults)
+    assert (receipt.rows, shop.written()) == (4, (4, 4))
+    assert [name for name, _, _ in ledger(shop)] == ["p-0"]
+    (again,) = sink.write(shop.frame(rows_of("p-0", [1, 2, 3])))
+    assert (again.rows, shop.written()) == (2, (6, 6))
+
+
+# --- rows without positions, calls of write, no ledger ---
+
+
+def test_plain_rows_replayed_write_nothing_twice(shop: Shop) -> None:
+    for first in (1, 3):
+        shop.feed(rows_of("p-0", [first, first + 1]))
+    assert len(shop.run(plain=True)) == 2
+    shop.forget_commit(1)
+    assert shop.run(plain=True) == []
+    assert shop.written() == (8, 8)
+
+
+def test_write_with_the_same_batch_id_twice_writes_once(shop: Shop) -> None:
+    frame = shop.frame(rows_of("p-0", [1, 2])).select("table", "row")
+    assert len(StarRocksSink(shop.options()).write(frame, batch_id=7)) == 1
+    sink = StarRocksSink(shop.options())
+    assert sink.write(frame, batch_id=7) == []
+    assert sink.write(frame, batch_id=7) == []
+    with pytest.raises(PythonException, match=r"SourceChanged.*micro-batch 7"):
+        sink.write(frame.limit(3), batch_id=7)
+    assert len(sink.write(frame, batch_id=8)) == 1
+    assert shop.written()[0] == 8
+
+
+def test_at_least_once_needs_no_sql_and_repeats_after_a_replay(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [1]))
+    changes = {"delivery": "at-least-once", "query_url": None}
+    assert len(shop.run(**changes)) == 1
+    shop.forget_commit(0)
+    assert len(shop.run(**changes)) == 1
+    assert shop.written() == (4, 2)  # that is what the name says
+    assert "_starrocks_txn_sink_ledger" not in [name for (name,) in shop.ask("SHOW TABLES FROM shop")]
+
+
+# --- what it costs when nothing goes wrong ---
+
+
+def test_the_normal_path_costs_one_owner_check_and_one_state_query_a_transaction(shop: Shop) -> None:
+    for first in (1, 3):
+        shop.feed([row for part in range(2) for row in rows_of(f"p-{part}", [first, first + 1])])
+    shop.run()
+    for first in (5, 7, 9):
+        shop.feed([row for part in range(2) for row in rows_of(f"p-{part}", [first, first + 1])])
+    shop.count_requests()
+    with QueryProxy(shop.server.query_port) as proxy:
+        receipts = shop.run(lanes=2, query_url=proxy.url)
+        asked = [sql for sql in proxy.statements if not sql.startswith(("SET ", "SHOW "))]
+    assert len(receipts) == 6  # 3 micro-batches, 2 lanes, each with rows in one table and its positions
+    assert shop.requests() == {
+        "begin": 6,
+        "load_probe": 12,
+        "load": 12,
+        "commit": 6,
+        "get_load_state": 6,
+        "rollback": 0,
+    }
+    checks = [sql for sql in asked if sql.startswith("SELECT kind, name, token") and "name = ''" not in sql]
+    assert len(checks) == 6
+    assert len(asked) - len(checks) == 9  # once a run of the query: version, tables, ledger's DDL, and the take-over
+
+
+def _query_id(checkpoint: Path) -> str:
+    return (checkpoint / "metadata").read_text().split('"')[3]
+
+
+def _wait_for(reached: Any, seconds: float = 60) -> None:
+    limit = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
