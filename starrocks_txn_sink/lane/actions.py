@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from starrocks_txn_sink.lane.receipt import PositionSpan
 from starrocks_txn_sink.lane.region import Chunk
 from starrocks_txn_sink.transaction.steps import Backoff
 
@@ -42,11 +43,11 @@ class CheckAction:
 class RecoverAction:
     """A commit whose outcome is unknown: take the lane over from ourselves and let the ledger tell.
 
-    The rows are visible if the ledger has `label` at the positions in `last` (source partition -> position).
+    The rows are visible if the ledger has `label` at the last positions of `spans`.
     """
 
     label: str
-    last: tuple[tuple[str, int], ...]
+    spans: tuple[PositionSpan, ...]
 
 
 @dataclass(frozen=True, slots=True)

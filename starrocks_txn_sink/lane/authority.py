@@ -7,10 +7,11 @@ take the lane over. Before every commit the owner is read again (design section 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from starrocks_txn_sink.errors import CommitFailed, OutcomeUnknown
+from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown
+from starrocks_txn_sink.lane.receipt import PositionSpan
 from starrocks_txn_sink.lane.region import Chunk
 from starrocks_txn_sink.lane.work import Work
 from starrocks_txn_sink.ledger.table import position_rows
@@ -42,11 +43,14 @@ class Authority:
         """Read the owner again, after the last load's reply and before the commit; raises Fenced."""
         yield from check_owner(self.job, self.owner, self.driver_token, rng)
 
-    def recover(self, label: str, last: tuple[tuple[str, int], ...], rng: random.Random) -> Steps[Outcome]:
-        """Settle a commit of unknown outcome: no more of it can happen after this, and the ledger says what did."""
+    def recover(self, label: str, spans: Sequence[PositionSpan], rng: random.Random) -> Steps[Outcome]:
+        """Settle a commit of unknown outcome: no more of it can happen after this, and the ledger says what did.
+
+        Raises Fenced when somebody else took over, or has written some of these rows meanwhile.
+        """
         yield from insist_on_rollback(Label(self.database, label), rng)
         taken = yield from self.take_over(rng)
-        return _fate(label, last, taken.positions)
+        return _fate(label, spans, taken.positions)
 
     def entries(self, label: str, work: Work) -> Chunk:
         """The position rows of `work` as a chunk of the ledger's table; its rows are no rows of the user's."""
@@ -67,12 +71,13 @@ class Authority:
         return chunk
 
 
-def _fate(label: str, last: tuple[tuple[str, int], ...], positions: Mapping[str, Position]) -> Outcome:
-    """All rows of a label are visible or none, so its ledger rows tell; half of them would be a broken server."""
-    seen = {
-        known is not None and known.label == label and known.position == position
-        for known, position in ((positions.get(partition), position) for partition, position in last)
-    }
+def _fate(label: str, spans: Sequence[PositionSpan], positions: Mapping[str, Position]) -> Outcome:
+    """All rows of a label are visible or none, so its ledger rows tell; half of them would be a broken server.
+
+    Raises Fenced when another label has reached into `spans`: that writer took over before we did, and has written
+    rows that another attempt of ours would write once more.
+    """
+    seen = {_reached(label, span, positions.get(span.partition)) for span in spans}
     if seen == {True}:
         return Committed(label, None)
     if seen == {False}:
@@ -80,6 +85,15 @@ def _fate(label: str, last: tuple[tuple[str, int], ...], positions: Mapping[str,
             label, CommitFailed("The ledger does not have the transaction: it was not committed.", label=label)
         )
     return Unknown(label, OutcomeUnknown("The ledger has only a part of the transaction's positions.", label=label))
+
+
+def _reached(label: str, span: PositionSpan, known: Position | None) -> bool:
+    """Whether `label` wrote `span`, rather than nobody."""
+    if known is None or known.position < span.first:
+        return False
+    if known.label != label or known.position != span.last:
+        raise Fenced(f"Rows of this lane were written by another writer, under label {known.label}.", label=label)
+    return True
 
 
 def first_owner(epoch: str, checkpoint: str, batch: int, lane: int) -> Owner:

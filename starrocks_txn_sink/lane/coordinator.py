@@ -205,7 +205,7 @@ class SharedTransactionCoordinator:
             case Phase.COMMITTING:
                 return self._once(CommitAction(self._label))
             case Phase.RECOVERING:
-                return self._once(RecoverAction(self._label, self._works[0].last_positions()))
+                return self._once(RecoverAction(self._label, self._works[0].position_spans()))
             case Phase.ABORTING:
                 return self._roll_back()
             case _:

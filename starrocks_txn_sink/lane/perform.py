@@ -65,8 +65,8 @@ class Performer:
                 return self._run(self._authority().check(self.rng))
             case CommitAction():
                 return self._settle(label, protocol.commit(label, self.patience, self.rng))
-            case RecoverAction(_, last):
-                return self._settle(label, self._authority().recover(label.name, last, self.rng))
+            case RecoverAction(_, spans):
+                return self._settle(label, self._authority().recover(label.name, spans, self.rng))
             case RollbackAction():
                 return self._roll_back(label)
 

@@ -102,9 +102,6 @@ class Work:
     def empty(self) -> bool:
         return not self.counts
 
-    def last_positions(self) -> tuple[tuple[str, int], ...]:
-        return tuple((partition, span.last) for partition, span in sorted(self.spans.items()))
-
     def rows_of(self, partition: str) -> int:
         return sum(rows for (name, _), (rows, _) in self.counts.items() if name == partition)
 

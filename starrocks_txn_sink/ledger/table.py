@@ -1,11 +1,13 @@
 """The ledger as a table: its DDL, its position rows as load bodies, and the SQL of every question.
 
-PRIMARY KEY (job, kind, name), one tablet in one partition, so that its versions become visible in the order of the
-commits: that is what makes the barrier a barrier (design section 5).
+One row for each (job, kind, name). The key is a digest of the three, because StarRocks limits the length of an encoded
+primary key to 128 bytes and names of source partitions may be long. One tablet in one partition, so that its versions
+become visible in the order of the commits: that is what makes the barrier a barrier (design section 5).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 import orjson
@@ -27,6 +29,7 @@ from starrocks_txn_sink.ledger.values import (
 POSITION, DRIVER, LANE, MARKER = "position", "driver", "lane", "marker"
 
 COLUMNS = (
+    ("id", "VARCHAR(32) NOT NULL"),
     ("job", "VARCHAR(64) NOT NULL"),
     ("kind", "VARCHAR(16) NOT NULL"),
     ("name", "VARCHAR(1024) NOT NULL"),
@@ -41,8 +44,9 @@ COLUMNS = (
     ("updated_at", "DATETIME"),
 )
 Sql = tuple[str, tuple[object, ...]]
-# Sub-tasks in these states of information_schema.loads have ended (contract section 6).
-_ENDED = ("FINISHED", "CANCELLED", "COMMITED")
+# Sub-tasks in these states of information_schema.loads have ended (contract section 6). COMMITED may still be on its
+# way; asking for its rollback is harmless, because the server refuses it.
+_ENDED = ("FINISHED", "CANCELLED")
 
 
 def create_table(database: str, replication: int | None = None) -> str:
@@ -50,15 +54,21 @@ def create_table(database: str, replication: int | None = None) -> str:
     columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS)
     properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
     return (
-        f"CREATE TABLE IF NOT EXISTS {_table(database)} ({columns}) PRIMARY KEY (`job`, `kind`, `name`) "
-        f"DISTRIBUTED BY HASH (`job`, `kind`, `name`) BUCKETS 1{properties}"
+        f"CREATE TABLE IF NOT EXISTS {_table(database)} ({columns}) PRIMARY KEY (`id`) "
+        f"DISTRIBUTED BY HASH (`id`) BUCKETS 1{properties}"
     )
+
+
+def row_id(job: str, kind: str, name: str) -> str:
+    """The key of a row: 128 bits of a digest, so that two rows of different meaning never share one."""
+    return hashlib.sha256("\0".join((job, kind, name)).encode()).hexdigest()[:32]
 
 
 def position_rows(job: str, positions: Iterable[Position], updated_at: str) -> memoryview:
     """Position rows as a piece of a load body: JSON objects, each with the separator in front."""
     rows = (
         {
+            "id": row_id(job, POSITION, position.partition),
             "job": job,
             "kind": POSITION,
             "name": position.partition,
@@ -80,27 +90,27 @@ def statement(database: str, question: LedgerQuestion) -> Sql:
     table = _table(database)
     match question:
         case Claim(job, owner):
-            kind, name = (DRIVER, "") if owner.lane is None else (LANE, str(owner.lane))
+            kind, name = (DRIVER, "") if owner.lane is None else (LANE, lane_name(owner.epoch, owner.batch, owner.lane))
             return (
-                f"INSERT INTO {table} (job, kind, name, token, epoch, checkpoint, batch, updated_at) "
-                "VALUES (%s, %s, %s, %s, %s, %s, %s, now())",
-                (job, kind, name, owner.token, owner.epoch, owner.checkpoint, owner.batch),
+                f"INSERT INTO {table} (id, job, kind, name, token, epoch, checkpoint, batch, updated_at) "
+                "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, now())",
+                (row_id(job, kind, name), job, kind, name, owner.token, owner.epoch, owner.checkpoint, owner.batch),
             )
         case Mark(job, scope, token):
             return (
-                f"INSERT INTO {table} (job, kind, name, token, updated_at) VALUES (%s, %s, %s, %s, now())",
-                (job, MARKER, scope, token),
+                f"INSERT INTO {table} (id, job, kind, name, token, updated_at) VALUES (%s, %s, %s, %s, %s, now())",
+                (row_id(job, MARKER, scope), job, MARKER, scope, token),
             )
         case Marked(job, scope, token):
             return (
                 f"SELECT count(*) FROM {table} WHERE job = %s AND kind = %s AND name = %s AND token = %s",
                 (job, MARKER, scope, token),
             )
-        case ReadOwners(job, lane):
+        case ReadOwners(job, lane, epoch, batch):
             return (
                 f"SELECT kind, name, token, epoch, checkpoint, batch, updated_at FROM {table} "
                 "WHERE job = %s AND (kind = %s OR (kind = %s AND name = %s))",
-                (job, DRIVER, LANE, "" if lane is None else str(lane)),
+                (job, DRIVER, LANE, "" if lane is None else lane_name(epoch, batch, lane)),
             )
         case ReadPositions(job):
             return (
@@ -131,10 +141,15 @@ def read(question: LedgerQuestion, rows: list[tuple[object, ...]]) -> object:
             return {position.partition: position for position in map(_position, rows)}
 
 
+def lane_name(epoch: str, batch: int, lane: int) -> str:
+    """The name of a lane's owner row: one for each run of the driver and micro-batch in which the lane was claimed."""
+    return f"{epoch}/{batch}/{lane}"
+
+
 def _owner(rows: list[tuple[object, ...]], kind: str) -> Owner | None:
     for row in rows:
         if row[0] == kind:
-            lane = int(str(row[1])) if kind == LANE else None
+            lane = int(str(row[1]).rpartition("/")[2]) if kind == LANE else None
             return Owner(str(row[2]), str(row[3]), str(row[4] or ""), _int(row[5]), lane, str(row[6]))
     return None
 

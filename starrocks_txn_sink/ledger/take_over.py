@@ -6,6 +6,7 @@ writers can double or lose rows:
 
 1. *claim*    write the owner row with a token that is new for every try: a lost reply means another try with another
               token, so that a late claim cannot look like the current one.
+              The claim is visible before the next step: whoever loads after the list then sees it in its check.
 2. *list*     find unfinished labels under our prefix and roll each back, until the server confirms it.
 3. *barrier*  write a marker into the ledger and wait until it is visible: everything committed before is visible then.
 4. *read*     owner and positions. Owner is not our token: somebody newer took over, and we stop.
@@ -13,6 +14,7 @@ writers can double or lose rows:
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -39,6 +41,8 @@ from starrocks_txn_sink.wire import Operation, Reply
 NewToken = Callable[[], str]
 
 BACKOFF = Backoff(first=0.05, longest=2.0)
+LOOKS = 8
+"""How often the first marker is looked for before another one is written."""
 
 
 def fresh_tokens(epoch: str, attempt: int, rng: random.Random) -> NewToken:
@@ -82,9 +86,10 @@ def take_over(
     answer; nothing was loaded by then.
     """
     owner = yield from _claim(scope, new_token, rng)
+    yield from _settle(scope, owner, new_token, rng)
     yield from _roll_back_unfinished(scope, rng)
     yield from _barrier(scope, new_token, rng)
-    owners: Owners = yield from insist(ReadOwners(scope.job, scope.owner.lane), rng)
+    owners: Owners = yield from insist(_owners_of(scope.job, owner), rng)
     refuse_others(owners, owner, driver_token or owner.token)
     positions: dict[str, Position] = yield from insist(ReadPositions(scope.job), rng)
     return TakenOver(owner, positions)
@@ -100,6 +105,17 @@ def _claim(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[Owner
             return owner
         yield Wait(BACKOFF.seconds(tries, rng), "the ledger's owner row being written")
         tries += 1
+
+
+def _settle(scope: Scope, owner: Owner, new_token: NewToken, rng: random.Random) -> Steps[None]:
+    """Wait until the claim is visible: the server may answer OK to an INSERT that is only committed.
+
+    A claim that cannot be seen is either on its way or overwritten by now; a barrier tells that it was visible.
+    """
+    owners: Owners = yield from insist(_owners_of(scope.job, owner), rng)
+    holder = owners.driver if owner.lane is None else owners.lane
+    if holder is None or holder.token != owner.token:
+        yield from _barrier(scope, new_token, rng)
 
 
 def _roll_back_unfinished(scope: Scope, rng: random.Random) -> Steps[None]:
@@ -125,19 +141,21 @@ def _ended(reply: Reply) -> bool:
 
 
 def _barrier(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[None]:
-    """3. barrier: a marker that is visible; a lost reply is answered with another marker."""
-    tries = 0
-    while True:
+    """3. barrier: a marker that is visible; a lost reply is answered with another marker.
+
+    So is one that stays out of sight, because another writer's may have overwritten it; each is looked for longer than
+    the one before, so that a slow server is not outrun.
+    """
+    for tries in itertools.count():
         token = new_token()
         answer = yield Mark(scope.job, scope.name, token)
-        while not isinstance(answer, TransportError):
-            visible: bool = yield from insist(Marked(scope.job, scope.name, token), rng)
-            if visible:
-                return
-            yield Wait(BACKOFF.seconds(tries, rng), "the ledger's marker becoming visible")
-            tries += 1
+        if not isinstance(answer, TransportError):
+            for look in range(LOOKS << min(tries, 16)):
+                visible: bool = yield from insist(Marked(scope.job, scope.name, token), rng)
+                if visible:
+                    return
+                yield Wait(BACKOFF.seconds(look, rng), "the ledger's marker becoming visible")
         yield Wait(BACKOFF.seconds(tries, rng), "the ledger's marker being written")
-        tries += 1
 
 
 def check_owner(job: str, mine: Owner, driver_token: str, rng: random.Random) -> Steps[None]:
@@ -145,8 +163,12 @@ def check_owner(job: str, mine: Owner, driver_token: str, rng: random.Random) ->
 
     `mine` is the lane's claim, or, for an attempt that never had to claim, an owner with an empty token.
     """
-    owners: Owners = yield from insist(ReadOwners(job, mine.lane), rng)
+    owners: Owners = yield from insist(_owners_of(job, mine), rng)
     refuse_others(owners, mine, driver_token)
+
+
+def _owners_of(job: str, mine: Owner) -> ReadOwners:
+    return ReadOwners(job) if mine.lane is None else ReadOwners(job, mine.lane, mine.epoch, mine.batch)
 
 
 def refuse_others(owners: Owners, mine: Owner, driver_token: str) -> None:

@@ -93,10 +93,16 @@ class Marked(Question):
 
 @dataclass(frozen=True, slots=True)
 class ReadOwners(Question):
-    """Read who owns the job, and `lane` if one is given. Answer: Owners."""
+    """Read who owns the job, and who claimed `lane`, if one is given, in that run of the driver and micro-batch.
+
+    Claims of other runs and micro-batches are other rows: a late one among them cannot hide the claim that counts.
+    Answer: Owners.
+    """
 
     job: str
     lane: int | None = None
+    epoch: str = ""
+    batch: int = -1
 
 
 @dataclass(frozen=True, slots=True)

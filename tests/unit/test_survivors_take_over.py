@@ -1,0 +1,252 @@
+"""Named regressions of the take-over and of recovery: each was a way to write rows twice, or to wait in vain.
+
+All were found by the exhaustive exploration of the protocol, or while writing it (docs/reliability/found.md).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
+from starrocks_txn_sink.lane.authority import Authority
+from starrocks_txn_sink.lane.receipt import PositionSpan
+from starrocks_txn_sink.ledger import table
+from starrocks_txn_sink.ledger.take_over import Scope, TakenOver, check_owner, take_over
+from starrocks_txn_sink.ledger.values import (
+    Claim,
+    Mark,
+    Marked,
+    Owner,
+    Owners,
+    Position,
+    ReadOwners,
+    ReadPositions,
+    Unfinished,
+)
+from starrocks_txn_sink.testing.manual_clock import ManualClock
+from starrocks_txn_sink.transaction.label import Aborted, Committed, Unknown
+from starrocks_txn_sink.transaction.steps import Question, Steps, run
+from starrocks_txn_sink.wire import Operation, Reply, Request, Status
+
+
+class Ledger:
+    """A ledger whose inserts become visible one question later than `delay` says; `log` tells what was asked."""
+
+    def __init__(self, *, delay: int = 0, unfinished: tuple[str, ...] = ()) -> None:
+        self.delay = delay
+        self.unfinished = unfinished
+        self.log: list[str] = []
+        self.rows: dict[str, Claim | Mark] = {}
+        self.pending: list[tuple[int, str, Claim | Mark]] = []
+        self.positions: dict[str, Position] = {}
+        self.before: Callable[[Question], TransportError | None] = lambda _: None
+
+    def ask(self, question: Question, deadline: Deadline) -> Any:
+        del deadline
+        self.log.append(type(question).__name__)
+        failure = self.before(question)
+        if failure is not None:
+            raise failure
+        self._publish()
+        match question:
+            case Claim() | Mark():
+                self.pending.append((self.delay, key_of(question), question))
+                if not self.delay:
+                    self._publish()
+            case Marked(job, scope, token):
+                row = self.rows.get(f"{job}/marker/{scope}")
+                return isinstance(row, Mark) and row.token == token
+            case ReadOwners():
+                return self._owners(question)
+            case Unfinished():
+                self.log[-1] += f" while visible: {sorted(self.rows)}"
+                return self.unfinished
+            case ReadPositions():
+                return dict(self.positions)
+        return None
+
+    def _owners(self, question: ReadOwners) -> Owners:
+        driver = self.rows.get(f"{question.job}/driver/")
+        name = "" if question.lane is None else table.lane_name(question.epoch, question.batch, question.lane)
+        lane = self.rows.get(f"{question.job}/lane/{name}")
+        return Owners(*(row.owner if isinstance(row, Claim) else None for row in (driver, lane)))
+
+    def _publish(self) -> None:
+        """In the order of the commits."""
+        self.pending = [(left - 1, key, row) for left, key, row in self.pending]
+        while self.pending and self.pending[0][0] < 0:
+            _, key, row = self.pending.pop(0)
+            self.rows[key] = row
+
+
+def key_of(question: Claim | Mark) -> str:
+    """The key of the row as the SQL has it."""
+    _, (_, job, kind, name, *_) = table.statement("shop", question)
+    return f"{job}/{kind}/{name}"
+
+
+class Server:
+    """Rolls everything back, and notes it in the ledger's log."""
+
+    def __init__(self, ledger: Ledger, *replies: Reply | TransportError) -> None:
+        self.ledger = ledger
+        self.replies = list(replies)
+
+    def send(self, request: Request, deadline: Deadline) -> Reply:
+        del deadline
+        assert request.operation is Operation.ROLLBACK
+        self.ledger.log.append(f"rollback {request.label}")
+        answer = self.replies.pop(0) if self.replies else Reply(Status.OK)
+        if isinstance(answer, TransportError):
+            raise answer
+        return answer
+
+    def close(self) -> None: ...
+
+
+def play(steps: Steps[Any], ledger: Ledger, server: Server | None = None, seconds: float = 600) -> Any:
+    clock = ManualClock()
+    return run(steps, server or Server(ledger), clock, Deadline.after(seconds, clock), ledger)
+
+
+def tokens(name: str) -> Callable[[], str]:
+    counter = iter(range(10**6))
+    return lambda: f"{name}{next(counter)}"
+
+
+def taking_over(owner: Owner, name: str, driver_token: str | None = None) -> Steps[TakenOver]:
+    return take_over(Scope("job", "shop", owner), tokens(name), random.Random(1), driver_token)
+
+
+DRIVER = Owner("", "e1", "cp")
+
+
+def lane(token: str = "", epoch: str = "e1", batch: int = 7) -> Owner:
+    return Owner(token, epoch, "cp", batch, 0)
+
+
+@pytest.mark.parametrize("delay", [0, 1, 2, 5, 30])
+def test_labels_are_listed_only_when_the_claim_is_visible(delay: int) -> None:
+    """An INSERT may be answered while it is only committed; who loads after the list must see the claim."""
+    ledger = Ledger(delay=delay, unfinished=("job-e0-0-1-1_0",))
+    taken = play(taking_over(DRIVER, "t"), ledger)
+    assert taken.owner.token == "t0"
+    listed = next(n for n, line in enumerate(ledger.log) if line.startswith("Unfinished"))
+    assert "job/driver/" in ledger.log[listed]
+    after = [line.split()[0] for line in ledger.log[listed + 1 :]]
+    assert after[:2] == ["rollback", "Mark"]
+    assert after[-2:] == ["ReadOwners", "ReadPositions"]
+
+
+def test_a_visible_claim_costs_one_question() -> None:
+    ledger = Ledger()
+    play(taking_over(DRIVER, "t"), ledger)
+    asked = [line.split()[0] for line in ledger.log]
+    assert asked == ["Claim", "ReadOwners", "Unfinished", "Mark", "Marked", "ReadOwners", "ReadPositions"]
+
+
+def test_a_claim_of_another_run_or_micro_batch_does_not_hide_the_one_that_fences() -> None:
+    """A retry has claimed the lane; a late claim from elsewhere arrives; the first attempt must still be stopped."""
+    ledger = Ledger()
+    play(taking_over(DRIVER, "d"), ledger)
+    play(taking_over(lane(), "retry", "d0"), ledger)
+    for late in (lane("late", epoch="e0"), lane("late", batch=6), Owner("late", "e1", "cp", 7, 1)):
+        ledger.ask(Claim("job", late), Deadline.after(1, ManualClock()))
+    with pytest.raises(Fenced):
+        play(check_owner("job", lane(), "d0", random.Random(1)), ledger)
+    play(check_owner("job", lane("retry0"), "d0", random.Random(1)), ledger)
+    play(check_owner("job", lane(batch=8), "d0", random.Random(1)), ledger)
+
+
+def test_a_marker_that_another_writer_overwrote_is_written_again() -> None:
+    ledger = Ledger()
+    overwritten: list[str] = []
+
+    def overwrite(question: Question) -> None:
+        if isinstance(question, Marked) and not overwritten:
+            overwritten.append(question.token)
+            ledger.rows[f"job/marker/{question.scope}"] = Mark("job", question.scope, "another's")
+
+    ledger.before = overwrite
+    assert play(taking_over(DRIVER, "t"), ledger, seconds=60).owner.token == "t0"
+    assert ledger.log.count("Mark") == 2
+
+
+def test_a_slow_server_is_not_outrun_by_new_markers() -> None:
+    """Each marker is looked for longer than the one before, so that some marker is seen however slow the server is."""
+    ledger = Ledger(delay=40)
+    assert play(taking_over(DRIVER, "t"), ledger).owner.token == "t0"
+
+
+def test_unanswered_claims_and_markers_are_repeated_with_other_tokens() -> None:
+    ledger = Ledger()
+    claims: list[str] = []
+    marks: list[str] = []
+
+    def lose_first(question: Question) -> TransportError | None:
+        if isinstance(question, Claim):
+            claims.append(question.owner.token)
+            return QueryFailed("lost") if len(claims) == 1 else None
+        if isinstance(question, Mark):
+            marks.append(question.token)
+            return QueryFailed("lost") if len(marks) == 1 else None
+        return None
+
+    ledger.before = lose_first
+    taken = play(taking_over(DRIVER, "t"), ledger)
+    assert claims == ["t0", "t1"]
+    assert taken.owner.token == "t1"
+    assert len(set(marks)) == 2
+
+
+def authority(ledger: Ledger, token: str = "") -> Authority:
+    play(taking_over(DRIVER, "d"), ledger)
+    return Authority("job", "shop", "d0", lane(token), tokens("mine"), lambda: "2026-01-01 00:00:00")
+
+
+def known(label: str, position: int, partition: str = "p") -> Position:
+    return Position(partition, position, "cp", 7, label, 1, "")
+
+
+SPANS = (PositionSpan("p", 11, 20, 2), PositionSpan("q", 31, 40, 2))
+
+
+@pytest.mark.parametrize(
+    ("positions", "expected"),
+    [
+        ([known("L", 20), known("L", 40, "q")], Committed),
+        ([], Aborted),
+        ([known("before", 10), known("before", 30, "q")], Aborted),
+        ([known("L", 20), known("before", 30, "q")], Unknown),
+        ([known("other", 20), known("other", 40, "q")], Fenced),
+        ([known("other", 15)], Fenced),
+        ([known("other", 11)], Fenced),
+        ([known("L", 19), known("L", 40, "q")], Fenced),
+        ([known("other", 60), known("other", 60, "q")], Fenced),
+    ],
+)
+def test_an_unknown_outcome_is_settled_by_positions(positions: list[Position], expected: type) -> None:
+    """Rows that another attempt wrote meanwhile are neither ours nor missing: trying again would double them."""
+    ledger = Ledger()
+    ledger.positions = {position.partition: position for position in positions}
+    steps = authority(ledger).recover("L", SPANS, random.Random(1))
+    if expected is Fenced:
+        with pytest.raises(Fenced):
+            play(steps, ledger)
+    else:
+        assert type(play(steps, ledger)) is expected
+
+
+def test_recovery_ends_its_own_label_first_and_insists_on_it() -> None:
+    ledger = Ledger()
+    mine = authority(ledger)
+    ledger.log.clear()
+    during = Reply(Status.FAILED, "Can not abort transaction 1 during committing, label is L")
+    play(mine.recover("L", SPANS, random.Random(1)), ledger, Server(ledger, during, ReplyLost("lost")))
+    assert ledger.log[:4] == ["rollback L", "rollback L", "rollback L", "Claim"]
+    assert mine.owner.token.startswith("mine")
