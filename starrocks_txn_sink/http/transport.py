@@ -75,7 +75,7 @@ class HttpTransport:
             body=body,
             headers=self._headers(request),
             deadline=deadline,
-            reply_seconds=self._patience(request.operation),
+            reply_seconds=self._options.read_timeout,
             rules=self._rules,
             frontends=self._frontends,
             perform=self._perform,
@@ -99,10 +99,6 @@ class HttpTransport:
         if left:
             return 0.0
         return min(self._rng.uniform(0.05, 0.1) * 4.0 ** (finished - 1), deadline.remaining())
-
-    def _patience(self, operation: Operation) -> float:
-        """Seconds that a reply may take: a commit is answered when its rows are visible, so it has all that is left."""
-        return float("inf") if operation is Operation.COMMIT else self._options.read_timeout
 
     def _headers(self, request: Request) -> dict[str, bytes]:
         if self._authorization is None:

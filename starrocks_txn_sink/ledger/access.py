@@ -89,7 +89,7 @@ class LeaderConnection:
                     raise
                 failure = error
                 continue
-            leader = self._leader_of(connection, address)
+            leader = self._leader_of(connection, address) if self._options.find_leader else None
             if leader is None:
                 return connection
             connection.close()
@@ -99,7 +99,10 @@ class LeaderConnection:
     def _leader_of(self, connection: Any, address: Address) -> Address | None:
         """Where the leader is, or None when `address` is the leader itself."""
         with connection.cursor() as cursor:
-            cursor.execute("SHOW FRONTENDS")
+            try:
+                cursor.execute("SHOW FRONTENDS")
+            except (MySQLError, OSError) as error:
+                raise error if _passing(error) else _no_leader(error) from error
             names = [column[0].lower() for column in cursor.description]
             frontends = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         for frontend in frontends:
@@ -155,6 +158,13 @@ class SqlLedger:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _no_leader(error: Exception) -> QueryRefused:
+    return QueryRefused(
+        f"The leader frontend cannot be looked up with SHOW FRONTENDS: {_said(error)}",
+        hint="Grant the user OPERATE ON SYSTEM, or set find_leader=False and let query_url name the leader alone.",
+    )
 
 
 def _passing(error: Exception) -> bool:

@@ -189,7 +189,7 @@ class SinkOptions:
     connect_timeout: float = option(seconds(), "Wait for a connection.", default=5.0, unit="seconds")
     read_timeout: float = option(
         seconds(),
-        "Wait for a reply; a commit may wait until the deadline, because the server answers when the rows are visible.",
+        "Wait for a reply. A commit that takes longer is not given up: its fate is asked for.",
         default=60.0,
         unit="seconds",
     )
@@ -205,6 +205,12 @@ class SinkOptions:
     )
     ledger_replication: int | None = option(
         count(), "Replicas of the ledger's table when it is created.", default=None, default_text="the server's"
+    )
+    find_leader: bool = option(
+        switch(),
+        "Whether SHOW FRONTENDS is asked for the leader, which needs the OPERATE privilege. Off: the first address of "
+        "`query_url` that answers must be the leader (a follower lags behind).",
+        default=True,
     )
     check_replays: bool = option(
         switch(),

@@ -49,12 +49,12 @@ class StarRocksSink:
         self.options = options
         self.routes = tuple(routes)
         self._listener = listener
-        self._session: Session | None = None
+        self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
         _refuse_double_routes(self.routes)
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark Connect pickles the sink into a process of the server's, which takes the job over for itself."""
-        return {**self.__dict__, "_session": None}
+        return {**self.__dict__, "_sessions": {}}
 
     def __repr__(self) -> str:
         return f"StarRocksSink({self.options!r})"
@@ -88,13 +88,14 @@ class StarRocksSink:
 
     def _write(self, frame: DataFrame, origin: Origin) -> list[Receipt]:
         started = time.monotonic()
-        session = self._session
-        if session is None or (session.key, session.job) != (origin.key, origin.job):
-            session = self._session = open_session(self.options, origin.key, origin.job, origin.checkpoint)
+        session = self._sessions.get(origin.job)
+        if session is None or session.key != origin.key:
+            session = open_session(self.options, origin.key, origin.job, origin.checkpoint)
+            self._sessions[origin.job] = session
         try:
             receipts = self._run_lanes(frame, origin, session)
         except BaseException:
-            self._session = None
+            self._sessions.pop(origin.job, None)
             clean_up(self.options, session)
             raise
         session.learn(receipts)

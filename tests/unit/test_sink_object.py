@@ -14,11 +14,11 @@ OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-l
 
 def test_it_travels_to_another_process_without_its_session() -> None:
     sink = StarRocksSink(OPTIONS, routes=[TableRoute("orders", {"id": "key"})])
-    sink._session = Session("key", "job", "epoch", "checkpoint", {})
+    sink._sessions["job"] = Session("key", "job", "epoch", "checkpoint", {})
     there = cloudpickle.loads(cloudpickle.dumps(sink))
     assert there.options == OPTIONS
     assert there.routes == sink.routes
-    assert there._session is None  # whoever runs it takes the job over for itself
+    assert there._sessions == {}  # whoever runs it takes the job over for itself
 
 
 def test_it_shows_no_secret() -> None:
