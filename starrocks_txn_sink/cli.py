@@ -1,4 +1,4 @@
-"""The command line: `starrocks-txn-sink demo` and `starrocks-txn-sink emulator`.
+"""The command line: `starrocks-txn-sink demo`, `emulator` and `recover`.
 
 A command's module is imported only when that command is called, and says what to install if its extra is missing.
 """
@@ -20,7 +20,8 @@ PROGRAM = "starrocks-txn-sink"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand: `module` has `add_arguments(parser)` and `run(args) -> int`; `extra` brings what it imports."""
+    """A subcommand: `module` has `add_arguments(parser)` and `run(args) -> int`; `extra` brings what it imports, empty
+    for what is always installed."""
 
     name: str
     module: str
@@ -41,6 +42,12 @@ COMMANDS = (
         "emulator",
         "run the embedded stand-in for StarRocks (an emulator for tests, not a database)",
     ),
+    Command(
+        "recover",
+        "starrocks_txn_sink.recovery_command",
+        "",
+        "show what a job left open on the server and what its ledger says; roll back on request",
+    ),
 )
 
 
@@ -55,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if chosen is None or _is_ours(error.name):
             raise
-        _complain(f"{error.name} is not installed. Run: pip install '{PROGRAM}[{chosen.extra}]'")
+        wanted = f"{PROGRAM}[{chosen.extra}]" if chosen.extra else PROGRAM
+        _complain(f"{error.name} is not installed. Run: pip install '{wanted}'")
         return 2
     except StarRocksSinkError as error:
         _complain(str(error))

@@ -1,0 +1,243 @@
+"""`starrocks-txn-sink recover`: what a job left open on the server, and what its ledger says; rolls back on request.
+
+It reads, and rolls labels back; it never claims the job. A driver that is alive loses at most its open attempt by that
+and makes another one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import OptionError, QueryFailed
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
+from starrocks_txn_sink.ledger.take_over import insist, insist_on_rollback
+from starrocks_txn_sink.ledger.values import LEDGER_TABLE, Unfinished
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.transaction.label import Label
+from starrocks_txn_sink.transaction.names import Family
+from starrocks_txn_sink.transaction.steps import Steps
+from starrocks_txn_sink.transaction.steps import run as run_steps
+from starrocks_txn_sink.wire import Operation, Reply
+
+_OWNERS = (
+    "SELECT kind, name, epoch, checkpoint, batch, updated_at FROM {} WHERE job = %s AND kind IN ('driver', 'lane')"
+)
+_POSITIONS = (
+    "SELECT name, position, batch, label, row_count, updated_at FROM {} WHERE job = %s AND kind = 'position'"
+    " ORDER BY name"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLabel:
+    """A label that has not ended, the server's state for it, and what it is after a rollback that was asked for."""
+
+    label: str
+    state: str
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRow:
+    """Who owns the job (`lane` None), or took a lane over, since when (the server's time)."""
+
+    lane: int | None
+    epoch: str
+    checkpoint: str
+    batch: int | None
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRow:
+    """How far a source partition is visible."""
+
+    partition: str
+    position: int
+    batch: int
+    label: str
+    rows: int
+    updated_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All there is to know about a job. `other_jobs` helps when nothing is known of it: a wrong name, perhaps."""
+
+    job: str
+    database: str
+    ledger: bool
+    labels: Sequence[OpenLabel]
+    owners: Sequence[OwnerRow]
+    positions: Sequence[PositionRow]
+    other_jobs: Sequence[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--query-url", required=True, help="query ports, as in mysql://fe1:9030")
+    parser.add_argument("--load-url", required=True, help="HTTP addresses of the frontends, as in http://fe1:8030")
+    parser.add_argument("--database", required=True, help="the database that the job writes")
+    parser.add_argument("--job", required=True, help="the job's name: the option `job`, or query-<id of the query>")
+    parser.add_argument("--username", default="root", help="the StarRocks user (default root)")
+    password = parser.add_mutually_exclusive_group()
+    password.add_argument("--password-file", help="a file whose first line is the password")
+    password.add_argument("--password-environment", metavar="NAME", help="the environment variable that holds it")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other option of the sink, as in tls_ca=/etc/ca.pem; may be repeated",
+    )
+    parser.add_argument("--deadline", type=float, default=60.0, help="seconds for all of it (default 60)")
+    parser.add_argument("--roll-back", action="store_true", help="roll the open labels back")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what there is; with `--roll-back` end every open label first. Raises StarRocksSinkError."""
+    found = look(_options(args), args.deadline, roll_back=args.roll_back)
+    if args.json:
+        sys.stdout.write(json.dumps(asdict(found)) + "\n")
+    else:
+        _print(found, sys.stdout)
+    return 0
+
+
+def look(options: SinkOptions, seconds: float, *, roll_back: bool = False) -> Findings:
+    """Ask the server, within `seconds`, about the job that `options` name; raises StarRocksSinkError."""
+    clock = SystemClock()
+    deadline = Deadline.after(seconds, clock)
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(contextlib.closing(LeaderConnection(options)))
+        transport = stack.enter_context(contextlib.closing(HttpTransport(options)))
+        _require_database(connection, options, deadline)
+        ledger = SqlLedger(connection, options.database)
+        labels = run_steps(_labels(options, roll_back), transport, clock, deadline, ledger)
+        return _findings(connection, options, labels, deadline)
+
+
+def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
+    rng = random.Random()
+    found = []
+    for name in (yield from insist(Unfinished(Family(_job(options))), rng)):
+        label = Label(options.database, name)
+        state, after = (yield from _state(label)), None
+        if roll_back:
+            yield from insist_on_rollback(label, rng)
+            after = yield from _state(label)
+        found.append(OpenLabel(name, state, after))
+    return found
+
+
+def _state(label: Label) -> Steps[str]:
+    """The server's word for it; a label without a registered transaction is UNKNOWN to it (contract section 6)."""
+    answer = yield label.request(Operation.LOAD_STATE)
+    return answer.state.value if isinstance(answer, Reply) and answer.state is not None else "not answered"
+
+
+def _findings(
+    connection: LeaderConnection, options: SinkOptions, labels: Sequence[OpenLabel], deadline: Deadline
+) -> Findings:
+    job, table = _job(options), f"`{options.database}`.`{LEDGER_TABLE}`"
+    there = connection.query(
+        "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        (options.database, LEDGER_TABLE),
+        deadline,
+    )
+    if not there:
+        return Findings(job, options.database, False, labels, (), (), ())
+    owners = [_owner(row) for row in connection.query(_OWNERS.format(table), (job,), deadline)]
+    positions = [_position(row) for row in connection.query(_POSITIONS.format(table), (job,), deadline)]
+    jobs = [str(row[0]) for row in connection.query(f"SELECT DISTINCT job FROM {table} ORDER BY job", (), deadline)]
+    owners.sort(key=lambda owner: -1 if owner.lane is None else owner.lane)
+    return Findings(job, options.database, True, labels, owners, positions, [name for name in jobs if name != job])
+
+
+def _owner(row: tuple[Any, ...]) -> OwnerRow:
+    kind, name, epoch, checkpoint, batch, since = row
+    driver = kind == "driver"
+    return OwnerRow(
+        None if driver else int(name),
+        str(epoch),
+        str(checkpoint or ""),
+        None if driver or batch is None else int(batch),
+        str(since),
+    )
+
+
+def _position(row: tuple[Any, ...]) -> PositionRow:
+    partition, position, batch, label, rows, updated = row
+    return PositionRow(str(partition), int(position), int(batch), str(label), int(rows), str(updated))
+
+
+def _require_database(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> None:
+    names = [str(row[0]) for row in connection.query("SHOW DATABASES", (), deadline)]
+    if options.database not in names:
+        raise OptionError(
+            f"There is no database {options.database!r}, or the user may not see it.",
+            hint="Check --database, and the user's privileges.",
+        )
+
+
+def _options(args: argparse.Namespace) -> SinkOptions:
+    more = dict(_pair(text) for text in args.option)
+    if "password" in more:
+        raise OptionError(
+            "A password on the command line can be read by everybody on this machine.",
+            hint="Use --password-file or --password-environment.",
+        )
+    given = {"query_url": args.query_url, "load_url": args.load_url, "database": args.database, "job": args.job}
+    secrets = {"password_file": args.password_file, "password_environment": args.password_environment}
+    return SinkOptions.from_properties(
+        {**more, **given, "username": args.username, **{name: value for name, value in secrets.items() if value}}
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise OptionError(f"--option {name} has no value.", hint="Write --option NAME=VALUE.")
+    return name.strip(), value
+
+
+def _job(options: SinkOptions) -> str:
+    if options.job is None:
+        raise QueryFailed("No job is named.")
+    return options.job
+
+
+# --- for people ---
+
+
+def _print(found: Findings, out: TextIO) -> None:
+    for line in _lines(found):
+        out.write(line + "\n")
+
+
+def _lines(found: Findings) -> Iterator[str]:
+    yield f"Job {found.job}, database {found.database}"
+    yield f"open labels: {len(found.labels) or 'none'}"
+    for label in found.labels:
+        yield f"  {label.label}  {label.state}" + (f" -> {label.after}" if label.after else "")
+    if not found.ledger:
+        yield f"ledger: there is no table {LEDGER_TABLE}; no job wrote exactly-once here"
+        return
+    yield f"owners: {len(found.owners) or 'none'}"
+    for owner in found.owners:
+        what = "driver" if owner.lane is None else f"lane {owner.lane}, taken over in micro-batch {owner.batch},"
+        yield f"  {what} run {owner.epoch}, checkpoint {owner.checkpoint}, since {owner.since}"
+    yield f"positions: {len(found.positions) or 'none'}"
+    for row in found.positions:
+        yield f"  {row.partition}  {row.position}  micro-batch {row.batch}, label {row.label}, at {row.updated_at}"
+    if not found.owners and found.other_jobs:
+        yield f"Nothing is known of this job. The ledger has: {', '.join(found.other_jobs)}"

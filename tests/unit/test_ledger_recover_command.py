@@ -1,0 +1,186 @@
+"""`starrocks-txn-sink recover` against the stand-in: what it shows, what it rolls back, what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pymysql
+import pytest
+
+from starrocks_txn_sink import cli
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.emulator.settings import Settings
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.task import LaneTask, _discard
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.session import Session, open_session
+from starrocks_txn_sink.transaction import label as protocol
+from starrocks_txn_sink.transaction.label import Label
+from starrocks_txn_sink.transaction.steps import run
+from starrocks_txn_sink.wire import Operation
+
+PASSWORD = "secret-of-the-test"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "data", Settings(password=PASSWORD)) as emulator:
+        ask(emulator, "CREATE DATABASE shop")
+        ask(emulator, "CREATE TABLE shop.items (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+        yield emulator
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", PASSWORD)
+
+
+def ask(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
+    connection = pymysql.connect(
+        host="127.0.0.1", port=server.query_port, user="root", password=PASSWORD, autocommit=True
+    )
+    with connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def options(server: Emulator, job: str = "shop") -> SinkOptions:
+    return SinkOptions(
+        load_url=server.load_url, query_url=server.query_url, database="shop", job=job, password=PASSWORD
+    )
+
+
+def write_a_position(server: Emulator, job: str = "shop") -> Session:
+    """What a query leaves in the ledger after one micro-batch, without Spark."""
+    given = options(server, job)
+    session = open_session(given, "run", job, "checkpoint-1")
+    row = {
+        "source_partition": ["p-0"],
+        "position": [42],
+        "table": ["items"],
+        "transaction_end": [True],
+        "payload": [',{"id":1}'],
+        "task": ["Executor task launch worker for task 0.0 in stage 0.0 (TID 0)"],
+    }
+    schema = pa.schema(
+        [(name, {int: pa.int64(), bool: pa.bool_(), str: pa.string()}[type(value[0])]) for name, value in row.items()]
+    )
+    try:
+        task = LaneTask(given, job, session.epoch, "checkpoint-1", 5, mandate=session.mandate)
+        (receipt,) = task.write([pa.RecordBatch.from_pydict(row, schema)], Attempt(0, 1, False), SystemClock())
+        assert receipt.rows == 1
+    finally:
+        _discard(given)
+    return session
+
+
+def leave_open(server: Emulator, name: str) -> None:
+    """A label with a load, as a writer that died leaves it."""
+    given, clock = options(server), SystemClock()
+    label, deadline = Label("shop", name), Deadline.after(30, clock)
+    with closing(HttpTransport(given)) as transport:
+        run(protocol.begin(label, given.begin_headers()), transport, clock, deadline)
+        request = label.request(
+            Operation.LOAD, table="items", headers=given.load_headers("items"), body=[memoryview(b'[{"id":7}]')]
+        )
+        assert transport.send(request, deadline).ok
+
+
+def recover(server: Emulator, *words: str, job: str = "shop") -> int:
+    place = ["--query-url", server.query_url, "--load-url", server.load_url, "--database", "shop", "--job", job]
+    return cli.main(["recover", *place, "--password-environment", "SECRET", *words])
+
+
+@pytest.mark.usefixtures("environment")
+def test_shows_open_labels_owners_and_positions(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    session = write_a_position(server)
+    leave_open(server, f"shop-{session.epoch}-0-6-2_0")
+    leave_open(server, "shop-b-1-0-1-1_0")  # another job, whose name begins the same
+    assert recover(server, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [entry["label"] for entry in found["labels"]] == [f"shop-{session.epoch}-0-6-2_0"]
+    assert found["labels"][0]["after"] is None
+    (owner,) = found["owners"]
+    assert (owner["lane"], owner["epoch"], owner["checkpoint"]) == (None, session.epoch, "checkpoint-1")
+    assert owner["since"].startswith("20")
+    (position,) = found["positions"]
+    assert (position["partition"], position["position"], position["batch"], position["rows"]) == ("p-0", 42, 5, 1)
+    assert recover(server) == 0
+    text = capsys.readouterr().out
+    assert "open labels: 1" in text
+    assert f"driver run {session.epoch}, checkpoint checkpoint-1, since 20" in text
+    assert "p-0  42  micro-batch 5" in text
+    assert PASSWORD not in text
+
+
+@pytest.mark.usefixtures("environment")
+def test_rolls_back_on_request_and_only_the_jobs_own(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    write_a_position(server)
+    for name in ("shop-a1-0-6-2_0", "shop-a2-1-7-3_0", "other-a1-0-0-1_0"):
+        leave_open(server, name)
+    assert recover(server, "--roll-back", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [entry["label"] for entry in found["labels"]] == ["shop-a1-0-6-2_0", "shop-a2-1-7-3_0"]
+    assert all(entry["after"] not in ("VISIBLE", "COMMITTED", None) for entry in found["labels"])
+    left = ask(
+        server, "SELECT DISTINCT LABEL FROM information_schema.loads WHERE STATE NOT IN ('FINISHED','CANCELLED')"
+    )
+    assert left == [("other-a1-0-0-1_0",)]
+    assert ask(server, "SELECT count(*) FROM shop.items") == [(1,)]
+    assert recover(server, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["labels"] == []
+
+
+@pytest.mark.usefixtures("environment")
+def test_an_unknown_job_is_told_from_a_known_one(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    assert recover(server) == 0
+    assert "there is no table _starrocks_txn_sink_ledger" in capsys.readouterr().out
+    write_a_position(server)
+    assert recover(server, job="shopp") == 0
+    assert "Nothing is known of this job. The ledger has: shop\n" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--database", "nowhere"], "There is no database 'nowhere'"),
+        (["--option", "password=x"], "can be read by everybody"),
+        (["--option", "lanes"], "--option lanes has no value"),
+        (["--option", "nonsense=1"], "nonsense"),
+        (["--job", "no spaces"], "job"),
+        (["--query-url", "mysql://127.0.0.1:1", "--deadline", "3"], "Check query_url"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_exit_code_1(
+    server: Emulator, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+) -> None:
+    assert recover(server, *words) == 1
+    said = capsys.readouterr().err
+    assert text in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_a_wrong_password_is_not_shown(
+    server: Emulator, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "not-the-one")
+    assert recover(server) == 1
+    said = capsys.readouterr().err
+    assert "not-the-one" not in said
+    assert "privileges" in said
+
+
+@pytest.mark.parametrize("word", ["--password", "--passwor"])
+def test_there_is_no_option_for_a_password_in_the_open(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["--query-url", "mysql://h", "--load-url", "http://h", "--database", "d", "--job", "j"]
+    with pytest.raises(SystemExit):
+        cli.main(["recover", *place, word, "x"])
+    capsys.readouterr()
