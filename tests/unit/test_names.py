@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.transaction.names import LABEL, Family, epoch_of, labels
+
+
+def test_labels_are_valid_and_never_the_same() -> None:
+    made = [
+        label
+        for lane, batch, attempt in itertools.product(range(3), range(3), range(3))
+        for label in itertools.islice(labels("job-a", "e1", lane, batch, attempt), 4)
+    ]
+    assert len(set(made)) == len(made)
+    assert all(LABEL.match(label) for label in made)
+
+
+def test_a_family_holds_its_labels_and_no_others() -> None:
+    label = next(labels("orders-eu", "e1", 2, 30, 4))
+    assert epoch_of(label) == "e1"
+    for family in (Family("orders-eu"), Family("orders-eu", "e1"), Family("orders-eu", "e1", 2)):
+        assert label.startswith(family.prefix)
+        assert family.holds(label)
+    for family in (Family("orders"), Family("orders-eu", "e2"), Family("orders-eu", "e1", 3), Family("eu")):
+        assert not family.holds(label)
+    assert not Family("orders").holds("orders-by-hand")
+    assert epoch_of("orders-by-hand") == ""
+
+
+@pytest.mark.parametrize("job", ["x" * 128, "ünï", "a b"])
+def test_names_that_make_no_label_are_refused(job: str) -> None:
+    with pytest.raises(OptionError, match="not allowed"):
+        next(labels(job, "e", 0, 0, 0))
