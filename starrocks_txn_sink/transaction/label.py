@@ -169,7 +169,7 @@ def _commit_again(label: Label) -> Steps[Outcome | None]:
     reply = _reply((yield label.request(Operation.COMMIT)))
     if reply is None or reply.ok or _still_committing(reply):
         return None
-    if "CANCELLED" in reply.message or "is aborting" in reply.message:
+    if "commit CANCELLED" in reply.message or "is aborting" in reply.message:  # a label may be called CANCELLED
         return Aborted(label.name, verdict.commit_error(reply, label.name))
     return None
 
