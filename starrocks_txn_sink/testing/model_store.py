@@ -1,0 +1,87 @@
+"""The model server's tables: commits wait here in order until they are published, all their tables at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+
+Key = tuple[str, str, str]  # job, kind, name
+
+
+@dataclass(slots=True)
+class Change:
+    """A committed transaction: a label's loads, or one row of the ledger (`row`) that came over SQL."""
+
+    label: str
+    loads: list[tuple[str, bytes]] = field(default_factory=list)
+    row: dict[str, Any] | None = None
+    ready: bool = False
+
+    @property
+    def tables(self) -> set[str]:
+        return {LEDGER_TABLE} if self.row is not None else {table for table, _ in self.loads}
+
+
+class ModelStore:
+    """What readers see. Versions of a table become visible in the order of their commits, as in StarRocks.
+
+    `tables` keeps rows as they came; `ledger` is the ledger's rows by primary key. `visible` is told each label.
+    """
+
+    def __init__(self, visible: Callable[[str], None]) -> None:
+        self.tables: dict[str, list[Any]] = {}
+        self.ledger: dict[Key, dict[str, Any]] = {}
+        self.watch: Callable[[Change, dict[str, list[Any]]], None] | None = None
+        self._visible = visible
+        self._waiting: list[Change] = []
+
+    def commit(self, change: Change) -> None:
+        """`change` is durable; it becomes visible with `publish`."""
+        self._waiting.append(change)
+
+    def insert(self, row: dict[str, Any], name: str) -> None:
+        """Commit one row of the ledger that came over SQL; `publish(name)` makes it visible."""
+        self.commit(Change(name, row=row))
+
+    def publish(self, name: str) -> None:
+        """`name` is ready to be seen; so is whatever waited for it. Unknown names are ignored."""
+        for change in self._waiting:
+            change.ready = change.ready or change.label == name
+        blocked: set[str] = set()
+        waiting: list[Change] = []
+        for change in self._waiting:
+            if change.ready and not blocked & change.tables:
+                self._show(change)
+            else:
+                blocked |= change.tables
+                waiting.append(change)
+        self._waiting = waiting
+
+    def pending(self) -> list[str]:
+        """What is committed and not visible yet."""
+        return [change.label for change in self._waiting]
+
+    def _show(self, change: Change) -> None:
+        if change.row is not None:
+            self._upsert(change.row)
+            return
+        seen: dict[str, list[Any]] = {}
+        for table, body in change.loads:
+            seen.setdefault(table, []).extend(orjson.loads(body))
+        for table, rows in seen.items():
+            if table == LEDGER_TABLE:
+                for row in rows:
+                    self._upsert(row)
+            else:
+                self.tables.setdefault(table, []).extend(rows)
+        self._visible(change.label)
+        if self.watch is not None:
+            self.watch(change, seen)
+
+    def _upsert(self, row: dict[str, Any]) -> None:
+        self.ledger[(row["job"], row["kind"], row["name"])] = row

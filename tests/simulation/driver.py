@@ -1,0 +1,216 @@
+"""A driver: one run of a streaming query that takes its job over and writes micro-batch after micro-batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from starrocks_txn_sink.errors import DeadlineExceeded
+from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.ledger.take_over import Scope, TakenOver, fresh_tokens, insist, insist_on_rollback, take_over
+from starrocks_txn_sink.ledger.values import Owner, Unfinished
+from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.transaction.label import Label
+from starrocks_txn_sink.transaction.names import Family
+from starrocks_txn_sink.transaction.steps import Steps
+
+from .lane import LaneAttempt
+from .scheduler import Fiber, Node
+from .source import Cut, SourceTransaction, batches_of
+
+if TYPE_CHECKING:
+    from .world import World
+
+DATABASE, JOB = "shop", "job"
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """What Spark remembers of a query: where each micro-batch ends (`offsets`), and how many are `done`."""
+
+    name: str
+    offsets: list[Cut] = field(default_factory=list)
+    done: int = 0
+
+
+@dataclass(slots=True)
+class Slot:
+    """A lane of a micro-batch: its rows, and the tries at it."""
+
+    transactions: list[SourceTransaction]
+    attempts: list[LaneAttempt] = field(default_factory=list)
+    failures: int = 0
+    receipts: list[Receipt] | None = None
+
+
+class Driver(Node):
+    """Runs until the source's end or its first error; `ended` of the world is told which."""
+
+    def __init__(self, world: World, name: str, checkpoint: Checkpoint, lanes: int) -> None:
+        super().__init__(world.scheduler, name)
+        self.epoch = f"{name}x{world.rng.getrandbits(32):08x}"
+        self.writer = f"{JOB}-{self.epoch}"
+        self.session = Session(self.epoch, JOB, self.epoch, checkpoint.name, {})
+        self.over = False
+        self.slots: dict[int, Slot] = {}
+        self._world = world
+        self._checkpoint = checkpoint
+        self._offsets = list(checkpoint.offsets)
+        self._batch = checkpoint.done
+        self._lanes = lanes
+        self._cut: Cut = ()
+        self._excluded = False  # whether another driver had taken over before the micro-batch began
+
+    @property
+    def active(self) -> bool:
+        return self.alive and not self.over
+
+    def start(self) -> None:
+        world = self._world
+        scope = Scope(JOB, DATABASE, Owner("", self.epoch, self._checkpoint.name))
+        steps = take_over(scope, fresh_tokens(self.epoch, 0, world.rng), world.rng)
+        world.trace.say(self.name, f"starts on checkpoint {self._checkpoint.name}, micro-batch {self._batch}")
+        self._fiber = Fiber(
+            self, steps, self.scheduler.now + world.options.batch_deadline, world.network.send, self._taken_over
+        )
+
+    def _taken_over(self, result: object) -> None:
+        if isinstance(result, TakenOver):
+            self.session.token, self.session.positions = result.owner.token, result.positions
+            self._world.trace.say(self.name, f"has the job; positions {_shown(self.session)}")
+            self._world.driver_taken_over()
+            self._next_batch()
+            return
+        assert isinstance(result, BaseException)
+        if isinstance(result, DeadlineExceeded) and self._world.undisturbed(self._fiber):
+            self._world.checker.report("stuck", f"{self.name} could not take over though nothing disturbed it")
+        self._end(result)
+
+    # --- micro-batches ---
+
+    def _next_batch(self) -> None:
+        world = self._world
+        begin = self._offsets[self._batch - 1] if self._batch else tuple(0 for _ in world.source.end)
+        if self._batch >= len(self._offsets):
+            if begin == world.source.end:
+                self._end(None)
+                return
+            self._offsets.append(_cut(begin, world.source.end, world.rng))
+        elif world.profile.recut:
+            self._offsets[self._batch :] = [_cut(begin, world.source.end, world.rng)]
+        self._checkpoint.offsets = list(self._offsets)
+        self._cut = self._offsets[self._batch]
+        self._excluded = world.checker.is_superseded(self.writer)
+        world.trace.say(self.name, f"micro-batch {self._batch}: {begin} to {self._cut}")
+        self.slots = {}
+        for number, (low, high) in enumerate(zip(begin, self._cut, strict=True)):
+            if high > low:
+                slot = self.slots.setdefault(number % self._lanes, Slot([]))
+                slot.transactions += world.source.released[number][low:high]
+        if not self.slots:
+            self._acknowledge()
+        for lane in list(self.slots):
+            self.try_lane(lane, first=True)
+
+    def try_lane(self, lane: int, first: bool = False) -> None:
+        """Start a task for `lane`: the first one, a retry, or a speculative copy."""
+        world, slot = self._world, self.slots[lane]
+        mandate = self.session.mandate
+        assert mandate is not None
+        mandate = type(mandate)(mandate.driver_token, dict(mandate.positions))
+        task = LaneTask(world.options, JOB, self.epoch, self._checkpoint.name, self._batch, True, True, mandate)
+        number = world.next_attempt()
+        name = f"{self.name}.{lane}.{number}"
+        attempt = LaneAttempt(
+            world,
+            name,
+            task,
+            Attempt(lane, number, not first),
+            world.cut_off(batches_of(slot.transactions, world.rng)),
+            lambda ended, result: self.soon(0.01, self._task_ended, slot, lane, ended, result),
+        )
+        slot.attempts.append(attempt)
+        world.lanes.append(attempt)
+        self.soon(world.rng.random() * 0.05, attempt.start)
+
+    def _task_ended(self, slot: Slot, lane: int, attempt: LaneAttempt, result: list[Receipt] | BaseException) -> None:
+        if self.over or self.slots.get(lane) is not slot or slot.receipts is not None:
+            return
+        if isinstance(result, list):
+            slot.receipts = result
+            self._stop(other for other in slot.attempts if other is not attempt)
+            if all(one.receipts is not None for one in self.slots.values()):
+                self._batch_done()
+            return
+        self.task_failed(lane, result)
+
+    def task_failed(self, lane: int, error: BaseException) -> None:
+        """Spark counts the failure: another try, or the end of the query."""
+        slot = self.slots[lane]
+        slot.failures += 1
+        if slot.failures < self._world.profile.task_failures:
+            self.soon(self._world.rng.uniform(0.01, 1.0), self._again, self._batch, lane)
+        else:
+            self._end(error)
+
+    def _again(self, batch: int, lane: int) -> None:
+        if not self.over and batch == self._batch and self.slots[lane].receipts is None:
+            self.try_lane(lane)
+
+    def _stop(self, attempts: object) -> None:
+        """Spark cancels what is not needed any more: at once, politely, or too late."""
+        for attempt in attempts:  # type: ignore[attr-defined]
+            self._world.end_task(attempt)
+
+    def _batch_done(self) -> None:
+        receipts = [receipt for slot in self.slots.values() for receipt in slot.receipts or []]
+        self.session.learn(receipts)
+        if self._excluded:
+            self._world.checker.report("other", f"{self.name} wrote a micro-batch though the job was taken over before")
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        self._world.trace.say(self.name, f"micro-batch {self._batch} is done")
+        self._world.checker.acknowledged(self.name, self._cut)
+        self._batch += 1
+        self._checkpoint.done = max(self._checkpoint.done, self._batch)
+        self.soon(self._world.rng.choice((0.0, 0.05, 1.0)), self._next_batch)
+
+    # --- the end ---
+
+    def _end(self, error: BaseException | None) -> None:
+        if self.over:
+            return
+        self.over = True
+        said = "all is written" if error is None else f"{type(error).__name__}: {error}"
+        self._world.trace.say(self.name, f"ends: {said}")
+        self._stop(attempt for slot in self.slots.values() for attempt in slot.attempts)
+        if error is not None and self.session.token:
+            family = Family(JOB, self.epoch)
+            Fiber(self, _end_all(family, self._world.rng), self.scheduler.now + 5.0, self._world.network.send, _nothing)
+        self._world.driver_ended(self, error)
+
+
+def _end_all(family: Family, rng: Random) -> Steps[None]:
+    """What the session does when it fails: roll back what it leaves open, as far as that is possible."""
+    for name in (yield from insist(Unfinished(family), rng)):
+        yield from insist_on_rollback(Label(DATABASE, name), rng)
+
+
+def _nothing(result: object) -> None:
+    """A clean-up that fails is nobody's business: the next take-over cleans up too."""
+
+
+def _cut(begin: Cut, end: Cut, rng: Random) -> Cut:
+    """Where the next micro-batch ends: some more of each source partition, at least one of something."""
+    if rng.random() < 0.2:
+        return end
+    cut = tuple(rng.randint(low, min(high, low + 2)) for low, high in zip(begin, end, strict=True))
+    return cut if cut != begin else end
+
+
+def _shown(session: Session) -> str:
+    return ", ".join(f"{name}@{position.position}" for name, position in sorted(session.positions.items())) or "none"

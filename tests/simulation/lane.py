@@ -1,0 +1,232 @@
+"""One try of Spark's at a lane: rows fed to the coordinator, its actions stepped through. Mirrors `lane.runner`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
+from starrocks_txn_sink.lane.actions import Action, Identity, Limits
+from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.segments import Segment, Written
+from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.ledger.take_over import TakenOver
+from starrocks_txn_sink.ledger.values import Position
+from starrocks_txn_sink.transaction.label import Patience
+from starrocks_txn_sink.transaction.names import labels
+
+from .scheduler import Fiber, Node
+from .stepped import SteppedPerformer
+
+if TYPE_CHECKING:
+    from .world import World
+
+Ended = Callable[["LaneAttempt", "list[Receipt] | BaseException"], None]
+_GRACE = 15.0
+_SCANS = (0.05, 0.1, 0.2, 0.4, 0.8)
+
+
+class LaneAttempt(Node):
+    """A Spark task, on an executor of its own; `ended` is told its receipts or its error, unless it was killed."""
+
+    def __init__(
+        self, world: World, name: str, task: LaneTask, attempt: Attempt, batches: list[pa.RecordBatch], ended: Ended
+    ) -> None:
+        super().__init__(world.scheduler, name)
+        self.attempt = attempt
+        self.writer = f"{task.job}-{task.epoch}-{attempt.lane}-{task.batch_id}-{attempt.number}"
+        self.holds = not attempt.retry  # may write: it was first, or has taken the lane over
+        self.result: list[Receipt] | BaseException | None = None
+        self.task = task
+        self._world = world
+        self._batches = batches
+        self._ended = ended
+        self._deadline = Deadline.after(task.options.batch_deadline, world.clock)
+        authority = task._authority(attempt, world.rng, world.clock)
+        assert authority is not None
+        self.authority = authority
+        self._segments: Iterator[Segment] = iter(())
+        self._core: SharedTransactionCoordinator | None = None
+        self._feeding = True
+        self._under_way = 0
+        self._scan = 0
+        self._scanning = False
+        self._error: BaseException | None = None
+
+    def start(self) -> None:
+        if self.attempt.retry:
+            self._fiber(self.authority.take_over(self._world.rng), self._deadline.at, self._taken_over)
+        else:
+            assert self.task.mandate is not None
+            self._write(self.task.mandate.positions)
+
+    def _fiber(self, steps: Any, deadline: float, done: Callable[[object], None]) -> None:
+        Fiber(self, steps, deadline, self._world.network.send, done)
+
+    def _taken_over(self, result: object) -> None:
+        if isinstance(result, TakenOver):
+            self.holds = True
+            self._world.lane_taken_over(self)
+            self._write(result.positions)
+        else:
+            assert isinstance(result, BaseException)
+            self._end(result)
+
+    def _write(self, positions: Mapping[str, Position]) -> None:
+        world, task = self._world, self.task
+        self._core = SharedTransactionCoordinator(
+            Identity(task.job, self.attempt.lane, task.batch_id),
+            _limits(world),
+            labels(task.job, task.epoch, self.attempt.lane, task.batch_id, self.attempt.number),
+            world.rng,
+            world.clock.wall,
+            self.authority.entries,
+        )
+        self._performer = SteppedPerformer(
+            task.options,
+            None,  # type: ignore[arg-type] - a fiber sends
+            world.clock,
+            self._deadline,
+            world.rng,
+            Patience(commit_again=False),
+            authority=self.authority,
+        )
+        self._segments = task._segments(self._batches, self.attempt.lane, positions)
+        self.soon(self._deadline.remaining(), self._too_late)
+        self._feed()
+
+    # --- rows in ---
+
+    def _feed(self) -> None:
+        core = self._core
+        assert core is not None
+        while self._feeding and self._error is None and not core.saturated:
+            if core.finished and core.error is not None:
+                break
+            try:
+                segment = next(self._segments, None)
+            except StarRocksSinkError as error:
+                self._give_up(error)
+                return
+            now = self.scheduler.now
+            if segment is None:
+                self._feeding = False
+                core.finish(now)
+                break
+            if isinstance(segment, Written):
+                core.write(segment.partition, segment.table, segment.piece, segment.rows, now)
+            else:
+                core.end_transactions(segment, now)
+            pause = self._world.row_pause()
+            if pause:
+                self._feeding = False
+                self.soon(pause, self._feed_again)
+        self._pump()
+
+    def _feed_again(self) -> None:
+        self._feeding = True
+        self._feed()
+
+    def _give_up(self, error: BaseException) -> None:
+        assert self._core is not None
+        if self._error is None:
+            self._error = error
+            cause = error if isinstance(error, StarRocksSinkError) else StarRocksSinkError("The lane was stopped.")
+            self._core.fail(cause)
+            self.soon(_GRACE, self._end, error)
+            self._pump()
+
+    def _too_late(self) -> None:
+        if self.result is None:
+            self._give_up(DeadlineExceeded("The batch's deadline passed."))
+
+    def stop(self) -> None:
+        """Spark cancels the task: the lane rolls back what is open, as far as it can."""
+        if self.result is None and self._core is not None:
+            self._give_up(InterruptedError("stopped"))
+        else:
+            self.alive = False
+
+    # --- actions out ---
+
+    def _pump(self) -> None:
+        core = self._core
+        if self.result is not None or core is None:
+            return
+        try:
+            actions = core.tick(self.scheduler.now)
+            if core.finished:
+                self._conclude(core)
+                return
+            for action in actions:
+                self._do(action)
+        except Exception as bug:  # a bug in the core is a finding
+            self._end(bug)
+            return
+        if not self._under_way and not self._scanning:
+            self._scanning = True
+            self.soon(_SCANS[min(self._scan, 4)], self._look)
+            self._scan += 1
+
+    def _look(self) -> None:
+        self._scanning = False
+        self._pump()
+
+    def _do(self, action: Action) -> None:
+        self._under_way += 1
+        self._scan = 0
+        steps, deadline = self._performer.steps(action)
+        self._fiber(steps, deadline, lambda result: self._completed(action, result))
+
+    def _completed(self, action: Action, result: object) -> None:
+        self._under_way -= 1
+        core = self._core
+        assert core is not None
+        before = len(core.receipts)
+        try:
+            core.completed(action, self._performer.ended(action, result), self.scheduler.now)
+        except Exception as bug:
+            self._end(bug)
+            return
+        for receipt in core.receipts[before:]:
+            self._world.checker.receipt(receipt)
+        if self._feeding:
+            self._feed()
+        else:
+            self._pump()
+
+    def _conclude(self, core: SharedTransactionCoordinator) -> None:
+        if self._error is not None:
+            self._end(self._error)
+        elif core.error is not None:
+            self._end(core.error)
+        elif not self._feeding:
+            self._end(list(core.receipts))
+
+    def _end(self, result: list[Receipt] | BaseException) -> None:
+        if self.result is None:
+            self.result = result
+            said = f"{len(result)} receipts" if isinstance(result, list) else f"{type(result).__name__}: {result}"
+            self._world.trace.say(self.name, f"ends: {said}")
+            self._ended(self, result)
+
+
+def _limits(world: World) -> Limits:
+    profile = world.profile
+    return Limits(
+        commit_interval=profile.commit_interval,
+        mini_interval=0.1,
+        timeout=world.options.timeout,
+        buffer_bytes=profile.buffer_bytes,
+        chunk_bytes=profile.chunk_bytes,
+        load_bytes=profile.load_bytes,
+        retry_buffer_bytes=profile.retry_buffer_bytes,
+        load_parallelism=profile.load_parallelism,
+        max_attempts=world.options.max_attempts,
+        body_bytes=2000,
+    )

@@ -1,0 +1,151 @@
+"""The way to the server and back: latency, loss, and requests that are executed long after they were given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from starrocks_txn_sink.errors import BadReply, NotSent, QueryFailed, ReplyLost, TransportError
+from starrocks_txn_sink.ledger.values import Claim, Mark
+from starrocks_txn_sink.testing.model_server import Fault
+from starrocks_txn_sink.wire import Operation, Request
+
+from .cluster import Cluster, Respond
+from .profile import Profile
+from .scheduler import Fiber
+from .trace import Trace
+
+READ_TIMEOUT = 10.0
+LATEST = 60.0  # a request that was given up may be executed so much later
+
+_ON_SERVER = {
+    Operation.BEGIN: ("refused", "exists", "slow"),
+    Operation.LOAD: ("busy", "refused", "backend", "limit", "slow"),
+    Operation.COMMIT: ("refused", "rolled_back", "limit", "invisible", "slow"),
+    Operation.ROLLBACK: ("slow",),
+    Operation.LOAD_STATE: (),
+}
+_OF_SERVER = {fault.value: fault for fault in Fault}
+
+
+class Network:
+    """Carries what fibers need to the cluster; chooses a fault for some of it, as long as there is `trouble`."""
+
+    def __init__(self, cluster: Cluster, profile: Profile, rng: Random, trace: Trace) -> None:
+        self.trouble = True
+        self.faults = 0
+        self.troubled: set[str] = set()  # labels with a request that was lost, late or executed unseen
+        self.listen: Callable[[], None] = lambda: None
+        self._cluster = cluster
+        self._scheduler = cluster.scheduler
+        self._profile = profile
+        self._rng = rng
+        self._trace = trace
+        way = tuple(kind for kind in ("not_sent", "lost_before", "lost_after", "late", "bad_reply") if self._has(kind))
+        self._kinds = {
+            operation: way + way + tuple(kind for kind in kinds if self._has(kind))
+            for operation, kinds in _ON_SERVER.items()
+        }
+        self._reads, self._writes = way, way + tuple(kind for kind in ("invisible",) if self._has(kind))
+
+    def _has(self, kind: str) -> bool:
+        return kind in self._profile.faults
+
+    def send(self, needed: Any, fiber: Fiber) -> None:
+        """Bring `needed` (a Request or a Question) to the cluster and its answer to `fiber`."""
+        self.listen()
+        fault = self._choose(needed)
+        respond = self._respond(needed, fiber)
+        latency = self._rng.random() * 0.02
+        if fault is not None:
+            fiber.faults += 1
+            self._trace.say(fiber.node.name, lambda: f"{shown(needed)} … {fault}")
+            if isinstance(needed, Request):
+                self.troubled.add(needed.label)
+        match fault:
+            case "not_sent":
+                self._scheduler.after(latency, respond, NotSent("refused"))
+            case "lost_before":
+                self._scheduler.after(self._patience(fiber), respond, _lost(needed))
+            case "lost_after":
+                self._scheduler.after(latency, self._cluster.execute, needed, None, _silent)
+                self._scheduler.after(self._patience(fiber), respond, _lost(needed))
+            case "bad_reply":
+                self._scheduler.after(latency, self._cluster.execute, needed, None, _silent)
+                self._scheduler.after(latency * 2, respond, _bad(needed))
+            case "late":
+                self._scheduler.after(self._lateness(), self._cluster.execute, needed, None, _silent)
+                self._scheduler.after(self._patience(fiber), respond, _lost(needed))
+            case "slow":
+                self._scheduler.after(
+                    self._rng.uniform(0.1, READ_TIMEOUT), self._cluster.execute, needed, None, respond
+                )
+            case _:
+                on_server = _OF_SERVER[fault] if fault else None
+                self._scheduler.after(latency, self._cluster.execute, needed, on_server, respond)
+
+    def _respond(self, needed: Any, fiber: Fiber) -> Respond:
+        """Answer the fiber once, whatever comes first: the reply, or the end of its patience."""
+        answered = False
+
+        def respond(answer: object) -> None:
+            nonlocal answered
+            if answered:
+                return
+            answered = True
+            self._trace.say(fiber.node.name, lambda: f"{shown(needed)} → {answer_of(answer)}")
+            fiber.resume(answer)
+
+        commit = isinstance(needed, Request) and needed.operation is Operation.COMMIT
+        patience = fiber.left() if commit else min(READ_TIMEOUT, fiber.left())
+        self._scheduler.after(patience, respond, _lost(needed))
+        return respond
+
+    def _choose(self, needed: Any) -> str | None:
+        if not self.trouble or self._rng.random() >= self._profile.rate:
+            return None
+        if isinstance(needed, Request):
+            kinds = self._kinds[needed.operation]
+        else:
+            kinds = self._writes if isinstance(needed, (Claim, Mark)) else self._reads
+        if not kinds:
+            return None
+        self.faults += 1
+        return kinds[self._rng.randrange(len(kinds))]
+
+    def _patience(self, fiber: Fiber) -> float:
+        """A connection breaks at once, or nothing comes until the client gives up."""
+        return min(fiber.left(), 0.01 if self._rng.random() < 0.5 else READ_TIMEOUT)
+
+    def _lateness(self) -> float:
+        return 0.03 * (LATEST / 0.03) ** self._rng.random()
+
+
+def _silent(answer: object) -> None:
+    """Nobody hears the answer."""
+
+
+def _lost(needed: Any) -> TransportError:
+    return ReplyLost("lost") if isinstance(needed, Request) else QueryFailed("lost")
+
+
+def _bad(needed: Any) -> TransportError:
+    return BadReply("HTML instead of JSON") if isinstance(needed, Request) else QueryFailed("broken")
+
+
+def shown(needed: Any) -> str:
+    if isinstance(needed, Request):
+        return " ".join(part for part in (needed.operation.value, needed.label, needed.table) if part)
+    token = getattr(needed, "token", None) or getattr(getattr(needed, "owner", None), "token", "")
+    return f"{type(needed).__name__} {token}".strip()
+
+
+def answer_of(answer: object) -> str:
+    if isinstance(answer, TransportError):
+        return type(answer).__name__
+    state = getattr(answer, "state", None)
+    if state is not None:
+        return str(state.value)
+    status = getattr(answer, "status", None)
+    return f"{status.value} {getattr(answer, 'message', '')}".strip() if status is not None else str(answer)

@@ -1,0 +1,67 @@
+"""What a schedule is like: drawn from its seed, before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+WAY = ("not_sent", "lost_before", "lost_after", "late", "bad_reply")
+SERVER = ("busy", "refused", "backend", "limit", "exists", "rolled_back", "invisible", "slow")
+NODES = (
+    "restart_frontend",
+    "pause",
+    "crash",
+    "speculate",
+    "task_lost",
+    "clock_jump",
+    "second_driver",
+    "old_checkpoint",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """`rate` is the share of requests that meet a fault of `faults`; `events` are the kinds of trouble with processes.
+
+    Sizes and times are the coordinator's limits, small enough that every rule of theirs is met.
+    """
+
+    generation: str
+    rate: float
+    faults: frozenset[str]
+    events: frozenset[str]
+    forget: float  # share of ended labels that are forgotten soon
+    trouble_until: float
+    lanes: int
+    slow_rows: bool
+    commit_interval: float | None
+    chunk_bytes: int
+    buffer_bytes: int
+    load_bytes: int
+    retry_buffer_bytes: int
+    load_parallelism: int
+    task_failures: int
+    recut: bool
+
+
+def draw(rng: Random) -> Profile:
+    lanes = rng.choice((1, 1, 2))
+    calm = rng.random() < 0.05
+    return Profile(
+        generation=rng.choice("BC"),
+        rate=0.0 if calm else rng.choice((0.02, 0.05, 0.1, 0.2)),
+        faults=frozenset(kind for kind in WAY + SERVER if rng.random() < 0.6),
+        events=frozenset(kind for kind in NODES if not calm and rng.random() < 0.5),
+        forget=rng.choice((0.0, 0.3, 1.0)),
+        trouble_until=rng.uniform(5.0, 40.0),
+        lanes=lanes,
+        slow_rows=rng.random() < 0.15,
+        commit_interval=rng.choice((0.05, 0.5)) if lanes > 1 else None,
+        chunk_bytes=rng.choice((60, 300, 4000)),
+        buffer_bytes=rng.choice((400, 1000, 50_000)),
+        load_bytes=rng.choice((1, 200, 4000)),
+        retry_buffer_bytes=rng.choice((0, 500, 100_000, 100_000)),
+        load_parallelism=rng.choice((1, 3)),
+        task_failures=rng.choice((1, 3, 4)),
+        recut=rng.random() < 0.5,
+    )

@@ -1,0 +1,164 @@
+"""A replayable source: source partitions with source transactions over three tables, and the batches cut from them.
+
+Every source transaction moves money between accounts: its amounts add up to nothing, so a reader who sees another sum
+has seen a part of one. In every eighth schedule the rows come out of the assembler's rules, fed with an event log that
+also holds transactions that were given up or never ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.assembler.policy import Policy
+from starrocks_txn_sink.assembler.rules import Assembler
+from starrocks_txn_sink.assembler.state import AssemblerState
+from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.segments import COLUMNS
+
+TABLES = ("accounts", "bookings", "journal")
+Row = tuple[str, bytes]  # table, content
+Cut = tuple[int, ...]  # how many source transactions of each source partition
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTransaction:
+    """One source transaction; `number` counts in its source partition, `position` grows with it."""
+
+    partition: str
+    number: int
+    position: int
+    rows: tuple[Row, ...]
+
+
+@dataclass(slots=True)
+class Source:
+    """`truth[i]` is what source partition i says; `released[i]` what the sink gets of it, the same if all is well."""
+
+    truth: list[list[SourceTransaction]]
+    released: list[list[SourceTransaction]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.released = self.released or self.truth
+
+    @property
+    def end(self) -> Cut:
+        return tuple(len(transactions) for transactions in self.released)
+
+    @property
+    def rows(self) -> int:
+        return sum(len(one.rows) for transactions in self.truth for one in transactions)
+
+
+def make_source(rng: Random, assembled: bool) -> Source:
+    truth = []
+    for number in range(rng.choice((1, 2, 2, 3))):
+        truth.append(_partition(f"p{number}", rng))
+    return Source(truth, [_assembled(transactions, rng) for transactions in truth] if assembled else [])
+
+
+def _partition(name: str, rng: Random) -> list[SourceTransaction]:
+    made, position = [], rng.randrange(5)
+    for number in range(rng.randint(1, 5)):
+        position += rng.randint(8, 30)  # room for the events of the transaction
+        made.append(SourceTransaction(name, number, position, _rows(name, position, rng)))
+    return made
+
+
+def _rows(partition: str, position: int, rng: Random) -> tuple[Row, ...]:
+    count = rng.choice((1, 2, 3, 3, 4, 5))
+    amounts = [rng.randint(-999, 999) for _ in range(count - 1)]
+    rows = []
+    for seq, amount in enumerate([*amounts, -sum(amounts)]):
+        table = TABLES[rng.randrange(3)]
+        key = f"{partition}/{rng.randrange(3)}"
+        row = {"p": partition, "x": position, "s": seq, "n": count, "k": key, "v": amount}
+        rows.append((table, orjson.dumps(row)))
+    return tuple(rows)
+
+
+# --- batches ---
+
+
+def batches_of(transactions: list[SourceTransaction], rng: Random) -> list[pa.RecordBatch]:
+    """Rows as a lane gets them from Spark: ordered, in record batches that end anywhere."""
+    rows: list[tuple[Any, ...]] = [
+        (one.partition, one.position, table, number == len(one.rows) - 1, b"," + content)
+        for one in transactions
+        for number, (table, content) in enumerate(one.rows)
+    ]
+    rows.append((None, END_POSITION, None, None, None))
+    cut = rng.randrange(1, len(rows)) if len(rows) > 2 and rng.random() < 0.4 else len(rows)
+    return [_batch(part) for part in (rows[:cut], rows[cut:]) if part]
+
+
+def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True))
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, kind) for column, kind in zip(columns, _TYPES, strict=True)], names=list(COLUMNS)
+    )
+
+
+_TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
+
+# --- the assembler ---
+
+
+def _assembled(transactions: list[SourceTransaction], rng: Random) -> list[SourceTransaction]:
+    """What the assembler's rules make of an event log with these source transactions and others that never ended."""
+    events = _events(transactions, rng)
+    assembler, state, blobs, rows = Assembler(Policy(), transactions[0].partition), AssemblerState(), {}, []
+    cuts = sorted(rng.randrange(len(events) + 1) for _ in range(2))
+    for low, high in zip([0, *cuts], [*cuts, len(events)], strict=True):
+        overlap = rng.randrange(min(low, 3) + 1)  # a source may tell its last events again
+        fed = pa.Table.from_pylist(events[low - overlap : high], schema=schema.event_schema())
+        step = assembler.feed(state, fed, 0.0, blobs.__getitem__)
+        rows += [row for table in step.released for row in table.to_pylist()]
+        for number in step.removed:
+            del blobs[number]
+        blobs.update(step.added)
+        state = step.state
+    return _whole(transactions[0].partition, rows)
+
+
+def _events(transactions: list[SourceTransaction], rng: Random) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    at = 0
+    for one in transactions:
+        room = one.position - at - len(one.rows) - 2
+        if room >= 2 and rng.random() < 0.4:  # a transaction that is given up: the next BEGIN follows
+            events += _phantom(one, at)
+        first = one.position - len(one.rows) - 1
+        events.append(_event(first, "BEGIN", one))
+        for number, (table, content) in enumerate(one.rows):
+            events.append(_event(first + 1 + number, "DATA", one, table=table, row=content.decode()))
+        events.append(_event(one.position, "END", one))
+        at = one.position + 1
+    return events + (_phantom(transactions[-1], at) if rng.random() < 0.5 else [])
+
+
+def _phantom(near: SourceTransaction, at: int) -> list[dict[str, Any]]:
+    row = orjson.dumps({"p": near.partition, "x": -1, "s": 0, "n": 1, "k": "phantom", "v": 7}).decode()
+    begin = _event(at, "BEGIN", near)
+    return [begin, _event(at + 1, "DATA", near, table=TABLES[0], row=row)]
+
+
+def _event(position: int, kind: str, one: SourceTransaction, **fields: str) -> dict[str, Any]:
+    name = f"{one.partition}:{position}" if kind == "BEGIN" else None
+    return {"position": position, "type": kind, "txn_id": name, "database": None, "table": None, "op": None, **fields}
+
+
+def _whole(partition: str, rows: list[dict[str, Any]]) -> list[SourceTransaction]:
+    whole: list[SourceTransaction] = []
+    content: list[Row] = []
+    for row in rows:
+        content.append((row["table"], row["row"].encode()))
+        if row["transaction_end"]:
+            whole.append(SourceTransaction(partition, len(whole), row["position"], tuple(content)))
+            content = []
+    return whole

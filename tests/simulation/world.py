@@ -1,0 +1,340 @@
+"""One schedule: cluster, network, drivers, the trouble they get into, and the checker that looks on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+
+import pyarrow as pa
+
+from starrocks_txn_sink.errors import (
+    BeginFailed,
+    CommitFailed,
+    DeadlineExceeded,
+    Fenced,
+    LoadFailed,
+    OutcomeUnknown,
+    TooManyTransactions,
+    TransactionTimedOut,
+    TransportError,
+)
+from starrocks_txn_sink.lane.ending import RowsCutOff
+from starrocks_txn_sink.ledger import table
+from starrocks_txn_sink.options import SinkOptions
+
+from .checker import Checker, Violation
+from .cluster import Cluster
+from .driver import DATABASE, JOB, Checkpoint, Driver
+from .lane import LaneAttempt
+from .network import LATEST, Network
+from .profile import draw
+from .scheduler import Fiber, Node, Scheduler, SimulatedClock
+from .source import make_source
+from .trace import Say, Trace
+
+TIMEOUT = 60
+LONGEST_PAUSE = 60.0
+MOST_DRIVERS = 8  # while there is trouble
+MOST_EVENTS = 60_000
+_EXPECTED = (
+    BeginFailed,
+    CommitFailed,
+    DeadlineExceeded,
+    Fenced,
+    LoadFailed,
+    OutcomeUnknown,
+    TooManyTransactions,
+    TransactionTimedOut,
+    TransportError,
+    RowsCutOff,
+    InterruptedError,
+    ConnectionError,
+)
+
+
+@cache
+def _options() -> SinkOptions:
+    return SinkOptions(
+        load_url="http://fe:8030",
+        query_url="mysql://fe:9030",
+        database=DATABASE,
+        job=JOB,
+        timeout=TIMEOUT,
+        batch_deadline=2.0 * TIMEOUT,
+        max_attempts=3,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What came of one schedule."""
+
+    seed: int
+    violations: tuple[Violation, ...]
+    faults: int
+    seconds: float
+    commits: int
+    drivers: int
+
+
+class World:
+    """Everything of one schedule, made from its seed alone."""
+
+    def __init__(self, seed: int, say: Say | None = None) -> None:
+        self.seed = seed
+        self.rng = rng = Random(seed)
+        self.scheduler = Scheduler()
+        self.clock = SimulatedClock(self.scheduler)
+        self.trace = Trace(self.scheduler, say)
+        self.profile = draw(rng)
+        self.options = _options()
+        self.source = make_source(rng, assembled=seed % 8 == 0)
+        self.cluster = Cluster(self.scheduler, self.profile, rng, self.trace)
+        self.network = Network(self.cluster, self.profile, rng, self.trace)
+        self.network.listen = self._sent
+        self.checker = Checker(self.source, self.cluster.server.store, JOB, self.trace)
+        self.drivers: list[Driver] = []
+        self.lanes: list[LaneAttempt] = []
+        self.events = 0
+        self.done = False
+        self._attempts = 0
+        self._sends = 0
+        self._trouble_at = self._plan_trouble()
+
+    def _plan_trouble(self) -> dict[int, str]:
+        kinds = sorted(self.profile.events - {"old_checkpoint", "cut_off"})
+        if not kinds:
+            return {}
+        count = self.rng.randint(0, 6)
+        return {self.rng.randrange(2, 150): kinds[self.rng.randrange(len(kinds))] for _ in range(count)}
+
+    # --- the run ---
+
+    def run(self) -> History:
+        """Run to the end and judge."""
+        self.trace.say("schedule", f"seed {self.seed}: {self.profile}")
+        for one in (one for transactions in self.source.truth for one in transactions):
+            self.trace.say("source", f"{one.partition}@{one.position}: {', '.join(t for t, _ in one.rows)}")
+        self._start_driver(Checkpoint("c1"))
+        self.scheduler.after(self.profile.trouble_until, self._calm_down)
+        for _ in range(5):
+            self.scheduler.after(self.rng.expovariate(0.5), self.checker.sample)
+        longest = self.profile.trouble_until + LATEST + LONGEST_PAUSE + 6.0 * TIMEOUT
+        over = self.scheduler.run(longest, MOST_EVENTS)
+        self._judge(over)
+        return History(
+            self.seed,
+            tuple(self.checker.violations),
+            self.network.faults + self.events,
+            self.scheduler.now,
+            len(self.cluster.server.commits),
+            len(self.drivers),
+        )
+
+    def _calm_down(self) -> None:
+        self.trace.say("schedule", "no more trouble from here")
+        self.network.trouble = False
+        if not self.done and not self._active():
+            self._start_driver(self._last_checkpoint())
+
+    def _judge(self, over: bool) -> None:
+        if not over or not self.done:
+            going = [node.name for node in (*self._active(), *self._running())]
+            self.checker.report("stuck", f"not done at {self.scheduler.now:.0f} s; still going: {', '.join(going)}")
+        server = self.cluster.server
+        server.now = self.scheduler.now
+        for label in server.unfinished():
+            if label not in self.network.troubled and not self._was_cut_off(label):
+                self.checker.report("stuck", f"{label} was left open")
+        server.now += TIMEOUT + 1
+        server.expire()
+        if server.unfinished() or server.store.pending():
+            self.checker.report("stuck", "a transaction stays open past its timeout")
+        self.checker.final()
+
+    def _was_cut_off(self, label: str) -> bool:
+        """Its task was killed, so that nobody was left to roll it back; the server's timeout ends it."""
+        writer = label.rsplit("_", 1)[0]
+        return any(lane.writer == writer and not lane.alive for lane in self.lanes)
+
+    # --- drivers ---
+
+    def _active(self) -> list[Driver]:
+        return [driver for driver in self.drivers if driver.active]
+
+    def _running(self) -> list[LaneAttempt]:
+        return [lane for lane in self.lanes if lane.alive and lane.result is None]
+
+    def _last_checkpoint(self) -> Checkpoint:
+        return self.drivers[-1]._checkpoint
+
+    def _start_driver(self, checkpoint: Checkpoint) -> None:
+        lanes = self.profile.lanes if self.rng.random() < 0.7 else self.rng.choice((1, 2))
+        driver = Driver(self, f"d{len(self.drivers) + 1}", checkpoint, lanes)
+        self.drivers.append(driver)
+        driver.start()
+
+    def driver_ended(self, driver: Driver, error: BaseException | None) -> None:
+        if error is None:
+            self.done = True
+        else:
+            self._judge_error(driver, error)
+            self._restart_later()
+
+    def _judge_error(self, driver: Driver, error: BaseException) -> None:
+        if not isinstance(error, _EXPECTED):
+            self.checker.report("other", f"{driver.name} ended with {type(error).__name__}: {error}")
+
+    def _restart_later(self) -> None:
+        delay = self.rng.uniform(0.2, 3.0)
+        self.scheduler.after(delay, self._restart)
+
+    def _restart(self) -> None:
+        """A supervisor starts the query again, unless another driver is at it; at times with an old checkpoint."""
+        if self.done or self._active() or (self.network.trouble and len(self.drivers) >= MOST_DRIVERS):
+            return
+        checkpoint = self._last_checkpoint()
+        if self.network.trouble and "old_checkpoint" in self.profile.events:
+            checkpoint = self._older(checkpoint)
+        self._start_driver(checkpoint)
+
+    def _older(self, checkpoint: Checkpoint) -> Checkpoint:
+        self.events += 1
+        match self.rng.randrange(4):
+            case 0:
+                return Checkpoint(f"{checkpoint.name}'")  # lost: another one under the same job
+            case 1:
+                checkpoint.done = max(0, checkpoint.done - 1)  # the last entry of its commit log is gone
+            case 2:
+                checkpoint.done = self.rng.randint(0, checkpoint.done)  # restored from an older copy
+                del checkpoint.offsets[checkpoint.done :]
+        return checkpoint
+
+    def driver_taken_over(self) -> None:
+        """Whoever had the job before, and does not have it now, must not commit any more."""
+        row = self.cluster.server.store.ledger.get((JOB, table.DRIVER, ""))
+        holders = [one for one in self.drivers if one.session.token]
+        if row is not None and row["token"] in [one.session.token for one in holders]:
+            for one in holders:
+                if one.session.token != row["token"]:
+                    self.checker.superseded(one.writer)
+
+    def lane_taken_over(self, lane: LaneAttempt) -> None:
+        name = table.lane_name(lane.task.epoch, lane.task.batch_id, lane.attempt.lane)
+        row = self.cluster.server.store.ledger.get((JOB, table.LANE, name))
+        rivals = [
+            one
+            for one in self.lanes
+            if one.holds
+            and (one.task.epoch, one.task.batch_id, one.attempt.lane)
+            == (lane.task.epoch, lane.task.batch_id, lane.attempt.lane)
+        ]
+        holder = next((one for one in rivals if row is not None and one.authority.owner.token == row["token"]), None)
+        for one in rivals if holder is not None else ():
+            if one is not holder:
+                self.checker.superseded(one.writer)
+
+    def undisturbed(self, fiber: Fiber) -> bool:
+        """Whether nothing went wrong with `fiber`'s requests or its node."""
+        return not fiber.faults and not fiber.node.paused_until and not self.cluster.restarts
+
+    # --- trouble ---
+
+    def next_attempt(self) -> int:
+        self._attempts += 1
+        return self._attempts
+
+    def cut_off(self, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """The rows of a task; at times the JVM dies half way, and they just end."""
+        if not self.network.trouble or "cut_off" not in self.profile.events or self.rng.random() > 0.1:
+            return batches
+        self.events += 1
+        last = batches[-1]
+        return [*batches[:-1], last.slice(0, self.rng.randrange(last.num_rows))]
+
+    def row_pause(self) -> float:
+        """How long the next rows are waited for; mostly not at all."""
+        if self.profile.slow_rows and self.rng.random() < 0.3:
+            return self.rng.choice((0.1, 1.0, 10.0))
+        return 0.02 if self.rng.random() < 0.1 else 0.0
+
+    def _sent(self) -> None:
+        self._sends += 1
+        kind = self._trouble_at.get(self._sends)
+        if kind is not None and self.network.trouble:
+            self.scheduler.after(self.rng.choice((0.0, 0.01, 0.1)), self._trouble, kind)
+
+    def _trouble(self, kind: str) -> None:
+        self.events += 1
+        match kind:
+            case "restart_frontend":
+                self.cluster.restart_frontend()
+            case "pause":
+                self._pause()
+            case "crash":
+                self._crash()
+            case "speculate" | "task_lost":
+                self._another_try(lost=kind == "task_lost")
+            case "clock_jump":
+                self.clock.offset += self.rng.uniform(-5000.0, 5000.0)
+            case "second_driver":
+                if len(self.drivers) < MOST_DRIVERS:
+                    self._start_driver(self._last_checkpoint() if self.rng.random() < 0.5 else Checkpoint("other"))
+
+    def _pause(self) -> None:
+        nodes: list[Node] = [*self._active(), *self._running()]
+        if nodes:
+            node = nodes[self.rng.randrange(len(nodes))]
+            seconds = 0.2 * (LONGEST_PAUSE / 0.2) ** self.rng.random()
+            self.trace.say(node.name, f"is paused for {seconds:.1f} s")
+            node.paused_until = self.scheduler.now + seconds
+            if isinstance(node, Driver) and self.rng.random() < 0.5:
+                self._restart_regardless()
+
+    def _restart_regardless(self) -> None:
+        """A supervisor takes a driver that hangs for dead: another one starts while it still lives."""
+        if len(self.drivers) < MOST_DRIVERS:
+            self.scheduler.after(self.rng.uniform(0.2, 2.0), self._start_driver, self._last_checkpoint())
+
+    def _crash(self) -> None:
+        drivers = self._active()
+        if drivers:
+            driver = drivers[self.rng.randrange(len(drivers))]
+            self.trace.say(driver.name, "is killed")
+            driver.alive = False
+            for slot in driver.slots.values():
+                for attempt in slot.attempts:
+                    self.end_task(attempt)
+            self._restart_later()
+
+    def _another_try(self, lost: bool) -> None:
+        lanes = [(d, lane, slot) for d in self._active() for lane, slot in d.slots.items() if slot.receipts is None]
+        if not lanes:
+            return
+        driver, lane, slot = lanes[self.rng.randrange(len(lanes))]
+        if lost:
+            last = slot.attempts[-1]
+            self.trace.say(last.name, "is lost, as far as Spark knows")
+            if self.rng.random() < 0.5:
+                last.alive = False
+            driver.when_awake(driver.task_failed, lane, ConnectionError("executor lost"))
+        else:
+            driver.when_awake(driver.try_lane, lane)
+
+    def end_task(self, attempt: LaneAttempt) -> None:
+        """A task that nobody needs: killed, asked to stop, or left alone for a while as a zombie."""
+        if attempt.result is not None or not attempt.alive:
+            return
+        fate = self.rng.random()
+        if fate < 0.3:
+            attempt.alive = False
+        elif fate < 0.7:
+            attempt.when_awake(attempt.stop)
+        else:
+            self.scheduler.after(self.rng.uniform(0.1, 30.0), attempt.when_awake, attempt.stop)
+
+
+def run_schedule(seed: int, say: Say | None = None) -> History:
+    """Run the schedule of `seed`."""
+    return World(seed, say).run()
