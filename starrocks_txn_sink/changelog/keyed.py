@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 from starrocks_txn_sink.changelog.decode import decode, decode_with_previous
@@ -56,6 +57,7 @@ class KeyRule(Protocol):
     def step(self, state: State | None, arrived: Sequence[Arrived]) -> KeyStep: ...
 
 
+@cache
 def kinds_of(text: str) -> Kinds:
     """The kinds in `-U+U`: codes of two characters each."""
     return tuple(RowKind(text[at : at + 2]) for at in range(0, len(text), 2))

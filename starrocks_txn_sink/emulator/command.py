@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
+from starrocks_txn_sink.emulator.row_order import RowOrder
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Generation, Limits, Settings
 from starrocks_txn_sink.errors import OptionError
@@ -30,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--followers", type=int, default=0, help="number of follower frontends (default 0)")
     parser.add_argument("--fault-plan", type=Path, help="JSON file with the faults to commit")
     parser.add_argument("--limits", type=json.loads, default={}, help="JSON object of server limits, by their names")
+    parser.add_argument(
+        "--row-order",
+        choices=[entry.value for entry in RowOrder],
+        default=RowOrder.ARRIVAL.value,
+        help="how rows of one key inside one transaction follow each other (default arrival)",
+    )
+    parser.add_argument("--row-order-seed", type=int, default=0, help="which arbitrary order it is (default 0)")
     parser.add_argument("--user", default="root", help="the one user (default root)")
     parser.add_argument("--password-file", type=Path, help="file whose first line is the password (default: empty)")
     parser.add_argument("--stop-at-eof", action="store_true", help="end when standard input ends")
@@ -92,6 +100,8 @@ def _settings(args: argparse.Namespace) -> Settings:
         args.backends,
         args.followers,
         limits,
+        RowOrder(args.row_order),
+        args.row_order_seed,
     )
 
 

@@ -23,6 +23,7 @@ from starrocks_txn_sink.emulator.memory import FrontendMemory
 from starrocks_txn_sink.emulator.mysql import QueryListener
 from starrocks_txn_sink.emulator.publisher import Publisher
 from starrocks_txn_sink.emulator.request import Credentials
+from starrocks_txn_sink.emulator.row_order import Shuffle
 from starrocks_txn_sink.emulator.settings import Settings
 from starrocks_txn_sink.emulator.store import Store
 from starrocks_txn_sink.errors import OptionError
@@ -72,7 +73,11 @@ class Emulator:
     def _start(self) -> None:
         settings = self.settings
         self._data_dir.mkdir(parents=True, exist_ok=True)
-        store = self._store = Store(self._data_dir, tracking_url=self._tracking_url)
+        store = self._store = Store(
+            self._data_dir,
+            tracking_url=self._tracking_url,
+            shuffle=Shuffle(settings.row_order, settings.row_order_seed),
+        )
         self._stack.callback(store.close)
         memory = self._memory = FrontendMemory(settings, store, self._clock)
         publisher = self._publisher = Publisher(self._publish)

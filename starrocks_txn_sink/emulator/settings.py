@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from starrocks_txn_sink.emulator.row_order import RowOrder
+
 JSON_PAYLOAD_LIMIT = 4_294_967_296
 """Bytes of one JSON body that no setting can raise (contract section 2.5)."""
 
@@ -37,7 +39,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One stand-in. Ports of 0 are chosen by the system; `backends` and `followers` count listeners."""
+    """One stand-in. Ports of 0 are chosen by the system; `backends` and `followers` count listeners.
+
+    `row_order` says how rows of one key inside one transaction follow each other; the server promises nothing.
+    """
 
     generation: Generation = Generation.B
     user: str = "root"
@@ -49,3 +54,5 @@ class Settings:
     backends: int = 1
     followers: int = 0
     limits: Limits = field(default_factory=Limits)
+    row_order: RowOrder = RowOrder.ARRIVAL
+    row_order_seed: int = 0

@@ -21,6 +21,7 @@ from starrocks_txn_sink.emulator.engine import Engine
 from starrocks_txn_sink.emulator.judge import NO_SOURCE, judged_sql
 from starrocks_txn_sink.emulator.plan import Plan, PlanRejected, make_plan
 from starrocks_txn_sink.emulator.registry import Registry
+from starrocks_txn_sink.emulator.row_order import Shuffle
 from starrocks_txn_sink.emulator.session import Answer, QuerySession
 from starrocks_txn_sink.emulator.staging import Staged, StagingFailed, stage
 from starrocks_txn_sink.emulator.statements import run
@@ -28,6 +29,7 @@ from starrocks_txn_sink.emulator.tracking import TrackingLog, TrackingLogs
 
 __all__ = ["CommitRejected", "Plan", "PlanRejected", "Store", "TableCounts", "TransactionRecord"]
 
+_IN_ORDER = Shuffle()
 _NO_ROWS = "No rows were imported from upstream"
 _TOO_MANY_FILTERED = "abnormal data more than max filter rate"
 VirtualRows = Callable[[], Iterable[Mapping[str, Any]]]
@@ -65,8 +67,14 @@ class Store:
     """Opens or creates the store in `data_dir` and makes visible what an earlier process had committed."""
 
     def __init__(
-        self, data_dir: Path, *, tracking_url: Callable[[str], str] = _no_url, memory_limit: str = "2GB"
+        self,
+        data_dir: Path,
+        *,
+        tracking_url: Callable[[str], str] = _no_url,
+        memory_limit: str = "2GB",
+        shuffle: Shuffle = _IN_ORDER,
     ) -> None:
+        self._shuffle = shuffle
         self._engine = Engine(data_dir, memory_limit)
         self.spool_dir = data_dir / "spool"
         shutil.rmtree(self.spool_dir, ignore_errors=True)
@@ -172,7 +180,7 @@ class Store:
                 if at_once:
                     self._apply(cursor, rows)
                 else:
-                    invisible.keep(cursor, txn_id, (db, rows.plan.table.name), rows.manner, rows.rows)
+                    invisible.keep(cursor, txn_id, (db, rows.plan.table.name), rows.manner, self._shuffle.of(rows.rows))
             record = self._committed.write(cursor, txn_id, label, db, VISIBLE if at_once else COMMITTED)
         self._committed.adopt(record)
         if not at_once:
@@ -184,7 +192,7 @@ class Store:
 
     def _apply(self, cursor: duckdb.DuckDBPyConnection, rows: Staged) -> None:
         try:
-            apply_rows(cursor, rows.plan.table, rows.manner, rows.rows)
+            apply_rows(cursor, rows.plan.table, rows.manner, self._shuffle.of(rows.rows))
         except MissingDefault as error:
             raise CommitRejected(rows.plan.table.name, str(error)) from error
 

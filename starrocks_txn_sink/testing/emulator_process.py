@@ -76,6 +76,8 @@ class EmulatorProcess:
             "--generation": settings.generation.value,
             "--backends": settings.backends,
             "--followers": settings.followers,
+            "--row-order": settings.row_order.value,
+            "--row-order-seed": settings.row_order_seed,
             "--limits": json.dumps(asdict(settings.limits)),
             "--user": settings.user,
             "--password-file": password,

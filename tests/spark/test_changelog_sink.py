@@ -17,7 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.changelog import from_changelog, to_starrocks_ops
+from starrocks_txn_sink.emulator.row_order import RowOrder
 from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.emulator.settings import Settings
 
 pytestmark = pytest.mark.spark
 
@@ -36,7 +38,8 @@ Row = tuple[Any, ...]
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path / "emulator") as emulator:
+    """A stand-in that applies the rows of a transaction in an arbitrary order, as a server may."""
+    with Emulator(tmp_path / "emulator", Settings(row_order=RowOrder.ARBITRARY, row_order_seed=5)) as emulator:
         query(emulator, "CREATE DATABASE shop")
         for table, columns in TABLES.items():
             keys = ", ".join(KEYS[table])
@@ -147,3 +150,15 @@ def test_the_tables_equal_the_source(spark: SparkSession, server: Emulator, tmp_
     finally:
         running.stop()
     assert running.exception() is None
+
+
+def test_without_the_last_change_per_key_an_arbitrary_order_decides(spark: SparkSession, server: Emulator) -> None:
+    """Why `to_starrocks_ops` chooses before the load: the same changes, written as they are, end otherwise."""
+    rows = [("+I", key, "old", 1) for key in range(20)] + [("+U", key, "new", 2) for key in range(20)]
+    changes = spark.createDataFrame(rows, "row_kind string, id long, name string, lsn long").coalesce(1)
+    options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="order")
+    sink = StarRocksSink(options, routes=[TableRoute("customers", ["id", "name"])])
+    sink.write(changes.withColumnRenamed("row_kind", "op"), batch_id=1)
+    assert {name for (name,) in query(server, "SELECT name FROM shop.customers")} == {"old", "new"}
+    sink.write(to_starrocks_ops(changes, sink_key="id", sequence="lsn"), batch_id=2)
+    assert {name for (name,) in query(server, "SELECT name FROM shop.customers")} == {"new"}
