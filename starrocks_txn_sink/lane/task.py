@@ -16,12 +16,13 @@ from starrocks_txn_sink.lane.actions import Identity, Limits
 from starrocks_txn_sink.lane.attempt import Attempt, with_stage
 from starrocks_txn_sink.lane.authority import Authority, first_owner
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.lane.ending import until_end
 from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.runner import Crew, LaneRunner
-from starrocks_txn_sink.lane.segments import Segment, Segmenter
-from starrocks_txn_sink.lane.unit import UnitSegmenter
+from starrocks_txn_sink.lane.segments import POSITION, Segment, Segmenter
+from starrocks_txn_sink.lane.unit import HASH, UnitSegmenter
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
 from starrocks_txn_sink.ledger.values import Position
@@ -126,12 +127,12 @@ class LaneTask:
         if self.marked:
             epoch = self.epoch if self.streaming else ""
             segmenter = Segmenter(Replay(positions, compare, epoch, self.batch_id))
-            for batch in batches:
+            for batch in until_end(batches, POSITION):
                 yield from segmenter.split(batch)
             return
         name = f"{self.checkpoint}/{lane}"
         unit = UnitSegmenter(name, self.batch_id, positions.get(name), compare)
-        for batch in batches:
+        for batch in until_end(batches, HASH):
             yield from unit.split(batch)
         yield from unit.end()
 

@@ -15,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.attempt import TASK
 from starrocks_txn_sink.lane.body import SEPARATOR
 from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.lane.unit import HASH
+from starrocks_txn_sink.sink.spread import named, spread_marked, spread_plain
 from starrocks_txn_sink.sink.table_route import TableRoute
 
 SEQ, DATABASE, OP, ROW = "seq", "database", "op", "row"
@@ -68,35 +68,17 @@ def lane_input(
     payload = _guarded(frame, _payload(frame, row, table, models), database)
     columns = [table.alias(TABLE), payload.alias(PAYLOAD)]
     if not marked:
-        rows = frame.select(*columns)
-        spread = rows.withColumn(HASH, F.xxhash64(TABLE, PAYLOAD)).repartition(lanes)
-        return LaneInput(_named(spread, name_task), marked)
+        rows = frame.select(*columns).withColumn(HASH, F.xxhash64(TABLE, PAYLOAD))
+        spread = spread_plain(rows, lanes)
+        return LaneInput(named(spread) if name_task else spread, marked)
     marks = [
         F.col(PARTITION).cast("string").alias(PARTITION),
         F.col(POSITION).cast("long").alias(POSITION),
         F.col(SEQ),
         F.col(TRANSACTION_END),
     ]
-    rows = frame.select(*marks, *columns)
-    spread = rows.repartition(1) if lanes == 1 else rows.repartitionById(lanes, lane_of(F.col(PARTITION), lanes))
-    return LaneInput(_named(spread.sortWithinPartitions(PARTITION, POSITION, SEQ).drop(SEQ), name_task), marked)
-
-
-def _named(rows: DataFrame, name_task: bool) -> DataFrame:
-    """After the shuffle, so that the thread is the lane's own task's."""
-    if not name_task:
-        return rows
-    first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << 33) - 1)) == 0
-    thread = F.java_method(F.lit("java.lang.Thread"), F.lit("currentThread"))
-    return rows.withColumn(TASK, F.when(first, thread))
-
-
-def lane_of(partition: Column, lanes: int) -> Column:
-    """The lane of a source partition: its trailing number modulo `lanes`, so that partitions 0…n spread evenly; a
-    checksum where there is no number. The same in every micro-batch, because order and recovery depend on it."""
-    number = F.regexp_extract(partition, r"(\d{1,18})$", 1)
-    spread = F.when(number != "", number.cast("long")).otherwise(F.crc32(partition))
-    return F.coalesce(F.pmod(spread, F.lit(lanes)), F.lit(0)).cast("int")
+    spread = spread_marked(frame.select(*marks, *columns), lanes, SEQ)
+    return LaneInput(named(spread) if name_task else spread, marked)
 
 
 # --- checks at call time ---

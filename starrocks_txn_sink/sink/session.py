@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import secrets
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,10 @@ from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Steps, run
 
 _CLEAN_UP_SECONDS = 5.0
+_LATER = (
+    2.5,
+    3.5,
+)  # Spark ends the other tasks of a failed job only after up to 4 s, and they may begin labels until then
 
 
 @dataclass(slots=True)
@@ -100,10 +105,22 @@ def _create(ledger: SqlLedger, options: SinkOptions, deadline: Deadline) -> None
 def clean_up(options: SinkOptions, session: Session) -> None:
     """Roll back what a session leaves open, within seconds and as far as the server lets us; never raises.
 
-    The next take-over would do it too; until then the labels would count against the server's running transactions.
+    Once now, and again in the background when Spark has surely ended the session's tasks. The next take-over would do
+    it too; until then the labels would count against the server's running transactions.
     """
     if not session.token:
         return
+    _sweep(options, session)
+    threading.Thread(target=_sweep_later, args=(options, session), name="starrocks-clean-up", daemon=True).start()
+
+
+def _sweep_later(options: SinkOptions, session: Session) -> None:
+    for seconds in _LATER:
+        time.sleep(seconds)
+        _sweep(options, session)
+
+
+def _sweep(options: SinkOptions, session: Session) -> None:
     with contextlib.suppress(StarRocksSinkError, OSError), contextlib.ExitStack() as stack:
         connection = stack.enter_context(contextlib.closing(LeaderConnection(options)))
         transport = stack.enter_context(contextlib.closing(HttpTransport(options)))

@@ -1,0 +1,41 @@
+"""The end of a lane's rows: proof that none was cut off.
+
+When the JVM dies in the middle of a task, the Arrow stream to Python just ends, and its reader takes that for the end
+of the rows. So the projection adds one last row to each lane, which no user can write, and a lane commits only after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.errors import StarRocksSinkError, Transient
+from starrocks_txn_sink.lane.segments import PAYLOAD
+
+END_POSITION = -(2**63)
+"""Position of the last row of a lane, whose other columns are NULL."""
+
+
+class RowsCutOff(StarRocksSinkError, Transient):
+    """The rows of a lane ended before their last one: Spark's task or its JVM was stopped. Nothing was committed."""
+
+    code = "rows_cut_off"
+
+
+def until_end(batches: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.RecordBatch]:
+    """Yield the batches without the lane's last row: END_POSITION in `column` and no content.
+
+    Raises RowsCutOff when it never came.
+    """
+    ended = False
+    for batch in batches:
+        last = pc.and_kleene(pc.equal(batch.column(column), END_POSITION), batch.column(PAYLOAD).is_null())
+        here = pc.any(last).as_py()
+        ended = ended or bool(here)
+        rows = batch.filter(pc.invert(last.fill_null(False))) if here else batch
+        if rows.num_rows:
+            yield rows
+    if not ended:
+        raise RowsCutOff("The rows of the lane were cut off before their end.")

@@ -1,0 +1,56 @@
+"""Rows spread over the lanes, in order, each lane closed by a last row (`lane.ending`)."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from starrocks_txn_sink.lane.attempt import TASK
+from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.segments import PARTITION, POSITION
+from starrocks_txn_sink.lane.unit import HASH
+
+_LANE = "lane"
+_ROW_BITS = 33  # monotonically_increasing_id counts the rows of a partition in so many bits
+
+
+def spread_marked(rows: DataFrame, lanes: int, seq: str) -> DataFrame:
+    """Each source partition in one lane, its rows by position and `seq`; the last row has no source partition."""
+    placed = rows.withColumn(_LANE, lane_of(F.col(PARTITION), lanes))
+    spread = _closed(placed, lanes, POSITION).repartitionById(lanes, F.col(_LANE))
+    order = [F.col(PARTITION).asc_nulls_last(), F.col(POSITION), F.col(seq)]
+    return spread.sortWithinPartitions(*order).drop(_LANE, seq)
+
+
+def spread_plain(rows: DataFrame, lanes: int) -> DataFrame:
+    """Rows in any lane and any order; only the last row has its place."""
+    lane = F.lit(0) if lanes == 1 else F.pmod(F.col(HASH), F.lit(lanes)).cast("int")
+    spread = _closed(rows.withColumn(_LANE, lane), lanes, HASH).repartitionById(lanes, F.col(_LANE))
+    return spread.sortWithinPartitions((F.col(HASH) == END_POSITION).asc_nulls_first()).drop(_LANE)
+
+
+def named(rows: DataFrame) -> DataFrame:
+    """The first row of each lane names its task (`lane.attempt`); after the shuffle, so that it is the lane's own."""
+    first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << _ROW_BITS) - 1)) == 0
+    thread = F.java_method(F.lit("java.lang.Thread"), F.lit("currentThread"))
+    return rows.withColumn(TASK, F.when(first, thread))
+
+
+def lane_of(partition: Column, lanes: int) -> Column:
+    """The lane of a source partition: its trailing number modulo `lanes`, so that partitions 0…n spread evenly; a
+    checksum where there is no number. The same in every micro-batch, because order and recovery depend on it."""
+    if lanes == 1:
+        return F.lit(0)
+    number = F.regexp_extract(partition, r"(\d{1,18})$", 1)
+    spread = F.when(number != "", number.cast("long")).otherwise(F.crc32(partition))
+    return F.coalesce(F.pmod(spread, F.lit(lanes)), F.lit(0)).cast("int")
+
+
+def _closed(rows: DataFrame, lanes: int, column: str) -> DataFrame:
+    """One more row for each lane: END_POSITION in `column`, its lane, and NULLs."""
+    numbers = rows.sparkSession.range(0, lanes, 1, 1)
+    values = {_LANE: F.col("id").cast("int"), column: F.lit(END_POSITION)}
+    ends = numbers.select(
+        *(values.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in rows.schema.fields)
+    )
+    return rows.union(ends)
