@@ -1,7 +1,7 @@
 """The end of a lane's rows: proof that none was cut off.
 
 When the JVM dies in the middle of a task, the Arrow stream to Python just ends, and its reader takes that for the end
-of the rows. So the projection adds one last row to each lane, which no user can write, and a lane commits only after it.
+of the rows. So the projection adds one last row to each lane, which no user can write; a lane commits only after it.
 """
 
 from __future__ import annotations
