@@ -38,3 +38,8 @@ lock:
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Kill and pause a real PySpark driver and the stand-in at every numbered step; ARGS="words" chooses sites, --list lists.
+.PHONY: crash
+crash: setup
+	$(BIN)/python -m tests.crash $(ARGS)

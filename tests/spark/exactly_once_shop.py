@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ def rows_of(partition: str, positions: Sequence[int], note: str = "", size: int 
 class Shop:
     """One stand-in and one source folder; every file of it is a micro-batch, in the order they were added."""
 
-    def __init__(self, spark: SparkSession, server: Emulator, folder: Path) -> None:
-        self.spark, self.server, self.folder = spark, server, folder
+    def __init__(self, spark: SparkSession | None, server: Emulator, folder: Path) -> None:
+        self._spark, self.server, self.folder = spark, server, folder
         self.source = folder / "source"
         self.source.mkdir()
         self._files = 0
@@ -50,6 +51,11 @@ class Shop:
             "CREATE TABLE shop.items (part VARCHAR(32), position BIGINT, seq INT, note VARCHAR(32))"
             " DUPLICATE KEY(part) DISTRIBUTED BY HASH(part)"
         )
+
+    @property
+    def spark(self) -> SparkSession:
+        assert self._spark is not None
+        return self._spark
 
     # --- the server ---
 
@@ -144,3 +150,11 @@ class Shop:
         """Delete all but the metadata: the same query id, and micro-batch 0 again."""
         for name in ("offsets", "commits", "sources"):
             shutil.rmtree(self.checkpoint() / name)
+
+
+def wait_for(reached: Callable[[], object], seconds: float = 60) -> None:
+    """Poll until `reached`; an assertion fails when it takes longer."""
+    limit = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < limit
+        time.sleep(0.05)

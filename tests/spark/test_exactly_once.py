@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from exactly_once_shop import Shop, rows_of
+from exactly_once_shop import Shop, rows_of, wait_for
 from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -100,7 +99,7 @@ def test_the_older_of_two_queries_under_one_job_is_fenced_and_names_the_other(sh
     shop.feed(rows_of("p-0", [1]))
     older, receipts = shop.start("older", forever=True)
     try:
-        _wait_for(lambda: len(receipts) == 1)
+        wait_for(lambda: len(receipts) == 1)
         shop.run("newer")
         other = _query_id(shop.checkpoint("newer"))
         shop.feed(rows_of("p-0", [2]))
@@ -209,10 +208,3 @@ def test_the_normal_path_costs_one_owner_check_and_one_state_query_a_transaction
 
 def _query_id(checkpoint: Path) -> str:
     return (checkpoint / "metadata").read_text().split('"')[3]
-
-
-def _wait_for(reached: Any, seconds: float = 60) -> None:
-    limit = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < limit
-        time.sleep(0.05)

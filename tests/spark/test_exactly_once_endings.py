@@ -1,0 +1,108 @@
+"""How a job ends: a stop, an exception elsewhere, a failed task, a killed process. Nothing is left, nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from exactly_once_shop import Shop, rows_of, wait_for
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+
+from starrocks_txn_sink import StarRocksSink
+from starrocks_txn_sink.emulator.server import Emulator
+from tests.crash import workload
+from tests.crash.driver_process import DriverProcess
+from tests.crash.matrix import Matrix
+from tests.crash.query_proxy import QueryProxy
+from tests.crash.sites import all_sites
+from tests.crash.workload import Verdict
+
+pytestmark = pytest.mark.spark
+
+_SOON = 8.0  # seconds within which a label that was left open is rolled back
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
+    with Emulator(tmp_path / "emulator") as server:
+        yield Shop(spark, server, tmp_path)
+
+
+def test_a_stop_leaves_no_label_open_and_publishes_nothing_unfinished(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [1, 2]))
+    shop.fault({"operation": "load", "table": "items", "action": "delay", "when": "after", "seconds": 120, "times": 1})
+    query, _ = shop.start()
+    wait_for(lambda: shop.server.faults.report()["applied"])
+    assert len(shop.open_labels()) == 1
+    began = time.monotonic()
+    query.stop()
+    wait_for(lambda: not shop.open_labels(), _SOON)
+    assert time.monotonic() - began < _SOON
+    assert query.exception() is None
+    assert not (shop.checkpoint() / "commits" / "0").exists()
+    assert shop.written() == (0, 0)
+    assert [receipt.rows for receipt in shop.run()] == [4]
+    assert shop.written() == (4, 4)
+
+
+def test_an_exception_in_one_lane_leaves_no_label_of_the_others_open(shop: Shop) -> None:
+    """Also none that another lane's task begins after the failure: Spark lets it run on for up to 4 s."""
+    of_the_other = {"label": "^test-[0-9a-f]+-0-", "action": "delay", "times": 1}
+    shop.fault(
+        {**of_the_other, "operation": "begin", "when": "before", "seconds": 1.5},
+        {**of_the_other, "operation": "load", "table": "items", "when": "after", "seconds": 120},
+    )
+    torn = rows_of("p-1", [1])[:1]
+    with pytest.raises(PythonException, match="end inside a source transaction"):
+        StarRocksSink(shop.options(lanes=2)).write(shop.frame(rows_of("p-0", [1, 2]) + torn))
+    wait_for(lambda: not any(thread.name == "starrocks-clean-up" for thread in threading.enumerate()))
+    assert shop.open_labels() == []
+    assert shop.written() == (0, 0)
+
+
+def test_a_failed_task_is_taken_over_by_its_retry(tmp_path: Path) -> None:
+    """More rows than are kept for another try (`retry_buffer_bytes`): Spark has to compute them again."""
+    driver = DriverProcess(tmp_path / "spark", "local[2,3]")
+    try:
+        with Emulator(tmp_path / "emulator") as server, QueryProxy(server.query_port) as proxy:
+            shop = Shop(None, server, tmp_path)
+            for sql in workload.ddl("site"):
+                shop.ask(sql)
+            workload.write_source(tmp_path / "events")
+            shop.fault({"operation": "load", "table": "debits", "nth": 2, "action": "drop", "when": "after"})
+            driver.ready()
+            options = {"load_url": server.load_url, "query_url": proxy.url, "database": "site", "job": "retried"}
+            driver.run(
+                {
+                    "source": str(tmp_path / "events"),
+                    "checkpoint": str(tmp_path / "checkpoint"),
+                    "options": {**options, "retry_buffer_bytes": 1},
+                }
+            )
+            answer = driver.answer(120)
+            assert answer["error"] is None, answer["error"]
+            assert [receipt["batch"] for receipt in answer["receipts"]] == [0, 1, 2]
+            claims = [sql for sql in proxy.statements if sql.startswith("INSERT") and "'lane'" in sql]
+            assert len(claims) == 1
+            seen = workload.judge(shop.ask(workload.JUDGEMENT.format("site")), workload.expected())
+            assert seen == Verdict()
+            assert shop.open_labels() == []
+    finally:
+        driver.stop()
+
+
+def test_killed_drivers_and_a_killed_server_lose_and_double_nothing(tmp_path: Path) -> None:
+    """A sample of the matrix that `make crash` runs in full."""
+    names = ("kill driver, after commit", "kill driver, during publish", "kill server, after ledger load")
+    sites = [site for site in all_sites() if site.name in names]
+    said: list[str] = []
+    with Matrix(tmp_path, said.append) as matrix:
+        cases = matrix.run(sites)
+    assert len(cases) == len(names)
+    for case in cases:
+        assert (case.site.name, case.seen, case.recovered) == (case.site.name, Verdict(), True), case.said
+        assert case.samples > 10
