@@ -30,7 +30,7 @@ class Fault(Enum):
     BACKEND = "backend"  # load: the backend refuses, the frontend is not told, a commit goes through without the rows
     LIMIT = "limit"  # the running-transaction limit: C at the first load, B at the commit, with an OK (the hole)
     EXISTS = "exists"  # begin: takes effect, but the answer is LABEL_ALREADY_EXISTS
-    ROLLED_BACK = "rolled_back"  # commit: generation B's OK to a commit that rolled back
+    ROLLED_BACK = "rolled_back"  # commit: rolled back at last; generation B says OK to it all the same
     INVISIBLE = "invisible"  # commit: OK, but only COMMITTED until `publish`
 
 
@@ -214,7 +214,7 @@ class ModelServer:
             task.state, task.fate = "CANCELLED", LabelState.ABORTED
             return _failed(f"STREAM_LOAD_TASK:1, error_msg{{cancel stream task for exception: {cause}}}")
         task.state = "COMMITED"
-        if fault in (Fault.ROLLED_BACK, Fault.LIMIT) and self.generation == "B":
+        if self.generation == "B" and fault in (Fault.ROLLED_BACK, Fault.LIMIT):
             task.fate = LabelState.ABORTED
         elif task.loads:
             task.fate = LabelState.COMMITTED
@@ -227,7 +227,8 @@ class ModelServer:
         empty = {table for table, _ in task.loads} - {table for table, body in task.loads if len(body) > len("[]")}
         if empty:
             return "No rows were imported from upstream"
-        return "no quorum" if fault is Fault.REFUSED else None
+        told = self.generation == "C" and fault is Fault.ROLLED_BACK
+        return "no quorum" if told or fault is Fault.REFUSED else None
 
     def _became_visible(self, label: str) -> None:
         self.commits.append(label)

@@ -1,4 +1,4 @@
-"""StarRocks on the virtual clock: the model server with commits that take their time, publishing, forgetting, restarts."""
+"""StarRocks on the virtual clock: commits that take their time, publishing, forgetting, restarts."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Cluster:
             if reply is not None:
                 self._publish_later(label, fault, lambda: None)
             return
-        if not reply.ok or fault in (Fault.ROLLED_BACK, Fault.LIMIT):
+        if label not in self.server.store.pending():
             self._reply(respond, reply)
             self._maybe_forget(label)
             return

@@ -168,7 +168,7 @@ class Driver(Node):
     def _batch_done(self) -> None:
         receipts = [receipt for slot in self.slots.values() for receipt in slot.receipts or []]
         self.session.learn(receipts)
-        if self._excluded:
+        if self._excluded and receipts:
             self._world.checker.report("other", f"{self.name} wrote a micro-batch though the job was taken over before")
         self._acknowledge()
 

@@ -83,7 +83,7 @@ class Node:
 
 
 class Fiber:
-    """One protocol on its way: `done` gets what it returned, or the error it raised. Mirrors `transaction.steps.run`."""
+    """A protocol on its way: `done` gets what it returned, or the error it raised. Mirrors `transaction.steps.run`."""
 
     def __init__(self, node: Node, steps: Steps[Any], deadline: float, send: Send, done: Done) -> None:
         self.node = node

@@ -56,9 +56,7 @@ class Source:
 
 
 def make_source(rng: Random, assembled: bool) -> Source:
-    truth = []
-    for number in range(rng.choice((1, 2, 2, 3))):
-        truth.append(_partition(f"p{number}", rng))
+    truth = [_partition(f"p{number}", rng) for number in range(rng.choice((1, 2, 2, 3)))]
     return Source(truth, [_assembled(transactions, rng) for transactions in truth] if assembled else [])
 
 
