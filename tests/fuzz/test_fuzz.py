@@ -1,0 +1,67 @@
+"""A part of the fuzzing, with another seed than the command's, and the proof that its oracles see."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.assembler.rules import Assembler
+from starrocks_txn_sink.transaction import label as protocol
+from starrocks_txn_sink.wire import LabelState
+
+from . import events as event_fuzz
+from . import replies as reply_fuzz
+from .__main__ import main
+
+
+def test_random_answers_give_typed_errors_and_no_commit_without_proof() -> None:
+    results = reply_fuzz.fuzz_replies(10_000, seed=20)
+    assert results["reply"] > 2_000
+    assert results["bad_reply"] > 2_000
+    assert min(results["committed"], results["aborted"], results["unknown"]) > 20
+
+
+def test_random_events_are_released_held_or_counted() -> None:
+    figures = event_fuzz.fuzz_events(60_000, seed=20)
+    assert min(figures["released"], figures["counted"], figures["refused"]) > 1_000
+
+
+def test_a_commit_without_proof_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "_state", lambda _: LabelState.VISIBLE)
+    with pytest.raises(AssertionError, match="VISIBLE"):
+        reply_fuzz.fuzz_replies(5_000, seed=1)
+
+
+def test_a_row_that_is_dropped_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = Assembler.feed
+
+    def forgetful(*arguments: object) -> object:
+        step = feed(*arguments)  # type: ignore[arg-type]
+        object.__setattr__(step, "released", [table.slice(1) for table in step.released])
+        return step
+
+    monkeypatch.setattr(Assembler, "feed", forgetful)
+    with pytest.raises(AssertionError):
+        event_fuzz.fuzz_events(20_000, seed=1)
+
+
+def test_the_independent_reader_knows_proof_when_it_sees_it() -> None:
+    assert reply_fuzz.says_visible(200, b'{"status":"OK","state":"VISIBLE"}')
+    assert not reply_fuzz.says_visible(200, b'{"status":"FAILED","state":"VISIBLE"}')
+    assert not reply_fuzz.says_visible(500, b'{"status":"OK","state":"VISIBLE"}')
+    assert not reply_fuzz.says_visible(200, b'{"status":"OK","state":"COMMITTED"}')
+
+
+def test_answers_repeat_from_their_seed() -> None:
+    assert [reply_fuzz.answer(random.Random(5)) for _ in range(2)] == [reply_fuzz.answer(random.Random(5))] * 2
+    assert schema.POSITION in event_fuzz.SCHEMA.names
+
+
+def test_the_command_ends_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--replies", "500", "--events", "2000", "--seed", "3"]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert summary["replies"]["answers"] >= 500
+    assert summary["events"]["events"] >= 2000
