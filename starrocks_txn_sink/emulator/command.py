@@ -134,6 +134,7 @@ def _announce(emulator: Emulator, as_json: bool, out: TextIO) -> None:
             "be_ports": emulator.be_ports,
             "query_port": emulator.query_port,
             "follower_ports": emulator.follower_ports,
+            "follower_query_ports": emulator.follower_query_ports,
             "generation": emulator.settings.generation.value,
         }
         text = json.dumps(where)

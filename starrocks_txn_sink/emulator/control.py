@@ -1,4 +1,4 @@
-"""The stand-in's own calls, which no StarRocks has: fault plan, release of held commits (`/_emulator/…`)."""
+"""The stand-in's own calls, which no StarRocks has (`/_emulator/…`): fault plan, held commits, lagging followers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ _PLAN_LIMIT = 1024 * 1024
 
 
 class Control:
-    """`GET/POST/DELETE /_emulator/faults`, `POST /_emulator/release`."""
+    """`GET/POST/DELETE /_emulator/faults`, `POST /_emulator/release`, `POST /_emulator/catch_up`."""
 
-    def __init__(self, plan: FaultPlan, release: Callable[[], list[int]]) -> None:
+    def __init__(
+        self, plan: FaultPlan, release: Callable[[], list[int]], catch_up: Callable[[], None] = lambda: None
+    ) -> None:
         self._plan = plan
         self._release = release
+        self._catch_up = catch_up
 
     def answer(self, request: Request, body: HttpBody) -> Response:
         match request.method, request.path:
@@ -32,6 +35,9 @@ class Control:
                 return single_line({"rules": [], "released": self._release()})
             case "POST", "/_emulator/release":
                 return single_line({"released": self._release()})
+            case "POST", "/_emulator/catch_up":
+                self._catch_up()
+                return single_line({})
         return not_found()
 
     def _replace(self, body: HttpBody) -> Response:

@@ -8,7 +8,8 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from mysql_mimic import MysqlServer, ResultColumn, ResultSet
 from mysql_mimic.auth import IdentityProvider, NativePasswordAuthPlugin, User
@@ -19,6 +20,7 @@ from mysql_mimic.types import ColumnType
 from mysql_mimic.variables import GlobalVariables, SessionVariables
 
 from starrocks_txn_sink.emulator.catalog import CatalogError
+from starrocks_txn_sink.emulator.follower import LaggingStore
 from starrocks_txn_sink.emulator.session import UNKNOWN_ERROR, Answer, Frontend, QuerySession, SqlError
 from starrocks_txn_sink.emulator.statements import use
 from starrocks_txn_sink.emulator.store import Store
@@ -50,12 +52,13 @@ logging.getLogger("mysql_mimic").propagate = False
 class QueryListener:
     """Listens on `host`:`port` (0: a free port, see `port` once started) for MySQL clients of `store`.
 
-    `leader` says whether this frontend is the leader now; `version` is what current_version() answers.
+    `leader` says whether this frontend is the leader now, `peers` what the others are; `version` is what
+    current_version() answers.
     """
 
     def __init__(
         self,
-        store: Store,
+        store: Store | LaggingStore,
         host: str = "127.0.0.1",
         port: int = 0,
         *,
@@ -65,6 +68,7 @@ class QueryListener:
         version: str = DEFAULT_VERSION,
         http_port: int = 0,
         be_http_port: int = 0,
+        peers: Callable[[], tuple[Frontend, ...]] = tuple,
     ) -> None:
         self.port = port
         self.store = store
@@ -73,6 +77,7 @@ class QueryListener:
         self._leader = leader
         self._version = version
         self._ports = http_port, be_http_port
+        self._peers = peers
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopping: asyncio.Event | None = None
@@ -129,7 +134,12 @@ class QueryListener:
 
     def _frontend(self) -> Frontend:
         http_port, be_http_port = self._ports
-        return Frontend(self._host, http_port, self.port, be_http_port, self._leader())
+        return replace(self.frontend, peers=self._peers(), http_port=http_port, be_http_port=be_http_port)
+
+    @property
+    def frontend(self) -> Frontend:
+        """This frontend as another one shows it."""
+        return Frontend(self._host, self._ports[0], self.port, self._ports[1], self._leader())
 
 
 class _Server(MysqlServer):  # type: ignore[misc]  # the library has no types
@@ -181,7 +191,7 @@ class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
     """One client: hands statements to worker threads and their answers back."""
 
     def __init__(
-        self, store: Store, workers: ThreadPoolExecutor, frontend: Callable[[], Frontend], version: str
+        self, store: Store | LaggingStore, workers: ThreadPoolExecutor, frontend: Callable[[], Frontend], version: str
     ) -> None:
         self._store = store
         self._workers = workers
@@ -213,7 +223,7 @@ class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
         connection.ok = ok
 
     async def use(self, database: str) -> None:
-        await self._work(lambda: use(self._store, self._state, database))
+        await self._work(lambda: use(cast(Store, self._store), self._state, database))
 
     async def handle_query(self, sql: str, attrs: dict[str, str]) -> ResultSet:  # noqa: ARG002
         self._state.frontend = self._frontend()

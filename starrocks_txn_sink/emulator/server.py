@@ -16,6 +16,7 @@ from starrocks_txn_sink.emulator.control import Control
 from starrocks_txn_sink.emulator.fault_gate import FaultGate, Levers
 from starrocks_txn_sink.emulator.faults import FaultPlan
 from starrocks_txn_sink.emulator.fe import FollowerFrontend, LeaderFrontend
+from starrocks_txn_sink.emulator.follower import LaggingStore
 from starrocks_txn_sink.emulator.frontend import Frontend, refresh_committed
 from starrocks_txn_sink.emulator.http_listener import Listener
 from starrocks_txn_sink.emulator.loads_view import load_rows
@@ -61,6 +62,7 @@ class Emulator:
         self._followers: list[Listener] = []
         self._backends: list[tuple[Backend, Listener]] = []
         self._query: QueryListener | None = None
+        self._lagging: list[tuple[LaggingStore, QueryListener]] = []
         self._store: Store | None = None
 
     def start(self) -> None:
@@ -94,7 +96,11 @@ class Emulator:
             self._backends.append((backend, listener))
         frontend = Frontend(memory, [backend for backend, _ in self._backends])
         leader = LeaderFrontend(
-            credentials, frontend, Committer(memory, publisher), gate, Control(self.faults, self.release_held)
+            credentials,
+            frontend,
+            Committer(memory, publisher),
+            gate,
+            Control(self.faults, self.release_held, self.catch_up),
         )
         self._leader = self._listen(settings.fe_port, leader, "fe")
         for place in range(settings.followers):
@@ -102,17 +108,30 @@ class Emulator:
                 self._listen(0, FollowerFrontend(credentials, lambda: self.load_url), f"fe-follower-{place}")
             )
         store.add_virtual_table("information_schema", "loads", lambda: load_rows(memory))
-        self._query = QueryListener(
-            store,
-            host=settings.host,
-            port=settings.query_port,
-            user=settings.user,
-            password=settings.password,
-            leader=lambda: True,
-        )
-        self._query.start()
-        self._stack.callback(self._query.stop)
+        self._query = self._answer_queries(store, settings.query_port, leader=True)
+        for _ in range(settings.followers):
+            lagging = LaggingStore(store)
+            self._stack.callback(lagging.close)
+            self._lagging.append((lagging, self._answer_queries(lagging, 0, leader=False)))
         self._stack.callback(publisher.stop)
+
+    def _answer_queries(self, store: Store | LaggingStore, port: int, *, leader: bool) -> QueryListener:
+        user, password, host = self.settings.user, self.settings.password, self.settings.host
+        listener = QueryListener(
+            store,
+            host=host,
+            port=port,
+            user=user,
+            password=password,
+            leader=lambda: leader,
+            peers=lambda: tuple(other.frontend for other in self._query_listeners() if other is not listener),
+        )
+        listener.start()
+        self._stack.callback(listener.stop)
+        return listener
+
+    def _query_listeners(self) -> list[QueryListener]:
+        return [_started(self._query), *(listener for _, listener in self._lagging)]
 
     def _listen(self, port: int, service: LeaderFrontend | FollowerFrontend | BackendService, name: str) -> Listener:
         listener = Listener(self.settings.host, port, service, name)
@@ -157,6 +176,10 @@ class Emulator:
         return int(_started(self._query).port)
 
     @property
+    def follower_query_ports(self) -> list[int]:
+        return [listener.port for _, listener in self._lagging]
+
+    @property
     def load_url(self) -> str:
         return f"http://{self.settings.host}:{self.fe_port}"
 
@@ -179,6 +202,11 @@ class Emulator:
     def forget_labels(self, pattern: str = "") -> None:
         """Forget finished labels that match the regular expression, as retention would."""
         self._memory.forget(pattern)
+
+    def catch_up(self) -> None:
+        """Let the followers see what is visible now; until then they answer queries from an older state."""
+        for lagging, _ in self._lagging:
+            lagging.catch_up()
 
     def release_held(self) -> list[int]:
         """Let every commit that is held at COMMITTED become VISIBLE; their transaction ids."""

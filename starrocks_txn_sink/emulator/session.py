@@ -46,13 +46,14 @@ class SqlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """What SHOW FRONTENDS and SHOW BACKENDS tell about this stand-in."""
+    """What SHOW FRONTENDS and SHOW BACKENDS tell about this stand-in; `peers` are the other frontends."""
 
     host: str = "127.0.0.1"
     http_port: int = 0
     query_port: int = 0
     be_http_port: int = 0
     leader: bool = True
+    peers: tuple[Frontend, ...] = ()
 
 
 @dataclass(slots=True)

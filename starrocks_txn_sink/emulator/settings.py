@@ -39,7 +39,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One stand-in. Ports of 0 are chosen by the system; `backends` and `followers` count listeners.
+    """One stand-in. Ports of 0 are chosen by the system; `backends` and `followers` count listeners;
+    a follower's query port shows an older state until it is told to catch up.
 
     `row_order` says how rows of one key inside one transaction follow each other; the server promises nothing.
     """

@@ -155,9 +155,12 @@ def _frontends(_store: Store, session: QuerySession, _match: re.Match[str]) -> A
         "ErrMsg",
         "Version",
     ]
-    role = "LEADER" if front.leader else "FOLLOWER"
-    row = (1, "fe1", front.host, 9010, front.http_port, front.query_port, 9020, role, 1, "true", "true", "")
-    return text_answer(names, [(*row, session.version)])
+    rows = []
+    for number, one in enumerate(sorted((front, *front.peers), key=lambda one: one.query_port), 1):
+        role = "LEADER" if one.leader else "FOLLOWER"
+        row = (number, f"fe{number}", one.host, 9010, one.http_port, one.query_port, 9020, role, 1, "true", "true", "")
+        rows.append((*row, session.version))
+    return text_answer(names, rows)
 
 
 def _backends(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:

@@ -42,7 +42,7 @@ def run(store: Store, session: QuerySession, sql: str) -> Answer:
         if is_show(sql):
             return show(store, session, sql)
         answer = Answer()
-        for tree in _parsed(sql):
+        for tree in parsed(sql):
             answer = _run_one(store, session, tree)
     except CatalogError as error:
         raise SqlError(_analyzing(error.message), error.code) from error
@@ -57,7 +57,8 @@ def _analyzing(message: str) -> str:
     return f"Getting analyzing error. Detail message: {message}"
 
 
-def _parsed(sql: str) -> list[exp.Expr]:
+def parsed(sql: str) -> list[exp.Expr]:
+    """The statements of `sql`; raises SqlError."""
     try:
         trees = sqlglot.parse(_LABEL.sub(r"\1", sql), read="starrocks")
     except SqlglotError as error:

@@ -200,6 +200,14 @@ class EmulatorProcess:
         """The rules in force, each with how often it matched and was applied."""
         return self._call("GET", "faults")
 
+    @property
+    def follower_query_ports(self) -> list[int]:
+        return [int(port) for port in self._where["follower_query_ports"]]
+
+    def catch_up(self) -> None:
+        """Let the followers' query ports show what is visible now."""
+        self._call("POST", "catch_up")
+
     def release(self) -> list[int]:
         """Let held commits become visible; their transaction ids."""
         return list(self._call("POST", "release")["released"])

@@ -1,0 +1,95 @@
+"""The ledger is read on the leader: a follower of the stand-in lags, and its answer would be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.emulator.settings import Settings
+from starrocks_txn_sink.ledger.access import LeaderConnection
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.session import open_session
+from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+
+OWNERS = "SELECT count(*) FROM shop._starrocks_txn_sink_ledger WHERE kind = 'driver'"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "data", Settings(followers=2)) as emulator:
+        ask(emulator.query_port, "CREATE DATABASE shop")
+        yield emulator
+
+
+def ask(port: int, sql: str) -> list[dict[str, Any]]:
+    connection = pymysql.connect(host="127.0.0.1", port=port, user="root", autocommit=True)
+    with connection, connection.cursor(pymysql.cursors.DictCursor) as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def options(server: Emulator, *ports: int) -> SinkOptions:
+    addresses = ",".join(f"mysql://127.0.0.1:{port}" for port in ports)
+    return SinkOptions(load_url=server.load_url, query_url=addresses, database="shop", job="shop")
+
+
+def count(rows: list[dict[str, Any]]) -> int:
+    ((number,),) = (row.values() for row in rows)
+    return int(number)
+
+
+def test_every_frontend_shows_all_of_them_and_who_leads(server: Emulator) -> None:
+    ports = [server.query_port, *server.follower_query_ports]
+    for port in ports:
+        shown = ask(port, "SHOW FRONTENDS")
+        assert sorted(int(row["QueryPort"]) for row in shown) == sorted(ports)
+        assert [int(row["QueryPort"]) for row in shown if row["Role"] == "LEADER"] == [server.query_port]
+
+
+def test_the_leader_is_asked_even_when_a_follower_is_named_first_and_would_have_lied(server: Emulator) -> None:
+    follower = server.follower_query_ports[0]
+    given = options(server, follower, server.query_port)
+    open_session(given, "run-1", "shop", "checkpoint")
+    server.catch_up()
+    ask(server.query_port, "DELETE FROM shop._starrocks_txn_sink_ledger WHERE job = 'shop'")
+    with closing(LeaderConnection(given)) as connection:
+        ((asked,),) = connection.query(OWNERS, (), Deadline.after(20, SystemClock()))
+    assert asked == 0
+    assert count(ask(follower, OWNERS)) == 1  # the lie
+    server.catch_up()
+    assert count(ask(follower, OWNERS)) == 0
+
+
+def test_a_take_over_through_a_follower_that_knows_nothing_yet(server: Emulator) -> None:
+    """The follower has not even heard of the ledger's table."""
+    session = open_session(options(server, *server.follower_query_ports), "run-1", "shop", "checkpoint")
+    assert session.token
+    assert count(ask(server.query_port, OWNERS)) == 1
+
+
+def test_a_follower_forwards_what_changes_something(server: Emulator) -> None:
+    follower = server.follower_query_ports[0]
+    ask(follower, "CREATE TABLE shop.t (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+    server.catch_up()
+    ask(follower, "INSERT INTO shop.t VALUES (1)")
+    assert count(ask(follower, "SELECT count(*) FROM shop.t")) == 0
+    assert count(ask(server.query_port, "SELECT count(*) FROM shop.t")) == 1
+
+
+def test_the_stand_in_as_a_process_has_followers_too(tmp_path: Path) -> None:
+    with EmulatorProcess(tmp_path / "data", Settings(followers=1)) as process:
+        (port,) = process.follower_query_ports
+        ask(process.query_port, "CREATE DATABASE shop")
+        ask(process.query_port, "CREATE TABLE shop.t (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+        process.catch_up()
+        ask(process.query_port, "INSERT INTO shop.t VALUES (1)")
+        assert count(ask(port, "SELECT count(*) FROM shop.t")) == 0
+        process.catch_up()
+        assert count(ask(port, "SELECT count(*) FROM shop.t")) == 1
