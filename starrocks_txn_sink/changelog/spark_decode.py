@@ -83,13 +83,13 @@ def from_changelog(
     _one_of("invalid_op_handling", invalid_op_handling, get_args(InvalidOps))
     keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
     order, passed = names(sequence, "sequence", df), names(passthrough, "passthrough", df)
-    keeping = Keeping(Retention.of(state_ttl), clock or SystemClock(), metrics_name("from_changelog", uid))
+    keeping, name = Keeping(Retention.of(state_ttl), clock or SystemClock()), metrics_name("from_changelog", uid)
     events = change_events(df, op, mapping, before, after, passed, keys, row_kind)
     stateful = events.needs_previous(state_asked_for=state_ttl is not None)
     _check_state_parameters(events, stateful, order_by, compact)
     sortable(df, order)
     place = place_of(df, (*order, *names(order_by, "order_by", df)))
-    frame = without_invalid_ops(df, events, invalid_op_handling, place, keeping.name)
+    frame = without_invalid_ops(df, events, invalid_op_handling, place, name)
     ordering = (*order, *([order_by] if order_by else []))
     refusals = [
         *events.missing_image(before_from_state=stateful),
@@ -98,7 +98,7 @@ def from_changelog(
     frame = guarded(frame, *refusals, place=place)
     if order_by is not None:
         _require_watermark(df, order_by)
-        frame = in_event_time_order(frame, order_by, events.key(), order, keeping.name)
+        frame = in_event_time_order(frame, order_by, events.key(), order, name)
     if not stateful and not compact:
         return events.project(frame, row_kind, consume_full_deletes)
     rule = DecodeKey(stateful, compact, consume_full_deletes)

@@ -39,11 +39,11 @@ class KeyedInput:
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How state is kept: for how long, by which clock, and under which name it is counted."""
+    """How state is kept: for how long, by which clock, and under which name swallowed retractions are counted."""
 
     retention: Retention = field(default_factory=Retention)
     clock: Clock = field(default_factory=SystemClock)
-    name: str = "changelog"
+    counted_as: str | None = None
 
 
 def metrics_name(function: str, uid: str | None) -> str:
@@ -78,7 +78,9 @@ def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, keeping: Keepin
         places = [f"order_{number}" for number in range(len(orders))]
         ordered = wire.repartition(state.KEY).sortWithinPartitions(state.KEY, *places, state.TIE, state.ARRIVAL)
         done = ordered.mapInArrow(state.KeySweep(rule, len(orders)), state.LEFT_SCHEMA)
-    return _counting(done, keeping.name, "swallowed").filter(F.col("counts").isNull()).drop("counts")
+    if keeping.counted_as is not None:
+        done = _counting(done, keeping.counted_as, "swallowed")
+    return done.filter(F.col("counts").isNull()).drop("counts")
 
 
 def in_event_time_order(

@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
@@ -67,9 +67,10 @@ def to_starrocks_ops(
     chosen = frame.select(op, *map(column, kept), *_places(orders), _rank(row_kind).alias(RANK))
     places = [*(f"__order_{number}" for number in range(len(orders))), RANK]
     if not frame.isStreaming:
-        last = F.max_by(F.struct(OP, *map(column, kept)), F.struct(*places)).alias("__last")
-        return chosen.groupBy(*map(column, keys)).agg(last).select("__last.*")
-    # A stream may not be aggregated without state, so its micro-batches are reduced as Arrow tables.
+        latest = Window.partitionBy(*map(column, keys)).orderBy(*(F.desc(place) for place in places))
+        numbered = chosen.withColumn(RANK, F.row_number().over(latest))
+        return numbered.filter(F.col(RANK) == 1).select(OP, *map(column, kept))
+    # A stream has no windows without state, so its micro-batches are reduced as Arrow tables.
     keyed = chosen.withColumn(KEY, to_text(map(column, keys))).repartition(KEY)
     result = T.StructType([T.StructField(OP, T.StringType()), *(df.schema[name] for name in kept)])
     return keyed.mapInArrow(LastPerKey(places, result.names), result)

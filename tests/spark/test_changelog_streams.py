@@ -129,16 +129,20 @@ def test_a_batch_gives_what_the_stream_gives_after_all_input(spark: SparkSession
     random = Random(4)
     events = [typed_event(random, lsn) for lsn in range(120)]
     feed = Feed(spark, tmp_path, TYPED)
+    feed.add({"op": "merge", "id": 1, "lsn": 0}, {"op": None, "id": 1, "lsn": 0})
     for start in range(0, len(events), 40):
         block = events[start : start + 40]
         random.shuffle(block)  # within a micro-batch the sequence decides
         feed.add(*block)
 
     def call(frame: Any) -> Any:
-        return from_changelog(frame, partition_by="id", op_mapping=UPSERT, sequence="lsn", uid="typed")
+        return from_changelog(
+            frame, partition_by="id", op_mapping=UPSERT, sequence="lsn", uid="typed", invalid_op_handling="SKIP"
+        )
 
     with running(call(feed.frame), tmp_path) as query:
         streamed = query.new()
+        assert query.observed("typed", "invalid_ops") == 2
     static = spark.read.schema(TYPED).json(str(tmp_path / "feed"))
     batch = call(static)
     assert by_key(streamed) == by_key([tuple(row) for row in batch.collect()])
