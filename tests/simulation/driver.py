@@ -57,7 +57,8 @@ class Driver(Node):
         self.over = False
         self.slots: dict[int, Slot] = {}
         self._world = world
-        self._checkpoint = checkpoint
+        # Its own view: what another driver on the same checkpoint writes there meanwhile, it does not see.
+        self.checkpoint = Checkpoint(checkpoint.name, list(checkpoint.offsets), checkpoint.done)
         self._offsets = list(checkpoint.offsets)
         self._batch = checkpoint.done
         self._lanes = lanes
@@ -70,9 +71,9 @@ class Driver(Node):
 
     def start(self) -> None:
         world = self._world
-        scope = Scope(JOB, DATABASE, Owner("", self.epoch, self._checkpoint.name))
+        scope = Scope(JOB, DATABASE, Owner("", self.epoch, self.checkpoint.name))
         steps = take_over(scope, fresh_tokens(self.epoch, 0, world.rng), world.rng)
-        world.trace.say(self.name, f"starts on checkpoint {self._checkpoint.name}, micro-batch {self._batch}")
+        world.trace.say(self.name, f"starts on checkpoint {self.checkpoint.name}, micro-batch {self._batch}")
         self._fiber = Fiber(
             self, steps, self.scheduler.now + world.options.batch_deadline, world.network.send, self._taken_over
         )
@@ -101,7 +102,7 @@ class Driver(Node):
             self._offsets.append(_cut(begin, world.source.end, world.rng))
         elif world.profile.recut:
             self._offsets[self._batch :] = [_cut(begin, world.source.end, world.rng)]
-        self._checkpoint.offsets = list(self._offsets)
+        self.checkpoint.offsets = list(self._offsets)
         self._cut = self._offsets[self._batch]
         self._excluded = world.checker.is_superseded(self.writer)
         world.trace.say(self.name, f"micro-batch {self._batch}: {begin} to {self._cut}")
@@ -121,7 +122,7 @@ class Driver(Node):
         mandate = self.session.mandate
         assert mandate is not None
         mandate = type(mandate)(mandate.driver_token, dict(mandate.positions))
-        task = LaneTask(world.options, JOB, self.epoch, self._checkpoint.name, self._batch, True, True, mandate)
+        task = LaneTask(world.options, JOB, self.epoch, self.checkpoint.name, self._batch, True, True, mandate)
         number = world.next_attempt()
         name = f"{self.name}.{lane}.{number}"
         attempt = LaneAttempt(
@@ -176,7 +177,7 @@ class Driver(Node):
         self._world.trace.say(self.name, f"micro-batch {self._batch} is done")
         self._world.checker.acknowledged(self.name, self._cut)
         self._batch += 1
-        self._checkpoint.done = max(self._checkpoint.done, self._batch)
+        self.checkpoint.done = self._batch
         self.soon(self._world.rng.choice((0.0, 0.05, 1.0)), self._next_batch)
 
     # --- the end ---

@@ -16,7 +16,9 @@ NODES = (
     "clock_jump",
     "second_driver",
     "old_checkpoint",
+    "cut_off",
 )
+CROWD = frozenset(("speculate", "task_lost", "pause"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Profile:
     generation: str
     rate: float
     faults: frozenset[str]
+    most_events: int
     events: frozenset[str]
     forget: float  # share of ended labels that are forgotten soon
     trouble_until: float
@@ -46,12 +49,13 @@ class Profile:
 
 def draw(rng: Random) -> Profile:
     lanes = rng.choice((1, 1, 2))
-    calm = rng.random() < 0.05
+    calm, crowded = rng.random() < 0.05, rng.random() < 0.3  # crowded: many tries at one lane
     return Profile(
         generation=rng.choice("BC"),
         rate=0.0 if calm else rng.choice((0.02, 0.05, 0.1, 0.2)),
         faults=frozenset(kind for kind in WAY + SERVER if rng.random() < 0.6),
-        events=frozenset(kind for kind in NODES if not calm and rng.random() < 0.5),
+        most_events=16 if crowded else 6,
+        events=CROWD if crowded else frozenset(kind for kind in NODES if not calm and rng.random() < 0.5),
         forget=rng.choice((0.0, 0.3, 1.0)),
         trouble_until=rng.uniform(5.0, 40.0),
         lanes=lanes,
@@ -62,6 +66,6 @@ def draw(rng: Random) -> Profile:
         load_bytes=rng.choice((1, 200, 4000)),
         retry_buffer_bytes=rng.choice((0, 500, 100_000, 100_000)),
         load_parallelism=rng.choice((1, 3)),
-        task_failures=rng.choice((1, 3, 4)),
+        task_failures=8 if crowded else rng.choice((1, 3, 4)),
         recut=rng.random() < 0.5,
     )

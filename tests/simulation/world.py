@@ -106,7 +106,7 @@ class World:
         kinds = sorted(self.profile.events - {"old_checkpoint", "cut_off"})
         if not kinds:
             return {}
-        count = self.rng.randint(0, 6)
+        count = self.rng.randint(0, self.profile.most_events)
         return {self.rng.randrange(2, 150): kinds[self.rng.randrange(len(kinds))] for _ in range(count)}
 
     # --- the run ---
@@ -121,8 +121,10 @@ class World:
         for _ in range(5):
             self.scheduler.after(self.rng.expovariate(0.5), self.checker.sample)
         longest = self.profile.trouble_until + LATEST + LONGEST_PAUSE + 6.0 * TIMEOUT
-        over = self.scheduler.run(longest, MOST_EVENTS)
-        self._judge(over)
+        try:
+            self._judge(self.scheduler.run(longest, MOST_EVENTS))
+        except Exception as bug:
+            self.checker.report("other", f"the core broke down: {type(bug).__name__}: {bug}")
         return History(
             self.seed,
             tuple(self.checker.violations),
@@ -167,7 +169,7 @@ class World:
         return [lane for lane in self.lanes if lane.alive and lane.result is None]
 
     def _last_checkpoint(self) -> Checkpoint:
-        return self.drivers[-1]._checkpoint
+        return self.drivers[-1].checkpoint
 
     def _start_driver(self, checkpoint: Checkpoint) -> None:
         lanes = self.profile.lanes if self.rng.random() < 0.7 else self.rng.choice((1, 2))

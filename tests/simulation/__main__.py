@@ -1,0 +1,36 @@
+"""`python -m tests.simulation prove --seeds 10000 | prove --seed 7 | sabotage`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from .prove import prove, replay
+from .sabotage import sabotage
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    proving = commands.add_parser("prove", help="run seeded schedules and check every history")
+    proving.add_argument("--seeds", type=int, default=1000, help="how many schedules")
+    proving.add_argument("--first", type=int, default=0, help="the first seed")
+    proving.add_argument("--seed", type=int, help="replay this one with its trace")
+    proving.add_argument("--processes", type=int, help="default: one for each core")
+    planting = commands.add_parser("sabotage", help="plant bugs; each must be noticed")
+    planting.add_argument("--processes", type=int, help="default: one for each core")
+    chosen = parser.parse_args(arguments)
+    if chosen.command == "sabotage":
+        return sabotage(_say, chosen.processes)
+    if chosen.seed is not None:
+        return replay(chosen.seed, _say)
+    return prove(chosen.seeds, _say, chosen.first, chosen.processes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
