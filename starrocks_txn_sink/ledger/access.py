@@ -121,14 +121,15 @@ class LeaderConnection:
 
     def _open(self, address: Address, deadline: Deadline) -> Any:
         left = deadline.bounded(self._options.connect_timeout, f"connecting to {address.host}:{address.port}")
+        answers = min(self._options.read_timeout, deadline.remaining() + 0.001)  # of the login and of SHOW FRONTENDS
         return self._connect(
             host=address.host,
             port=address.port,
             user=self._options.username,
             password=self._options.read_password(),
             connect_timeout=max(1, round(left)),
-            read_timeout=self._options.read_timeout,
-            write_timeout=self._options.read_timeout,
+            read_timeout=answers,
+            write_timeout=answers,
             autocommit=True,
         )
 

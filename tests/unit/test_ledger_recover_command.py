@@ -18,6 +18,7 @@ from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Settings
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.ending import END_POSITION
 from starrocks_txn_sink.lane.task import LaneTask, _discard
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.session import Session, open_session
@@ -62,12 +63,12 @@ def write_a_position(server: Emulator, job: str = "shop") -> Session:
     given = options(server, job)
     session = open_session(given, "run", job, "checkpoint-1")
     row = {
-        "source_partition": ["p-0"],
-        "position": [42],
-        "table": ["items"],
-        "transaction_end": [True],
-        "payload": [',{"id":1}'],
-        "task": ["Executor task launch worker for task 0.0 in stage 0.0 (TID 0)"],
+        "source_partition": ["p-0", None],
+        "position": [42, END_POSITION],
+        "table": ["items", None],
+        "transaction_end": [True, None],
+        "payload": [',{"id":1}', None],
+        "task": ["Executor task launch worker for task 0.0 in stage 0.0 (TID 0)", None],
     }
     schema = pa.schema(
         [(name, {int: pa.int64(), bool: pa.bool_(), str: pa.string()}[type(value[0])]) for name, value in row.items()]

@@ -1,0 +1,167 @@
+"""A peer that accepts and never answers: the deadline fires at every operation, and the error names the place.
+
+Most cases run the lane and the driver's session in this process, without Spark, so that its threads and sockets can be
+counted; the last one is a whole job.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+from exactly_once_shop import Shop, rows_of, wait_for
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+
+from starrocks_txn_sink import StarRocksSink
+from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.errors import DeadlineExceeded, OutcomeUnknown, StarRocksSinkError
+from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.session import Session, open_session
+from tests.crash.query_proxy import QueryProxy
+
+_DEADLINE = 2.0
+_SLACK = 14.0  # a rollback may take 10 s after the deadline
+_BEHIND = 120.0  # what a hanging server would take
+ROWS = {
+    "source_partition": pa.array(["p-0", None]),
+    "position": pa.array([1, END_POSITION], pa.int64()),
+    "table": pa.array(["items", None]),
+    "transaction_end": pa.array([True, None]),
+    "payload": pa.array([',{"part":"p-0","position":1,"seq":0}', None]),
+    "task": pa.array(["Executor task launch worker for task 0.0 in stage 0.0 (TID 0)", None]),
+}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    with Emulator(tmp_path / "emulator") as server:
+        yield Shop(None, server, tmp_path)
+
+
+def quick(shop: Shop, **changes: Any) -> SinkOptions:
+    return shop.options(batch_deadline=_DEADLINE, **changes)
+
+
+def write(options: SinkOptions, session: Session) -> list[Receipt]:
+    task = LaneTask(options, session.job, session.epoch, session.checkpoint, 0, mandate=session.mandate)
+    return task.write([pa.RecordBatch.from_pydict(ROWS)], Attempt(0, 1, False), SystemClock())
+
+
+class Left:
+    """Threads and connections to `ports` that this process has more than at first."""
+
+    def __init__(self, *ports: int) -> None:
+        self._ports = ports
+        self._threads = set(threading.enumerate())
+
+    def nothing(self) -> bool:
+        ours = [thread for thread in threading.enumerate() if thread.name.startswith("starrocks-")]
+        return not (set(ours) - self._threads) and not self._sockets()
+
+    def _sockets(self) -> list[Any]:
+        mine = psutil.Process().net_connections("tcp")
+        return [one for one in mine if one.raddr and one.raddr.port in self._ports and one.status == "ESTABLISHED"]
+
+
+def fails_in_time(work: Callable[[], object], *kinds: type[StarRocksSinkError]) -> str:
+    began = time.monotonic()
+    with pytest.raises(kinds) as failed:
+        work()
+    assert time.monotonic() - began < _DEADLINE + _SLACK
+    return str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("rule", "place"),
+    [
+        ({"operation": "begin"}, "beginning|begin"),
+        ({"operation": "load_probe"}, "load"),
+        ({"operation": "load"}, "load"),
+        ({"operation": "commit"}, "commit"),
+        ({"operation": "get_load_state"}, "commit"),
+    ],
+    ids=lambda value: value["operation"] if isinstance(value, dict) else "",
+)
+def test_a_lane_ends_by_its_deadline_wherever_the_server_hangs(shop: Shop, rule: dict[str, Any], place: str) -> None:
+    options = quick(shop)
+    session = open_session(options, "run", "test", "checkpoint")
+    left = Left(shop.server.fe_port, shop.server.be_port, shop.server.query_port)
+    shop.fault({**rule, "action": "hang", "seconds": _BEHIND})
+    said = fails_in_time(lambda: write(options, session), DeadlineExceeded, OutcomeUnknown)
+    assert any(word in said for word in place.split("|")), said
+    assert "deadline" in said
+    shop.fault()
+    wait_for(left.nothing, 20)
+
+
+@pytest.mark.parametrize(
+    ("statement", "place"),
+    [
+        ("SHOW FRONTENDS", "ledger"),
+        ("SELECT current_version", ""),
+        ("INSERT INTO .*'driver'", "owner row"),
+        ("SELECT DISTINCT LABEL", "Unfinished"),
+        ("INSERT INTO .*'marker'", "marker"),
+        ("SELECT name, position", "ReadPositions"),
+    ],
+)
+def test_a_take_over_ends_by_its_deadline_wherever_the_query_port_hangs(shop: Shop, statement: str, place: str) -> None:
+    with QueryProxy(shop.server.query_port) as proxy:
+        for _ in range(5):
+            proxy.hold(statement)
+        left = Left(proxy.port, shop.server.fe_port)
+        options = quick(shop, query_url=proxy.url)
+        said = fails_in_time(lambda: open_session(options, "run", "test", "checkpoint"), StarRocksSinkError)
+        assert "deadline" in said.lower() or "did not answer" in said
+        assert place in said or "did not answer" in said, said
+        assert left.nothing()
+
+
+def test_a_query_port_that_accepts_and_never_greets(shop: Shop) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = quick(shop, query_url=f"mysql://127.0.0.1:{silent.getsockname()[1]}")
+        fails_in_time(lambda: open_session(options, "run", "test", "checkpoint"), StarRocksSinkError)
+
+
+def test_an_owner_check_that_hangs_ends_by_the_deadline(shop: Shop) -> None:
+    with QueryProxy(shop.server.query_port) as proxy:
+        options = quick(shop, query_url=proxy.url)
+        session = open_session(options, "run", "test", "checkpoint")
+        left = Left(proxy.port, shop.server.fe_port, shop.server.be_port)
+        for _ in range(5):
+            proxy.hold("SELECT kind, name, token")
+        said = fails_in_time(lambda: write(options, session), DeadlineExceeded)
+        assert "check" in said or "ledger" in said
+        wait_for(left.nothing, 20)
+    assert shop.open_labels() == []
+    assert shop.written() == (0, 0)
+
+
+@pytest.mark.spark
+def test_a_whole_job_ends_when_the_server_hangs_and_leaves_nothing_on_the_driver(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with Emulator(tmp_path / "emulator") as server:
+        shop = Shop(spark, server, tmp_path)
+        sink = StarRocksSink(quick(shop))
+        left = Left(server.fe_port, server.be_port, server.query_port)
+        shop.fault({"operation": "load", "table": "items", "action": "hang", "seconds": _BEHIND})
+        with pytest.raises(PythonException, match=r"DeadlineExceeded.*deadline"):
+            sink.write(shop.frame(rows_of("p-0", [1])))
+        wait_for(left.nothing, 20)
+        shop.fault()
+        assert shop.open_labels() == []
+        assert shop.written() == (0, 0)
