@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from starrocks_txn_sink.assembler.spark import assemble_transactions
+    from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
     from starrocks_txn_sink.errors import StarRocksSinkError
     from starrocks_txn_sink.lane.receipt import Receipt
     from starrocks_txn_sink.options import SinkOptions, TableOptions
@@ -27,6 +28,10 @@ _HOMES = {
     "TableOptions": "starrocks_txn_sink.options",
     "TableRoute": "starrocks_txn_sink.sink",
     "assemble_transactions": "starrocks_txn_sink.assembler.spark",
+    "from_changelog": "starrocks_txn_sink.changelog",
+    "to_changelog": "starrocks_txn_sink.changelog",
+    "to_starrocks_ops": "starrocks_txn_sink.changelog",
+    "upsert_materializer": "starrocks_txn_sink.changelog",
 }
 
 __all__ = [
@@ -38,6 +43,10 @@ __all__ = [
     "TableRoute",
     "__version__",
     "assemble_transactions",
+    "from_changelog",
+    "to_changelog",
+    "to_starrocks_ops",
+    "upsert_materializer",
 ]
 
 
