@@ -167,7 +167,7 @@ def _owner(row: tuple[Any, ...]) -> OwnerRow:
     kind, name, epoch, checkpoint, batch, since = row
     driver = kind == "driver"
     return OwnerRow(
-        None if driver else int(name),
+        None if driver else int(str(name).rpartition("/")[2]),
         str(epoch),
         str(checkpoint or ""),
         None if driver or batch is None else int(batch),

@@ -201,7 +201,7 @@ class Matrix:
     def _arm(self, case: Case) -> Hold | None:
         if case.site.statement:
             assert self._proxy is not None
-            return self._proxy.hold(case.site.statement, case.site.phase, skip=0 if case.site.at_start else 1)
+            return self._proxy.hold(case.site.statement, case.site.phase)
         self._server.faults(case.site.rules_for(case.job))
         return None
 

@@ -23,7 +23,6 @@ class Hold:
     reached: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
     forward: bool = True
-    skip: int = 0
 
     def release(self, *, forward: bool = True) -> None:
         """Let it go on; with `forward` False the statement (or its reply) is lost and the connection ends."""
@@ -49,9 +48,9 @@ class QueryProxy:
     def url(self) -> str:
         return f"mysql://127.0.0.1:{self.port}"
 
-    def hold(self, pattern: str, when: str = "before", skip: int = 0) -> Hold:
-        """Hold the next statement that `pattern` is found in, after `skip` others."""
-        hold = Hold(re.compile(pattern), when, skip=skip)
+    def hold(self, pattern: str, when: str = "before") -> Hold:
+        """Hold the next statement that `pattern` is found in."""
+        hold = Hold(re.compile(pattern), when)
         with self._guard:
             self._holds.append(hold)
         return hold
@@ -137,9 +136,7 @@ class QueryProxy:
             self.statements.append(sql)
             for hold in self._holds:
                 if hold.pattern.search(sql) and not hold.reached.is_set():
-                    hold.skip -= 1
-                    if hold.skip < 0:
-                        return hold
+                    return hold
         return None
 
     def _to_client(self, client: socket.socket, server: socket.socket, gate: threading.Event) -> None:

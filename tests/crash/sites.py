@@ -17,7 +17,7 @@ LATE_SECONDS = 25.0
 _HELD_SECONDS = 60.0
 _INVISIBLE_SECONDS = 12.0
 
-_CHECK = r"SELECT kind, name, token.*name = '0'"
+_CHECK = r"SELECT kind, name, token.*name = '[0-9a-f]+/1/0'"  # in the second micro-batch
 _CLAIM = r"INSERT INTO .*'driver', ''"
 _MARKER = r"INSERT INTO .*'marker'"
 _LIST = r"SELECT DISTINCT LABEL"

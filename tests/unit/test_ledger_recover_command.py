@@ -58,8 +58,8 @@ def options(server: Emulator, job: str = "shop") -> SinkOptions:
     )
 
 
-def write_a_position(server: Emulator, job: str = "shop") -> Session:
-    """What a query leaves in the ledger after one micro-batch, without Spark."""
+def write_a_position(server: Emulator, job: str = "shop", *, retry: bool = False) -> Session:
+    """What a query leaves in the ledger after one micro-batch, without Spark; a `retry` claims its lane."""
     given = options(server, job)
     session = open_session(given, "run", job, "checkpoint-1")
     row = {
@@ -75,7 +75,7 @@ def write_a_position(server: Emulator, job: str = "shop") -> Session:
     )
     try:
         task = LaneTask(given, job, session.epoch, "checkpoint-1", 5, mandate=session.mandate)
-        (receipt,) = task.write([pa.RecordBatch.from_pydict(row, schema)], Attempt(0, 1, False), SystemClock())
+        (receipt,) = task.write([pa.RecordBatch.from_pydict(row, schema)], Attempt(0, 1, retry), SystemClock())
         assert receipt.rows == 1
     finally:
         _discard(given)
@@ -119,6 +119,15 @@ def test_shows_open_labels_owners_and_positions(server: Emulator, capsys: pytest
     assert f"driver run {session.epoch}, checkpoint checkpoint-1, since 20" in text
     assert "p-0  42  micro-batch 5" in text
     assert PASSWORD not in text
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_lane_that_was_taken_over_is_shown(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    session = write_a_position(server, retry=True)
+    assert recover(server, "--json") == 0
+    driver, lane = json.loads(capsys.readouterr().out)["owners"]
+    assert (driver["lane"], driver["batch"]) == (None, None)
+    assert (lane["lane"], lane["batch"], lane["epoch"]) == (0, 5, session.epoch)
 
 
 @pytest.mark.usefixtures("environment")
