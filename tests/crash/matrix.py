@@ -113,7 +113,12 @@ class Matrix:
         cases = [Case(site, place, self._folder / str(place)) for place, site in enumerate(sites)]
         for case in cases:
             began = time.monotonic()
-            self._run(case)
+            try:
+                self._run(case)
+            except (TimeoutError, DriverEnded) as error:  # one site that goes wrong must not hide the others
+                case.recovered = False
+                case.said.append(str(error))
+                self._start_over()
             how = "recovered" if case.recovered else "NOT RECOVERED"
             seconds = time.monotonic() - began
             self._say(f"{case.place + 1}/{len(cases)}  {case.site.name}: {how}, {case.samples} looks, {seconds:.1f} s")
@@ -241,6 +246,15 @@ class Matrix:
             self._driver = DriverProcess(self._folder / f"driver{self._drivers}")
             self._driver.ready()
         return self._driver
+
+    def _start_over(self) -> None:
+        if self._proxy is not None:
+            self._proxy.drop_holds()
+        if self._driver is not None:
+            self._driver.kill()
+        self._driver = None
+        self._server.start()
+        self._server.faults({})
 
     def _current(self) -> DriverProcess:
         if self._driver is None:
