@@ -29,7 +29,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 # Resolve the pinned, hashed set anew (needs `pip install uv` somewhere on PATH).
 lock:
