@@ -9,15 +9,20 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
 from starrocks_txn_sink.lane.authority import Authority
 from starrocks_txn_sink.lane.receipt import PositionSpan
+from starrocks_txn_sink.lane.region import Chunk
+from starrocks_txn_sink.lane.segments import Ended
+from starrocks_txn_sink.lane.work import Work
 from starrocks_txn_sink.ledger import table
-from starrocks_txn_sink.ledger.take_over import Scope, TakenOver, check_owner, take_over
+from starrocks_txn_sink.ledger.take_over import Scope, TakenOver, check_owner, refuse_others, take_over
 from starrocks_txn_sink.ledger.values import (
+    LEDGER_TABLE,
     Claim,
     Mark,
     Marked,
@@ -30,6 +35,7 @@ from starrocks_txn_sink.ledger.values import (
 )
 from starrocks_txn_sink.testing.manual_clock import ManualClock
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Unknown
+from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Question, Steps, run
 from starrocks_txn_sink.wire import Operation, Reply, Request, Status
 
@@ -96,10 +102,12 @@ class Server:
     def __init__(self, ledger: Ledger, *replies: Reply | TransportError) -> None:
         self.ledger = ledger
         self.replies = list(replies)
+        self.requests: list[Request] = []
 
     def send(self, request: Request, deadline: Deadline) -> Reply:
         del deadline
         assert request.operation is Operation.ROLLBACK
+        self.requests.append(request)
         self.ledger.log.append(f"rollback {request.label}")
         answer = self.replies.pop(0) if self.replies else Reply(Status.OK)
         if isinstance(answer, TransportError):
@@ -250,3 +258,113 @@ def test_recovery_ends_its_own_label_first_and_insists_on_it() -> None:
     play(mine.recover("L", SPANS, random.Random(1)), ledger, Server(ledger, during, ReplyLost("lost")))
     assert ledger.log[:4] == ["rollback L", "rollback L", "rollback L", "Claim"]
     assert mine.owner.token.startswith("mine")
+
+
+def owner(token: str, *, at: int | None = None, epoch: str = "e1", batch: int = 7) -> Owner:
+    return Owner(token, epoch, "cp", batch, at, "noon")
+
+
+@pytest.mark.parametrize(
+    ("driver", "claim", "mine", "refused"),
+    [
+        (owner("d0"), None, Owner("d0", "e1", "cp"), ""),
+        (None, None, Owner("d0", "e1", "cp"), "no owner"),
+        (owner("d1"), None, Owner("d0", "e1", "cp"), "The job was taken over"),
+        (owner("d0"), None, lane(), ""),
+        (owner("d0"), owner("t", at=0), lane(), "Lane 0 was taken over"),
+        (owner("d0"), owner("t", at=0), lane("t"), ""),
+        (owner("d0"), owner("u", at=0), lane("t"), "Lane 0 was taken over"),
+        (owner("d0"), None, lane("t"), "Lane 0 has no owner"),
+        (None, owner("t", at=0), lane("t"), "The job has no owner"),
+        (owner("d1"), owner("t", at=0), lane("t"), "The job was taken over"),
+    ],
+)
+def test_who_may_commit(driver: Owner | None, claim: Owner | None, mine: Owner, refused: str) -> None:
+    if not refused:
+        refuse_others(Owners(driver, claim), mine, "d0")
+        return
+    with pytest.raises(Fenced, match=refused) as caught:
+        refuse_others(Owners(driver, claim), mine, "d0")
+    if "taken over" in refused:
+        assert caught.value.context == {"epoch": "e1", "checkpoint": "cp", "since": "noon"}
+
+
+def test_a_fate_carries_its_label_and_its_reason() -> None:
+    ledger = Ledger()
+    outcome = play(authority(ledger).recover("L", SPANS, random.Random(1)), ledger)
+    assert (outcome.label, outcome.error.context) == ("L", {"label": "L"})
+    assert "not committed" in outcome.error.message
+    ledger.positions = {"p": known("L", 20)}
+    unknown = play(authority(ledger).recover("L", SPANS, random.Random(1)), ledger)
+    assert (unknown.label, unknown.error.context) == ("L", {"label": "L"})
+    assert "only a part" in unknown.error.message
+    ledger.positions = {"p": known("L", 20), "q": known("L", 40, "q")}
+    assert play(authority(ledger).recover("L", SPANS, random.Random(1)), ledger) == Committed("L", None)
+    ledger.positions = {"p": known("other", 20)}
+    with pytest.raises(Fenced, match="under label other") as caught:
+        play(authority(ledger).recover("L", SPANS, random.Random(1)), ledger)
+    assert caught.value.context == {"label": "L"}
+
+
+class Exact(random.Random):
+    """Takes the longest wait."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return max(a, b)
+
+
+def test_everything_that_is_repeated_waits_longer_each_time() -> None:
+    ledger, clock = Ledger(unfinished=("job-e0-0-1-1_0",)), ManualClock()
+    times: dict[str, list[float]] = {}
+
+    def lose_thrice(question: Question) -> TransportError | None:
+        asked = times.setdefault(type(question).__name__, [])
+        asked.append(clock.monotonic())
+        return QueryFailed("lost") if len(asked) < 4 else None
+
+    ledger.before = lose_thrice
+    server = Server(ledger, ReplyLost("lost"), Reply(Status.FAILED, "x"), ReplyLost("lost"))
+    steps = take_over(Scope("job", "shop", DRIVER), tokens("t"), Exact())
+    run(steps, server, clock, Deadline.after(60, clock), ledger)
+    for name in ("Claim", "Unfinished", "Mark", "Marked", "ReadPositions"):
+        first, *later = times[name][:4]
+        waits = [round(time - before, 6) for before, time in zip([first, *later], later, strict=False)]
+        assert waits == [0.05, 0.1, 0.2], name
+    assert [request.label for request in server.requests] == ["job-e0-0-1-1_0"] * 4
+    assert {request.database for request in server.requests} == {"shop"}
+
+
+def test_a_lane_lists_its_own_labels_and_a_driver_all_of_the_job() -> None:
+    families = []
+    for mine in (DRIVER, lane()):
+        ledger = Ledger()
+
+        def listed(question: Question) -> None:
+            if isinstance(question, Unfinished):
+                families.append(question.family)
+
+        play(taking_over(DRIVER, "d"), ledger)
+        ledger.before = listed  # type: ignore[assignment]
+        play(taking_over(mine, "t", None if mine is DRIVER else "d0"), ledger)
+    assert families == [Family("job"), Family("job", "e1", 0)]
+
+
+def test_the_entries_of_a_work_are_the_last_positions_of_its_partitions() -> None:
+    work = Work(1000)
+    for partition, table_name, rows in (("p", "orders", 2), ("p", "items", 3), ("q", "orders", 1)):
+        chunk = Chunk(partition, table_name)
+        chunk.append(memoryview(b",{}" * rows), rows)
+        work.add(chunk)
+    work.end_transactions(Ended("p", 11, 20, 2, "crc1:x"))
+    work.end_transactions(Ended("q", 31, 31, 1, "crc1:y"))
+    entries = authority(Ledger()).entries("L", work)
+    assert (entries.table, entries.partition, entries.rows) == (LEDGER_TABLE, "", 2)
+    rows = orjson.loads(b"[" + b"".join(entries.pieces).lstrip(b",") + b"]")
+    assert [(row["name"], row["position"], row["row_count"], row["digest"]) for row in rows] == [
+        ("p", 20, 5, "crc1:x"),
+        ("q", 31, 1, "crc1:y"),
+    ]
+    assert {(row["job"], row["kind"], row["label"], row["batch"], row["checkpoint"]) for row in rows} == {
+        ("job", "position", "L", 7, "cp")
+    }
+    assert {row["updated_at"] for row in rows} == {"2026-01-01 00:00:00"}

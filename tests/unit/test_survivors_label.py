@@ -1,0 +1,258 @@
+"""What an outcome and an error say: their label, table, cause and text, which recovery and the user read."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.errors import (
+    BeginFailed,
+    CommitFailed,
+    LoadFailed,
+    OutcomeUnknown,
+    ReplyLost,
+    RowsRejected,
+    ServerRefused,
+    StarRocksSinkError,
+    TooManyTransactions,
+    TransactionTimedOut,
+    TransportError,
+)
+from starrocks_txn_sink.testing.manual_clock import ManualClock
+from starrocks_txn_sink.transaction import label as protocol
+from starrocks_txn_sink.transaction import verdict
+from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Patience, Unknown
+from starrocks_txn_sink.transaction.steps import Backoff, Steps, run
+from starrocks_txn_sink.wire import LabelState, Operation, Reply, Request, Status
+
+LABEL = Label("shop", "L")
+OK = Reply(Status.OK)
+LOST = ReplyLost("lost on the way")
+PATIENCE = Patience(backoff=Backoff(first=1.0, longest=8.0))
+
+
+class Exact(random.Random):
+    """Takes the longest wait."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return max(a, b)
+
+
+class Server:
+    """Answers in turn; remembers what was asked, and when."""
+
+    def __init__(self, *answers: Reply | TransportError) -> None:
+        self.answers = list(answers)
+        self.clock = ManualClock()
+        self.asked: list[Request] = []
+        self.times: list[float] = []
+
+    def send(self, request: Request, deadline: Deadline) -> Reply:
+        del deadline
+        self.asked.append(request)
+        self.times.append(self.clock.monotonic())
+        answer = self.answers.pop(0)
+        if isinstance(answer, TransportError):
+            raise answer
+        return answer
+
+    def close(self) -> None: ...
+
+    @property
+    def waits(self) -> list[float]:
+        return [later - sooner for sooner, later in zip(self.times, self.times[1:], strict=False)]
+
+
+def play(steps: Steps[Any], server: Server) -> Any:
+    return run(steps, server, server.clock, Deadline.after(600, server.clock))
+
+
+def error_of(steps: Steps[Any], *answers: Reply | TransportError) -> StarRocksSinkError:
+    with pytest.raises(StarRocksSinkError) as caught:
+        play(steps, Server(*answers))
+    return caught.value
+
+
+def failed(text: str) -> Reply:
+    return Reply(Status.FAILED, text)
+
+
+def state(name: str) -> Reply:
+    return Reply(Status.OK, state=LabelState[name])
+
+
+def committing(*answers: Reply | TransportError, patience: Patience = PATIENCE) -> tuple[Any, Server]:
+    server = Server(*answers)
+    return play(protocol.commit(LABEL, patience, Exact()), server), server
+
+
+def test_an_outcome_carries_its_label_and_the_transaction_id_of_the_reply() -> None:
+    outcome, server = committing(Reply(Status.OK, txn_id=7), state("VISIBLE"))
+    assert outcome == Committed("L", 7)
+    assert [(request.operation, request.database, request.label) for request in server.asked] == [
+        (Operation.COMMIT, "shop", "L"),
+        (Operation.LOAD_STATE, "shop", "L"),
+    ]
+    refused = Reply(Status.FAILED, "no quorum", txn_id=9)
+    assert committing(refused, LOST, state("VISIBLE"), state("VISIBLE"))[0] == Committed("L", 9)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (failed("no quorum"), OK),
+        (failed("no quorum"), LOST, state("ABORTED")),
+        (LOST, state("UNKNOWN"), failed("Can not commit CANCELLED transaction 7, label is L: no quorum")),
+        (LOST, state("UNKNOWN"), failed("Transaction 7 is aborting (reason: no quorum), label is L")),
+    ],
+)
+def test_an_aborted_commit_says_why(answers: tuple[Reply | TransportError, ...]) -> None:
+    outcome, _ = committing(*answers)
+    assert isinstance(outcome, Aborted)
+    assert outcome.label == "L"
+    assert type(outcome.error) is CommitFailed
+    assert "no quorum" in outcome.error.message
+    assert outcome.error.context == {"label": "L", "status": "FAILED"}
+
+
+def test_a_commit_that_was_rolled_back_after_its_ok_says_so() -> None:
+    outcome, _ = committing(OK, state("ABORTED"))
+    assert isinstance(outcome, Aborted)
+    assert "rolled the transaction back after accepting" in str(outcome.error)
+    assert outcome.error.retryable
+
+
+def test_an_unknown_outcome_repeats_what_the_commit_was_answered() -> None:
+    outcome, _ = committing(failed("a strange thing"), LOST, state("UNKNOWN"))
+    assert isinstance(outcome, Unknown)
+    assert outcome.label == outcome.error.context["label"] == "L"
+    assert "a strange thing" in outcome.error.message
+    silent, _ = committing(LOST, state("UNKNOWN"), patience=Patience(commit_again=False))
+    assert type(silent.error) is OutcomeUnknown
+    assert silent.error.message.endswith("was committed.")
+
+
+def test_questions_for_the_outcome_come_at_growing_intervals() -> None:
+    _, server = committing(OK, *[state("COMMITTED")] * 7, state("VISIBLE"))
+    assert server.waits == [0, 1, 2, 4, 8, 8, 8, 8]
+
+
+def test_without_a_ledger_a_commit_is_repeated_a_bounded_number_of_times() -> None:
+    answers = [LOST, *[state("UNKNOWN"), LOST] * 6]
+    outcome, server = committing(*answers, patience=Patience(unknown_tries=6))
+    assert isinstance(outcome, Unknown)
+    assert [request.operation for request in server.asked].count(Operation.COMMIT) == 7
+
+
+def test_a_rollback_is_tried_four_times_and_then_gives_the_reason() -> None:
+    server = Server(LOST, LOST, LOST, LOST)
+    assert play(protocol.roll_back(LABEL, PATIENCE, Exact()), server) is LOST
+    assert server.waits == [1, 2, 4]
+    open_still = play(protocol.roll_back(LABEL, PATIENCE, Exact()), Server(*[failed("x during committing, x")] * 4))
+    assert isinstance(open_still, LoadFailed)
+    assert open_still.context == {"label": "L"}
+    assert "stayed open" in open_still.message
+    refused = play(protocol.roll_back(LABEL, PATIENCE, Exact()), Server(failed("Can not abort VISIBLE" + "!" * 500)))
+    assert isinstance(refused, LoadFailed)
+    assert refused.context == {"label": "L"}
+    assert 200 < len(refused.message) < 300
+
+
+def test_a_lost_begin_or_load_names_its_place_and_its_cause() -> None:
+    begun = error_of(protocol.begin(LABEL, {}), LOST)
+    assert (type(begun), begun.context, begun.__cause__) == (BeginFailed, {"label": "L"}, LOST)
+    assert "begin" in begun.message
+    assert "lost on the way" in begun.message
+    loaded = error_of(protocol.load(LABEL, "t", [b"[]"], {}, PATIENCE, Exact()), LOST)
+    assert (type(loaded), loaded.context, loaded.__cause__) == (LoadFailed, {"label": "L", "table": "t"}, LOST)
+
+
+def test_a_busy_table_is_waited_for_and_given_up_with_its_place() -> None:
+    busy = Reply(Status.TXN_IN_PROCESSING)
+    server = Server(busy, busy, busy, OK)
+    assert play(protocol.load(LABEL, "t", [b"[]"], {"h": "v"}, PATIENCE, Exact()), server).retries == 3
+    assert server.waits == [1, 2, 4]
+    assert all((r.table, r.headers, r.body) == ("t", {"h": "v"}, [b"[]"]) for r in server.asked)
+    stuck = error_of(protocol.load(LABEL, "t", [b"[]"], {}, Patience(busy_tries=2), Exact()), busy, busy)
+    assert stuck.context == {"label": "L", "table": "t"}
+    assert "only one client" in str(stuck).lower()
+
+
+FULL = {"label": "L", "table": "t", "status": "FAILED"}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("current running txns on db shop is 3, larger than limit 3", TooManyTransactions),
+        ("Failed to find table T in db D", ServerRefused),
+        ("Access denied for user", ServerRefused),
+        ("something new", LoadFailed),
+    ],
+)
+def test_a_refused_load_says_what_the_server_said(text: str, kind: type[StarRocksSinkError]) -> None:
+    error = verdict.load_error(failed(text), "L", "t")
+    assert (type(error), error.context) == (kind, FULL)
+    assert text in error.message
+    assert error.advice if kind is ServerRefused else True
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("current running txns on db shop is 3, larger than limit 3", TooManyTransactions),
+        ("Database[shop] does not exist", ServerRefused),
+        ("something new", BeginFailed),
+    ],
+)
+def test_a_refused_begin_says_what_the_server_said(text: str, kind: type[StarRocksSinkError]) -> None:
+    error = verdict.begin_error(failed(text), "L")
+    assert (type(error), error.context) == (kind, {"label": "L", "status": "FAILED"})
+    assert text in error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("abnormal data more than max filter rate", RowsRejected),
+        ("current running txns on db shop is 3, larger than limit 3", TooManyTransactions),
+        ("something new", CommitFailed),
+    ],
+)
+def test_a_refused_commit_says_what_the_server_said(text: str, kind: type[StarRocksSinkError]) -> None:
+    error = verdict.commit_error(failed(text), "L")
+    assert (type(error), error.context) == (kind, {"label": "L", "status": "FAILED"})
+    assert text in error.message
+
+
+def test_a_timeout_says_so_wherever_it_is_noticed() -> None:
+    for error in (
+        verdict.load_error(failed("Load timeout. Increase the timeout and retry"), "L", "t"),
+        verdict.commit_error(failed("coordinator could not finished before job timeout"), "L"),
+    ):
+        assert (type(error), error.context) == (TransactionTimedOut, {"label": "L"})
+        assert "timeout" in error.message
+
+
+def test_the_servers_text_is_one_line_of_bounded_length() -> None:
+    error = verdict.commit_error(failed("a\n  b\t" + "x" * 2000), "L")
+    assert "a b x" in error.message
+    assert len(error.message) < 700
+    assert "gave no message" in verdict.commit_error(failed(" \n"), "L").message
+
+
+@pytest.mark.parametrize(
+    ("text", "gone"),
+    [
+        ("stream load task L does not exist", True),
+        ("stream load taskLdoes not exist", True),
+        ("Database[shop] does not exist", False),
+        ("stream load task L is committing, can not accept new loads", False),
+        ("", False),
+    ],
+)
+def test_a_label_is_gone_only_when_the_server_says_that_it_does_not_exist(text: str, gone: bool) -> None:
+    assert verdict.is_gone(failed(text)) is gone
