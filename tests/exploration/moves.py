@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from .setups import FIRST, RETRY, Setup
 from .state import (
@@ -91,7 +92,7 @@ class Protocol:
 
     # --- take-over: claim, list, barrier, read ---
 
-    def _start(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+    def _start(self, state: State, i: int, _: Writer, found: list[Move]) -> None:
         found.append(((i, "starts"), _with(state, i, Writer(at=CLAIM))))
 
     def _claim(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
@@ -157,16 +158,15 @@ class Protocol:
             w if j == i or not (everybody or self._family[j] == family) else w._replace(overtaken=1)
             for j, w in enumerate(state.writers)
         )
-        messages = tuple(
-            (*m[:4], 1) if m[0] == DATA and (everybody or m[2] == family) else m for m in state.messages
-        )
+        messages = tuple((*m[:4], 1) if m[0] == DATA and (everybody or m[2] == family) else m for m in state.messages)
         after = state._replace(writers=writers, messages=tuple(sorted(messages)))
         found.append(((i, "reads the owner: itself"), _with(after, i, writer._replace(at=READ, overtaken=0))))
 
     def _read(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
         if self.without == "positions decide" and writer.label != NO_LABEL:
-            base = writer.base + (writer.label == VISIBLE)
-            self._continue(state, i, writer, base, f"finds its label {'' if base > writer.base else 'not '}there", found)
+            there = writer.label == VISIBLE
+            said = "finds its label there" if there else "does not find its label"
+            self._continue(state, i, writer, writer.base + there, said, found)
             return
         self._continue(state, i, writer, state.position, "reads the position", found)
 
@@ -241,7 +241,7 @@ class Protocol:
             found.append(((i, "sees its label aborted"), _with(state, i, again)))
         if self.without == "settled outcome":
             orphan = self._orphaned(state, i)
-            again = orphan.writers[i]._replace(at=LOAD)
+            again = orphan.writers[i]._replace(at=LOAD, label=NO_LABEL, listed=0)
             found.append(((i, "takes an unknown outcome for a failure"), _with(orphan, i, again)))
             return
         found.append(((i, "cannot learn its label's state"), _with(state, i, writer._replace(at=RECOVER))))
@@ -251,7 +251,7 @@ class Protocol:
             label = ABORTED if writer.label in _OPEN else writer.label
             found.append(((i, "rolls its label back"), _with(state, i, writer._replace(at=CLAIM, label=label))))
             return
-        after = _ownerless(state, i)._replace() if writer.label == COMMITTED else state
+        after = _ownerless(state, i) if writer.label == COMMITTED else state
         found.append(
             ((i, "rolls its label back"), _with(after, i, writer._replace(at=CLAIM, label=NO_LABEL, listed=0)))
         )
@@ -302,21 +302,20 @@ class Protocol:
     def _gone(self, state: State, i: int) -> State:
         """The writer is no more; what it has sent is still on its way."""
         after = _token_dies(self._orphaned(state, i), i)
-        bit = 1 << i
-        writers = tuple(w._replace(listed=w.listed & ~bit) if w.listed & bit else w for w in after.writers)
-        messages = after.messages
-        if any(m[0] == DATA and m[3] & bit for m in messages):
-            messages = tuple(sorted((*m[:3], m[3] & ~bit, m[4]) if m[0] == DATA else m for m in messages))
-        return _with(after._replace(writers=writers, messages=messages), i, Writer())
+        if state.writers[i].at == ROLL_BACK:
+            after = _unlisted(after, 1 << i)
+        return _with(after, i, _GONE)
 
     def _orphaned(self, state: State, i: int) -> State:
         """The writer lets go of its label."""
         writer = state.writers[i]
+        if writer.label not in (SENT, COMMITTED):
+            return state
         after = state
         if writer.label == SENT:
             message = (DATA, writer.base + 1, self._family[i], writer.listed, writer.overtaken)
             after = state._replace(messages=tuple(sorted((*state.messages, message))))
-        elif writer.label == COMMITTED:
+        else:
             after = _ownerless(state, i)
         return _with(after, i, writer._replace(label=NO_LABEL, listed=0))
 
@@ -325,9 +324,24 @@ class Protocol:
         return what if who == SERVER else f"writer {who} ({self.setup.roles[who]}) {what}"
 
 
+_GONE = Writer()
+
+
+def _made(fields: tuple[Any, ...]) -> State:
+    """A state of these fields; `State(...)` and `_replace` take several times as long."""
+    return tuple.__new__(State, fields)
+
+
+def _unlisted(state: State, bit: int) -> State:
+    """A writer's list of labels is gone with it."""
+    writers = tuple(w._replace(listed=w.listed & ~bit) if w.listed & bit else w for w in state.writers)
+    messages = tuple(sorted((*m[:3], m[3] & ~bit, m[4]) if m[0] == DATA else m for m in state.messages))
+    return state._replace(writers=writers, messages=messages)
+
+
 def _with(state: State, i: int, writer: Writer) -> State:
     writers = state.writers
-    return state._replace(writers=(*writers[:i], writer, *writers[i + 1 :]))
+    return _made((*state[:6], (*writers[:i], writer, *writers[i + 1 :])))
 
 
 def _ownerless(state: State, i: int) -> State:
@@ -337,14 +351,9 @@ def _ownerless(state: State, i: int) -> State:
 
 def _token_dies(state: State, i: int) -> State:
     """Writer `i` takes another token, or none: what carries the old one carries nobody's."""
-    log, messages = state.log, state.messages
+    job, lane, position, applied, log, messages, writers = state
     if log:
-        log = tuple((e[0], DEAD) if e[0] != DATA and e[1] == i else e for e in log)
+        log = tuple([(e[0], DEAD) if e[0] != DATA and e[1] == i else e for e in log])
     if messages:
-        messages = tuple(sorted((m[0], DEAD) if m[0] != DATA and m[1] == i else m for m in messages))
-    return state._replace(
-        job=DEAD if state.job == i else state.job,
-        lane=DEAD if state.lane == i else state.lane,
-        log=log,
-        messages=messages,
-    )
+        messages = tuple(sorted([(m[0], DEAD) if m[0] != DATA and m[1] == i else m for m in messages]))
+    return _made((DEAD if job == i else job, DEAD if lane == i else lane, position, applied, log, messages, writers))

@@ -35,8 +35,9 @@ class Setup:
         late = ((LANE, EARLIER),) if self.earlier else ()
         return State(PARENT if attempts else NONE, NONE, 0, 0, (), late, writers)
 
-    def leaving_out(self, ingredient: str) -> Setup:
-        return replace(self, without=ingredient)
+    @property
+    def bounds(self) -> str:
+        return f"{self.batches} batches, {self.unseen} commits unseen, {self.late} late requests at a time"
 
 
 def _writer(role: str) -> Writer:
@@ -45,20 +46,59 @@ def _writer(role: str) -> Writer:
     return Writer(at=CLAIM) if role == DRIVER else Writer()
 
 
-DRIVERS = Setup("two drivers", (DRIVER, DRIVER), batches=2, unseen=2, late=2)
-ATTEMPTS = Setup("two attempts at a lane", (FIRST, RETRY), batches=2, unseen=2, late=2, earlier=True)
-LEVELS = Setup("two attempts at a lane, and a second driver", (FIRST, RETRY, DRIVER), batches=1, unseen=2, late=1)
+def drivers(batches: int, unseen: int, late: int) -> Setup:
+    """Two drivers of one job, each of which may start again and again."""
+    return Setup("two drivers", (DRIVER, DRIVER), batches, unseen, late)
 
+
+def attempts(batches: int, unseen: int, late: int) -> Setup:
+    """A first attempt at a lane and its retries, under one driver; a claim of an earlier micro-batch is on its way."""
+    return Setup("two attempts at a lane", (FIRST, RETRY), batches, unseen, late, earlier=True)
+
+
+def levels(batches: int, unseen: int, late: int) -> Setup:
+    """Two attempts at a lane of one driver, while another driver takes the job over."""
+    return Setup("two attempts at a lane and a second driver", (FIRST, RETRY, DRIVER), batches, unseen, late)
+
+
+Bounded = tuple[Setup, int]
+"""A setup and the number of its states."""
+
+SMALL: tuple[Bounded, ...] = (
+    (drivers(2, 2, 1), 30415),
+    (attempts(1, 2, 1), 21920),
+)
+LARGE: tuple[Bounded, ...] = (
+    (drivers(4, 3, 3), 439950),
+    (attempts(3, 3, 3), 934846),
+    (levels(1, 2, 1), 856921),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredient:
+    """What leaving it out means, and the setup in which that is shown."""
+
+    means: str
+    setup: Setup
+
+
+_SHOWN, _LANE = drivers(1, 2, 1), attempts(1, 2, 1)
 INGREDIENTS = {
-    "owner check": "commit without reading the owner again",
-    "check after the loads": "read the owner before the last load instead of after it",
-    "list and roll back": "take over without ending the labels that others left open",
-    "barrier": "read the positions without waiting for what is committed and not yet visible",
-    "fresh claim token": "repeat an unanswered claim with the same token",
-    "settled claim": "list labels while the own claim may not be visible yet",
-    "confirmation": "take the OK to a commit for proof",
-    "settled outcome": "take an unknown outcome for a failure and try again under a new label",
-    "positions decide": "after an unknown outcome, ask the ledger for the own label only",
-    "claims of one batch": "let claims of other runs or micro-batches overwrite the lane's owner row",
+    "owner check": Ingredient("commit without reading the owner again", _SHOWN),
+    "check after the loads": Ingredient("read the owner before the last load instead of after it", _SHOWN),
+    "list and roll back": Ingredient("take over without ending the labels that others left open", _SHOWN),
+    "barrier": Ingredient("read positions without waiting for what is committed and not yet visible", _SHOWN),
+    "fresh claim token": Ingredient("repeat an unanswered claim with the same token", _SHOWN),
+    "settled claim": Ingredient("list labels while the own claim may not be visible yet", _SHOWN),
+    "confirmation": Ingredient("take the OK to a commit for proof", _SHOWN),
+    "settled outcome": Ingredient("take an unknown outcome for a failure, try again under a new label", _SHOWN),
+    "positions decide": Ingredient("after an unknown outcome, look in the ledger for the own label only", _LANE),
+    "claims of one batch": Ingredient("let claims of other micro-batches overwrite the lane's owner row", _LANE),
 }
 """What is left out in turn; each must let the search find a duplicate or a loss."""
+
+
+def without(name: str) -> Setup:
+    """The setup that shows what `name` is needed for, with `name` left out."""
+    return replace(INGREDIENTS[name].setup, without=name)
