@@ -43,3 +43,32 @@ clean:
 .PHONY: crash
 crash: setup
 	$(BIN)/python -m tests.crash $(ARGS)
+
+.PHONY: prove sabotage
+
+# make prove SEEDS=10000 runs that many simulated schedules; make prove SEED=7 replays one with its trace.
+SEEDS ?= 1000
+SEED  ?=
+prove: setup
+	$(BIN)/python -m tests.simulation prove $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+# Planted bugs: the simulator's checker must notice each of them.
+sabotage: setup
+	$(BIN)/python -m tests.simulation sabotage
+
+# The abstract protocol, every state of it; then one ingredient after the other left out. ARGS=--quiet: no traces.
+.PHONY: explore
+explore: setup
+	$(BIN)/python -m tests.exploration $(ARGS)
+
+# Random replies and random events; ARGS="--replies N --events N --seed S".
+.PHONY: fuzz
+fuzz: setup
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
+# Mutation testing of the commit path, on a copy; ARGS="starrocks_txn_sink.transaction.label*" chooses mutants.
+.PHONY: mutate
+mutate: setup
+	rm -rf .mutation && mkdir .mutation && cp -r starrocks_txn_sink tests pyproject.toml README.md .mutation
+	cd .mutation && ../$(BIN)/python -m mutmut run --max-children 1 $(ARGS) > mutmut.log || true
+	$(BIN)/python -m tests.mutation .mutation

@@ -13,7 +13,7 @@ from starrocks_txn_sink.wire import Operation, Request
 
 from .cluster import Cluster, Respond
 from .profile import Profile
-from .scheduler import Fiber
+from .scheduler import Fiber, Node
 from .trace import Trace
 
 READ_TIMEOUT = 10.0
@@ -37,6 +37,7 @@ class Network:
         self.faults = 0
         self.troubled: set[str] = set()  # labels with a request that was lost, late or executed unseen
         self.listen: Callable[[], None] = lambda: None
+        self.stall: Callable[[Node], None] = lambda _: None
         self._cluster = cluster
         self._scheduler = cluster.scheduler
         self._profile = profile
@@ -55,7 +56,7 @@ class Network:
     def send(self, needed: Any, fiber: Fiber) -> None:
         """Bring `needed` (a Request or a Question) to the cluster and its answer to `fiber`."""
         self.listen()
-        fault = self._choose(needed)
+        fault = self._stalled(needed, fiber) or self._choose(needed)
         respond = self._respond(needed, fiber)
         latency = self._rng.random() * 0.02
         if fault is not None:
@@ -101,6 +102,14 @@ class Network:
         patience = fiber.left() if commit else min(READ_TIMEOUT, fiber.left())
         self._scheduler.after(patience, respond, _lost(needed))
         return respond
+
+    def _stalled(self, needed: Any, fiber: Fiber) -> str | None:
+        commit = isinstance(needed, Request) and needed.operation is Operation.COMMIT
+        if not commit or not self.trouble or self._rng.random() >= self._profile.stall:
+            return None
+        self.faults += 1
+        self.stall(fiber.node)
+        return self._rng.choice(("lost_before", "late"))
 
     def _choose(self, needed: Any) -> str | None:
         if not self.trouble or self._rng.random() >= self._profile.rate:

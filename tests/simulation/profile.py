@@ -32,6 +32,7 @@ class Profile:
     rate: float
     faults: frozenset[str]
     most_events: int
+    stall: float  # share of commits that do not get through, while their task hangs and another one is started
     events: frozenset[str]
     forget: float  # share of ended labels that are forgotten soon
     trouble_until: float
@@ -55,6 +56,7 @@ def draw(rng: Random) -> Profile:
         rate=0.0 if calm else rng.choice((0.02, 0.05, 0.1, 0.2)),
         faults=frozenset(kind for kind in WAY + SERVER if rng.random() < 0.6),
         most_events=16 if crowded else 6,
+        stall=0.2 if crowded else 0.0,
         events=CROWD if crowded else frozenset(kind for kind in NODES if not calm and rng.random() < 0.5),
         forget=rng.choice((0.0, 0.3, 1.0)),
         trouble_until=rng.uniform(5.0, 40.0),

@@ -26,6 +26,7 @@ class Tally:
     faults: int = 0
     commits: int = 0
     drivers: int = 0
+    cpu_seconds: float = 0.0
     violated: Counter[str] = field(default_factory=Counter)
     first_failing_seed: int | None = None
 
@@ -34,6 +35,7 @@ class Tally:
         self.faults += history.faults
         self.commits += history.commits
         self.drivers += history.drivers
+        self.cpu_seconds += history.cpu_seconds
         self.violated.update({violation.kind for violation in history.violations})
         if history.violations and (self.first_failing_seed is None or history.seed < self.first_failing_seed):
             self.first_failing_seed = history.seed
@@ -54,10 +56,9 @@ def prove(seeds: int, say: Say, first: int = 0, processes: int | None = None) ->
         for violation in history.violations[:3]:
             say(f"seed {history.seed}: {violation.kind}: {violation.text}")
         if tally.schedules % _PROGRESS == 0:
-            seconds = time.perf_counter() - started
             say(
                 f"{tally.schedules} schedules, {tally.faults} faults, {tally.commits} StarRocks transactions, "
-                f"{tally.drivers} drivers, {tally.schedules / seconds:.0f} schedules/s on {workers} processes"
+                f"{tally.drivers} drivers, {tally.schedules / tally.cpu_seconds:.0f} schedules per core and second"
             )
     say(tally.summary(time.perf_counter() - started))
     return 1 if tally.first_failing_seed is not None else 0

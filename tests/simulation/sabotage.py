@@ -568,8 +568,8 @@ def seeds_needed(name: str, most: int = MOST_SEEDS, first: int = 0) -> tuple[str
             BUGS[name](lambda target, attribute, value: stack.enter_context(patch.object(target, attribute, value)))
             history = run_schedule(seed)
         if history.violations:
-            first = history.violations[0]
-            return name, seed - first + 1, f"{first.kind}: {first.text}", time.perf_counter() - started
+            said = history.violations[0]
+            return name, seed - first + 1, f"{said.kind}: {said.text}", time.perf_counter() - started
     return name, None, "", time.perf_counter() - started
 
 

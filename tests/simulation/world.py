@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from functools import cache
 from random import Random
@@ -76,6 +77,7 @@ class History:
     seconds: float
     commits: int
     drivers: int
+    cpu_seconds: float
 
 
 class World:
@@ -93,7 +95,9 @@ class World:
         self.cluster = Cluster(self.scheduler, self.profile, rng, self.trace)
         self.network = Network(self.cluster, self.profile, rng, self.trace)
         self.network.listen = self._sent
+        self.network.stall = self._stall
         self.checker = Checker(self.source, self.cluster.server.store, JOB, self.trace)
+        self.checker.owns = self._owns_lane
         self.drivers: list[Driver] = []
         self.lanes: list[LaneAttempt] = []
         self.events = 0
@@ -113,6 +117,7 @@ class World:
 
     def run(self) -> History:
         """Run to the end and judge."""
+        started = time.process_time()
         self.trace.say("schedule", f"seed {self.seed}: {self.profile}")
         for one in (one for transactions in self.source.truth for one in transactions):
             self.trace.say("source", f"{one.partition}@{one.position}: {', '.join(t for t, _ in one.rows)}")
@@ -132,6 +137,7 @@ class World:
             self.scheduler.now,
             len(self.cluster.server.commits),
             len(self.drivers),
+            time.process_time() - started,
         )
 
     def _calm_down(self) -> None:
@@ -237,6 +243,13 @@ class World:
             if one is not holder:
                 self.checker.superseded(one.writer)
 
+    def _owns_lane(self, writer: str) -> bool:
+        """An attempt that could not settle a commit claims its lane back, and owns it again."""
+        lane = next(lane for lane in self.lanes if lane.writer == writer)
+        name = table.lane_name(lane.task.epoch, lane.task.batch_id, lane.attempt.lane)
+        row = self.cluster.server.store.ledger.get((JOB, table.LANE, name))
+        return row is not None and row["token"] == lane.authority.owner.token
+
     def undisturbed(self, fiber: Fiber) -> bool:
         """Whether nothing went wrong with `fiber`'s requests or its node."""
         return not fiber.faults and not fiber.node.paused_until and not self.cluster.restarts
@@ -294,6 +307,15 @@ class World:
             if isinstance(node, Driver) and self.rng.random() < 0.5:
                 self._restart_regardless()
 
+    def _stall(self, node: Node) -> None:
+        """A task hangs right after it sent its commit; Spark starts another one beside it."""
+        node.paused_until = self.scheduler.now + self.rng.uniform(0.3, 3.0)
+        self.trace.say(node.name, f"hangs for {node.paused_until - self.scheduler.now:.1f} s")
+        for driver in self._active():
+            for lane, slot in driver.slots.items():
+                if node in slot.attempts and slot.receipts is None:
+                    driver.when_awake(driver.try_lane, lane)
+
     def _restart_regardless(self) -> None:
         """A supervisor takes a driver that hangs for dead: another one starts while it still lives."""
         if len(self.drivers) < MOST_DRIVERS:
@@ -328,7 +350,7 @@ class World:
         """A task that nobody needs: killed, asked to stop, or left alone for a while as a zombie."""
         if attempt.result is not None or not attempt.alive:
             return
-        fate = self.rng.random()
+        fate = self.rng.random() + (0.4 if self.profile.stall else 0.0)
         if fate < 0.3:
             attempt.alive = False
         elif fate < 0.7:

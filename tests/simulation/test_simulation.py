@@ -1,0 +1,120 @@
+"""The simulator as a test: some hundred schedules hold, equal seeds are equal, and planted bugs are noticed."""
+
+from __future__ import annotations
+
+import itertools
+
+import orjson
+import pytest
+
+from starrocks_txn_sink.testing.model_server import Fault, ModelServer
+from starrocks_txn_sink.wire import LabelState, Operation, Request
+
+from .prove import prove
+from .sabotage import BUGS, seeds_needed
+from .world import run_schedule
+
+SCHEDULES = 300
+
+
+def test_schedules_with_faults_keep_every_promise() -> None:
+    said: list[str] = []
+    assert prove(SCHEDULES, said.append, processes=1) == 0, said
+    summary = orjson.loads(said[-1])
+    assert summary["schedules"] == SCHEDULES
+    assert summary["faults"] > SCHEDULES
+    assert summary["first_failing_seed"] is None
+
+
+def test_equal_seeds_give_equal_histories() -> None:
+    for seed in (3, 8, 21):
+        first: list[str] = []
+        again: list[str] = []
+        run_schedule(seed, first.append)
+        run_schedule(seed, again.append)
+        assert first == again
+        assert len(first) > 20
+
+
+def test_enough_bugs_are_planted() -> None:
+    assert len(BUGS) >= 25
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "the ledger entry is left out",
+        "the owner is not checked before the commit",
+        "an unknown outcome is taken for aborted",
+        "a source transaction is split by a commit",
+        "a load is sent again after a lost reply",
+        "more than the ledger has is left out",
+    ],
+)
+def test_a_planted_bug_is_noticed(name: str) -> None:
+    _, seeds, _, _ = seeds_needed(name, 200)
+    assert seeds is not None
+
+
+# --- the model server itself ---
+
+
+def request(operation: Operation, label: str = "l", **fields: object) -> Request:
+    return Request(operation, "shop", label, **fields)  # type: ignore[arg-type]
+
+
+def loaded(server: ModelServer, label: str = "l", table: str = "a") -> None:
+    server.execute(request(Operation.BEGIN, label))
+    server.execute(request(Operation.LOAD, label, table=table, body=[b"[1]"]))
+
+
+def test_versions_of_a_table_become_visible_in_the_order_of_their_commits() -> None:
+    server = ModelServer()
+    for label in ("first", "second"):
+        loaded(server, label)
+        assert server.start_commit(label) is None
+        assert server.finish_commit(label) is not None
+    server.publish("second")
+    assert server.commits == []
+    server.publish("first")
+    assert server.commits == ["first", "second"]
+
+
+def test_nothing_is_torn_by_a_restart_and_a_commit_under_way_is_lost() -> None:
+    for forget in (True, False):
+        server = ModelServer()
+        loaded(server)
+        assert server.start_commit("l") is None
+        assert "during committing" in server.execute(request(Operation.ROLLBACK)).message
+        assert "already committing" in server.execute(request(Operation.COMMIT)).message
+        server.restart(forget)
+        assert server.finish_commit("l") is None
+        assert server.tables == {}
+
+
+@pytest.mark.parametrize(("generation", "ok"), [("B", True), ("C", False)])
+def test_only_generation_b_says_ok_to_a_commit_that_rolled_back(generation: str, ok: bool) -> None:
+    server = ModelServer(generation)
+    loaded(server)
+    assert server.execute(request(Operation.COMMIT), Fault.ROLLED_BACK).ok is ok
+    assert server.execute(request(Operation.LOAD_STATE)).state is LabelState.ABORTED
+    assert server.tables == {}
+
+
+def test_a_forgotten_label_can_be_begun_again_unless_the_history_still_has_its_commit() -> None:
+    server = ModelServer()
+    loaded(server)
+    server.execute(request(Operation.COMMIT))
+    del server.tasks["l"]
+    assert not server.execute(request(Operation.BEGIN)).ok
+    server.forget("l")
+    assert server.execute(request(Operation.BEGIN)).ok
+
+
+def test_a_backend_that_gave_up_is_not_noticed_by_a_commit() -> None:
+    server = ModelServer()
+    loaded(server)
+    assert not server.execute(request(Operation.LOAD, table="a", body=[b"[2]"]), Fault.BACKEND).ok
+    assert not server.execute(request(Operation.LOAD, table="a", body=[b"[3]"])).ok
+    assert server.execute(request(Operation.COMMIT)).ok
+    assert list(itertools.chain(*server.tables.values())) == [1]
