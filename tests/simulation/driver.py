@@ -118,7 +118,9 @@ class Driver(Node):
 
     def try_lane(self, lane: int, first: bool = False) -> None:
         """Start a task for `lane`: the first one, a retry, or a speculative copy."""
-        world, slot = self._world, self.slots[lane]
+        world, slot = self._world, self.slots.get(lane)
+        if slot is None or self.over or slot.receipts is not None:
+            return  # the driver was paused meanwhile, and the micro-batch is another one now
         mandate = self.session.mandate
         assert mandate is not None
         mandate = type(mandate)(mandate.driver_token, dict(mandate.positions))
@@ -150,7 +152,9 @@ class Driver(Node):
 
     def task_failed(self, lane: int, error: BaseException) -> None:
         """Spark counts the failure: another try, or the end of the query."""
-        slot = self.slots[lane]
+        slot = self.slots.get(lane)
+        if slot is None or self.over or slot.receipts is not None:
+            return
         slot.failures += 1
         if slot.failures < self._world.profile.task_failures:
             self.soon(self._world.rng.uniform(0.01, 1.0), self._again, self._batch, lane)
