@@ -39,7 +39,7 @@ from . import driver, lane
 from .world import run_schedule
 
 Plant = Callable[[Callable[[Any, str, Any], None]], None]
-MOST_SEEDS = 4000
+MOST_SEEDS = 20_000
 BUGS: dict[str, Plant] = {}
 
 
