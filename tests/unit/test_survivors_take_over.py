@@ -14,7 +14,7 @@ import pytest
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
-from starrocks_txn_sink.lane.authority import Authority
+from starrocks_txn_sink.lane.authority import Authority, first_owner
 from starrocks_txn_sink.lane.receipt import PositionSpan
 from starrocks_txn_sink.lane.region import Chunk
 from starrocks_txn_sink.lane.segments import Ended
@@ -368,3 +368,22 @@ def test_the_entries_of_a_work_are_the_last_positions_of_its_partitions() -> Non
         ("job", "position", "L", 7, "cp")
     }
     assert {row["updated_at"] for row in rows} == {"2026-01-01 00:00:00"}
+
+
+def test_a_lane_checks_recovers_and_rolls_back_in_its_own_name() -> None:
+    ledger = Ledger(unfinished=("job-e1-0-7-1_0",))
+    mine = authority(ledger)
+    mine.owner = first_owner("e1", "cp", 7, 0)
+    assert (mine.owner.token, mine.owner.lane, mine.owner.batch) == ("", 0, 7)
+    play(mine.check(Exact()), ledger)
+    server = Server(ledger, ReplyLost("lost"), Reply(Status.OK), ReplyLost("lost"))
+    play(mine.recover("L", SPANS, Exact()), ledger, server)
+    assert {(request.database, request.label) for request in server.requests} == {
+        ("shop", "L"),
+        ("shop", "job-e1-0-7-1_0"),
+    }
+    play(mine.check(Exact()), ledger)
+    other = authority(ledger)
+    play(other.take_over(Exact()), ledger)
+    with pytest.raises(Fenced, match="Lane 0"):
+        play(authority(ledger).check(Exact()), ledger)
