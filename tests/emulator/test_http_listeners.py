@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import socket
 import threading
@@ -135,7 +136,8 @@ def test_stop_leaves_no_thread_and_no_open_port(tmp_path: Path) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=20) as idle:
         emulator.stop()
         emulator.stop()
-        assert idle.recv(1) == b""
+        with contextlib.suppress(ConnectionResetError):  # how a close arrives depends on its moment
+            assert idle.recv(1) == b""
     gc.collect()
     assert {thread for thread in threading.enumerate() if thread.name.startswith("stand-in")} <= before
     with pytest.raises(ConnectionRefusedError):
