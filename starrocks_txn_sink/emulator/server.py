@@ -124,6 +124,9 @@ class Emulator:
             user=user,
             password=password,
             leader=lambda: leader,
+            version=self.settings.generation.version,
+            http_port=self.fe_port,
+            be_http_port=self.be_port,
             peers=lambda: tuple(other.frontend for other in self._query_listeners() if other is not listener),
         )
         listener.start()

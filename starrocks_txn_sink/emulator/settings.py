@@ -20,6 +20,11 @@ class Generation(Enum):
     B = "B"
     C = "C"
 
+    @property
+    def version(self) -> str:
+        """What `current_version()` answers: the oldest release of B, a patch of 4.1 that is taken for C."""
+        return "4.0.7-emulator" if self is Generation.B else "4.1.5-emulator"
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
