@@ -34,7 +34,7 @@ from starrocks_txn_sink.ledger.values import (
     Unfinished,
 )
 from starrocks_txn_sink.testing.manual_clock import ManualClock
-from starrocks_txn_sink.transaction.label import Aborted, Committed, Unknown
+from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Unknown, begin
 from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Question, Steps, run
 from starrocks_txn_sink.wire import Operation, Reply, Request, Status
@@ -387,3 +387,17 @@ def test_a_lane_checks_recovers_and_rolls_back_in_its_own_name() -> None:
     play(other.take_over(Exact()), ledger)
     with pytest.raises(Fenced, match="Lane 0"):
         play(authority(ledger).check(Exact()), ledger)
+
+
+def test_a_lane_waits_for_its_own_claim_whoever_owns_the_job() -> None:
+    ledger = Ledger()
+    play(taking_over(DRIVER, "d"), ledger)
+    ledger.delay = 3
+    play(taking_over(lane(), "t", "d0"), ledger)
+    listed = [line for line in ledger.log if line.startswith("Unfinished")][-1]
+    assert f"job/lane/{table.lane_name('e1', 7, 0)}" in listed
+
+
+def test_a_begin_takes_its_headers_along() -> None:
+    steps = begin(Label("shop", "L"), {"timeout": "600"})
+    assert next(steps) == Request(Operation.BEGIN, "shop", "L", headers={"timeout": "600"})
