@@ -45,7 +45,7 @@ class Checker:
     def __init__(self, source: Source, store: ModelStore, job: str, trace: Trace) -> None:
         self.violations: list[Violation] = []
         self.published: dict[str, Published] = {}
-        self.owns: Callable[[str], bool] = lambda _: False  # whether an attempt has its lane, maybe back
+        self.token_of: Callable[[str], str | None] = lambda _: ""  # of an attempt's claim, maybe a newer one
         self._source = source
         self._store = store
         self._job = job
@@ -62,7 +62,7 @@ class Checker:
         self._seen: set[tuple[str, int, int]] = set()
         self._next = {transactions[0].partition: 0 for transactions in source.truth}
         self._order: dict[tuple[str, str], tuple[int, int]] = {}
-        self._superseded: set[str] = set()
+        self._superseded: dict[str, str] = {}
         store.watch = self.version
 
     def report(self, kind: str, text: str) -> None:
@@ -75,7 +75,7 @@ class Checker:
         """A StarRocks transaction has become visible with `tables`' rows."""
         label = change.label
         run, attempt = label.rsplit("-", 3)[0], label.rsplit("_", 1)[0]
-        if run in self._superseded or (attempt in self._superseded and not self.owns(attempt)):
+        if run in self._superseded or self._superseded.get(attempt) == self.token_of(attempt):
             self.report("other", f"{label} became visible after its writer had been superseded")
         counts: Counter[tuple[str, int]] = Counter()
         for table, rows in tables.items():
@@ -140,9 +140,12 @@ class Checker:
 
     # --- what writers say ---
 
-    def superseded(self, writer: str) -> None:
-        """A take-over has ended that excludes `writer`: `{job}-{epoch}` or `{job}-{epoch}-{lane}-{batch}-{attempt}`."""
-        self._superseded.add(writer)
+    def superseded(self, writer: str, token: str) -> None:
+        """A take-over has ended that excludes `writer` with its claim `token`.
+
+        Writers are named as their labels begin: `{job}-{epoch}`, or up to the attempt.
+        """
+        self._superseded[writer] = token
 
     def is_superseded(self, writer: str) -> bool:
         return writer in self._superseded

@@ -97,7 +97,7 @@ class World:
         self.network.listen = self._sent
         self.network.stall = self._stall
         self.checker = Checker(self.source, self.cluster.server.store, JOB, self.trace)
-        self.checker.owns = self._owns_lane
+        self.checker.token_of = self._token_of
         self.drivers: list[Driver] = []
         self.lanes: list[LaneAttempt] = []
         self.events = 0
@@ -226,7 +226,7 @@ class World:
         if row is not None and row["token"] in [one.session.token for one in holders]:
             for one in holders:
                 if one.session.token != row["token"]:
-                    self.checker.superseded(one.writer)
+                    self.checker.superseded(one.writer, one.session.token)
 
     def lane_taken_over(self, lane: LaneAttempt) -> None:
         name = table.lane_name(lane.task.epoch, lane.task.batch_id, lane.attempt.lane)
@@ -241,14 +241,11 @@ class World:
         holder = next((one for one in rivals if row is not None and one.authority.owner.token == row["token"]), None)
         for one in rivals if holder is not None else ():
             if one is not holder:
-                self.checker.superseded(one.writer)
+                self.checker.superseded(one.writer, one.authority.owner.token)
 
-    def _owns_lane(self, writer: str) -> bool:
-        """An attempt that could not settle a commit claims its lane back, and owns it again."""
-        lane = next(lane for lane in self.lanes if lane.writer == writer)
-        name = table.lane_name(lane.task.epoch, lane.task.batch_id, lane.attempt.lane)
-        row = self.cluster.server.store.ledger.get((JOB, table.LANE, name))
-        return row is not None and row["token"] == lane.authority.owner.token
+    def _token_of(self, writer: str) -> str:
+        """The claim of an attempt; one that could not settle a commit takes its lane back with a newer one."""
+        return next(lane for lane in self.lanes if lane.writer == writer).authority.owner.token
 
     def undisturbed(self, fiber: Fiber) -> bool:
         """Whether nothing went wrong with `fiber`'s requests or its node."""
