@@ -17,7 +17,7 @@ from .scheduler import Scheduler
 from .trace import Trace
 
 Respond = Callable[[object], None]
-PUBLISH_WAIT = 5.0  # a commit's reply waits so long for its rows to become visible, then it says OK all the same
+PUBLISH_WAIT = 5.0  # a commit's reply waits at most so long for its rows to become visible, then it says OK
 
 
 class Cluster:
@@ -93,7 +93,7 @@ class Cluster:
     def _publish_later(self, name: str, fault: Fault | None, answer: Callable[[], None]) -> None:
         delay = self._rng.uniform(1.0, 20.0) if fault is Fault.INVISIBLE else self._rng.choice((0.0, 0.01, 0.1))
         self.scheduler.after(delay, self._publish, name)
-        self.scheduler.after(min(delay, PUBLISH_WAIT), answer)
+        self.scheduler.after(min(delay, PUBLISH_WAIT, self._rng.choice((0.05, PUBLISH_WAIT))), answer)
 
     def _publish(self, name: str) -> None:
         before = len(self.server.commits)

@@ -105,9 +105,11 @@ class Network:
 
     def _stalled(self, needed: Any, fiber: Fiber) -> str | None:
         commit = isinstance(needed, Request) and needed.operation is Operation.COMMIT
-        if not commit or not self.trouble or self._rng.random() >= self._profile.stall:
+        if not (commit or isinstance(needed, Claim)) or not self.trouble or self._rng.random() >= self._profile.stall:
             return None
         self.faults += 1
+        if not commit:
+            return "invisible"  # the claim is answered while nobody can see it yet
         self.stall(fiber.node)
         return self._rng.choice(("lost_before", "late"))
 
