@@ -4,6 +4,9 @@ A plan is JSON: `{"seed": 7, "rules": [{"operation": "commit", "nth": 2, "action
 A rule matches by `operation` (begin, load_probe, load, commit, rollback, get_load_state), `listener` (fe, be), and the
 regular expression `label` and the name `table`; of its matching requests it picks the `nth`, `every` n-th, or each with
 `probability`; at most `times` times. All rules that pick a request apply to it, in the plan's order.
+
+The operation `query` is a statement of the query port, and must be named to be matched: `label` is then searched in its
+text; the actions are delay, hang (slow) and answer (see `query_gate`).
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ LONGEST_WAIT = 600.0
 """Seconds that `delay` and `hang` can last."""
 
 _RECENT = 1000
+
+QUERY = "query"
+"""The operation and the listener of a statement that came over the MySQL protocol."""
 
 
 class Action(Enum):
@@ -82,7 +88,7 @@ class Rule:
 
     def matches(self, call: Call) -> bool:
         return (
-            self.operation in (None, call.operation)
+            self.operation in ((QUERY,) if call.operation == QUERY else (None, call.operation))
             and self.listener in (None, call.listener)
             and self.table in (None, call.table)
             and (self.label is None or re.search(self.label, call.label) is not None)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, cast
@@ -20,7 +20,9 @@ from mysql_mimic.types import ColumnType
 from mysql_mimic.variables import GlobalVariables, SessionVariables
 
 from starrocks_txn_sink.emulator.catalog import CatalogError
+from starrocks_txn_sink.emulator.faults import FaultPlan
 from starrocks_txn_sink.emulator.follower import LaggingStore
+from starrocks_txn_sink.emulator.query_gate import QueryGate
 from starrocks_txn_sink.emulator.session import UNKNOWN_ERROR, Answer, Frontend, QuerySession, SqlError
 from starrocks_txn_sink.emulator.statements import use
 from starrocks_txn_sink.emulator.store import Store
@@ -53,7 +55,7 @@ class QueryListener:
     """Listens on `host`:`port` (0: a free port, see `port` once started) for MySQL clients of `store`.
 
     `leader` says whether this frontend is the leader now, `peers` what the others are; `version` is what
-    current_version() answers.
+    current_version() answers, `config` what ADMIN SHOW FRONTEND CONFIG does; `gate` acts faults out.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class QueryListener:
         http_port: int = 0,
         be_http_port: int = 0,
         peers: Callable[[], tuple[Frontend, ...]] = tuple,
+        config: Mapping[str, object] | None = None,
+        gate: QueryGate | None = None,
     ) -> None:
         self.port = port
         self.store = store
@@ -78,6 +82,8 @@ class QueryListener:
         self._version = version
         self._ports = http_port, be_http_port
         self._peers = peers
+        self._config = config or {}
+        self._gate = gate or QueryGate(FaultPlan(), lambda _: None)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopping: asyncio.Event | None = None
@@ -130,11 +136,13 @@ class QueryListener:
 
     def _session(self) -> _Session:
         assert self._workers is not None
-        return _Session(self.store, self._workers, self._frontend, self._version)
+        return _Session(self.store, self._workers, self._frontend, self._version, self._gate)
 
     def _frontend(self) -> Frontend:
         http_port, be_http_port = self._ports
-        return replace(self.frontend, peers=self._peers(), http_port=http_port, be_http_port=be_http_port)
+        return replace(
+            self.frontend, peers=self._peers(), http_port=http_port, be_http_port=be_http_port, config=self._config
+        )
 
     @property
     def frontend(self) -> Frontend:
@@ -191,9 +199,15 @@ class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
     """One client: hands statements to worker threads and their answers back."""
 
     def __init__(
-        self, store: Store | LaggingStore, workers: ThreadPoolExecutor, frontend: Callable[[], Frontend], version: str
+        self,
+        store: Store | LaggingStore,
+        workers: ThreadPoolExecutor,
+        frontend: Callable[[], Frontend],
+        version: str,
+        gate: QueryGate,
     ) -> None:
         self._store = store
+        self._gate = gate
         self._workers = workers
         self._frontend = frontend
         self._state = QuerySession(version=version)
@@ -227,7 +241,7 @@ class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
 
     async def handle_query(self, sql: str, attrs: dict[str, str]) -> ResultSet:  # noqa: ARG002
         self._state.frontend = self._frontend()
-        answer = await self._work(lambda: self._store.query(sql, self._state))
+        answer = await self._work(lambda: self._gate.replaced(sql) or self._store.query(sql, self._state))
         if not answer.columns:
             self._affected = answer.affected
             return ResultSet([], [])

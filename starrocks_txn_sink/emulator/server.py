@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -23,6 +24,7 @@ from starrocks_txn_sink.emulator.loads_view import load_rows
 from starrocks_txn_sink.emulator.memory import FrontendMemory
 from starrocks_txn_sink.emulator.mysql import QueryListener
 from starrocks_txn_sink.emulator.publisher import Publisher
+from starrocks_txn_sink.emulator.query_gate import QueryGate
 from starrocks_txn_sink.emulator.request import Credentials
 from starrocks_txn_sink.emulator.row_order import Shuffle
 from starrocks_txn_sink.emulator.settings import Settings
@@ -127,6 +129,8 @@ class Emulator:
             version=self.settings.generation.version,
             http_port=self.fe_port,
             be_http_port=self.be_port,
+            config=asdict(self.settings.limits),
+            gate=QueryGate(self.faults, self._stopping.wait),
             peers=lambda: tuple(other.frontend for other in self._query_listeners() if other is not listener),
         )
         listener.start()

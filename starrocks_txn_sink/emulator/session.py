@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +46,8 @@ class SqlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """What SHOW FRONTENDS and SHOW BACKENDS tell about this stand-in; `peers` are the other frontends."""
+    """What SHOW FRONTENDS, SHOW BACKENDS and ADMIN SHOW FRONTEND CONFIG tell about this stand-in; `peers` are the other
+    frontends."""
 
     host: str = "127.0.0.1"
     http_port: int = 0
@@ -54,6 +55,7 @@ class Frontend:
     be_http_port: int = 0
     leader: bool = True
     peers: tuple[Frontend, ...] = ()
+    config: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ _FROM = rf"(?:\s+(?:FROM|IN)\s+(?P<database>{_NAME}))?"
 _LIKE = r"(?:\s+LIKE\s+(?P<quote>['\"])(?P<like>.*?)(?P=quote))?"
 _COLUMNS = ["Field", "Type", "Null", "Key", "Default", "Extra"]
 _FULL_COLUMNS = ["Field", "Type", "Collation", "Null", "Key", "Default", "Extra", "Privileges", "Comment"]
-_DESCRIBED = re.compile(r"\s*(SHOW|DESC|DESCRIBE)\b", re.IGNORECASE)
+_DESCRIBED = re.compile(r"\s*(SHOW|DESC|DESCRIBE|ADMIN\s+SHOW)\b", re.IGNORECASE)
 
 Handler = Callable[["Store", QuerySession, "re.Match[str]"], Answer]
 
@@ -182,6 +182,18 @@ def _backends(_store: Store, session: QuerySession, _match: re.Match[str]) -> An
     )
 
 
+def _grants(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:
+    """The one user may do everything."""
+    user = f"'{session.user}'@'%'"
+    return text_answer(["UserIdentity", "Catalog", "Grants"], [(user, None, f"GRANT 'root' TO {user}")])
+
+
+def _config(_store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+    names = ["Key", "AliasNames", "Value", "Type", "IsMutable", "Comment"]
+    chosen = [(key, value) for key, value in session.frontend.config.items() if _matches(key, match["like"])]
+    return text_answer(names, [(key, "[]", value, type(value).__name__, "true", "") for key, value in chosen])
+
+
 def _transaction(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
     found = [record for record in store.transactions() if record.txn_id == int(match["id"])]
     if not found:
@@ -206,6 +218,8 @@ _HANDLERS: list[tuple[re.Pattern[str], Handler]] = [
         (rf"SHOW\s+(?:GLOBAL\s+|SESSION\s+)?VARIABLES{_LIKE}", _variables),
         (r"SHOW\s+FRONTENDS", _frontends),
         (r"SHOW\s+BACKENDS", _backends),
+        (r"SHOW\s+GRANTS(?:\s+FOR\s+.+)?", _grants),
+        (rf"ADMIN\s+SHOW\s+FRONTEND\s+CONFIG{_LIKE}", _config),
         (rf"SHOW\s+TRANSACTION{_FROM}\s+WHERE\s+ID\s*=\s*(?P<id>\d+)", _transaction),
         (r"SHOW\s+(?:WARNINGS|ERRORS|(?:GLOBAL\s+|SESSION\s+)?STATUS|COMPUTE\s+NODES)\b.*", _nothing),
     )
