@@ -1,5 +1,6 @@
-"""Event formats: what a source delivers, made into the columns that `assemble_transactions` reads."""
+"""Event formats and readers: what a source delivers, made into the columns that the assembler reads."""
 
+from starrocks_txn_sink.sources.balanced_merge import balanced_merge
 from starrocks_txn_sink.sources.txn_event import TXN_EVENT_SCHEMA, parse_txn_events
 
-__all__ = ["TXN_EVENT_SCHEMA", "parse_txn_events"]
+__all__ = ["TXN_EVENT_SCHEMA", "balanced_merge", "parse_txn_events"]
