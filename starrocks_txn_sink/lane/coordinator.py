@@ -111,6 +111,7 @@ class SharedTransactionCoordinator:
         self._marks: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
         self.buffered_bytes = 0
+        self.buffered_peak = 0  # the most that was buffered at once
         self.error: StarRocksSinkError | None = None
         self.receipts: list[Receipt] = []
 
@@ -150,6 +151,7 @@ class SharedTransactionCoordinator:
         region.write(piece, rows)
         self._unfrozen[(partition, table)] = region
         self.buffered_bytes += piece.nbytes
+        self.buffered_peak = max(self.buffered_peak, self.buffered_bytes)
         if region.active.bytes >= self._limits.chunk_bytes:
             self._freeze(region, now)
         if self.saturated:

@@ -14,12 +14,16 @@ import orjson
 
 @dataclass(frozen=True, slots=True)
 class RegionCount:
-    """Rows and bytes of one (source partition, table) in the transaction."""
+    """Rows and bytes of one (source partition, table) in the transaction.
+
+    `compacted` rows came in and were not sent, because a later row of the transaction has their key.
+    """
 
     partition: str
     table: str
     rows: int
     bytes: int
+    compacted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,11 @@ class PositionSpan:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One committed StarRocks transaction. Times are seconds; `committed_at` is seconds since the Unix epoch."""
+    """One committed StarRocks transaction. Times are seconds; `committed_at` is seconds since the Unix epoch.
+
+    `phase_seconds` has begin, load, check, commit (the request), publish (until VISIBLE) and, after an unknown outcome,
+    recover, summed over all attempts. `open_seconds` is the age of the last attempt's label when it was visible.
+    """
 
     label: str
     txn_id: int | None
@@ -53,10 +61,16 @@ class Receipt:
     recycled: bool
     phase_seconds: dict[str, float] = field(default_factory=dict)
     committed_at: float = 0.0
+    open_seconds: float = 0.0
 
     @property
     def rows(self) -> int:
         return sum(region.rows for region in self.regions)
+
+    @property
+    def compacted(self) -> int:
+        """Rows that a later one replaced before the load: rows in = `rows` + `compacted`."""
+        return sum(region.compacted for region in self.regions)
 
     @property
     def bytes(self) -> int:

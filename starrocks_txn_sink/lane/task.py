@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import pickle
 import random
 import time
@@ -15,8 +17,10 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.actions import Identity, Limits
 from starrocks_txn_sink.lane.attempt import Attempt, with_stage
 from starrocks_txn_sink.lane.authority import Authority, first_owner
+from starrocks_txn_sink.lane.compacted import Compacted
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.ending import until_end
+from starrocks_txn_sink.lane.figures import LaneFigures
 from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.replay import Replay
@@ -26,7 +30,7 @@ from starrocks_txn_sink.lane.unit import HASH, UnitSegmenter
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
 from starrocks_txn_sink.ledger.values import Position
-from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.transaction.label import Patience
 from starrocks_txn_sink.transaction.names import labels
 from starrocks_txn_sink.transaction.steps import run
@@ -62,30 +66,49 @@ class LaneTask:
     mandate: Mandate | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows of `batches`; yields one row of RECEIPT_SCHEMA for each StarRocks transaction."""
-        receipts = self.write(batches, Attempt.current(), SystemClock())
-        if receipts:
-            yield pa.RecordBatch.from_arrays([pa.array([receipt.to_json() for receipt in receipts])], schema=_RECEIPTS)
+        """Write the rows of `batches`; yields rows of RECEIPT_SCHEMA: each receipt, then the lane's report."""
+        attempt, clock = Attempt.current(), SystemClock()
+        figures = self._figures(attempt, clock)
+        receipts = self.write(batches, attempt, clock, figures)
+        lines = [*(receipt.to_json() for receipt in receipts), figures.report(receipts).to_json()]
+        yield pa.RecordBatch.from_arrays([pa.array(lines)], schema=_RECEIPTS)
 
-    def write(self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock) -> list[Receipt]:
-        """Run the lane to its end; raises its first error, after its label was rolled back."""
+    def write(
+        self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock, figures: LaneFigures | None = None
+    ) -> list[Receipt]:
+        """Run the lane to its end; raises its first error, after its label was rolled back; a note has the report."""
+        figures = figures or self._figures(attempt, clock)
         equipment = _equip(self.options)
         try:
-            return self._write(batches, attempt, clock, equipment)
-        except BaseException:
+            return figures.detailed(self._write(batches, attempt, clock, equipment, figures))
+        except BaseException as error:
+            with contextlib.suppress(Exception):  # the error itself counts
+                error.add_note(figures.report((), error).note())
             _discard(self.options)  # a connection or a thread may be stuck: start the next batch with new ones
             raise
 
+    def _figures(self, attempt: Attempt, clock: Clock) -> LaneFigures:
+        encoding = Compression(self.options.compression).value
+        return LaneFigures(self.job, attempt.lane, self.batch_id, encoding, clock)
+
     def _write(
-        self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock, equipment: _Equipment
+        self,
+        batches: Iterable[pa.RecordBatch],
+        attempt: Attempt,
+        clock: Clock,
+        equipment: _Equipment,
+        figures: LaneFigures,
     ) -> list[Receipt]:
         deadline, rng = Deadline.after(self.options.batch_deadline, clock), random.Random()
         if self.mandate is not None:
             attempt, batches = with_stage(attempt, batches)
+        transport = figures.transport(equipment.transport)
         authority = self._authority(attempt, rng, clock)
         positions: Mapping[str, Position] = self.mandate.positions if self.mandate else {}
+        if attempt.retry:
+            figures.retried()
         if authority is not None and attempt.retry:
-            taken = run(authority.take_over(rng), equipment.transport, clock, deadline, equipment.ledger)
+            taken = run(authority.take_over(rng), transport, clock, deadline, equipment.ledger)
             positions = taken.positions
         core = SharedTransactionCoordinator(
             Identity(self.job, attempt.lane, self.batch_id),
@@ -97,7 +120,7 @@ class LaneTask:
         )
         performer = Performer(
             self.options,
-            equipment.transport,
+            transport,
             clock,
             deadline,
             rng,
@@ -105,8 +128,11 @@ class LaneTask:
             authority=authority,
             ledger=equipment.ledger,
         )
-        segments = self._segments(batches, attempt.lane, positions)
-        return LaneRunner(core, performer, equipment.crew, clock, deadline).run(segments)
+        figures.watch(core)
+        compacted = Compacted()
+        segments = compacted.counted(self._segments(batches, attempt.lane, positions, figures))
+        runner = LaneRunner(core, figures.performing(performer), equipment.crew, clock, deadline)
+        return compacted.noted(runner.run(segments))
 
     def _authority(self, attempt: Attempt, rng: random.Random, clock: Clock) -> Authority | None:
         if self.mandate is None:
@@ -121,26 +147,36 @@ class LaneTask:
         )
 
     def _segments(
-        self, batches: Iterable[pa.RecordBatch], lane: int, positions: Mapping[str, Position]
+        self,
+        batches: Iterable[pa.RecordBatch],
+        lane: int,
+        positions: Mapping[str, Position],
+        figures: LaneFigures,
     ) -> Iterator[Segment]:
         compare = self.options.check_replays
         if self.marked:
             epoch = self.epoch if self.streaming else ""
-            segmenter = Segmenter(Replay(positions, compare, epoch, self.batch_id))
-            for batch in until_end(batches, POSITION):
+            replay = Replay(positions, compare, epoch, self.batch_id)
+            segmenter = Segmenter(replay)
+            for batch in figures.reading(until_end(batches, POSITION), replay):
                 yield from segmenter.split(batch)
             return
         name = f"{self.checkpoint}/{lane}"
         unit = UnitSegmenter(name, self.batch_id, positions.get(name), compare)
-        for batch in until_end(batches, HASH):
+        for batch in figures.reading(until_end(batches, HASH), None):
             yield from unit.split(batch)
         yield from unit.end()
 
 
 def limits(options: SinkOptions) -> Limits:
-    """The coordinator's limits. With one lane a micro-batch is one StarRocks transaction: no commit inside it."""
+    """The coordinator's limits. With one lane a micro-batch is one StarRocks transaction: no commit inside it.
+
+    With `compact` never, not even at the recycle point: a row that was left out and the row that replaces it become
+    visible together, or a reader could see the former one's source transaction without it.
+    """
+    at_once = {"recycle_at": math.inf} if options.compact else {}
     return Limits(
-        commit_interval=options.commit_interval if options.lanes > 1 else None,
+        commit_interval=options.commit_interval if options.lanes > 1 and not options.compact else None,
         mini_interval=options.mini_interval,
         timeout=options.timeout,
         buffer_bytes=options.buffer_bytes,
@@ -149,6 +185,7 @@ def limits(options: SinkOptions) -> Limits:
         retry_buffer_bytes=options.retry_buffer_bytes,
         load_parallelism=options.load_parallelism,
         max_attempts=options.max_attempts,
+        **at_once,
     )
 
 

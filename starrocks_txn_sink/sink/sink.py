@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.events import Event, Listener, nobody
 from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.report import results
 from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.projection import lane_input
@@ -122,7 +123,11 @@ class StarRocksSink:
             origin.streaming,
             mandate,
         )
-        return [Receipt.from_json(row[0]) for row in lanes.rows.mapInArrow(task, RECEIPT_SCHEMA).collect()]
+        lines = (row[0] for row in lanes.rows.mapInArrow(task, RECEIPT_SCHEMA).collect())
+        receipts, reports = results(lines)
+        for report in reports:
+            self._listener(Event("lane.reported", {"report": report}))
+        return receipts
 
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a streaming run's jobs by its run id

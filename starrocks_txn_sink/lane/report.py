@@ -1,0 +1,103 @@
+"""A lane's report: what its task did beside committing, for the driver's metrics.
+
+A task runs in another process, so whatever it counts travels: with the receipts when it succeeded, in its error when it
+failed. A task of Spark's that failed and was run again is not told of twice: only what reaches the driver is counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+from starrocks_txn_sink.lane.receipt import Receipt
+
+_NAME = "lane_report"
+_NOTE = re.compile(r"Lane report (\{.*\})")
+
+
+@dataclass(frozen=True, slots=True)
+class TableLoads:
+    """Loads of one table that the server accepted: bytes as sent, and durations per bucket of `lane.durations`."""
+
+    table: str
+    encoding: str
+    loads: int
+    bytes: int
+    seconds: float
+    buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneReport:
+    """What one try of a lane did in one micro-batch. Pairs count by (operation, what): `requests` by the reply's status
+    or the error's code, `retries` by the reason; `errors` counts by code, `aborted` and `in_doubt` StarRocks
+    transactions that were rolled back, and whose commit's outcome was unknown at first.
+
+    `unsettled` are those whose outcome stayed unknown. Event times are seconds since the Unix epoch, by partition.
+    `committed` counts receipts: they do not reach the driver when the lane fails later.
+    """
+
+    job: str
+    lane: int
+    batch_id: int
+    committed: int = 0
+    aborted: int = 0
+    in_doubt: int = 0
+    unsettled: int = 0
+    requests: tuple[tuple[str, str, int], ...] = ()
+    retries: tuple[tuple[str, str, int], ...] = ()
+    errors: tuple[tuple[str, int], ...] = ()
+    error: str = ""
+    loads: tuple[TableLoads, ...] = ()
+    deletes: dict[str, int] = field(default_factory=dict)
+    replayed_rows: int = 0
+    replayed_transactions: int = 0
+    buffer_peak: int = 0
+    inflight_peak: int = 0
+    task_retry: bool = False
+    latency: tuple[int, ...] = ()
+    latency_seconds: float = 0.0
+    event_times: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """One line; `results` tells it from receipts."""
+        return orjson.dumps({_NAME: asdict(self)}).decode()
+
+    def note(self) -> str:
+        """The report as a line for the text of an error."""
+        return f"Lane report {self.to_json()}"
+
+    @classmethod
+    def of(cls, value: dict[str, Any]) -> LaneReport:
+        lists = ("requests", "retries", "errors")
+        fields: dict[str, Any] = {
+            name: tuple(map(tuple, found)) if name in lists else found for name, found in value.items()
+        }
+        loads = tuple(TableLoads(**{**one, "buckets": tuple(one["buckets"])}) for one in value["loads"])
+        return cls(**{**fields, "loads": loads, "latency": tuple(value["latency"])})
+
+
+def results(lines: Iterable[str]) -> tuple[list[Receipt], list[LaneReport]]:
+    """Receipts and reports among the lines that the lanes sent."""
+    receipts, reports = [], []
+    for line in lines:
+        if line.startswith(f'{{"{_NAME}"'):
+            reports.append(LaneReport.of(orjson.loads(line)[_NAME]))
+        else:
+            receipts.append(Receipt.from_json(line))
+    return receipts, reports
+
+
+def report_in(text: str) -> LaneReport | None:
+    """The report in an error's text, as it came from an executor; None when there is none or it cannot be read."""
+    found = _NOTE.search(text)
+    if found is None:
+        return None
+    try:
+        return LaneReport.of(orjson.loads(found[1])[_NAME])
+    except (ValueError, KeyError, TypeError):  # cut, or of another version: figures are no reason to fail
+        return None
