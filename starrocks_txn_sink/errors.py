@@ -204,4 +204,7 @@ class TransactionTimedOut(StarRocksSinkError, Terminal):
     """A source transaction alone outlived the StarRocks transaction's timeout."""
 
     code = "transaction_timed_out"
-    hint = "Raise `timeout` above the time that the largest source transaction takes."
+    hint = (
+        "Raise `timeout` above the time that the largest source transaction takes; with `compact`, the time that a "
+        "whole micro-batch takes, or make micro-batches smaller (maxOffsetsPerTrigger, maxFilesPerTrigger)."
+    )

@@ -63,6 +63,10 @@ class RollbackAction:
 Action = BeginAction | LoadAction | CheckAction | CommitAction | RecoverAction | RollbackAction
 
 
+RECYCLE_AT = 0.8
+"""The part of its timeout that a StarRocks transaction lives before it is committed at a clean boundary."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Sizes in bytes, times in seconds; see SinkOptions for their meaning.
@@ -81,7 +85,7 @@ class Limits:
     load_parallelism: int
     max_attempts: int
     body_bytes: int = 64 << 20
-    recycle_at: float = 0.8
+    recycle_at: float = RECYCLE_AT
     backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=10.0))
 
 

@@ -22,17 +22,19 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Run = tuple[str, int, int]  # source partition, first row, row after the last
 
-_KIND = "crc1:"  # names the way fingerprints are made: those made in another way are not compared
-
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a batch that matter here: `bounds` are the byte offsets of each row's content in `data`."""
+    """The rows of a batch that matter here: `bounds` are the byte offsets of each row's content in `data`.
+
+    `kind` names the way fingerprints are made: those made in another way are not compared.
+    """
 
     positions: Ints
     ends: Bools
     bounds: Ints
     data: memoryview
+    kind: str = "crc1:"
 
     def fingerprint(self, low: int, high: int, start: int) -> int:
         """The checksum of rows `low` to `high`, continuing `start`."""
@@ -72,7 +74,7 @@ class Replay:
                 continue
             begin, seed = (int(ended[-2]) + 1, 0) if ended.size > 1 else (low, start)
             after = int(ended[-1]) + 1
-            found[partition] = _text(rows.fingerprint(begin, after, seed))
+            found[partition] = _text(rows.kind, rows.fingerprint(begin, after, seed))
             self._partition, self._open = partition, rows.fingerprint(after, high, 0)
         return found
 
@@ -102,7 +104,7 @@ class Replay:
 
     def _compare(self, partition: str, low: int, high: int, start: int, rows: Rows) -> None:
         known = self.committed.get(partition)
-        if known is None or not self.compare or not known.digest.startswith(_KIND):
+        if known is None or not self.compare or not known.digest.startswith(rows.kind):
             return
         first, after = (
             low + int(np.searchsorted(rows.positions[low:high], known.position, side=side))
@@ -110,7 +112,7 @@ class Replay:
         )
         if after == first or not rows.ends[after - 1]:
             return
-        if _text(rows.fingerprint(first, after, start if first == low else 0)) != known.digest:
+        if _text(rows.kind, rows.fingerprint(first, after, start if first == low else 0)) != known.digest:
             raise changed(f"source partition {partition}, position {known.position}", known)
 
 
@@ -125,5 +127,5 @@ def changed(place: str, known: Position) -> SourceChanged:
     )
 
 
-def _text(checksum: int) -> str:
-    return f"{_KIND}{checksum:08x}"
+def _text(kind: str, checksum: int) -> str:
+    return f"{kind}{checksum:08x}"

@@ -27,16 +27,19 @@ PARTITION, POSITION, TABLE, TRANSACTION_END, PAYLOAD = (
     "payload",
 )
 COLUMNS = (PARTITION, POSITION, TABLE, TRANSACTION_END, PAYLOAD)
+FINGERPRINT = "fingerprint"
+"""A row's checksum as it came, only there when payloads may have been left out since (`sink.compaction`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Rows of one region; `piece` holds their ready bytes."""
+    """Rows of one region; `piece` holds their ready bytes, `compacted` counts those that were left out of it."""
 
     partition: str
     table: str
     piece: memoryview
     rows: int
+    compacted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +125,14 @@ def _runs(batch: pa.RecordBatch) -> list[Run]:
 
 
 def _rows(batch: pa.RecordBatch) -> Rows:
+    positions = batch.column(POSITION).to_numpy(zero_copy_only=False)
+    ends = batch.column(TRANSACTION_END).to_numpy(zero_copy_only=False)
+    if FINGERPRINT in batch.schema.names:
+        hashes = np.ascontiguousarray(batch.column(FINGERPRINT).to_numpy(zero_copy_only=False), np.int64)
+        bounds = np.arange(len(hashes) + 1, dtype=np.int64) * hashes.itemsize
+        return Rows(positions, ends, bounds, memoryview(hashes.tobytes()), "hash1:")
     payload = batch.column(PAYLOAD)
-    return Rows(
-        batch.column(POSITION).to_numpy(zero_copy_only=False),
-        batch.column(TRANSACTION_END).to_numpy(zero_copy_only=False),
-        _offsets(payload),
-        memoryview(payload.buffers()[2] or b""),
-    )
+    return Rows(positions, ends, _offsets(payload), memoryview(payload.buffers()[2] or b""))
 
 
 def segments_of(batch: pa.RecordBatch, runs: list[Run], rows: Rows, digests: Mapping[str, str]) -> Iterator[Segment]:
@@ -140,15 +144,16 @@ def segments_of(batch: pa.RecordBatch, runs: list[Run], rows: Rows, digests: Map
     keys = part_of_row * len(names) + tables.indices.to_numpy(zero_copy_only=False)
     payload, keys = _gathered(batch.column(PAYLOAD), keys)
     offsets = _offsets(payload)
-    data = memoryview(payload.buffers()[2])
+    data = memoryview(payload.buffers()[2] or b"")
+    left_out = np.cumsum(np.diff(offsets, prepend=-1) == 0)  # empty payloads before each row
     bounds = [*np.flatnonzero(np.diff(keys, prepend=-1)).tolist(), len(keys)]
     row = 0
     for partition, low, high, complete in parts:
         while row < len(bounds) - 1 and bounds[row] < high:
             first, last = bounds[row], bounds[row + 1]
-            yield Written(
-                partition, names[keys[first] % len(names)], data[offsets[first] : offsets[last]], last - first
-            )
+            table, piece = names[keys[first] % len(names)], data[offsets[first] : offsets[last]]
+            compacted = int(left_out[last] - left_out[first])
+            yield Written(partition, table, piece, last - first - compacted, compacted)
             row += 1
         if complete:
             at = rows.positions[low:high][rows.ends[low:high]]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.lane.actions import Identity, Limits
+from starrocks_txn_sink.lane.actions import RECYCLE_AT, Identity, Limits
 from starrocks_txn_sink.lane.attempt import Attempt, with_stage
 from starrocks_txn_sink.lane.authority import Authority, first_owner
 from starrocks_txn_sink.lane.compacted import Compacted
@@ -174,7 +174,6 @@ def limits(options: SinkOptions) -> Limits:
     With `compact` never, not even at the recycle point: a row that was left out and the row that replaces it become
     visible together, or a reader could see the former one's source transaction without it.
     """
-    at_once = {"recycle_at": math.inf} if options.compact else {}
     return Limits(
         commit_interval=options.commit_interval if options.lanes > 1 and not options.compact else None,
         mini_interval=options.mini_interval,
@@ -185,7 +184,7 @@ def limits(options: SinkOptions) -> Limits:
         retry_buffer_bytes=options.retry_buffer_bytes,
         load_parallelism=options.load_parallelism,
         max_attempts=options.max_attempts,
-        **at_once,
+        recycle_at=math.inf if options.compact else RECYCLE_AT,
     )
 
 

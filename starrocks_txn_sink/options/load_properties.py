@@ -106,6 +106,29 @@ def check_combination(properties: Mapping[str, str], option: str) -> None:
         )
 
 
+_LATER_ROWS: Mapping[str, str] = {
+    "columns": "it says which columns a row is about, so that rows of one key may add up",
+    "jsonpaths": "it says where a row's key is",
+    "partial_update": "rows of one key add up",
+    "merge_condition": "it lets an earlier row win",
+    "where": "it may refuse the last row of a key and take an earlier one",
+    "max_filter_ratio": "it may let the last row of a key fail and take an earlier one",
+}
+
+
+def check_compactable(properties: Mapping[str, str], option: str) -> None:
+    """Refuse properties with which the last row per key does not stand for the others; those of one table, merged."""
+    for name, why in _LATER_ROWS.items():
+        value = properties.get(name, "")
+        if value in ("", "false") or (name == "max_filter_ratio" and float(value) == 0):
+            continue
+        raise OptionError(
+            f"compact is set, and {option} sets {name}: {why}.",
+            hint=f"Remove {name}, turn compact off, or give such tables a sink of their own.",
+            option="compact",
+        )
+
+
 def _check_property(name: str, value: str, option: str) -> None:
     why = REFUSED.get(name) or (_MERGE if name.startswith("merge_commit") else None)
     if why is not None:

@@ -218,6 +218,12 @@ class SinkOptions:
         "values that differ from run to run (exactly-once only).",
         default=True,
     )
+    compact: bool = option(
+        switch(),
+        "Whether only the last row per primary key is sent, of all rows of a lane in a micro-batch, which then are one "
+        "StarRocks transaction; needs `query_url`, positions and seq. For servers that may swap rows of one key.",
+        default=False,
+    )
     compression: Compression | str = option(  # noqa: RUF009 - makes a field
         choice(Compression), "Compression of load bodies: none, gzip, lz4_frame or zstd.", default=Compression.NONE
     )
@@ -250,6 +256,7 @@ class SinkOptions:
         self._check_password()
         self._check_tls()
         self._check_tables()
+        self._check_compact()
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any], **overrides: Any) -> SinkOptions:
@@ -375,6 +382,19 @@ class SinkOptions:
             raise OptionError("tls_key is set without tls_certificate.", hint="Set both.", option="tls_key")
         if self.tls_ca is not None and not self.tls_verify:
             raise OptionError("tls_ca is set, but tls_verify is off.", hint="Remove one of them.", option="tls_ca")
+
+    def _check_compact(self) -> None:
+        if not self.compact:
+            return
+        if self.query_url is None:
+            raise OptionError(
+                "compact is set and there is no query_url: the key columns are asked for over SQL.",
+                hint="Set query_url='mysql://<frontend>:9030', or turn compact off.",
+                option="compact",
+            )
+        load_properties.check_compactable(self.properties, "properties")
+        for table in self.tables:
+            load_properties.check_compactable(self.load_headers(table), f"tables[{table[:80]!r}]")
 
     def _check_tables(self) -> None:
         renamed: dict[str, TableOptions | Mapping[str, str]] = {}
