@@ -1,4 +1,4 @@
-"""The command line: `starrocks-txn-sink demo`, `emulator` and `recover`.
+"""The command line of `starrocks-txn-sink`.
 
 A command's module is imported only when that command is called, and says what to install if its extra is missing.
 """
@@ -47,6 +47,12 @@ COMMANDS = (
         "starrocks_txn_sink.recovery_command",
         "",
         "show what a job left open on the server and what its ledger says; roll back on request",
+    ),
+    Command(
+        "doctor",
+        "starrocks_txn_sink.doctor.command",
+        "",
+        "find what would keep a job from running: names, ports, versions, privileges, tables, limits, clocks",
     ),
 )
 

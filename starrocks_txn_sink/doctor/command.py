@@ -1,0 +1,70 @@
+"""`starrocks-txn-sink doctor`: exit code 0 when nothing stands in the way, 1 for warnings, 2 when a job would fail."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import closing
+
+from starrocks_txn_sink.doctor.examination import examine
+from starrocks_txn_sink.doctor.finding import Finding, exit_code
+from starrocks_txn_sink.doctor.patient import Patient
+from starrocks_txn_sink.doctor.render import document, lines, verdict
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.server_arguments import add_server_arguments, server_options
+
+_NO_DATABASE = "information_schema"  # stands in where SinkOptions needs a name and nobody gave one
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_server_arguments(parser, load_url=True)
+    parser.add_argument("--database", help="the database that the job writes; without it much cannot be examined")
+    parser.add_argument("--tables", default="", metavar="NAMES", help="its tables, with commas (default: all)")
+    parser.add_argument("--job", help="the job's name, as in the option `job`")
+    parser.add_argument("--checkpoint", metavar="PATH", help="the query's checkpoint, if this machine can see it")
+    spark = parser.add_mutually_exclusive_group()
+    spark.add_argument(
+        "--executors", type=_tasks, default=2, metavar="N", help="tasks of the Spark job that looks (default 2)"
+    )
+    spark.add_argument("--no-spark", action="store_true", help="leave the executors out, start no Spark")
+    parser.add_argument("--master", help="Spark's master; better: run this command with spark-submit")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examine, print, and return the exit code; options that cannot be are code 2 as well."""
+    try:
+        options = server_options(args, database=args.database or _NO_DATABASE, job=args.job)
+        options.read_password()
+    except OptionError as error:
+        sys.stderr.write(f"starrocks-txn-sink: {error}\n")
+        return 2
+    patient = Patient(
+        options,
+        args.database,
+        tuple(name.strip() for name in args.tables.split(",") if name.strip()),
+        args.checkpoint,
+        None if args.no_spark else args.executors,
+        args.master,
+    )
+    found: list[tuple[str, Finding]] = []
+    with closing(patient):
+        for section, finding in examine(patient):
+            if not args.json:
+                first = not found or found[-1][0] != section
+                sys.stdout.write("\n".join(lines(section, finding, first)) + "\n")
+                sys.stdout.flush()
+            found.append((section, finding))
+    if args.json:
+        sys.stdout.write(json.dumps(document(found)) + "\n")
+    else:
+        sys.stdout.write(f"\n{verdict(one for _, one in found)}\n")
+    return exit_code(one for _, one in found)
+
+
+def _tasks(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 10_000:
+        raise argparse.ArgumentTypeError("from 1 to 10000")
+    return number

@@ -1,0 +1,137 @@
+"""A small Spark job: what executors have installed, what they can reach, what their clocks say."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped
+from starrocks_txn_sink.doctor.libraries import installed, judge_java, judge_libraries, judge_same
+from starrocks_txn_sink.doctor.patient import Patient
+from starrocks_txn_sink.doctor.reach import Door, Knock, judge_knock, knock
+from starrocks_txn_sink.doctor.server import judge_clock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SCHEMA = pa.schema([pa.field("seen", pa.string())])
+_WHY = "Lanes are Python tasks on the executors."
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What runs in each task: knock on every door, list the libraries, read the clock. Ships by pickle."""
+
+    doors: tuple[Door, ...]
+    timeout: float
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        seen = {
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "clock": time.time(),
+            "libraries": installed(),
+            "knocks": [asdict(knock(door, self.timeout)) for door in self.doors],
+        }
+        yield pa.RecordBatch.from_arrays([pa.array([json.dumps(seen)])], schema=_SCHEMA)
+
+
+def executors(patient: Patient) -> Iterator[Finding]:
+    """Run the job on as many tasks as asked for, and report each host once."""
+    if patient.executors is None:
+        yield skipped("executor", "not looked at (--no-spark)")
+        return
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        yield skipped("executor", "pyspark is not installed here")
+        return
+    doors = tuple(dict.fromkeys(patient.doors))
+    try:
+        session, ours = _session(SparkSession, patient)
+    except Exception as error:  # whatever keeps a JVM from starting
+        yield judge_broken(error, "Spark does not start")
+        return
+    try:
+        yield judge_java(_java_of(session), "Spark's driver")
+        before = time.time()
+        rows = _run(session, Look(doors, patient.options.connect_timeout), patient.executors)
+        yield from judge_reports([json.loads(row) for row in rows], before, time.time())
+    except Exception as error:  # the workers may die in any way
+        yield judge_broken(error, "The Spark job failed")
+    finally:
+        if ours:
+            session.stop()
+
+
+def judge_broken(error: Exception, what: str) -> Finding:
+    """Spark itself is the problem; its first line says enough; pure."""
+    said = str(error).strip().splitlines()[:1]
+    return failure(
+        "executor.spark",
+        f"{what}: {type(error).__name__}: {' '.join(said)[:200]}",
+        _WHY,
+        "Check JAVA_HOME, PYSPARK_PYTHON (its Python needs pandas, pyarrow, protobuf) and the cluster's own log.",
+    )
+
+
+def judge_reports(reports: list[dict[str, Any]], before: float, after: float) -> Iterator[Finding]:
+    """What the tasks said, each host once; clocks are compared with the time of the job; pure."""
+    driver, hosts = installed(), set()
+    for report in reports:
+        place = f"executor on {report['host']}"
+        if place in hosts:
+            continue
+        hosts.add(place)
+        yield from judge_libraries(report["libraries"], place)
+        yield from judge_same(driver, report["libraries"], place)
+        yield judge_clock(_outside(report["clock"], before, after), 0.0, "the executor's clock", place)
+        for seen in report["knocks"]:
+            yield from judge_knock(_knock(seen), place)
+    if not reports:
+        yield failure("executor.spark", "The Spark job returned nothing.", _WHY, "Look into the cluster's own log.")
+    else:
+        yield good("executor.spark", f"{len(reports)} task(s) ran on {len(hosts)} host(s)")
+
+
+def _outside(clock: float, before: float, after: float) -> float:
+    """How far `clock` is outside of the time in which the job ran; 0 inside."""
+    return clock - min(max(clock, before), after)
+
+
+def _knock(seen: dict[str, Any]) -> Knock:
+    return Knock(Door(**seen["door"]), tuple(seen["addresses"]), seen["error"], seen["seconds"])
+
+
+def _session(spark: type[SparkSession], patient: Patient) -> tuple[SparkSession, bool]:
+    """The session of this process, or one of our own; and whether it is ours to stop."""
+    active = spark.getActiveSession()
+    if active is not None:
+        return active, False
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = spark.builder.appName("starrocks-txn-sink doctor").config("spark.ui.showConsoleProgress", "false")
+    if patient.master is not None:
+        builder = builder.master(patient.master)
+    elif "SPARK_CONNECT_MODE_ENABLED" not in os.environ and "SPARK_REMOTE" not in os.environ:
+        builder = builder.config("spark.ui.enabled", "false")
+    return builder.getOrCreate(), True
+
+
+def _run(session: SparkSession, look: Look, tasks: int) -> list[str]:
+    rows = session.range(0, tasks, 1, tasks).mapInArrow(look, "seen string").collect()
+    return [str(row[0]) for row in rows]
+
+
+def _java_of(session: SparkSession) -> str | None:
+    jvm = getattr(session, "_jvm", None)
+    return str(jvm.java.lang.System.getProperty("java.version")) if jvm is not None else None

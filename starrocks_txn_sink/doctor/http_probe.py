@@ -1,0 +1,62 @@
+"""Single requests to single servers, no redirect followed: what each frontend itself says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starrocks_txn_sink.clock import Clock, Deadline
+from starrocks_txn_sink.http.headers import METHODS, basic_authorization, headers_of, path_of
+from starrocks_txn_sink.http.links import Answer, Exchange, Link
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.addresses import DEFAULT_PORTS, Address
+from starrocks_txn_sink.wire import Operation, Request
+
+REDIRECT = 307
+_STEP_SECONDS = 30.0
+
+
+class HttpProbe:
+    """Asks one server one thing. Raises what `http.links.Link.perform` raises."""
+
+    def __init__(self, options: SinkOptions, clock: Clock) -> None:
+        self._link = Link(options)
+        self._clock = clock
+        self._authorization = basic_authorization(options.username, options.read_password())
+
+    def ask(
+        self,
+        operation: Operation,
+        address: Address,
+        database: str,
+        label: str,
+        *,
+        table: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Ask `address`; a load is asked with an empty body, so that a 307 names the backend (contract section 9)."""
+        request = Request(operation, database, label, table, headers or {})
+        exchange = Exchange(
+            operation.value,
+            METHODS[operation],
+            address,
+            path_of(request),
+            headers_of(request, self._authorization),
+            None,
+            Deadline.after(_STEP_SECONDS, self._clock),
+            _STEP_SECONDS,
+        )
+        return self._link.perform(exchange)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+def target_of(answer: Answer) -> Address | None:
+    """Where a redirect leads, before any rewriting; None when it says nothing usable."""
+    try:
+        parts = urlsplit(answer.location or "")
+        port = parts.port or DEFAULT_PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        return None
+    return Address(parts.scheme, parts.hostname, port) if parts.hostname else None

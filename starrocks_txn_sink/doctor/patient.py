@@ -1,0 +1,84 @@
+"""Who is examined: the options a job would run with, and the probes, made when a section first needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.doctor.http_probe import HttpProbe
+from starrocks_txn_sink.doctor.reach import Door
+from starrocks_txn_sink.doctor.sql_probe import SqlProbe
+from starrocks_txn_sink.errors import QueryFailed, QueryRefused
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.addresses import Address
+
+
+class NotAsked(Exception):
+    """A section cannot be examined, and the reason is another finding, or an option that was not given."""
+
+
+@dataclass(slots=True)
+class Patient:
+    """`database` is None when none was named: the options then hold a placeholder. `tables` empty means all of it.
+
+    Sections leave what later ones need: `doors` that executors must reach too, `version` of the server.
+    """
+
+    options: SinkOptions
+    database: str | None
+    tables: Sequence[str] = ()
+    checkpoint: str | None = None
+    executors: int | None = 2
+    master: str | None = None
+    clock: Clock = field(default_factory=SystemClock)
+    doors: list[Door] = field(default_factory=list)
+    version: str = ""
+    leader: Address | None = None
+    backends: list[Address] = field(default_factory=list)
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _http: HttpProbe | None = None
+    _sql: SqlProbe | None = None
+    _no_sql: str = ""
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def http(self) -> HttpProbe:
+        if self._http is None:
+            self._http = HttpProbe(self.options, self.clock)
+            self._stack.callback(self._http.close)
+        return self._http
+
+    def sql(self) -> SqlProbe:
+        """A connection to the first query port that lets us in. Raises NotAsked when none does."""
+        if self._sql is None and not self._no_sql:
+            self._connect()
+        if self._sql is None:
+            raise NotAsked(f"no query port could be asked ({self._no_sql})")
+        return self._sql
+
+    def _connect(self) -> None:
+        for address in self.options.query_addresses:
+            try:
+                self._sql = SqlProbe(self.options, address)
+            except (QueryFailed, QueryRefused) as error:
+                self._no_sql = error.message
+            else:
+                self._stack.callback(self._sql.close)
+                return
+
+    def named_database(self) -> str:
+        if self.database is None:
+            raise NotAsked("no --database was named")
+        return self.database
+
+    def the_leader(self) -> Address:
+        """The leader's HTTP address. Raises NotAsked when no frontend led there."""
+        if self.leader is None:
+            raise NotAsked("no frontend answered as leader")
+        return self.leader
+
+    def knows(self, door: Door) -> bool:
+        return any((known.host, known.port) == (door.host, door.port) for known in self.doors)

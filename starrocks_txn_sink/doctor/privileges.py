@@ -1,0 +1,160 @@
+"""Privileges: what the user may do, by doing it where that is harmless, else by SHOW GRANTS."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped, warning
+from starrocks_txn_sink.doctor.patient import Patient
+from starrocks_txn_sink.doctor.sql_probe import SqlProbe
+from starrocks_txn_sink.errors import QueryRefused
+from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+
+_EVERYTHING = ("root", "db_admin")
+"""Roles of StarRocks' own that may do all the sink does with tables."""
+
+
+def privileges(patient: Patient) -> Iterator[Finding]:
+    """Everything the sink asks for beside the loads themselves."""
+    database, sql = patient.named_database(), patient.sql()
+    yield _may_see_loads(sql)
+    grants = _grants(sql)
+    there = _ledger_is_there(sql, database)
+    if patient.options.exactly_once:
+        yield (
+            _may_read_ledger(sql, database)
+            if there
+            else judge_ledger_create(granted("CREATE TABLE", database, None, grants), patient.options.ledger_create)
+        )
+    for table in (*patient.tables, *((LEDGER_TABLE,) if there else ())):
+        yield judge_insert(granted("INSERT", database, table, grants), table)
+
+
+def _may_see_loads(sql: SqlProbe) -> Finding:
+    check = "privilege.loads"
+    try:
+        sql.rows("SELECT LABEL FROM information_schema.loads LIMIT 1")
+    except QueryRefused as error:
+        return failure(
+            check,
+            f"information_schema.loads cannot be read: {error.message}",
+            "The take-over lists unfinished labels there, to end what a dead writer left open.",
+            "Let the user read information_schema, with the same user that loads (others' loads may be hidden).",
+        )
+    return good(check, "information_schema.loads can be read")
+
+
+def _ledger_is_there(sql: SqlProbe, database: str) -> bool:
+    return bool(
+        sql.rows(
+            "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            (database, LEDGER_TABLE),
+        )
+    )
+
+
+def _may_read_ledger(sql: SqlProbe, database: str) -> Finding:
+    check = "privilege.ledger"
+    try:
+        sql.rows(f"SELECT count(*) FROM `{database}`.`{LEDGER_TABLE}`")
+    except QueryRefused as error:
+        return failure(
+            check,
+            f"The ledger cannot be read: {error.message}",
+            "Positions and owners are read before the first load.",
+            f"Grant SELECT, INSERT ON TABLE {database}.{LEDGER_TABLE} to the user.",
+        )
+    return good(check, f"the ledger {LEDGER_TABLE} is there and can be read")
+
+
+def judge_ledger_create(allowed: bool | None, wanted: bool) -> Finding:
+    """The ledger's table is not there yet; pure."""
+    check = "privilege.ledger"
+    if not wanted:
+        return failure(
+            check,
+            f"There is no table {LEDGER_TABLE}, and ledger_create is off.",
+            "Exactly-once keeps its positions there.",
+            "Create it by hand (docs/exactly-once.md has its DDL), or set ledger_create=True.",
+        )
+    if allowed is None:
+        return skipped(check, "SHOW GRANTS does not say whether the ledger's table can be created")
+    if allowed:
+        return good(check, "the ledger's table is not there yet and can be created")
+    return failure(
+        check,
+        "The user has no CREATE TABLE on the database, by SHOW GRANTS.",
+        "The sink creates its ledger's table when it starts.",
+        "Grant CREATE TABLE ON DATABASE, or create it by hand (docs/exactly-once.md) and set ledger_create=False.",
+    )
+
+
+def judge_insert(allowed: bool | None, table: str) -> Finding:
+    """INSERT on a table, by SHOW GRANTS; pure."""
+    check = "privilege.insert"
+    if allowed is None:
+        return skipped(check, "SHOW GRANTS does not say", table)
+    if allowed:
+        return good(check, "INSERT is granted", table)
+    return warning(
+        check,
+        "The user has no INSERT on the table, by SHOW GRANTS.",
+        "Today's servers do not check it for multi-table transactions, later ones may; the ledger's claims need it.",
+        "Grant INSERT ON TABLE to the user.",
+        table,
+    )
+
+
+def _grants(sql: SqlProbe) -> list[str] | None:
+    """The GRANT statements of the user and of the roles it has; None when they cannot be asked for."""
+    try:
+        grants = _statements(sql, "SHOW GRANTS")
+        roles = {role for grant in grants for role in granted_roles(grant)}
+        for role in sorted(roles - set(_EVERYTHING) - {"public"}):
+            grants += _statements(sql, f"SHOW GRANTS FOR ROLE '{role}'")
+    except QueryRefused:
+        return None
+    return grants
+
+
+def _statements(sql: SqlProbe, statement: str) -> list[str]:
+    rows = sql.rows(statement)
+    return [str(value) for row in rows for value in row.values() if str(value).upper().startswith("GRANT ")]
+
+
+def granted_roles(grant: str) -> list[str]:
+    """The roles of `GRANT 'reader', 'db_admin' TO …`; none for a grant of privileges."""
+    roles, to, _ = grant[len("GRANT ") :].partition(" TO ")
+    names = [name.strip().strip("'`") for name in roles.split(",")]
+    return names if to and all(re.fullmatch(r"\w+", name) for name in names) and " ON " not in grant else []
+
+
+def granted(privilege: str, database: str, table: str | None, grants: Sequence[str] | None) -> bool | None:
+    """Whether `grants` hold `privilege` on a table, or on the database when `table` is None; None: cannot be told."""
+    if grants is None:
+        return None
+    for grant in grants:
+        if set(granted_roles(grant)) & set(_EVERYTHING):
+            return True
+        found = re.match(r"GRANT (?P<what>.+?) ON (?P<where>.+?) TO ", grant, re.IGNORECASE)
+        if found is None:
+            continue
+        listed = [name.strip().upper() for name in found["what"].split(",")]
+        where = re.sub("[`']", "", found["where"])
+        if {privilege, "ALL", "ALL PRIVILEGES"} & set(listed) and _covers(where, database, table):
+            return True
+    return False
+
+
+def _covers(where: str, database: str, table: str | None) -> bool:
+    """Whether the object of a GRANT takes our table, or our database, in."""
+    place = " ".join(where.split())
+    if re.search(r"\bALL DATABASES\b", place, re.IGNORECASE):
+        return table is None or place.upper().startswith("ALL TABLES")
+    if table is None:
+        return re.fullmatch(rf"DATABASE (?:.*, ?)?{re.escape(database)}(?:,.*)?", place, re.IGNORECASE) is not None
+    if re.fullmatch(rf"ALL TABLES IN DATABASE {re.escape(database)}", place, re.IGNORECASE):
+        return True
+    named = re.sub(r"^TABLES? ", "", place, flags=re.IGNORECASE)
+    return f"{database}.{table}".lower() in [name.strip().lower() for name in named.split(",")]

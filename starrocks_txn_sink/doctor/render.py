@@ -1,0 +1,50 @@
+"""Findings for people: what needs attention in full, what is good in one line."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from starrocks_txn_sink.doctor.finding import Finding, Severity, exit_code
+
+_MARKS = {Severity.GOOD: "ok", Severity.SKIPPED: "--", Severity.WARNING: "WARN", Severity.FAILURE: "FAIL"}
+_WIDTH, _INDENT = 110, " " * 7
+
+
+def lines(section: str, finding: Finding, first: bool) -> Iterator[str]:
+    """The lines of one finding, with the section's heading before its first one."""
+    if first:
+        yield section
+    place = f"  [{finding.place}]" if finding.place else ""
+    yield f"  {_MARKS[finding.severity]:<4} {finding.check}: {finding.what}{place}"
+    for lead, text in (("Why: ", finding.why), ("Do:  ", finding.advice)):
+        if text:
+            yield from textwrap.wrap(
+                lead + text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + " " * 5, break_long_words=False
+            )
+
+
+def verdict(findings: Iterable[Finding]) -> str:
+    """The last line: how many of each, and what that means."""
+    known = list(findings)
+    count = Counter(finding.severity for finding in known)
+    numbers = f"{count[Severity.FAILURE]} failed, {count[Severity.WARNING]} warned, {count[Severity.GOOD]} good"
+    if count[Severity.SKIPPED]:
+        numbers += f", {count[Severity.SKIPPED]} not looked at"
+    meaning = ("Nothing stands in the way.", "It will run; read the warnings.", "A job would fail.")[exit_code(known)]
+    return f"{meaning} {numbers}."
+
+
+def document(found: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
+    """What `--json` prints."""
+    known = list(found)
+    findings = [{"section": section, **asdict(one), "severity": one.severity.value} for section, one in known]
+    count = Counter(one.severity.value for _, one in known)
+    return {
+        "exit_code": exit_code(one for _, one in known),
+        "counts": {severity.value: count[severity.value] for severity in Severity},
+        "findings": findings,
+    }

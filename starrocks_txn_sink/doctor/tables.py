@@ -1,0 +1,136 @@
+"""Tables: are they there, what are their models, and can this server version take them in a multi-table load?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped, warning
+from starrocks_txn_sink.doctor.libraries import numbers_of
+from starrocks_txn_sink.doctor.patient import Patient
+from starrocks_txn_sink.errors import QueryRefused
+
+OURS = "_starrocks_txn_sink_"
+_CONFIG = (
+    "SELECT TABLE_NAME, TABLE_MODEL, DISTRIBUTE_TYPE FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s"
+)
+_NAMES = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s"
+
+# The last releases without the repair of partitions created in a multi-table load (contract section 4.15; the exact
+# patch is not known, so later ones are believed).
+_LAST_WITHOUT = ((4, 0, 14), (4, 1, 4))
+
+_PURPOSE = {
+    "PRIMARY_KEYS": "PRIMARY KEY: upserts and deletes",
+    "DUP_KEYS": "DUPLICATE KEY: rows are appended, deletes are refused",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TableSeen:
+    """One table: `model` as information_schema names it, `create` its SHOW CREATE TABLE, empty when that is refused."""
+
+    name: str
+    model: str
+    random_buckets: bool
+    create: str = ""
+
+    @property
+    def creates_partitions(self) -> bool:
+        """Whether loads create partitions: PARTITION BY an expression or columns, not ready-made RANGE or LIST ones."""
+        clause = re.search(r"\bPARTITION\s+BY\s+(\w*)", self.create, re.IGNORECASE)
+        return clause is not None and clause[1].upper() not in ("RANGE", "LIST")
+
+
+def tables(patient: Patient) -> Iterator[Finding]:
+    """The tables that were named, or all of the database; leaves their names for the load probe."""
+    database, sql = patient.named_database(), patient.sql()
+    found = {str(row["table_name"]): row for row in sql.rows(_CONFIG, (database,))}
+    names = {str(row["table_name"]) for row in sql.rows(_NAMES, (database,))}
+    yield from judge_names(patient.tables, names, set(found), database)
+    chosen = [name for name in patient.tables or sorted(found) if name in found and not name.startswith(OURS)]
+    patient.tables = chosen
+    if not chosen:
+        yield skipped("table.model", f"no table of {database} can be looked at")
+    for name in chosen:
+        row = found[name]
+        create = ""
+        try:
+            answer = sql.rows(f"SHOW CREATE TABLE `{database}`.`{name}`")
+            create = str(answer[0].get("create table", "")) if answer else ""
+        except QueryRefused as error:
+            yield skipped("table.partitions", f"SHOW CREATE TABLE is refused: {error.message}", name)
+        seen = TableSeen(
+            name, str(row["table_model"]), str(row.get("distribute_type")).upper().startswith("RANDOM"), create
+        )
+        yield judge_model(seen)
+        yield from judge_partitions(seen, patient.version)
+
+
+def judge_names(named: Sequence[str], names: set[str], loadable: set[str], database: str) -> Iterator[Finding]:
+    """Tables that were named and cannot be loaded; pure."""
+    for name in named:
+        if name not in names | loadable:
+            yield failure(
+                "table.missing",
+                f"There is no table {database}.{name}, or the user may not see it.",
+                "A load of a table that is not there aborts the whole transaction.",
+                "Create it, correct the name, or grant the user a privilege on it.",
+                name,
+            )
+        elif name not in loadable:
+            yield failure(
+                "table.model",
+                f"{database}.{name} is a view or an external table.",
+                "Only native tables take loads; another one aborts the whole transaction.",
+                "Load the table that the view reads.",
+                name,
+            )
+
+
+def judge_model(seen: TableSeen) -> Finding:
+    """What the sink can do with a table of this model; pure."""
+    if seen.model in _PURPOSE:
+        return good("table.model", _PURPOSE[seen.model], seen.name)
+    return warning(
+        "table.model",
+        f"The table's model is {seen.model}.",
+        "Deletes are refused, and an aggregate counts a row again when at-least-once delivery repeats it.",
+        "Use a PRIMARY KEY table for changes, or a DUPLICATE KEY table for events.",
+        seen.name,
+    )
+
+
+def judge_partitions(seen: TableSeen, version: str) -> Iterator[Finding]:
+    """Partitions that loads would have to create, against the server's version; pure."""
+    reasons = []
+    if seen.creates_partitions:
+        reasons.append("creates partitions as rows arrive (PARTITION BY an expression or columns)")
+    if seen.random_buckets:
+        reasons.append("is distributed at random and creates buckets as rows arrive")
+    if not reasons:
+        return
+    what = " and ".join(reasons)
+    if takes_new_partitions(version):
+        yield good("table.partitions", f"{what}, which StarRocks {version} should take", seen.name)
+        return
+    yield warning(
+        "table.partitions",
+        f"The table {what}; StarRocks {version or '(version unknown)'} cannot do that in a multi-table load.",
+        "The commit fails with 'txn … not exist' as soon as a row needs a partition that is not there.",
+        "Create partitions before their rows arrive (ALTER TABLE … ADD PARTITION), use hash distribution, or upgrade "
+        "to a patch after 4.0.14 or 4.1.4.",
+        seen.name,
+    )
+
+
+def takes_new_partitions(version: str) -> bool:
+    """Whether a multi-table load may create partitions on this version."""
+    numbers = numbers_of(version)
+    if len(numbers) < 3:
+        return False
+    for last in _LAST_WITHOUT:
+        if numbers[:2] == last[:2]:
+            return numbers > last
+    return numbers > _LAST_WITHOUT[-1]

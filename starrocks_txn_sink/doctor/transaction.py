@@ -1,0 +1,180 @@
+"""A real StarRocks transaction, begun and rolled back, and each table's way to a backend; nothing is written."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped
+from starrocks_txn_sink.doctor.frontends import judge_redirect
+from starrocks_txn_sink.doctor.http_probe import REDIRECT, target_of
+from starrocks_txn_sink.doctor.patient import Patient
+from starrocks_txn_sink.doctor.reach import Door, judge_knock, knock
+from starrocks_txn_sink.doctor.server import judge_versions
+from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.http.links import Answer
+from starrocks_txn_sink.http.replies import read_reply
+from starrocks_txn_sink.options.addresses import Address
+from starrocks_txn_sink.options.redirect_rules import RedirectRules
+from starrocks_txn_sink.transaction import verdict
+from starrocks_txn_sink.wire import Operation, Reply
+
+MOST_TABLES = 20
+"""Tables whose way to a backend is asked for, when no tables are named."""
+
+_LIFETIME = {"timeout": "60"}  # what a doctor that dies leaves open ends soon
+
+
+@dataclass(slots=True)
+class Trial:
+    """One label after the other on the leader: a refused load ends its label (contract section 4.8)."""
+
+    patient: Patient
+    database: str
+    leader: Address
+    label: str = ""
+
+    def begin(self) -> Reply:
+        self.label = f"starrocks-txn-sink-doctor-{secrets.token_hex(8)}"
+        warehouse = self.patient.options.warehouse
+        return _read(self._ask(Operation.BEGIN, headers=_LIFETIME | ({"warehouse": warehouse} if warehouse else {})))
+
+    def load(self, table: str) -> Answer:
+        return self._ask(Operation.LOAD, table=table, headers=self.patient.options.load_headers(table))
+
+    def roll_back(self) -> Reply:
+        label, self.label = self.label, ""
+        return _read(self._ask(Operation.ROLLBACK, label=label))
+
+    def _ask(
+        self,
+        operation: Operation,
+        *,
+        label: str | None = None,
+        table: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        return self.patient.http().ask(
+            operation, self.leader, self.database, label or self.label, table=table, headers=headers
+        )
+
+
+def empty_transaction(patient: Patient) -> Iterator[Finding]:
+    """Begin and roll back, as every attempt does."""
+    trial = Trial(patient, patient.named_database(), patient.the_leader())
+    begun = trial.begin()
+    yield judge_begin(begun, trial.database)
+    if begun.ok:
+        yield judge_rollback(trial.roll_back())
+
+
+def judge_begin(reply: Reply, database: str) -> Finding:
+    if reply.ok:
+        return good("transaction.begin", f"a transaction could be begun in {database}")
+    error = verdict.begin_error(reply, "")
+    return failure(
+        "transaction.begin",
+        f"The server does not begin a transaction: {reply.message[:200]}",
+        "Nothing can be written without.",
+        error.advice or "Check the database's name, the warehouse, and that the server is StarRocks 4.0.7 or later.",
+    )
+
+
+def judge_rollback(reply: Reply) -> Finding:
+    if reply.ok:
+        return good("transaction.rollback", "and rolled back")
+    return failure(
+        "transaction.rollback",
+        f"The server does not roll back: {reply.message[:200]}",
+        "A failed attempt must be rolled back for sure before its rows are sent again.",
+        "Look into the leader's log; a frontend that restarts or changes its leader forgets live transactions.",
+    )
+
+
+# --- the way to the backends ---
+
+
+def backends(patient: Patient) -> Iterator[Finding]:
+    """Where loads of each table are redirected to, and every backend and compute node that the cluster lists."""
+    rules = patient.options.redirect_rules
+    seen: set[Address] = set()
+    for named, whom in [*_redirects(patient), *_listed(patient)]:
+        if isinstance(named, Finding):
+            yield named
+        elif named not in seen:
+            seen.add(named)
+            yield from _backend(patient, named, whom, rules)
+    if not seen:
+        yield skipped("backend.redirect", "no table to ask for and SHOW BACKENDS is not allowed: no backend is known")
+
+
+def _backend(patient: Patient, named: Address, whom: str, rules: RedirectRules) -> Iterator[Finding]:
+    judged = judge_redirect("backend.redirect", named, rules, whom, named.netloc)
+    yield judged
+    target = rules.rewrite(named)
+    if rules.allows(target):
+        door = Door("backend", target.host, target.port)
+        patient.doors.append(door)
+        yield from judge_knock(knock(door, patient.options.connect_timeout))
+
+
+def _listed(patient: Patient) -> Iterator[tuple[Address | Finding, str]]:
+    for statement in ("SHOW BACKENDS", "SHOW COMPUTE NODES"):
+        try:
+            rows = patient.sql().rows(statement)
+        except QueryRefused:
+            continue  # needs a privilege that the sink does not; loads tell where they go
+        yield from ((finding, "") for finding in judge_versions(rows, "backend"))
+        for row in rows:
+            if row.get("ip") and str(row.get("httpport", "")).isdigit():
+                yield Address("http", str(row["ip"]), int(row["httpport"])), f"a backend of {statement}"
+
+
+def _redirects(patient: Patient) -> Iterator[tuple[Address | Finding, str]]:
+    """The redirect of an empty load into each table; a refused one is a finding about the table."""
+    if patient.database is None or patient.leader is None or not patient.tables:
+        return
+    trial = Trial(patient, patient.database, patient.leader)
+    try:
+        for table in patient.tables[:MOST_TABLES]:
+            if not trial.label and not trial.begin().ok:
+                return
+            answer = trial.load(table)
+            target = target_of(answer) if answer.status == REDIRECT else None
+            if target is not None:
+                yield target, f"the backend for table {table}"
+                continue
+            yield judge_refused_load(table, answer), ""
+            trial.roll_back()
+    finally:
+        if trial.label:
+            trial.roll_back()
+
+
+def judge_refused_load(table: str, answer: Answer) -> Finding:
+    """A load that was not redirected to a backend; pure."""
+    why = "The frontend plans a table's first load before it names a backend; what it refuses fails every attempt."
+    try:
+        reply = read_reply(answer.status, answer.body)
+    except StarRocksSinkError as error:
+        return failure("table.load", error.message, why, error.advice, table)
+    if reply.ok:
+        return failure(
+            "table.load",
+            "The question for a backend was answered with OK: something followed the redirect by itself.",
+            "A proxy that follows redirects sends every row through the frontend and hides the backend.",
+            "Let load_url name the frontends themselves.",
+            table,
+        )
+    return failure(
+        "table.load",
+        f"A load is refused: {reply.message[:200]}",
+        why,
+        "Check the table, the user's INSERT privilege and the stream-load properties.",
+        table,
+    )
+
+
+def _read(answer: Answer) -> Reply:
+    return read_reply(answer.status, answer.body)

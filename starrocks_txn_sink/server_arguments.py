@@ -1,0 +1,55 @@
+"""The command-line options that name a server and a user, the same for every command; passwords never in the open."""
+
+from __future__ import annotations
+
+import argparse
+
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options import SinkOptions
+
+_UNUSED_LOAD_URL = "http://127.0.0.1:8030"  # commands that only ask over SQL never connect to it
+
+
+def add_server_arguments(parser: argparse.ArgumentParser, *, load_url: bool) -> None:
+    """Add `--query-url`, user, password and `--option`, and `--load-url` where HTTP is spoken."""
+    if load_url:
+        parser.add_argument("--load-url", required=True, help="HTTP addresses of the frontends, as in http://fe1:8030")
+    parser.add_argument("--query-url", required=True, help="query ports, as in mysql://fe1:9030")
+    parser.add_argument("--username", default="root", help="the StarRocks user (default root)")
+    password = parser.add_mutually_exclusive_group()
+    password.add_argument("--password-file", help="a file whose first line is the password")
+    password.add_argument("--password-environment", metavar="NAME", help="the environment variable that holds it")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other option of the sink, as in find_leader=false; may be repeated",
+    )
+
+
+def server_options(args: argparse.Namespace, *, database: str, job: str | None = None) -> SinkOptions:
+    """The sink's options that `args` describe; raises OptionError."""
+    more = dict(_pair(text) for text in args.option)
+    if "password" in more:
+        raise OptionError(
+            "A password on the command line can be read by everybody on this machine.",
+            hint="Use --password-file or --password-environment.",
+        )
+    given = {
+        "load_url": getattr(args, "load_url", _UNUSED_LOAD_URL),
+        "query_url": args.query_url,
+        "database": database,
+        "username": args.username,
+        "job": job,
+        "password_file": args.password_file,
+        "password_environment": args.password_environment,
+    }
+    return SinkOptions.from_properties({**more, **{name: value for name, value in given.items() if value}})
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise OptionError(f"--option {name} has no value.", hint="Write --option NAME=VALUE.")
+    return name.strip(), value

@@ -1,0 +1,348 @@
+"""`starrocks-txn-sink doctor` against the stand-in: well, and with each fault planted."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from starrocks_txn_sink import cli
+from starrocks_txn_sink.doctor import libraries
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.emulator.settings import Limits, Settings
+
+PASSWORD = "secret-of-the-doctor"
+TABLES = (
+    "CREATE DATABASE shop",
+    "CREATE TABLE shop.orders (id BIGINT, note VARCHAR(20)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
+    "CREATE TABLE shop.events (id BIGINT, day DATE) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+    monkeypatch.setenv("SECRET", PASSWORD)
+    with Emulator(tmp_path / "data", Settings(password=PASSWORD, followers=1, backends=2)) as emulator:
+        for statement in TABLES:
+            ask(emulator, statement)
+        yield emulator
+
+
+def ask(server: Emulator, sql: str) -> None:
+    connection = pymysql.connect(
+        host="127.0.0.1", port=server.query_port, user="root", password=PASSWORD, autocommit=True
+    )
+    with connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+class Visit:
+    """One run: the exit code, and the findings that are not good, by check."""
+
+    def __init__(self, server: Emulator, capsys: pytest.CaptureFixture[str], *words: str, **changes: str) -> None:
+        place = {"--load-url": server.load_url, "--query-url": server.query_url, "--database": "shop"} | changes
+        given = [word for pair in place.items() if pair[1] for word in pair]
+        self.code = cli.main(["doctor", *given, "--password-environment", "SECRET", "--no-spark", "--json", *words])
+        said = capsys.readouterr()
+        assert PASSWORD not in said.out + said.err
+        self.document = json.loads(said.out)
+        self.findings = self.document["findings"]
+
+    def bad(self, severity: str | None = None) -> dict[str, dict[str, Any]]:
+        wanted = (severity,) if severity else ("warning", "failure")
+        found = {one["check"]: one for one in self.findings if one["severity"] in wanted}
+        assert all(one["why"] and one["advice"] for one in found.values())
+        return found
+
+    def skipped(self) -> set[str]:
+        return {one["check"] for one in self.findings if one["severity"] == "skipped"}
+
+
+Shown = pytest.CaptureFixture[str]
+
+
+def query_fault(
+    sql: str, *, rows: list[list[object]] | None = None, columns: list[str] | None = None
+) -> dict[str, Any]:
+    """Answer statements with other rows, or refuse them for lack of a privilege."""
+    rule = {"operation": "query", "label": sql, "action": "answer"}
+    if rows is None:
+        return {**rule, "status": 5203, "body": "Access denied; you need more privileges for this operation"}
+    return {**rule, "body": json.dumps({"columns": columns, "rows": rows})}
+
+
+def test_a_healthy_server_has_nothing_in_the_way(server: Emulator, capsys: Shown) -> None:
+    visit = Visit(server, capsys, **{"--load-url": f"http://127.0.0.1:{server.follower_ports[0]},{server.load_url}"})
+    assert (visit.code, visit.bad()) == (0, {})
+    checks = {one["check"] for one in visit.findings}
+    assert {
+        "port",
+        "sql.login",
+        "frontend.redirect",
+        "frontend.leader",
+        "backend.redirect",
+        "server.version",
+        "transaction.begin",
+        "transaction.rollback",
+        "privilege.loads",
+        "privilege.ledger",
+        "privilege.insert",
+        "privilege.operate",
+        "table.model",
+        "label.retention",
+        "transaction.headroom",
+        "server.clock",
+        "library.pandas",
+        "library.pyarrow",
+        "library.protobuf",
+        "library.java",
+        "library.pyspark",
+    } <= checks
+    assert visit.document["counts"]["failure"] == 0
+
+
+def test_nothing_is_left_on_the_server(server: Emulator, capsys: Shown) -> None:
+    Visit(server, capsys)
+    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", password=PASSWORD)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SELECT STATE FROM information_schema.loads")
+        assert {row[0] for row in cursor.fetchall()} <= {"CANCELLED"}
+        cursor.execute("SHOW TABLES FROM shop")
+        assert [row[0] for row in cursor.fetchall()] == ["events", "orders"]
+
+
+def test_people_get_lines(server: Emulator, capsys: Shown) -> None:
+    words = ["--load-url", server.load_url, "--query-url", server.query_url, "--database", "shop"]
+    assert cli.main(["doctor", *words, "--password-environment", "SECRET", "--no-spark"]) == 0
+    said = capsys.readouterr().out
+    assert "  ok   server.version: StarRocks 4.0.7-emulator" in said
+    assert said.splitlines()[-1].startswith("Nothing stands in the way. 0 failed, 0 warned,")
+
+
+def closed_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
+
+
+def test_a_frontend_that_is_down(server: Emulator, capsys: Shown) -> None:
+    visit = Visit(server, capsys, **{"--load-url": f"http://127.0.0.1:{closed_port()}"})
+    assert visit.code == 2
+    assert {"port", "frontend.answer", "frontend.leader"} <= set(visit.bad("failure"))
+    assert "transaction" in visit.skipped()
+
+
+def test_a_name_that_nobody_knows(server: Emulator, capsys: Shown) -> None:
+    visit = Visit(server, capsys, **{"--load-url": f"{server.load_url},http://no-such-host.invalid:8030"})
+    assert visit.code == 2
+    assert "no-such-host.invalid" in visit.bad()["name.resolution"]["what"]
+
+
+def test_a_query_port_that_is_down(server: Emulator, capsys: Shown) -> None:
+    visit = Visit(server, capsys, **{"--query-url": f"mysql://127.0.0.1:{closed_port()}"})
+    assert set(visit.bad()) == {"port"}
+    assert {"server version", "tables", "privileges", "limits"} <= visit.skipped()
+
+
+def test_a_query_url_that_names_the_http_port(server: Emulator, capsys: Shown) -> None:
+    visit = Visit(
+        server, capsys, "--option", "read_timeout=2", **{"--query-url": f"mysql://127.0.0.1:{server.fe_port}"}
+    )
+    assert "query_port" in visit.bad("failure")["sql.login"]["advice"]
+
+
+def test_a_wrong_password(server: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "not-the-one")
+    visit = Visit(server, capsys)
+    assert {"sql.login", "http.login", "frontend.leader"} == set(visit.bad("failure"))
+    assert "not-the-one" not in json.dumps(visit.document)
+
+
+def test_a_follower_that_redirects_to_a_host_that_is_not_allowed(server: Emulator, capsys: Shown) -> None:
+    location = {"Location": "http://10.9.8.7:8030/api"}
+    server.faults.replace([{"operation": "get_load_state", "action": "answer", "status": 307, "headers": location}])
+    visit = Visit(server, capsys)
+    assert "redirect_hosts=['10.9.8.7']" in visit.bad("failure")["frontend.redirect"]["advice"]
+
+
+def test_a_load_that_is_redirected_where_nothing_listens(server: Emulator, capsys: Shown) -> None:
+    gone = closed_port()
+    location = {"Location": f"http://127.0.0.1:{gone}/api/transaction/load"}
+    server.faults.replace([{"operation": "load_probe", "action": "answer", "status": 307, "headers": location}])
+    visit = Visit(server, capsys)
+    assert f"127.0.0.1:{gone} (backend)" in visit.bad("failure")["port"]["what"]
+
+
+def test_a_backend_behind_a_proxy_is_judged_after_the_rewriting(server: Emulator, capsys: Shown) -> None:
+    location = {"Location": "http://10.9.8.7:8040/api/transaction/load"}
+    fault = [{"operation": "load_probe", "action": "answer", "status": 307, "headers": location}]
+    server.faults.replace(fault)
+    visit = Visit(server, capsys)
+    assert "redirect_hosts=['10.9.8.7']" in visit.bad("failure")["backend.redirect"]["advice"]
+    server.faults.replace(fault)
+    rewritten = Visit(server, capsys, "--option", f"redirect_map=10.9.8.7:8040=127.0.0.1:{server.be_port}")
+    assert (rewritten.code, rewritten.bad()) == (0, {})
+
+
+def test_a_cluster_whose_leader_is_known_by_an_inner_name(server: Emulator, capsys: Shown) -> None:
+    columns = ["Name", "IP", "QueryPort", "Role", "Alive", "Version"]
+    rows = [["fe1", "fe1.inner.invalid", 9030, "LEADER", "true", "4.0.7"], ["fe2", "b", 9030, "FOLLOWER", "false", ""]]
+    server.faults.replace([query_fault("SHOW FRONTENDS", rows=rows, columns=columns)])
+    visit = Visit(server, capsys)
+    assert "fe1.inner.invalid" in visit.bad("failure")["name.resolution"]["what"]
+    assert "frontend.alive" in visit.bad("warning")
+
+
+def test_an_old_server(server: Emulator, capsys: Shown) -> None:
+    server.faults.replace([query_fault(r"current_version\(\)", rows=[["4.0.3-rc"]], columns=["v"])])
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (2, ["server.version"])
+
+
+def test_a_transaction_that_cannot_be_begun(server: Emulator, capsys: Shown) -> None:
+    body = json.dumps({"Status": "FAILED", "Message": "current running txns on db 10005 is 1000, larger than limit"})
+    server.faults.replace([{"operation": "begin", "action": "answer", "status": 200, "body": body}])
+    visit = Visit(server, capsys)
+    assert "max_running_txn_num_per_db" in visit.bad("failure")["transaction.begin"]["advice"]
+
+
+def test_a_rollback_that_is_refused(server: Emulator, capsys: Shown) -> None:
+    body = json.dumps({"Status": "FAILED", "Message": "not now"})
+    server.faults.replace([{"operation": "rollback", "nth": 1, "action": "answer", "status": 200, "body": body}])
+    assert "not now" in Visit(server, capsys).bad("failure")["transaction.rollback"]["what"]
+
+
+def test_a_load_that_the_frontend_refuses_ends_its_label_and_the_next_table_gets_another(
+    server: Emulator, capsys: Shown
+) -> None:
+    body = json.dumps({"Status": "FAILED", "Message": "no INSERT for you"})
+    fault = {"operation": "load_probe", "table": "events", "action": "answer", "status": 200, "body": body}
+    server.faults.replace([fault])
+    visit = Visit(server, capsys)
+    refused = visit.bad("failure")["table.load"]
+    assert (refused["place"], list(visit.bad())) == ("events", ["table.load"])
+    assert any("table orders" in one["what"] for one in visit.findings if one["check"] == "backend.redirect")
+
+
+@pytest.mark.parametrize(
+    ("statement", "check", "advice"),
+    [
+        ("SHOW FRONTENDS", "privilege.operate", "find_leader=False"),
+        (r"SELECT LABEL FROM information_schema\.loads", "privilege.loads", "information_schema"),
+        ("SELECT count.* FROM .shop.*_starrocks_txn_sink_ledger", "privilege.ledger", "Grant SELECT, INSERT"),
+    ],
+)
+def test_each_privilege_that_is_missing(
+    server: Emulator, capsys: Shown, statement: str, check: str, advice: str
+) -> None:
+    ask(server, "CREATE TABLE shop._starrocks_txn_sink_ledger (id BIGINT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    server.faults.replace([query_fault(statement)])
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (2, [check])
+    assert advice in visit.bad()[check]["advice"]
+
+
+def test_grants_of_the_user_and_of_its_roles_count(server: Emulator, capsys: Shown) -> None:
+    columns = ["UserIdentity", "Catalog", "Grants"]
+    own = [["'root'@'%'", None, "GRANT 'writer' TO 'root'@'%'"]]
+    role = [["writer", "default_catalog", "GRANT INSERT ON TABLE shop.orders TO ROLE 'writer'"]]
+    server.faults.replace(
+        [
+            query_fault("SHOW GRANTS FOR ROLE 'writer'", rows=role, columns=columns),
+            query_fault("SHOW GRANTS$", rows=own, columns=columns),
+        ]
+    )
+    visit = Visit(server, capsys)
+    assert (visit.code, set(visit.bad())) == (2, {"privilege.insert", "privilege.ledger"})
+    assert visit.bad("warning")["privilege.insert"]["place"] == "events"
+
+
+def test_without_find_leader_no_operate_privilege_is_needed(server: Emulator, capsys: Shown) -> None:
+    server.faults.replace([query_fault("SHOW (FRONTENDS|BACKENDS)"), query_fault("ADMIN SHOW")])
+    visit = Visit(server, capsys, "--option", "find_leader=false")
+    assert (visit.code, visit.bad()) == (0, {})
+    assert {"server.limits", "transaction.headroom"} <= visit.skipped()
+
+
+def test_tables_that_loads_cannot_extend_on_this_version(server: Emulator, capsys: Shown) -> None:
+    ask(
+        server,
+        "CREATE TABLE shop.days (id BIGINT, day DATE) DUPLICATE KEY(id) PARTITION BY date_trunc('day', day) "
+        "DISTRIBUTED BY HASH(id)",
+    )
+    ask(server, "CREATE TABLE shop.log (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY RANDOM")
+    visit = Visit(server, capsys)
+    places = {one["place"] for one in visit.findings if one["severity"] == "warning"}
+    assert (visit.code, list(visit.bad()), places) == (1, ["table.partitions"], {"days", "log"})
+    named = Visit(server, capsys, "--tables", "orders,gone")
+    assert list(named.bad()) == ["table.missing"]
+
+
+def test_too_little_room_and_too_short_a_memory(tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "")
+    limits = Limits(max_running_txn_num_per_db=4, label_keep_max_num=10, label_keep_max_second=3600)
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "commits").mkdir(parents=True)
+    commit = checkpoint / "commits" / "7"
+    commit.touch()
+    os.utime(commit, (time.time() - 7200, time.time() - 7200))
+    words = ["--option", "lanes=8", "--checkpoint", str(checkpoint)]
+    with Emulator(tmp_path / "data", Settings(limits=limits)) as server:
+        connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
+        with connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE shop")
+        place = ["--load-url", server.load_url, "--query-url", server.query_url, "--database", "shop"]
+        assert cli.main(["doctor", *place, "--no-spark", "--json", *words]) == 2
+        with_ledger = json.loads(capsys.readouterr().out)["findings"]
+        cli.main(["doctor", *place, "--no-spark", "--json", *words, "--option", "delivery=at-least-once"])
+        without = json.loads(capsys.readouterr().out)["findings"]
+    found = {one["check"]: one["severity"] for one in with_ledger}
+    assert (found["transaction.headroom"], found["label.retention"]) == ("failure", "warning")
+    assert (found["checkpoint.age"], {one["check"]: one["severity"] for one in without}["checkpoint.age"]) == (
+        "good",
+        "warning",
+    )
+
+
+def test_a_clock_that_is_wrong(server: Emulator, capsys: Shown) -> None:
+    server.faults.replace([query_fault("utc_timestamp", rows=[["2001-02-03 04:05:06"]], columns=["t"])])
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (1, ["server.clock"])
+
+
+def test_a_library_that_is_too_new(server: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    version = libraries.metadata.version
+
+    def installed(name: str) -> str:
+        return "3.0.1" if name == "pandas" else version(name)
+
+    monkeypatch.setattr(libraries.metadata, "version", installed)
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (2, ["library.pandas"])
+
+
+def test_without_a_database_the_rest_is_examined(server: Emulator, capsys: Shown) -> None:
+    visit = Visit(server, capsys, **{"--database": ""})
+    assert (visit.code, visit.bad()) == (0, {})
+    assert {"transaction", "tables", "privileges"} <= visit.skipped()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--option", "password=x"], "can be read by everybody"),
+        (["--option", "lanes=none"], "lanes"),
+        (["--password-environment", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
+    ],
+)
+def test_options_that_cannot_be_are_code_2(words: list[str], said: str, capsys: Shown) -> None:
+    place = ["--load-url", "http://127.0.0.1:1", "--query-url", "mysql://127.0.0.1:1"]
+    assert cli.main(["doctor", *place, *words]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,377 @@
+"""What the doctor makes of what it saw: pure verdicts, each with what, why and what to do."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink.doctor import libraries, privileges, reach, server, tables, transaction
+from starrocks_txn_sink.doctor.executors import judge_reports
+from starrocks_txn_sink.doctor.finding import Finding, Severity, exit_code, failure, good, skipped, warning
+from starrocks_txn_sink.doctor.frontends import judge_members, judge_redirect, judge_refusal, rewritten
+from starrocks_txn_sink.doctor.libraries import installed
+from starrocks_txn_sink.doctor.render import document, lines, verdict
+from starrocks_txn_sink.doctor.tables import TableSeen
+from starrocks_txn_sink.errors import QueryRefused
+from starrocks_txn_sink.http.links import Answer
+from starrocks_txn_sink.options.addresses import Address
+from starrocks_txn_sink.options.redirect_rules import RedirectRules
+from starrocks_txn_sink.wire import Reply, Status
+
+GOOD, SKIPPED, WARNING, FAILURE = Severity.GOOD, Severity.SKIPPED, Severity.WARNING, Severity.FAILURE
+RIGHT = {"python": "3.11.7", "pyspark": "4.3.0", "pandas": "2.3.3", "pyarrow": "18.0.0", "protobuf": "6.0"}
+RIGHT |= {"starrocks-txn-sink": "0.1.0"}
+
+
+def complete(finding: Finding) -> Finding:
+    """What is not good says why and what to do."""
+    assert finding.what
+    if finding.severity in (WARNING, FAILURE):
+        assert finding.why
+        assert finding.advice.rstrip(")}'").endswith(".")
+    return finding
+
+
+def severities(found: Any) -> dict[str, Severity]:
+    return {complete(one).check: one.severity for one in found}
+
+
+# --- libraries ---
+
+
+def test_the_libraries_of_this_environment_are_right() -> None:
+    assert set(severities(libraries.judge_libraries(installed(), "driver")).values()) == {GOOD}
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("python", "3.10.14"),
+        ("pyspark", "4.0.1"),
+        ("pyspark", "5.0.0"),
+        ("pandas", "3.0.0"),
+        ("pandas", "2.1.4"),
+        ("pyarrow", "17.0.0"),
+        ("protobuf", None),
+        ("protobuf", "4.25.1"),
+        ("starrocks-txn-sink", None),
+    ],
+)
+def test_each_wrong_library_is_a_failure_of_its_own(name: str, version: str | None) -> None:
+    found = severities(libraries.judge_libraries({**RIGHT, name: version}, "driver"))
+    assert {check for check, severity in found.items() if severity is FAILURE} == {f"library.{name}"}
+
+
+@pytest.mark.parametrize(
+    ("version", "severity"),
+    [("17.0.15", GOOD), ("21", GOOD), ("1.8.0_392", FAILURE), ("11.0.2", FAILURE), (None, FAILURE), ("odd", FAILURE)],
+)
+def test_the_jdk_is_17_or_newer(version: str | None, severity: Severity) -> None:
+    assert complete(libraries.judge_java(version, "driver")).severity is severity
+
+
+def test_a_jdk_that_is_not_there_is_none(tmp_path: Path) -> None:
+    assert libraries.java_version(str(tmp_path)) is None
+
+
+def test_executors_with_another_python_or_another_sink_are_failures() -> None:
+    there = {**RIGHT, "python": "3.12.1", "starrocks-txn-sink": "0.2.0"}
+    assert severities(libraries.judge_same(RIGHT, there, "executor")) == {
+        "library.python": FAILURE,
+        "library.starrocks-txn-sink": FAILURE,
+    }
+    assert not list(libraries.judge_same(RIGHT, {**RIGHT, "python": "3.11.9"}, "executor"))
+
+
+# --- names and ports, redirects ---
+
+
+def test_a_name_that_does_not_resolve_and_a_closed_port_are_different_findings() -> None:
+    door = reach.Door("backend", "be1", 8040)
+    (unresolved,) = reach.judge_knock(reach.Knock(door, (), "Name or service not known"))
+    (closed,) = reach.judge_knock(reach.Knock(door, ("10.0.0.1",), "Connection refused"))
+    (opened,) = reach.judge_knock(reach.Knock(door, ("10.0.0.1",)))
+    assert [complete(one).check for one in (unresolved, closed, opened)] == ["name.resolution", "port", "port"]
+    assert [one.severity for one in (unresolved, closed, opened)] == [FAILURE, FAILURE, GOOD]
+    assert "redirect_map={'be1:8040'" in closed.advice
+
+
+RULES = RedirectRules.of((Address("http", "fe1", 8030),), {"be2:8040": "proxy:18040"}, ("be1",))
+
+
+@pytest.mark.parametrize(
+    ("host", "severity", "said"),
+    [
+        ("be1", GOOD, "allowed"),
+        ("fe1", GOOD, "allowed"),
+        ("be2", GOOD, "rewritten to http://proxy:18040"),
+        ("be3", FAILURE, "neither"),
+    ],
+)
+def test_a_redirect_is_judged_as_the_sink_will(host: str, severity: Severity, said: str) -> None:
+    found = complete(judge_redirect("backend.redirect", Address("http", host, 8040), RULES, "the backend", "t"))
+    assert found.severity is severity
+    assert said in found.what
+    assert severity is GOOD or "redirect_hosts=['be3']" in found.advice
+
+
+def test_show_frontends_refused_matters_only_when_the_leader_is_looked_up() -> None:
+    assert "find_leader=False" in complete(judge_refusal(QueryRefused("denied"), True)).advice
+    assert judge_refusal(QueryRefused("denied"), False).severity is GOOD
+
+
+def test_a_dead_frontend_and_a_missing_leader_are_told() -> None:
+    alive = {"ip": "fe1", "queryport": "9030", "role": "LEADER", "alive": "true", "name": "a"}
+    dead = {"ip": "fe2", "queryport": "9030", "role": "FOLLOWER", "alive": "false", "name": "b"}
+    assert severities(judge_members([alive, dead]))["frontend.alive"] is WARNING
+    assert severities(judge_members([dead]))["frontend.leader"] is FAILURE
+    assert rewritten("fe1:9030", {"fe1:9030": "proxy:19030"}) == Address("mysql", "proxy", 19030)
+
+
+def test_a_server_of_an_old_release_among_new_ones_is_told() -> None:
+    rows = [{"ip": "be1", "version": "4.1.2-a"}, {"ip": "be2", "version": "3.5.1-b"}, {"ip": "be3", "version": ""}]
+    assert [complete(one).place for one in server.judge_versions(rows, "backend")] == ["be2"]
+
+
+# --- the server ---
+
+
+@pytest.mark.parametrize(
+    ("version", "severity"),
+    [("4.0.7", GOOD), ("4.1.2-ee", GOOD), ("4.0.6", FAILURE), ("4.1.0", FAILURE), ("3.5.3", FAILURE), ("x", FAILURE)],
+)
+def test_the_servers_version(version: str, severity: Severity) -> None:
+    assert complete(server.judge_version(version)).severity is severity
+
+
+def test_the_clock_is_compared_with_what_the_question_took() -> None:
+    assert server.judge_clock(4.0, 3.0, "it").severity is GOOD
+    behind = complete(server.judge_clock(-60.0, 0.1, "it"))
+    assert (behind.severity, "60 s behind" in behind.what) == (WARNING, True)
+
+
+@given(st.datetimes(datetime.datetime(1990, 1, 1), datetime.datetime(2100, 1, 1)))
+def test_a_servers_time_is_read_as_value_and_as_text(moment: datetime.datetime) -> None:
+    expected = moment.replace(tzinfo=datetime.UTC).timestamp()
+    assert server.seconds_of(moment) == server.seconds_of(f"{moment}") == server.seconds_of(f"{moment}+00:00")
+    assert server.seconds_of(moment) == expected
+
+
+@pytest.mark.parametrize("said", [None, "later", 7])
+def test_a_time_that_is_none_is_none(said: object) -> None:
+    assert server.seconds_of(said) is None
+
+
+@pytest.mark.parametrize(
+    ("running", "lanes", "severity"),
+    [(0, 1, GOOD), (79, 1, GOOD), (80, 1, WARNING), (99, 1, WARNING), (100, 1, FAILURE), (0, 101, FAILURE)],
+)
+def test_head_room_for_running_transactions(running: int, lanes: int, severity: Severity) -> None:
+    found = server.judge_headroom(running, lanes, {"max_running_txn_num_per_db": "100"})
+    assert complete(found).severity is severity
+    assert server.judge_headroom(running, lanes, {}).severity is SKIPPED
+
+
+def test_retention_matters_to_an_old_checkpoint_without_a_ledger() -> None:
+    config = {"label_keep_max_second": "259200", "label_keep_max_num": "1000"}
+
+    def judged(days: float, exactly_once: bool) -> Severity:
+        return severities(server.judge_retention(config, days * 86_400, exactly_once))["checkpoint.age"]
+
+    assert (judged(1, False), judged(4, True), judged(4, False)) == (GOOD, GOOD, WARNING)
+    few = severities(server.judge_retention({"label_keep_max_num": "10"}, None, True))
+    assert few == {"label.retention": WARNING}
+
+
+def test_a_checkpoints_age_is_that_of_its_newest_commit(tmp_path: Path) -> None:
+    assert server.checkpoint_age(str(tmp_path), 1000.0) is None
+    (tmp_path / "commits").mkdir()
+    for name, at in (("0", 100), ("1", 400), (".1.crc", 900)):
+        (tmp_path / "commits" / name).touch()
+        os.utime(tmp_path / "commits" / name, (at, at))
+    assert server.checkpoint_age(str(tmp_path), 1000.0) == 600.0
+    assert server.checkpoint_age(f"file://{tmp_path}", 1000.0) == 600.0
+
+
+def test_a_transaction_that_is_refused_says_what_the_server_said() -> None:
+    limit = Reply(Status.FAILED, "current running txns on db 1 is 1000, larger than limit 1000")
+    begun = complete(transaction.judge_begin(limit, "shop"))
+    assert "larger than limit" in begun.what
+    assert "max_running_txn_num_per_db" in begun.advice
+    assert complete(transaction.judge_rollback(Reply(Status.FAILED, "no"))).severity is FAILURE
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Answer(200, None, b'{"Status":"FAILED","Message":"no such table"}'), "no such table"),
+        (Answer(200, None, b'{"Status":"OK","Message":""}'), "followed the redirect"),
+        (Answer(502, None, b"<html>"), "HTML"),
+    ],
+)
+def test_a_load_that_is_not_redirected_is_a_failure(answer: Answer, said: str) -> None:
+    found = complete(transaction.judge_refused_load("orders", answer))
+    assert (found.severity, found.place) == (FAILURE, "orders")
+    assert said in found.what
+
+
+# --- tables ---
+
+
+@pytest.mark.parametrize(
+    ("create", "creates"),
+    [
+        ("CREATE TABLE t (d date) PARTITION BY date_trunc('day', `d`) DISTRIBUTED BY HASH(d)", True),
+        ("CREATE TABLE t (d date)\nPARTITION BY (`d`)\nDISTRIBUTED BY HASH(d)", True),
+        ("CREATE TABLE t (d date) partition by `d`", True),
+        ("CREATE TABLE t (d date)\nPARTITION BY RANGE(`d`)\n(PARTITION p1 VALUES LESS THAN ('2024-01-01'))", False),
+        ("CREATE TABLE t (d date) PARTITION BY LIST(`d`)(PARTITION p1 VALUES IN ('a'))", False),
+        ("CREATE TABLE t (d date) DISTRIBUTED BY HASH(d)", False),
+    ],
+)
+def test_tables_whose_loads_create_partitions(create: str, creates: bool) -> None:
+    assert TableSeen("t", "DUP_KEYS", False, create).creates_partitions is creates
+
+
+@pytest.mark.parametrize(
+    ("version", "takes"),
+    [
+        ("4.0.7", False),
+        ("4.0.14", False),
+        ("4.0.15", True),
+        ("4.1.4-ee", False),
+        ("4.1.5", True),
+        ("4.2.0", True),
+        ("5.0.0", True),
+        ("3.5.1", False),
+        ("", False),
+        ("main", False),
+    ],
+)
+def test_versions_that_create_partitions_in_a_multi_table_load(version: str, takes: bool) -> None:
+    assert tables.takes_new_partitions(version) is takes
+
+
+def test_a_random_table_is_a_warning_on_an_old_server_and_fine_on_a_new_one() -> None:
+    seen = TableSeen("t", "DUP_KEYS", True, "CREATE TABLE t (id int) DISTRIBUTED BY RANDOM")
+    assert severities(tables.judge_partitions(seen, "4.0.7")) == {"table.partitions": WARNING}
+    assert severities(tables.judge_partitions(seen, "4.1.9")) == {"table.partitions": GOOD}
+    assert not list(tables.judge_partitions(TableSeen("t", "DUP_KEYS", False), "4.0.7"))
+
+
+@pytest.mark.parametrize(
+    ("model", "severity"),
+    [("PRIMARY_KEYS", GOOD), ("DUP_KEYS", GOOD), ("UNIQUE_KEYS", WARNING), ("AGG_KEYS", WARNING)],
+)
+def test_models(model: str, severity: Severity) -> None:
+    assert complete(tables.judge_model(TableSeen("t", model, False))).severity is severity
+
+
+def test_tables_that_are_missing_or_no_tables() -> None:
+    found = tables.judge_names(["a", "v", "gone"], {"a", "v"}, {"a"}, "shop")
+    assert {complete(one).place: one.check for one in found} == {"v": "table.model", "gone": "table.missing"}
+
+
+# --- privileges ---
+
+GRANTS = [
+    "GRANT 'reader', 'writer' TO 'etl'@'%'",
+    "GRANT SELECT, INSERT ON TABLE shop.orders, shop.items TO ROLE 'writer'",
+    "GRANT CREATE TABLE ON DATABASE shop TO ROLE 'writer'",
+    "GRANT INSERT ON ALL TABLES IN DATABASE lake TO USER 'etl'@'%'",
+    "GRANT ALL ON TABLE bank.ledger TO USER 'etl'@'%'",
+]
+
+
+@pytest.mark.parametrize(
+    ("privilege", "database", "table", "allowed"),
+    [
+        ("INSERT", "shop", "orders", True),
+        ("INSERT", "shop", "items", True),
+        ("INSERT", "shop", "events", False),
+        ("INSERT", "shops", "orders", False),
+        ("INSERT", "lake", "anything", True),
+        ("INSERT", "bank", "ledger", True),
+        ("DELETE", "shop", "orders", False),
+        ("CREATE TABLE", "shop", None, True),
+        ("CREATE TABLE", "lake", None, False),
+    ],
+)
+def test_privileges_are_read_from_grants(privilege: str, database: str, table: str | None, allowed: bool) -> None:
+    assert privileges.granted(privilege, database, table, GRANTS) is allowed
+
+
+@pytest.mark.parametrize("grant", ["GRANT 'root' TO 'root'@'%'", "GRANT 'reader', 'db_admin' TO 'etl'@'%'"])
+def test_the_servers_own_roles_may_do_everything(grant: str) -> None:
+    assert privileges.granted("INSERT", "shop", "orders", [grant]) is True
+
+
+@pytest.mark.parametrize("place", ["ALL TABLES IN ALL DATABASES", "ALL DATABASES"])
+def test_grants_on_all_databases(place: str) -> None:
+    grants = [f"GRANT INSERT ON {place} TO USER 'etl'@'%'", f"GRANT CREATE TABLE ON {place} TO USER 'etl'@'%'"]
+    assert privileges.granted("INSERT", "shop", "orders", grants) is place.startswith("ALL TABLES")
+    assert privileges.granted("CREATE TABLE", "shop", None, grants) is True
+
+
+def test_grants_that_cannot_be_read_are_not_guessed() -> None:
+    assert privileges.granted("INSERT", "shop", "orders", None) is None
+    assert privileges.judge_insert(None, "orders").severity is SKIPPED
+    assert complete(privileges.judge_insert(False, "orders")).severity is WARNING
+
+
+@pytest.mark.parametrize(
+    ("allowed", "wanted", "severity"),
+    [(True, True, GOOD), (False, True, FAILURE), (None, True, SKIPPED), (True, False, FAILURE)],
+)
+def test_a_ledger_that_is_not_there_must_be_creatable(allowed: bool | None, wanted: bool, severity: Severity) -> None:
+    assert complete(privileges.judge_ledger_create(allowed, wanted)).severity is severity
+
+
+# --- executors ---
+
+
+def report(host: str, clock: float = 100.0, **libraries: str) -> dict[str, Any]:
+    door = {"role": "backend", "host": "be1", "port": 8040}
+    seen = {"door": door, "addresses": [], "error": "Name or service not known", "seconds": 0.1}
+    return {"host": host, "process": 1, "clock": clock, "libraries": {**installed(), **libraries}, "knocks": [seen]}
+
+
+def test_each_executors_host_is_reported_once_with_its_place() -> None:
+    found = [complete(one) for one in judge_reports([report("a"), report("a"), report("b")], 99.0, 101.0)]
+    assert [one.place for one in found if one.check == "name.resolution"] == ["executor on a", "executor on b"]
+    assert found[-1] == good("executor.spark", "3 task(s) ran on 2 host(s)")
+
+
+def test_an_executors_clock_and_libraries_are_judged() -> None:
+    found = severities(judge_reports([report("a", 160.0, pandas="3.0.1", python="3.12.0")], 99.0, 101.0))
+    assert (found["executor.clock"], found["library.pandas"], found["library.python"]) == (WARNING, FAILURE, FAILURE)
+    assert severities(judge_reports([], 0.0, 1.0)) == {"executor.spark": FAILURE}
+
+
+# --- what is shown ---
+
+SOME = [
+    good("a", "fine"),
+    skipped("b", "not looked at"),
+    warning("c", "Hm.", "Because.", "Do this.", "be1"),
+    failure("d", "Broken.", "Because.", "Do that."),
+]
+
+
+@pytest.mark.parametrize(("count", "code"), [(1, 0), (2, 0), (3, 1), (4, 2)])
+def test_the_exit_code_is_that_of_the_worst(count: int, code: int) -> None:
+    assert exit_code(SOME[:count]) == code
+    assert document([("s", one) for one in SOME[:count]])["exit_code"] == code
+
+
+def test_a_person_reads_what_why_and_what_to_do() -> None:
+    text = "\n".join(line for one in SOME for line in lines("section", one, one is SOME[0]))
+    assert text.startswith("section\n  ok   a: fine")
+    assert "  WARN c: Hm.  [be1]\n       Why: Because.\n       Do:  Do this." in text
+    assert verdict(SOME) == "A job would fail. 1 failed, 1 warned, 1 good, 1 not looked at."
