@@ -224,6 +224,12 @@ class SinkOptions:
         "StarRocks transaction; needs `query_url`, positions and seq. For servers that may swap rows of one key.",
         default=False,
     )
+    roll_back_on_sigterm: bool = option(
+        switch(),
+        "Whether the driver rolls back what is open, within 5 s, before SIGTERM ends it. Only where the sink is made "
+        "in the main thread and the application has no handler of its own; needs `query_url`.",
+        default=True,
+    )
     compression: Compression | str = option(  # noqa: RUF009 - makes a field
         choice(Compression), "Compression of load bodies: none, gzip, lz4_frame or zstd.", default=Compression.NONE
     )

@@ -11,7 +11,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
@@ -29,6 +29,7 @@ from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Steps, run
 
 _CLEAN_UP_SECONDS = 5.0
+_PAUSE = 0.5  # between two looks at what tasks that are being ended have begun
 _LATER = (
     2.5,
     3.5,
@@ -102,32 +103,46 @@ def _create(ledger: SqlLedger, options: SinkOptions, deadline: Deadline) -> None
         raise
 
 
-def clean_up(options: SinkOptions, session: Session) -> None:
+def clean_up(options: SinkOptions, session: Session, done: Callable[[], None]) -> None:
     """Roll back what a session leaves open, within seconds and as far as the server lets us; never raises.
 
-    Once now, and again in the background when Spark has surely ended the session's tasks. The next take-over would do
-    it too; until then the labels would count against the server's running transactions.
+    Once now, and again in the background when Spark has surely ended the session's tasks; then `done` is called. The
+    next take-over would do it too; until then the labels would count against the server's running transactions.
+    Without `query_url` nobody can list them, and they end at their timeout.
     """
-    if not session.token:
+    if not options.query_addresses:
+        done()
         return
-    _sweep(options, session)
-    threading.Thread(target=_sweep_later, args=(options, session), name="starrocks-clean-up", daemon=True).start()
+    _sweep(options, session, _CLEAN_UP_SECONDS)
+    threading.Thread(target=_sweep_later, args=(options, session, done), name="starrocks-clean-up", daemon=True).start()
 
 
-def _sweep_later(options: SinkOptions, session: Session) -> None:
+def _sweep_later(options: SinkOptions, session: Session, done: Callable[[], None]) -> None:
     for seconds in _LATER:
         time.sleep(seconds)
-        _sweep(options, session)
+        _sweep(options, session, _CLEAN_UP_SECONDS)
+    done()
 
 
-def _sweep(options: SinkOptions, session: Session) -> None:
+def sweep_for(options: SinkOptions, session: Session, seconds: float) -> None:
+    """Roll back what is open, and, again and again, what tasks begin while Spark ends them. Never raises.
+
+    Returns when `seconds` have passed.
+    """
+    limit = time.monotonic() + seconds
+    while options.query_addresses and (left := limit - time.monotonic()) > 0:
+        _sweep(options, session, left)
+        time.sleep(max(0.0, min(_PAUSE, limit - time.monotonic())))
+
+
+def _sweep(options: SinkOptions, session: Session, seconds: float) -> None:
     with contextlib.suppress(StarRocksSinkError, OSError), contextlib.ExitStack() as stack:
         connection = stack.enter_context(contextlib.closing(LeaderConnection(options)))
         transport = stack.enter_context(contextlib.closing(HttpTransport(options)))
         clock = SystemClock()
         steps = _end_all(Family(session.job, session.epoch), options.database)
         ledger = SqlLedger(connection, options.database)
-        run(steps, transport, clock, Deadline.after(_CLEAN_UP_SECONDS, clock), ledger)
+        run(steps, transport, clock, Deadline.after(seconds, clock), ledger)
 
 
 def _end_all(family: Family, database: str) -> Steps[None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -19,9 +20,11 @@ from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import results
 from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.jobs import Jobs, context_of
 from starrocks_txn_sink.sink.projection import lane_input
-from starrocks_txn_sink.sink.session import Session, clean_up, open_session
+from starrocks_txn_sink.sink.session import Session, clean_up, open_session, sweep_for
 from starrocks_txn_sink.sink.table_route import TableRoute
+from starrocks_txn_sink.sink.termination import in_time, roll_back_at_exit
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +54,14 @@ class StarRocksSink:
         self.routes = tuple(routes)
         self._listener = listener
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
+        self._ending: dict[str, Session] = {}  # by epoch: those that leave something open, until it is rolled back
+        self._jobs = Jobs()
         _refuse_double_routes(self.routes)
+        roll_back_at_exit(self, on_sigterm=options.roll_back_on_sigterm)
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark Connect pickles the sink into a process of the server's, which takes the job over for itself."""
-        return {**self.__dict__, "_sessions": {}}
+        return {**self.__dict__, "_sessions": {}, "_ending": {}}
 
     def __repr__(self) -> str:
         return f"StarRocksSink({self.options!r})"
@@ -87,6 +93,16 @@ class StarRocksSink:
         number = batch_id if batch_id is not None else time.time_ns() // 1000
         return self._write(frame, Origin(number, job, f"write-{job}", f"write-{job}", streaming=False))
 
+    def give_up(self, seconds: float = 5.0) -> None:
+        """Cancel what is being written and roll back its labels, within `seconds`; never raises.
+
+        For a process that is about to end. Does nothing when nothing is being written.
+        """
+        sessions = [*self._ending.values(), *(self._sessions.values() if self._jobs.running else ())]
+        if sessions:
+            sweeps = [partial(sweep_for, self.options, session, seconds) for session in sessions]
+            in_time([self._jobs.cancel, *sweeps], seconds)
+
     def _write(self, frame: DataFrame, origin: Origin) -> list[Receipt]:
         started = time.monotonic()
         session = self._sessions.get(origin.job)
@@ -94,10 +110,12 @@ class StarRocksSink:
             session = open_session(self.options, origin.key, origin.job, origin.checkpoint)
             self._sessions[origin.job] = session
         try:
-            receipts = self._run_lanes(frame, origin, session)
+            with self._jobs.tagged(frame):
+                receipts = self._run_lanes(frame, origin, session)
         except BaseException:
+            self._ending[session.epoch] = session
             self._sessions.pop(origin.job, None)
-            clean_up(self.options, session)
+            clean_up(self.options, session, done=lambda: self._ended(session))
             raise
         session.learn(receipts)
         for receipt in receipts:
@@ -107,6 +125,9 @@ class StarRocksSink:
             Event("batch.completed", {"batch_id": origin.batch_id, "seconds": seconds, "receipts": len(receipts)})
         )
         return receipts
+
+    def _ended(self, session: Session) -> None:
+        self._ending.pop(session.epoch, None)
 
     def _run_lanes(self, frame: DataFrame, origin: Origin, session: Session) -> list[Receipt]:
         options, mandate = self.options, session.mandate
@@ -135,7 +156,7 @@ _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a st
 
 def _property(frame: DataFrame, name: str) -> str | None:
     """A local property of the thread that runs the micro-batch; None in a batch job and on Spark Connect."""
-    context = getattr(frame.sparkSession, "_sc", None)
+    context = context_of(frame)
     return context.getLocalProperty(name) if context is not None else None
 
 

@@ -69,6 +69,18 @@ class DriverProcess:
                 one.kill()
         self._reap()
 
+    def terminate(self, seconds: float) -> int:
+        """SIGTERM for the driver's Python alone, as a supervisor sends it; its exit status. Ends the rest with it."""
+        tree = self._tree()
+        self._process.terminate()
+        status = self._process.wait(seconds)
+        psutil.wait_procs(tree, 10)
+        for one in tree:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        self._reap()
+        return status
+
     def pause(self) -> None:
         """SIGSTOP for all of them, parents last so that nobody new is started meanwhile."""
         for one in reversed(self._tree()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -91,6 +92,32 @@ def test_a_failed_task_is_taken_over_by_its_retry(tmp_path: Path) -> None:
             seen = workload.judge(shop.ask(workload.JUDGEMENT.format("site")), workload.expected())
             assert seen == Verdict()
             assert shop.open_labels() == []
+    finally:
+        driver.stop()
+
+
+def test_a_driver_that_gets_sigterm_rolls_back_what_is_open_and_ends_by_the_signal(tmp_path: Path) -> None:
+    """Also what the lane begins anew when its label is rolled back: the driver has Spark end its tasks."""
+    driver = DriverProcess(tmp_path / "spark")
+    try:
+        with Emulator(tmp_path / "emulator") as server:
+            shop = Shop(None, server, tmp_path)
+            for sql in workload.ddl("site"):
+                shop.ask(sql)
+            workload.write_source(tmp_path / "events")
+            shop.fault({"operation": "load", "table": "debits", "action": "delay", "when": "after", "seconds": 120})
+            driver.ready()
+            options = {"load_url": server.load_url, "query_url": server.query_url, "database": "site", "job": "ended"}
+            driver.run(
+                {"source": str(tmp_path / "events"), "checkpoint": str(tmp_path / "checkpoint"), "options": options}
+            )
+            wait_for(lambda: server.faults.report()["applied"])
+            assert len(shop.open_labels()) == 1
+            began = time.monotonic()
+            assert driver.terminate(20) == -signal.SIGTERM
+            assert time.monotonic() - began < _SOON + 10  # the JVM and its workers end after it
+            assert shop.open_labels() == []
+            assert shop.ask("SELECT count(*) FROM site.debits") == [(0,)]
     finally:
         driver.stop()
 
