@@ -24,15 +24,25 @@ class RowsCutOff(StarRocksSinkError, Transient):
     code = "rows_cut_off"
 
 
-def until_end(batches: Iterable[pa.RecordBatch], column: str) -> Iterator[pa.RecordBatch]:
-    """Yield the batches without the lane's last row: END_POSITION in `column` and no content.
+class RowsAfterEnd(StarRocksSinkError):
+    """Rows came after the last row of a lane whose rows were not sorted. Nothing was committed."""
 
-    Raises RowsCutOff when it never came.
+    code = "rows_after_end"
+
+
+def until_end(
+    batches: Iterable[pa.RecordBatch], column: str, content: str = PAYLOAD, *, strict: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches without the lane's last row: END_POSITION in `column` and NULL in `content`.
+
+    Raises RowsCutOff when it never came and, with `strict`, RowsAfterEnd when it was not the last.
     """
     ended = False
     for batch in batches:
-        last = pc.and_kleene(pc.equal(batch.column(column), END_POSITION), batch.column(PAYLOAD).is_null())
+        last = pc.and_kleene(pc.equal(batch.column(column), END_POSITION), batch.column(content).is_null())
         here = pc.any(last).as_py()
+        if strict and batch.num_rows and (ended or (here and not last[-1].as_py())):
+            raise RowsAfterEnd("Rows of the lane came after its last one.")
         ended = ended or bool(here)
         rows = batch.filter(pc.invert(last.fill_null(False))) if here else batch
         if rows.num_rows:

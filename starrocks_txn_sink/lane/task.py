@@ -7,7 +7,7 @@ import math
 import pickle
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ from starrocks_txn_sink.transaction.names import labels
 from starrocks_txn_sink.transaction.steps import run
 
 RECEIPT_SCHEMA = "receipt string"
+ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 _RECEIPTS = pa.schema([pa.field("receipt", pa.string())])
 
 
@@ -53,7 +54,7 @@ class LaneTask:
 
     `marked` tells whether rows carry positions and transaction ends; without them a lane's rows are one unit. In a
     `streaming` query positions may not go back from one micro-batch to the next. Without a `mandate` there is no
-    ledger: delivery is at-least-once.
+    ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row was seen.
     """
 
     options: SinkOptions
@@ -64,23 +65,36 @@ class LaneTask:
     marked: bool = True
     streaming: bool = True
     mandate: Mandate | None = None
+    at_end_only: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of RECEIPT_SCHEMA: each receipt, then the lane's report."""
-        attempt, clock = Attempt.current(), SystemClock()
+        yield lines_batch(self.lines(batches, Attempt.current(), SystemClock()))
+
+    def lines(
+        self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock, rows: ReadRows | None = None
+    ) -> list[str]:
+        """Run the lane to its end; each receipt, then the lane's report, as JSON."""
         figures = self._figures(attempt, clock)
-        receipts = self.write(batches, attempt, clock, figures)
-        lines = [*(receipt.to_json() for receipt in receipts), figures.report(receipts).to_json()]
-        yield pa.RecordBatch.from_arrays([pa.array(lines)], schema=_RECEIPTS)
+        receipts = self.write(batches, attempt, clock, figures, rows)
+        return [*(receipt.to_json() for receipt in receipts), figures.report(receipts).to_json()]
 
     def write(
-        self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock, figures: LaneFigures | None = None
+        self,
+        batches: Iterable[pa.RecordBatch],
+        attempt: Attempt,
+        clock: Clock,
+        figures: LaneFigures | None = None,
+        rows: ReadRows | None = None,
     ) -> list[Receipt]:
-        """Run the lane to its end; raises its first error, after its label was rolled back; a note has the report."""
+        """Run the lane to its end; raises its first error, after its label was rolled back; a note has the report.
+
+        `rows` makes marked rows of `batches`, until the lane's end; without it they are marked rows already.
+        """
         figures = figures or self._figures(attempt, clock)
         equipment = _equip(self.options)
         try:
-            return figures.detailed(self._write(batches, attempt, clock, equipment, figures))
+            return figures.detailed(self._write(batches, attempt, clock, equipment, figures, rows))
         except BaseException as error:
             with contextlib.suppress(Exception):  # the error itself counts
                 error.add_note(figures.report((), error).note())
@@ -98,6 +112,7 @@ class LaneTask:
         clock: Clock,
         equipment: _Equipment,
         figures: LaneFigures,
+        rows: ReadRows | None,
     ) -> list[Receipt]:
         deadline, rng = Deadline.after(self.options.batch_deadline, clock), random.Random()
         if self.mandate is not None:
@@ -112,7 +127,7 @@ class LaneTask:
             positions = taken.positions
         core = SharedTransactionCoordinator(
             Identity(self.job, attempt.lane, self.batch_id),
-            limits(self.options),
+            limits(self.options, at_end_only=self.at_end_only),
             labels(self.job, self.epoch, attempt.lane, self.batch_id, attempt.number),
             rng,
             clock.wall,
@@ -130,7 +145,7 @@ class LaneTask:
         )
         figures.watch(core)
         compacted = Compacted()
-        segments = compacted.counted(self._segments(batches, attempt.lane, positions, figures))
+        segments = compacted.counted(self._segments(batches, attempt.lane, positions, figures, rows))
         runner = LaneRunner(core, figures.performing(performer), equipment.crew, clock, deadline)
         return compacted.noted(runner.run(segments))
 
@@ -151,31 +166,44 @@ class LaneTask:
         batches: Iterable[pa.RecordBatch],
         lane: int,
         positions: Mapping[str, Position],
-        figures: LaneFigures,
+        figures: LaneFigures | None = None,
+        rows: ReadRows | None = None,
     ) -> Iterator[Segment]:
+        reading = figures.reading if figures is not None else _unwatched
         compare = self.options.check_replays
         if self.marked:
             epoch = self.epoch if self.streaming else ""
             replay = Replay(positions, compare, epoch, self.batch_id)
             segmenter = Segmenter(replay)
-            for batch in figures.reading(until_end(batches, POSITION), replay):
+            marked = rows(batches) if rows is not None else until_end(batches, POSITION)
+            for batch in reading(marked, replay):
                 yield from segmenter.split(batch)
             return
         name = f"{self.checkpoint}/{lane}"
         unit = UnitSegmenter(name, self.batch_id, positions.get(name), compare)
-        for batch in figures.reading(until_end(batches, HASH), None):
+        for batch in reading(until_end(batches, HASH), None):
             yield from unit.split(batch)
         yield from unit.end()
 
 
-def limits(options: SinkOptions) -> Limits:
+def _unwatched(batches: Iterable[pa.RecordBatch], _: Replay | None) -> Iterable[pa.RecordBatch]:
+    return batches
+
+
+def lines_batch(lines: list[str]) -> pa.RecordBatch:
+    """A batch of RECEIPT_SCHEMA."""
+    return pa.RecordBatch.from_arrays([pa.array(lines)], schema=_RECEIPTS)
+
+
+def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:
     """The coordinator's limits. With one lane a micro-batch is one StarRocks transaction: no commit inside it.
 
     With `compact` never, not even at the recycle point: a row that was left out and the row that replaces it become
-    visible together, or a reader could see the former one's source transaction without it.
+    visible together, or a reader could see the former one's source transaction without it. Nor with `at_end_only`.
     """
+    whole = options.compact or at_end_only
     return Limits(
-        commit_interval=options.commit_interval if options.lanes > 1 and not options.compact else None,
+        commit_interval=options.commit_interval if options.lanes > 1 and not whole else None,
         mini_interval=options.mini_interval,
         timeout=options.timeout,
         buffer_bytes=options.buffer_bytes,
@@ -184,7 +212,7 @@ def limits(options: SinkOptions) -> Limits:
         retry_buffer_bytes=options.retry_buffer_bytes,
         load_parallelism=options.load_parallelism,
         max_attempts=options.max_attempts,
-        recycle_at=math.inf if options.compact else RECYCLE_AT,
+        recycle_at=math.inf if whole else RECYCLE_AT,
     )
 
 
