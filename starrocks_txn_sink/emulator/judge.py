@@ -44,7 +44,7 @@ def judged_sql(plan: Plan, source: str) -> str:
     Yields the written columns by name, `__op` (0 upsert, 1 delete), `__reason` (NULL when the row fits), `__selected`.
     """
     columns = written_columns(plan)
-    values = ", ".join(f"{column.type.value_of(_text(column))} AS {_value(column)}" for column in columns)
+    values = ", ".join(f"{_value_sql(plan, column)} AS {_value(column)}" for column in columns)
     texts = ", ".join(f"{_text_sql(plan, column)} AS {_text(column)}" for column in columns)
     names = ", ".join(f"{_value(column)} AS {quoted(column.name)}" for column in columns)
     with_fields = f"SELECT *{_fields_sql(plan)} FROM ({source})"
@@ -92,6 +92,14 @@ def _value(column: Column) -> str:
     return quoted(f"value_{column.name.lower()}")
 
 
+def _value_sql(plan: Plan, column: Column) -> str:
+    """The value of a column's text; what an expression gives for VARBINARY is bytes already."""
+    text = _text(column)
+    if column.type.name == "VARBINARY" and plan.mapping.expression_of(column.name) is not None:
+        return f"CASE WHEN octet_length({text}) <= {column.type.length} THEN {text} END"
+    return column.type.value_of(text)
+
+
 def _fields_sql(plan: Plan) -> str:
     """Source fields as values for expressions: of the column's type where one has the name, else `field_type`."""
     if not plan.mapping.derived and not plan.selection:
@@ -108,7 +116,7 @@ def _fields_sql(plan: Plan) -> str:
 def _text_sql(plan: Plan, column: Column) -> str:
     expression = plan.mapping.expression_of(column.name)
     if expression is not None:
-        return f"CAST({expression} AS VARCHAR)"
+        return f"TRY({expression})" if column.type.name == "VARBINARY" else f"CAST({expression} AS VARCHAR)"
     default = column.default.sql if column.default else "CAST(NULL AS VARCHAR)"
     place = plan.mapping.place_of(column.name)
     if place is None:

@@ -33,6 +33,8 @@ from starrocks_txn_sink.options.kinds import (
 from starrocks_txn_sink.options.redirect_rules import RedirectRules, parse_host_rule
 
 MIB = 1 << 20
+OWN_TABLES = "_starrocks_txn_sink_"
+"""What the names of the sink's own tables begin with."""
 
 
 class Delivery(Enum):
@@ -218,17 +220,23 @@ class SinkOptions:
         "values that differ from run to run (exactly-once only).",
         default=True,
     )
-    compact: bool = option(
-        switch(),
-        "Whether only the last row per primary key is sent, of all rows of a lane in a micro-batch, which then are one "
-        "StarRocks transaction; needs `query_url`, positions and seq. For servers that may swap rows of one key.",
-        default=False,
-    )
     roll_back_on_sigterm: bool = option(
         switch(),
         "Whether the driver rolls back what is open, within 5 s, before SIGTERM ends it. Only where the sink is made "
         "in the main thread and the application has no handler of its own; needs `query_url`.",
         default=True,
+    )
+    timestamp_zone: str | None = option(
+        text("the name of a time zone, as in UTC or Europe/Berlin", r"[A-Za-z0-9_+\-:/]+"),
+        "Time zone in which TIMESTAMP columns of a `TableRoute` are written, because DATETIME has none.",
+        default=None,
+        default_text="Spark's session time zone",
+    )
+    compact: bool = option(
+        switch(),
+        "Whether only the last row per primary key is sent, of all rows of a lane in a micro-batch, which then are one "
+        "StarRocks transaction; needs `query_url`, positions and seq. For servers that may swap rows of one key.",
+        default=False,
     )
     compression: Compression | str = option(  # noqa: RUF009 - makes a field
         choice(Compression), "Compression of load bodies: none, gzip, lz4_frame or zstd.", default=Compression.NONE
@@ -325,8 +333,6 @@ class SinkOptions:
         The body is one JSON array. `ignore_json_size` lifts the limit of 100 MiB that the loads of a transaction
         share; `timeout` keeps the load's plan alive as long as the transaction.
         """
-        given = self.tables.get(table)
-        own = given.properties if isinstance(given, TableOptions) else {}
         headers = {
             "format": "json",
             "strip_outer_array": "true",
@@ -336,7 +342,14 @@ class SinkOptions:
         compression = Compression(self.compression).header
         if compression is not None:
             headers["compression"] = compression
-        return {**headers, **self.properties, **own}
+        return {**headers, **self.properties_of(table)}
+
+    def properties_of(self, table: str) -> dict[str, str]:
+        """The stream-load properties that the user gave `table`; the sink's own tables take none of them."""
+        if table.startswith(OWN_TABLES):
+            return {}
+        given = self.tables.get(table)
+        return {**self.properties, **(given.properties if isinstance(given, TableOptions) else {})}
 
     @property
     def exactly_once(self) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.ledger.access import LeaderConnection
 from starrocks_txn_sink.options.server_version import require_supported
+from starrocks_txn_sink.sink.typed import COLUMNS_SQL, TargetColumn, target_columns
 
 
 def table_models(connection: LeaderConnection, database: str, deadline: Deadline) -> dict[str, str]:
@@ -19,3 +22,17 @@ def table_models(connection: LeaderConnection, database: str, deadline: Deadline
         deadline,
     )
     return {str(name): str(model) for name, model in rows}
+
+
+def table_columns(
+    connection: LeaderConnection, database: str, tables: Iterable[str], deadline: Deadline
+) -> dict[str, tuple[TargetColumn, ...]]:
+    """The columns of `tables`, by table in their order; a table that is not there is left out.
+
+    Raises QueryFailed or QueryRefused when the server cannot be asked.
+    """
+    names = tuple(tables)
+    if not names:
+        return {}
+    sql = COLUMNS_SQL.format(", ".join(["%s"] * len(names)))
+    return target_columns(connection.query(sql, (database, *names), deadline))

@@ -19,7 +19,7 @@ from starrocks_txn_sink.lane.body import SEPARATOR
 from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.lane.unit import HASH
 from starrocks_txn_sink.sink.spread import named, spread_marked, spread_plain
-from starrocks_txn_sink.sink.table_route import TableRoute
+from starrocks_txn_sink.sink.typed import TypedRoute
 
 SEQ, DATABASE, OP, ROW = "seq", "database", "op", "row"
 MARKS = (PARTITION, POSITION, SEQ, TRANSACTION_END)
@@ -37,8 +37,6 @@ _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
     DATABASE: (T.StringType,),
     OP: (T.StringType, T.IntegralType),
 }
-_JSON_OPTIONS = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS"}
-_JSON_OPTIONS |= {"timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "dateFormat": "yyyy-MM-dd"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +51,20 @@ def lane_input(
     frame: DataFrame,
     database: str,
     lanes: int,
-    routes: Sequence[TableRoute],
+    routes: Sequence[TypedRoute],
     models: Mapping[str, str],
     name_task: bool = False,
+    guarded: bool = True,
 ) -> LaneInput:
     """Project `frame` and spread it over `lanes`; `models` maps known tables to PRIMARY_KEYS, DUP_KEYS, …; with
-    `name_task` the first row of each lane tells which attempt of Spark's reads it (`lane.attempt`).
+    `name_task` the first row of each lane tells which attempt of Spark's reads it (`lane.attempt`);
+    `guarded` as in `TypedRoute.row`.
 
     Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
     deletes for a table without a primary key fail the job when they are met, with their place.
     """
     marked = _check(frame, routes)
-    row, table = _row_and_table(frame, routes)
+    row, table = _row_and_table(frame, routes, guarded)
     payload = _guarded(frame, _payload(frame, row, table, models), database)
     columns = [table.alias(TABLE), payload.alias(PAYLOAD)]
     if not marked:
@@ -84,7 +84,7 @@ def lane_input(
 # --- checks at call time ---
 
 
-def _check(frame: DataFrame, routes: Sequence[TableRoute]) -> bool:
+def _check(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
     """Whether the rows are marked with positions and ends; raises InputError for what cannot be written."""
     there = set(frame.columns)
     marked = any(name in there for name in MARKS)
@@ -101,11 +101,11 @@ def _check(frame: DataFrame, routes: Sequence[TableRoute]) -> bool:
     return marked
 
 
-def _content_columns(routes: Sequence[TableRoute]) -> list[str]:
+def _content_columns(routes: Sequence[TypedRoute]) -> list[str]:
     if not routes:
         return [TABLE, ROW]
     named = [TABLE] if len(routes) > 1 else []
-    return [*named, *(source for route in routes for source in route.sources.values())]
+    return [*named, *(field.source for route in routes for field in route.fields)]
 
 
 def _check_types(frame: DataFrame, names: set[str]) -> None:
@@ -122,29 +122,22 @@ def _check_types(frame: DataFrame, names: set[str]) -> None:
 # --- content ---
 
 
-def _row_and_table(frame: DataFrame, routes: Sequence[TableRoute]) -> tuple[Column, Column]:
+def _row_and_table(frame: DataFrame, routes: Sequence[TypedRoute], guarded: bool) -> tuple[Column, Column]:
     if not routes:
         return F.col(ROW), F.col(TABLE)
+
+    def refuse(text: str) -> Column:
+        return _error(F.lit(text), frame=frame)
+
     if TABLE not in frame.columns:
-        return _json(frame, routes[0]), F.lit(routes[0].table)
+        return routes[0].row(refuse, guarded=guarded), F.lit(routes[0].table)
     table = F.col(TABLE)
     row = F.raise_error(
         F.concat(F.lit("No TableRoute names the table "), F.coalesce(table, F.lit("NULL")), F.lit(" of a row."))
     ).cast("string")
     for route in routes:
-        row = F.when(table == route.table, _json(frame, route)).otherwise(row)
+        row = F.when(table == route.table, route.row(refuse, guarded=guarded)).otherwise(row)
     return row, table
-
-
-def _json(frame: DataFrame, route: TableRoute) -> Column:
-    types = {field.name: field.dataType for field in frame.schema.fields}
-    columns = [_json_value(F.col(source), types[source]).alias(name) for name, source in route.sources.items()]
-    return F.to_json(F.struct(*columns), _JSON_OPTIONS)
-
-
-def _json_value(column: Column, kind: T.DataType) -> Column:
-    """Decimals travel as strings, because a JSON number may lose digits on its way."""
-    return column.cast("string") if isinstance(kind, T.DecimalType) else column
 
 
 def _payload(frame: DataFrame, row: Column, table: Column, models: Mapping[str, str]) -> Column:

@@ -23,7 +23,8 @@ from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.ledger.take_over import Scope, fresh_tokens, insist, insist_on_rollback, take_over
 from starrocks_txn_sink.ledger.values import Owner, Position, Unfinished
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.preflight import table_models
+from starrocks_txn_sink.sink.preflight import table_columns, table_models
+from starrocks_txn_sink.sink.typed import TargetColumn
 from starrocks_txn_sink.transaction.label import Label
 from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Steps, run
@@ -38,7 +39,10 @@ _LATER = (
 
 @dataclass(slots=True)
 class Session:
-    """What the driver knows between two micro-batches. `key` tells runs of a query apart."""
+    """What the driver knows between two micro-batches. `key` tells runs of a query apart.
+
+    `columns` has the columns of the tables that typed routes write; None when the server cannot be asked.
+    """
 
     key: str
     job: str
@@ -47,6 +51,7 @@ class Session:
     models: dict[str, str]
     token: str = ""
     positions: dict[str, Position] = field(default_factory=dict)
+    columns: dict[str, tuple[TargetColumn, ...]] | None = None
 
     @property
     def mandate(self) -> Mandate | None:
@@ -62,8 +67,15 @@ class Session:
                 )
 
 
-def open_session(options: SinkOptions, key: str, job: str, checkpoint: str, clock: Clock | None = None) -> Session:
-    """Check the server and, for exactly-once, create the ledger and take the job over.
+def open_session(
+    options: SinkOptions,
+    key: str,
+    job: str,
+    checkpoint: str,
+    clock: Clock | None = None,
+    typed_tables: Sequence[str] = (),
+) -> Session:
+    """Check the server, read the columns of `typed_tables` and, for exactly-once, create the ledger and take over.
 
     Raises Fenced when somebody newer took over meanwhile, OptionError for a server that is too old, QueryRefused
     without the privileges, DeadlineExceeded when the server cannot be made to answer.
@@ -76,6 +88,7 @@ def open_session(options: SinkOptions, key: str, job: str, checkpoint: str, cloc
     connection = LeaderConnection(options)
     with contextlib.closing(connection):
         session.models = table_models(connection, options.database, deadline)
+        session.columns = table_columns(connection, options.database, typed_tables, deadline)
         if options.exactly_once:
             _take_over(options, session, SqlLedger(connection, options.database), clock, deadline)
     return session

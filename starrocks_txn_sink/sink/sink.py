@@ -25,6 +25,7 @@ from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.session import Session, clean_up, open_session, sweep_for
 from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.termination import in_time, roll_back_at_exit
+from starrocks_txn_sink.sink.typed import TypedRoute, with_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,8 @@ class StarRocksSink:
         started = time.monotonic()
         session = self._sessions.get(origin.job)
         if session is None or session.key != origin.key:
-            session = open_session(self.options, origin.key, origin.job, origin.checkpoint)
+            tables = [route.table for route in self.routes]
+            session = open_session(self.options, origin.key, origin.job, origin.checkpoint, typed_tables=tables)
             self._sessions[origin.job] = session
         try:
             with self._jobs.tagged(frame):
@@ -130,9 +132,10 @@ class StarRocksSink:
         self._ending.pop(session.epoch, None)
 
     def _run_lanes(self, frame: DataFrame, origin: Origin, session: Session) -> list[Receipt]:
-        options, mandate = self.options, session.mandate
+        mandate, routes = session.mandate, self._typed(frame, session)
+        options = with_columns(self.options, routes)
         lanes = lane_input(
-            frame, options.database, options.lanes, self.routes, session.models, name_task=mandate is not None
+            frame, options.database, options.lanes, routes, session.models, name_task=mandate is not None
         )
         task = LaneTask(
             options,
@@ -149,6 +152,24 @@ class StarRocksSink:
         for report in reports:
             self._listener(Event("lane.reported", {"report": report}))
         return receipts
+
+    def _typed(self, frame: DataFrame, session: Session) -> list[TypedRoute]:
+        """The routes, checked against the frame and the tables; raises InputError that names each column."""
+        if not self.routes:
+            return []
+        here = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
+        zones = (here, self.options.timestamp_zone or here)
+        known = session.columns
+        return [
+            TypedRoute.of(
+                route,
+                frame.schema,
+                None if known is None else known.get(route.table, ()),
+                zones,
+                self.options.properties_of(route.table),
+            )
+            for route in self.routes
+        ]
 
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a streaming run's jobs by its run id

@@ -1,0 +1,320 @@
+"""Which Spark type fits which StarRocks type, and how its values become JSON: the table of docs/types.md.
+
+`fit` gives a `Fit` or the reason why there is none. A fit loses nothing: what could lose digits, bytes or a time zone
+is refused by type, what depends on the value (NaN, a text that is too long) is a `Fault`, a condition that the JVM
+evaluates row by row. Decimals and LARGEINT travel as JSON strings, because a JSON number may lose digits on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
+
+from starrocks_txn_sink.sink.typed.target import TargetType
+
+Encode = Callable[[Column], Column]
+
+NOT_FINITE = "is NaN or infinite, which StarRocks and JSON do not know"
+OUT_OF_YEARS = "is outside of the years 1 to 9999"
+NOT_UTF8 = "is no valid UTF-8"
+NOT_JSON = "is a text that is not JSON"
+
+_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64, "LARGEINT": 128}
+_DIGITS = {"TINYINT": 2, "SMALLINT": 4, "INT": 9, "BIGINT": 18, "LARGEINT": 38}
+_INTEGERS: dict[type[T.DataType], str] = {
+    T.ByteType: "TINYINT",
+    T.ShortType: "SMALLINT",
+    T.IntegerType: "INT",
+    T.LongType: "BIGINT",
+}
+_MOST_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
+_EXACT_BITS = {"FLOAT": 24, "DOUBLE": 53}
+_TEXTS = ("CHAR", "VARCHAR", "STRING")
+_KEYS = (T.StringType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`found(column)` is true for a value that cannot be written; `text` completes "Column c of table t …".
+
+    `silent` says that the server would not notice, because the JSON row would be a good one with another content.
+    """
+
+    found: Encode
+    text: str
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a value is written: `encode` None leaves it to to_json; `hexed` values reach the table through to_binary."""
+
+    encode: Encode | None = None
+    faults: tuple[Fault, ...] = ()
+    hexed: bool = False
+
+
+def fit(source: T.DataType, target: TargetType, zones: tuple[str, str] = ("UTC", "UTC")) -> Fit | str:
+    """How `source` values are written into a column of type `target`, or why they are not: the rest of a sentence.
+
+    `zones` are the session's time zone and the one in which timestamps are written.
+    """
+    if isinstance(source, T.NullType):
+        return Fit()
+    for rule in (_boolean, _integer, _decimal, _floating, _text, _binary, _date, _timestamp, _document, _nested):
+        found = rule(source, target, zones)
+        if found is not None:
+            return found
+    return f"there is no way from {source.simpleString()} to {target}"
+
+
+def natural(source: T.DataType) -> TargetType:
+    """The StarRocks type closest to `source`, for a table that nobody may ask about; `OTHER` if there is none."""
+    if isinstance(source, T.DecimalType):
+        return TargetType("DECIMAL", precision=source.precision, scale=source.scale)
+    if isinstance(source, (T.StructType, T.ArrayType, T.MapType, T.VariantType, T.NullType)):
+        return TargetType("JSON")
+    for kind, name in _NATURAL.items():
+        if isinstance(source, kind):
+            return TargetType(name)
+    return TargetType("OTHER")
+
+
+_NATURAL: dict[type[T.DataType], str] = {
+    T.BooleanType: "BOOLEAN",
+    **_INTEGERS,
+    T.FloatType: "FLOAT",
+    T.DoubleType: "DOUBLE",
+    T.StringType: "VARCHAR",
+    T.BinaryType: "VARBINARY",
+    T.DateType: "DATE",
+    T.TimestampType: "DATETIME",
+    T.TimestampNTZType: "DATETIME",
+}
+
+Zones = tuple[str, str]
+Found = Fit | str | None
+
+
+def _boolean(source: T.DataType, target: TargetType, _: Zones) -> Found:
+    if not isinstance(source, T.BooleanType):
+        return None
+    if target.name in ("BOOLEAN", "JSON"):
+        return Fit()
+    return Fit(lambda column: column.cast("int")) if target.name in _BITS else None
+
+
+def _integer(source: T.DataType, target: TargetType, _: Zones) -> Found:
+    kind = next((name for cls, name in _INTEGERS.items() if isinstance(source, cls)), None)
+    if kind is None:
+        return None
+    if target.name in _BITS:
+        return Fit() if _BITS[kind] <= _BITS[target.name] else _narrowing(source, target)
+    if target.name == "DECIMAL":
+        whole = target.precision - target.scale
+        return Fit() if whole >= _MOST_DIGITS[kind] else _narrowing(source, target)
+    if target.name in _EXACT_BITS:
+        return Fit() if _BITS[kind] <= _EXACT_BITS[target.name] else _narrowing(source, target)
+    return Fit() if target.name == "JSON" else None
+
+
+def _decimal(source: T.DataType, target: TargetType, _: Zones) -> Found:
+    if not isinstance(source, T.DecimalType):
+        return None
+    as_text = Fit(lambda column: column.cast("string"))
+    if target.name == "JSON":
+        return as_text
+    if target.name == "DECIMAL":
+        whole = source.precision - source.scale
+        fits = source.scale <= target.scale and whole <= target.precision - target.scale
+        return as_text if fits else _narrowing(source, target)
+    if target.name in _DIGITS:
+        fits = source.scale == 0 and source.precision <= _DIGITS[target.name]
+        return as_text if fits else _narrowing(source, target)
+    return _narrowing(source, target) if target.name in _EXACT_BITS else None
+
+
+def _floating(source: T.DataType, target: TargetType, _: Zones) -> Found:
+    if not isinstance(source, (T.FloatType, T.DoubleType)):
+        return None
+    finite = (Fault(_not_finite, NOT_FINITE),)
+    if target.name == "DOUBLE" or (target.name == "JSON" and isinstance(source, T.DoubleType)):
+        widened = isinstance(
+            source, T.FloatType
+        )  # to_json writes the shortest text of a float, which is another double
+        return Fit((lambda column: column.cast("double")) if widened else None, finite)
+    if target.name == "JSON":
+        return Fit(lambda column: column.cast("double"), finite)
+    if target.name == "FLOAT":
+        return Fit(None, finite) if isinstance(source, T.FloatType) else _narrowing(source, target)
+    return _narrowing(source, target) if target.name in (*_BITS, "DECIMAL") else None
+
+
+def _text(source: T.DataType, target: TargetType, _: Zones) -> Found:
+    if not isinstance(source, T.StringType):
+        return None
+    if target.name == "JSON":
+        return Fit(F.try_parse_json, (Fault(_not_json, NOT_JSON, silent=True),))
+    if target.name not in _TEXTS:
+        return f"a text is not turned into {target} by guessing; cast it before the sink"
+    faults = [Fault(lambda column: ~F.is_valid_utf8(column), NOT_UTF8, silent=True)]
+    if target.length is not None:
+        faults.append(_too_long(target.length))
+    return Fit(None, tuple(faults))
+
+
+def _binary(source: T.DataType, target: TargetType, _: Zones) -> Found:
+    if not isinstance(source, T.BinaryType):
+        return None
+    if target.name != "VARBINARY":
+        return None
+    faults = () if target.length is None else (_too_long(target.length),)
+    return Fit(F.hex, faults, hexed=True)
+
+
+def _date(source: T.DataType, target: TargetType, _: Zones) -> Found:
+    if not isinstance(source, T.DateType):
+        return None
+    if target.name in ("DATE", "DATETIME", "JSON"):
+        return Fit(None, (Fault(_out_of_years, OUT_OF_YEARS),))
+    return None
+
+
+def _timestamp(source: T.DataType, target: TargetType, zones: Zones) -> Found:
+    if isinstance(source, T.TimestampNTZType):
+        fault = Fault(_out_of_years, OUT_OF_YEARS)
+    elif isinstance(source, T.TimestampType):
+        fault = Fault(lambda column: _out_of_years(_wall_clock(column, zones)), OUT_OF_YEARS)
+    else:
+        return None
+    if target.name == "DATE":
+        return "a timestamp would lose its time of day; cast it to date before the sink"
+    return Fit(None, (fault,)) if target.name in ("DATETIME", "JSON") else None
+
+
+def _document(source: T.DataType, target: TargetType, zones: Zones) -> Found:
+    """Into a JSON column goes nearly everything; its parts are written as their natural types are."""
+    if target.name != "JSON":
+        return None
+    if isinstance(source, T.VariantType):
+        return Fit()
+    if isinstance(source, (T.StructType, T.ArrayType, T.MapType)):
+        return _nested(source, _mirror(source), zones)
+    return None
+
+
+def _mirror(source: T.DataType) -> TargetType:
+    """The nested type that has the shape of `source`, its texts texts rather than JSON."""
+    if isinstance(source, T.ArrayType):
+        return TargetType("ARRAY", items=(("", _mirror(source.elementType)),))
+    if isinstance(source, T.MapType):
+        return TargetType("MAP", items=(("", natural(source.keyType)), ("", _mirror(source.valueType))))
+    if isinstance(source, T.StructType):
+        return TargetType("STRUCT", items=tuple((field.name, _mirror(field.dataType)) for field in source.fields))
+    return natural(source)
+
+
+def _nested(source: T.DataType, target: TargetType, zones: Zones) -> Found:
+    if isinstance(source, T.ArrayType) and target.name == "ARRAY":
+        return _array(source, target, zones)
+    if isinstance(source, T.MapType) and target.name == "MAP":
+        return _map(source, target, zones)
+    if isinstance(source, T.StructType) and target.name == "STRUCT":
+        return _struct(source, target, zones)
+    return None
+
+
+def _array(source: T.ArrayType, target: TargetType, zones: Zones) -> Fit | str:
+    inner = _inner(source.elementType, target.items[0][1], zones)
+    if isinstance(inner, str):
+        return f"its elements: {inner}"
+    encode = inner.encode
+    return Fit(
+        None if encode is None else lambda column: F.transform(column, encode),
+        tuple(_within(fault, lambda column: column, "an element that ") for fault in inner.faults),
+    )
+
+
+def _map(source: T.MapType, target: TargetType, zones: Zones) -> Fit | str:
+    keys = _inner(source.keyType, target.items[0][1], zones)
+    values = _inner(source.valueType, target.items[1][1], zones)
+    if not isinstance(source.keyType, _KEYS):
+        return "the keys of a JSON object are texts, and only texts and integers are turned into them"
+    if isinstance(keys, str) or isinstance(values, str):
+        return f"its keys or values: {keys if isinstance(keys, str) else values}"
+    encode = values.encode
+    return Fit(
+        None if encode is None else lambda column: F.transform_values(column, lambda _, value: encode(value)),
+        (
+            *(_within(fault, F.map_keys, "a key that ") for fault in keys.faults),
+            *(_within(fault, F.map_values, "a value that ") for fault in values.faults),
+        ),
+    )
+
+
+def _struct(source: T.StructType, target: TargetType, zones: Zones) -> Fit | str:
+    wanted = {name.lower(): (name, kind) for name, kind in target.items}
+    encoded: list[tuple[str, str, Encode | None]] = []
+    faults: list[Fault] = []
+    for field in source.fields:
+        if field.name.lower() not in wanted:
+            return f"its field {field.name} is not in {target}"
+        name, kind = wanted[field.name.lower()]
+        inner = _inner(field.dataType, kind, zones)
+        if isinstance(inner, str):
+            return f"its field {field.name}: {inner}"
+        encoded.append((field.name, name, inner.encode))
+        faults += [_of_field(fault, field.name) for fault in inner.faults]
+    changed = any(encode is not None or old != new for old, new, encode in encoded)
+    return Fit((lambda column: _rebuilt(column, encoded)) if changed else None, tuple(faults))
+
+
+def _inner(source: T.DataType, target: TargetType, zones: Zones) -> Fit | str:
+    found = fit(source, target, zones)
+    return "binary values cannot be written inside of another type" if isinstance(found, Fit) and found.hexed else found
+
+
+def _rebuilt(column: Column, fields: list[tuple[str, str, Encode | None]]) -> Column:
+    parts = [(encode(column[old]) if encode else column[old]).alias(new) for old, new, encode in fields]
+    return F.when(column.isNotNull(), F.struct(*parts))
+
+
+def _within(fault: Fault, items: Encode, what: str) -> Fault:
+    return Fault(
+        lambda column: F.exists(items(column), lambda item: F.coalesce(fault.found(item), F.lit(False))),
+        f"has {what}{fault.text}",
+        fault.silent,
+    )
+
+
+def _of_field(fault: Fault, name: str) -> Fault:
+    return Fault(lambda column: fault.found(column[name]), f"has a field {name} that {fault.text}", fault.silent)
+
+
+def _not_finite(column: Column) -> Column:
+    return F.isnan(column) | (F.abs(column) == float("inf"))
+
+
+def _not_json(column: Column) -> Column:
+    return column.isNotNull() & F.try_parse_json(column).isNull()
+
+
+def _out_of_years(column: Column) -> Column:
+    return ~F.year(column).between(1, 9999)
+
+
+def _wall_clock(column: Column, zones: Zones) -> Column:
+    """What the clock shows in the zone that is written; casting shows the session's."""
+    return F.convert_timezone(F.lit(zones[0]), F.lit(zones[1]), column.cast("timestamp_ntz"))
+
+
+def _too_long(length: int) -> Fault:
+    return Fault(lambda column: F.octet_length(column) > length, f"is longer than {length} bytes")
+
+
+def _narrowing(source: T.DataType, target: TargetType) -> str:
+    return f"{source.simpleString()} does not fit into {target} without loss"

@@ -1,0 +1,183 @@
+"""A TableRoute joined with the frame's types and the table's columns: checked once, then rows of JSON in the JVM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
+
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.options import SinkOptions, TableOptions
+from starrocks_txn_sink.sink.table_route import TableRoute
+from starrocks_txn_sink.sink.typed.fit import Fault, Fit, fit, natural
+from starrocks_txn_sink.sink.typed.target import TargetColumn
+
+_MICROSECONDS = "yyyy-MM-dd HH:mm:ss.SSSSSS"
+_HEX = "__hex_"
+Refuse = Callable[[str], Column]
+"""Makes an expression that fails the job with a text and the row's place."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedField:
+    """One column of a route: the table's name for it, the frame's, and how its values are written."""
+
+    name: str
+    source: str
+    fit: Fit
+    nullable: bool = True
+
+    @property
+    def key(self) -> str:
+        """The key in the JSON row."""
+        return f"{_HEX}{self.name}" if self.fit.hexed else self.name
+
+    def value(self) -> Column:
+        column = F.col(_quoted(self.source))
+        return (self.fit.encode(column) if self.fit.encode else column).alias(self.key)
+
+    def faults(self) -> Iterator[Fault]:
+        if not self.nullable:
+            yield Fault(lambda column: column.isNull(), "is NULL, but the column is NOT NULL")
+        yield from self.fit.faults
+
+
+@dataclass(frozen=True, slots=True)
+class TypedRoute:
+    """A route that was found to fit; `zone` is the time zone in which timestamps are written."""
+
+    table: str
+    fields: tuple[TypedField, ...]
+    zone: str
+
+    @classmethod
+    def of(
+        cls,
+        route: TableRoute,
+        frame: T.StructType,
+        columns: Sequence[TargetColumn] | None,
+        zones: tuple[str, str],
+        properties: Mapping[str, str],
+    ) -> TypedRoute:
+        """Join `route` with the frame's types and the table's `columns`, None when the server cannot be asked.
+
+        `zones` are the session's and the written time zone, `properties` the stream-load properties of the table.
+        Raises InputError that names every column which is missing, unknown, or would lose something.
+        """
+        own = properties.get("columns")
+        if columns is not None and not columns:
+            raise InputError(f"There is no table {route.table}.", hint="Create it, or correct the TableRoute.")
+        complaints = [*_missing(route, columns, properties)] if columns is not None and own is None else []
+        known = {column.name.lower(): column for column in columns or ()}
+        fields = []
+        for name, source in route.sources.items():
+            if source not in frame.names:
+                complaints.append(f"the input has no column {source}")
+                continue
+            target = known.get(name.lower())
+            made = _field(
+                name, source, frame[source].dataType, target, zones, unknown_is_fine=columns is None or bool(own)
+            )
+            if isinstance(made, TypedField):
+                fields.append(made)
+            else:
+                complaints.append(made)
+        if own is not None:
+            complaints += _unmentioned(fields, own)
+        if complaints:
+            raise InputError(
+                f"The TableRoute of {route.table} does not fit: {'; '.join(complaints)}.",
+                hint="Cast or rename the columns before the sink, correct the route, or alter the table.",
+                table=route.table,
+            )
+        return cls(route.table, tuple(fields), zones[1])
+
+    def row(self, refuse: Refuse, *, guarded: bool) -> Column:
+        """The row as a JSON object; a value that the server would take for another one fails the job.
+
+        With `guarded` one that it would reject, or turn into NULL, fails it too.
+        """
+        options = {"ignoreNullFields": "false", "timestampFormat": _MICROSECONDS, "timestampNTZFormat": _MICROSECONDS}
+        options |= {"dateFormat": "yyyy-MM-dd", "timeZone": self.zone}
+        row = F.to_json(F.struct(*(field.value() for field in self.fields)), options)
+        for field in reversed(self.fields):
+            column = F.col(_quoted(field.source))
+            for fault in field.faults():
+                if not guarded and not fault.silent:
+                    continue
+                text = f"column {field.name} of table {self.table} {fault.text}"
+                row = F.when(F.coalesce(fault.found(column), F.lit(False)), refuse(text)).otherwise(row)
+        return row
+
+    @property
+    def columns(self) -> str:
+        """The header `columns`: what is not named takes its DEFAULT (contract section 5)."""
+        plain = [_quoted(field.key) for field in self.fields]
+        derived = [
+            f"{_quoted(field.name)}=to_binary({_quoted(field.key)}, 'hex')" for field in self.fields if field.fit.hexed
+        ]
+        return ",".join((*plain, *derived))
+
+
+def with_columns(options: SinkOptions, routes: Iterable[TypedRoute], *, strict: bool = False) -> SinkOptions:
+    """`options` with the header `columns` for each route's table, and `strict_mode` where `strict` asks for it.
+
+    The user's own properties win.
+    """
+    tables = dict(options.tables)
+    for route in routes:
+        given = tables.get(route.table)
+        own = dict(given.properties) if isinstance(given, TableOptions) else {}
+        made = {"columns": route.columns} | ({"strict_mode": "true"} if strict else {})
+        tables[route.table] = TableOptions(properties={**made, **options.properties, **own})
+    return replace(options, tables=tables)
+
+
+def _field(
+    name: str,
+    source: str,
+    kind: T.DataType,
+    target: TargetColumn | None,
+    zones: tuple[str, str],
+    *,
+    unknown_is_fine: bool,
+) -> TypedField | str:
+    if target is None:
+        if not unknown_is_fine:
+            return f"the table has no column {name}"
+        found = fit(kind, natural(kind), zones)
+        return f"column {name}: {found}" if isinstance(found, str) else TypedField(name, source, found)
+    if target.generated:
+        return f"column {target.name} is generated by the server and cannot be written"
+    found = fit(kind, target.type, zones)
+    if isinstance(found, str):
+        return f"column {target.name}: {found}"
+    return TypedField(target.name, source, found, target.nullable)
+
+
+def _missing(route: TableRoute, columns: Sequence[TargetColumn], properties: Mapping[str, str]) -> Iterator[str]:
+    there = {name.lower() for name in route.sources}
+    partial = properties.get("partial_update") == "true"
+    for column in columns:
+        if column.name.lower() in there:
+            continue
+        if partial and column.key:
+            yield f"partial_update needs the key column {column.name}"
+        elif not partial and column.required:
+            yield f"column {column.name} is NOT NULL without a DEFAULT, and the route leaves it out"
+
+
+def _unmentioned(fields: Iterable[TypedField], header: str) -> Iterator[str]:
+    """Fields that the user's own `columns` header does not name: they would be dropped in silence."""
+    words = {word.lower() for word in re.findall(r"\w+", header)}
+    for field in fields:
+        if field.key.lower() not in words:
+            yield f"the property columns does not name {field.key}"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,145 @@
+"""StarRocks' columns as information_schema tells them: names, types, what may be left out. Pure.
+
+`COLUMN_TYPE` follows MySQL's habits: `tinyint(1)` is BOOLEAN, `bigint(20) unsigned` is LARGEINT, decimals come in three
+widths, and nested types repeat all of it inside angle brackets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+COLUMNS_SQL = (
+    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, COLUMN_KEY, EXTRA,"
+    " GENERATION_EXPRESSION FROM information_schema.columns WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN ({}) "
+    "ORDER BY TABLE_NAME, ORDINAL_POSITION"
+)
+"""Takes the database and the tables' names; `{}` is to be replaced by as many `%s`."""
+
+_WORD = re.compile(r"\s*(`[^`]+`|\w+)\s*")
+_NUMBERS = re.compile(r"\s*\(([\d\s,]*)\)")
+_SAME = {"TEXT": "STRING", "BINARY": "VARBINARY", "INTEGER": "INT", "INT128": "LARGEINT", "BOOL": "BOOLEAN"}
+_NESTED = ("ARRAY", "MAP", "STRUCT")
+_NUMBERED = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "FLOAT", "DOUBLE", "DECIMAL")
+_KNOWN = frozenset((*_NUMBERED, "DATE", "DATETIME", "CHAR", "VARCHAR", "STRING", "VARBINARY", "JSON", *_NESTED))
+
+
+@dataclass(frozen=True, slots=True)
+class TargetType:
+    """A type of StarRocks by its SQL name; `OTHER` for one that the sink does not write.
+
+    `length` counts bytes and is None where nothing bounds it; `items` are the parts of a nested type: the element, key
+    and value, or the fields with their names.
+    """
+
+    name: str
+    length: int | None = None
+    precision: int = 0
+    scale: int = 0
+    items: tuple[tuple[str, TargetType], ...] = ()
+
+    def __str__(self) -> str:
+        if self.name == "DECIMAL":
+            return f"DECIMAL({self.precision},{self.scale})"
+        if self.items:
+            return f"{self.name}<{', '.join(f'{name} {kind}'.strip() for name, kind in self.items)}>"
+        return self.name if self.length is None else f"{self.name}({self.length})"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """One column of a table. `defaulted` says that the server fills it when it is left out."""
+
+    name: str
+    type: TargetType
+    nullable: bool = True
+    defaulted: bool = False
+    key: bool = False
+    generated: bool = False
+
+    @property
+    def required(self) -> bool:
+        """Whether a row without it is refused (contract section 5)."""
+        return not (self.nullable or self.defaulted or self.generated)
+
+
+def target_columns(rows: Iterable[Sequence[object]]) -> dict[str, tuple[TargetColumn, ...]]:
+    """The columns of each table, from the rows of COLUMNS_SQL."""
+    tables: dict[str, tuple[TargetColumn, ...]] = {}
+    for table, *row in rows:
+        tables[str(table)] = (*tables.get(str(table), ()), _column(row))
+    return tables
+
+
+def _column(row: Sequence[object]) -> TargetColumn:
+    name, kind, nullable, default, key, extra, generation = row
+    marks = str(extra or "").lower()
+    counted = "auto_increment" in marks  # the server fills it, also where a NULL is sent
+    return TargetColumn(
+        str(name),
+        parse_type(str(kind)),
+        nullable=counted or str(nullable).upper() == "YES",
+        defaulted=counted or default is not None,
+        key=str(key or "").upper() == "PRI",
+        generated=bool(generation) or "generated" in marks,
+    )
+
+
+def parse_type(text: str) -> TargetType:
+    """The type that a `COLUMN_TYPE` names; `OTHER` when nobody knows it."""
+    try:
+        kind, rest = _parse(text)
+    except ValueError:
+        return TargetType("OTHER")
+    return kind if not rest.strip() else TargetType("OTHER")
+
+
+def _parse(text: str) -> tuple[TargetType, str]:
+    word, text = _word(text)
+    name = _SAME.get(word.upper(), word.upper())
+    name = "DECIMAL" if name.startswith("DECIMAL") else name
+    if name in _NESTED and text.lstrip().startswith("<"):
+        return _nested(name, text.lstrip()[1:])
+    found = _NUMBERS.match(text)
+    numbers = [int(part) for part in found[1].split(",") if part.strip()] if found else []
+    text = text[found.end() :] if found else text
+    if text.lstrip().lower().startswith("unsigned"):
+        name, text = "LARGEINT", text.lstrip()[len("unsigned") :]
+    return _scalar(name, numbers), text
+
+
+def _scalar(name: str, numbers: list[int]) -> TargetType:
+    if name == "TINYINT" and numbers == [1]:
+        return TargetType("BOOLEAN")
+    if name == "DECIMAL":
+        precision, scale = [*numbers, 0][:2] if numbers else (10, 0)
+        return TargetType(name, precision=precision, scale=scale)
+    if name in ("CHAR", "VARCHAR", "STRING", "VARBINARY"):
+        length = numbers[0] if numbers else {"STRING": 65533, "VARBINARY": 1048576}.get(name, 1)
+        return TargetType(name, length=length)
+    return TargetType(name if name in _KNOWN else "OTHER")
+
+
+def _nested(name: str, text: str) -> tuple[TargetType, str]:
+    items: list[tuple[str, TargetType]] = []
+    while True:
+        label = ""
+        if name == "STRUCT":
+            label, text = _word(text)
+            text = text.lstrip().removeprefix(":")
+        kind, text = _parse(text)
+        items.append((label, kind))
+        text = text.lstrip()
+        if text.startswith(">"):
+            return TargetType(name, items=tuple(items)), text[1:]
+        if not text.startswith(","):
+            raise ValueError(text)
+        text = text[1:]
+
+
+def _word(text: str) -> tuple[str, str]:
+    found = _WORD.match(text)
+    if found is None:
+        raise ValueError(text)
+    return found[1].strip("`"), text[found.end() :]

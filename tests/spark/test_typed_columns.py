@@ -1,0 +1,253 @@
+"""Typed columns on real Spark: what was written is what is read, and what cannot be written is named."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+import random
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pymysql
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.errors import InputError
+
+pytestmark = pytest.mark.spark
+
+ROWS = 120
+TOKYO = ZoneInfo("Asia/Tokyo")
+Make = Callable[[random.Random], Any]
+
+TEXTS = [
+    *(
+        "",
+        " ",
+        "null",
+        "NULL",
+        "\\N",
+        "\\",
+        "\\\\n",
+        "'",
+        '"',
+        '\\"',
+        "a\tb\nc\r",
+        "[]",
+        "{}",
+        ",",
+        "%s",
+        "😀",
+        "𝒳y",
+        "é",
+    ),
+    *("\x01\x02\x1f\x7f", "\u2028\u2029", "\ufeff", "\ud7ff\ue000", "e\u0301", "true", "1e5", "-0", "</x>", "`;--"),
+]
+CONTROLS = "".join(chr(code) for code in range(1, 32))
+
+
+def integers(bits: int) -> Make:
+    edges = [0, 1, -1, 2 ** (bits - 1) - 1, -(2 ** (bits - 1))]
+    return lambda rng: rng.choice([*edges, rng.randrange(-(2 ** (bits - 1)), 2 ** (bits - 1))])
+
+
+def decimals(precision: int, scale: int) -> Make:
+    most = 10**precision - 1
+    return lambda rng: decimal.Decimal(f"{rng.choice([0, most, -most, 1, rng.randrange(-most, most)])}E-{scale}")
+
+
+def text(limit: int) -> Make:
+    def make(rng: random.Random) -> str:
+        made = rng.choice([*TEXTS, CONTROLS, "".join(rng.choice("aé😀\\\"'\n ") for _ in range(rng.randrange(12)))])
+        return made.encode()[:limit].decode(errors="ignore")
+
+    return make
+
+
+def double(rng: random.Random) -> float:
+    some = struct.unpack("<d", rng.randbytes(8))[0]
+    return rng.choice([0.1, 1e308, 5e-324, -1.5, 0.0, 123456789.123, some if math.isfinite(some) else 2.0])
+
+
+def single(rng: random.Random) -> float:
+    return float(struct.unpack("<f", struct.pack("<f", rng.choice([0.1, 3e38, 1e-40, -7.25, rng.uniform(-9, 9)])))[0])
+
+
+def date(rng: random.Random) -> datetime.date:
+    return rng.choice([datetime.date(1, 1, 1), datetime.date(9999, 12, 31), datetime.date(1900, 3, 1), some_day(rng)])
+
+
+def some_day(rng: random.Random) -> datetime.date:
+    return datetime.date.fromordinal(rng.randrange(1, datetime.date.max.toordinal()))
+
+
+def moment(rng: random.Random) -> datetime.datetime:
+    return datetime.datetime.combine(some_day(rng), datetime.time(rng.randrange(24), 59, 59, rng.randrange(10**6)))
+
+
+def instant(rng: random.Random) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(rng.randrange(0, 4 * 10**9) + rng.random(), datetime.UTC)
+
+
+def blob(rng: random.Random) -> bytearray:
+    return bytearray(rng.randbytes(rng.randrange(1, 9)))
+
+
+def floats_alike(left: Any, right: Any) -> bool:
+    return left is right is None or struct.pack("<f", float(left)) == struct.pack("<f", float(right))
+
+
+def tokyo(value: datetime.datetime) -> datetime.datetime:
+    return value.astimezone(TOKYO).replace(tzinfo=None)
+
+
+def rounded(value: Any) -> Any:
+    return json.loads(value)
+
+
+# name: (Spark type, StarRocks type, how values are made, what is expected to be read)
+PAIRS: dict[str, tuple[str, str, Make, Callable[[Any], Any]]] = {
+    "bo": ("boolean", "BOOLEAN", lambda rng: rng.random() < 0.5, int),
+    "bt": ("boolean", "TINYINT", lambda rng: rng.random() < 0.5, int),
+    "ti": ("tinyint", "TINYINT", integers(8), int),
+    "si": ("smallint", "SMALLINT", integers(16), int),
+    "i": ("int", "INT", integers(32), int),
+    "bi": ("bigint", "BIGINT", integers(64), int),
+    "bl": ("bigint", "LARGEINT", integers(64), int),
+    "li": ("decimal(38,0)", "LARGEINT", decimals(38, 0), int),
+    "de": ("decimal(38,18)", "DECIMAL(38,18)", decimals(38, 18), lambda value: value),
+    "dw": ("decimal(5,2)", "DECIMAL(10,4)", decimals(5, 2), lambda value: value),
+    "di": ("int", "DECIMAL(12,2)", integers(32), decimal.Decimal),
+    "f": ("float", "FLOAT", single, float),
+    "fd": ("float", "DOUBLE", single, float),
+    "d": ("double", "DOUBLE", double, float),
+    "da": ("date", "DATE", date, lambda value: value),
+    "dd": ("date", "DATETIME", date, lambda value: datetime.datetime.combine(value, datetime.time())),
+    "ts": ("timestamp", "DATETIME", instant, tokyo),
+    "tn": ("timestamp_ntz", "DATETIME", moment, lambda value: value),
+    "ch": ("string", "CHAR(30)", text(30), str),
+    "vc": ("string", "VARCHAR(40)", text(40), str),
+    "st": ("string", "STRING", text(1000), str),
+    "vb": ("binary", "VARBINARY(8)", blob, bytes),
+    "ar": ("array<int>", "ARRAY<INT>", lambda rng: [1, None, integers(32)(rng)], lambda value: value),
+    "at": ("array<string>", "ARRAY<VARCHAR(99)>", lambda rng: [text(99)(rng), None, ""], lambda value: value),
+    "ad": ("array<decimal(9,2)>", "ARRAY<DECIMAL(9,2)>", lambda rng: [decimals(9, 2)(rng)], lambda v: [str(v[0])]),
+    "ma": ("map<string,double>", "MAP<VARCHAR(9),DOUBLE>", lambda rng: {"k": 0.5, text(9)(rng): None}, dict),
+    "su": ("struct<a:int,b:string>", "STRUCT<a INT, b VARCHAR(99)>", lambda rng: (1, text(99)(rng)), None),  # type: ignore[dict-item]
+    "jt": ("string", "JSON", lambda rng: json.dumps({"t": text(99)(rng), "n": [1, None, True]}), rounded),
+    "js": ("map<string,string>", "JSON", lambda rng: {"t": text(99)(rng)}, dict),
+}
+NESTED = ("ar", "at", "ad", "ma", "su", "jt", "js")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "emulator") as emulator:
+        query(emulator, "CREATE DATABASE shop")
+        yield emulator
+
+
+def query(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
+    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
+    with connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def sink(server: Emulator, columns: Any, **changes: Any) -> StarRocksSink:
+    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    return StarRocksSink(SinkOptions(**{**values, **changes}), routes=[TableRoute("t", columns)])
+
+
+def expected(name: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if name == "su":
+        return {"a": value[0], "b": value[1]}
+    return PAIRS[name][3](value)
+
+
+@pytest.mark.parametrize("seed", [random.randrange(10**6)], ids=lambda seed: f"seed={seed}")
+def test_what_was_written_is_what_is_read(spark: SparkSession, server: Emulator, seed: int) -> None:
+    rng = random.Random(seed)
+    rows = [
+        (number, *(make(rng) if number and rng.random() < 0.9 else None for _, _, make, _ in PAIRS.values()))
+        for number in range(ROWS)
+    ]
+    columns = ", ".join(f"{name} {kind}" for name, (_, kind, _, _) in PAIRS.items())
+    query(server, f"CREATE TABLE shop.t (id BIGINT NOT NULL, {columns}) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    schema = ", ".join(["id bigint", *(f"{name} {kind}" for name, (kind, _, _, _) in PAIRS.items())])
+    frame = spark.createDataFrame(rows, schema)
+    (receipt,) = sink(server, ["id", *PAIRS], timestamp_zone="Asia/Tokyo").write(frame)
+    assert receipt.rows == ROWS
+    got = query(server, f"SELECT id, {', '.join(PAIRS)} FROM shop.t ORDER BY id")
+    for row, read in zip(rows, got, strict=True):
+        for name, was, there in zip(PAIRS, row[1:], read[1:], strict=True):
+            found = json.loads(there) if name in NESTED and there is not None else there
+            alike = floats_alike(was, found) if name == "f" else found == expected(name, was)
+            assert alike, (name, was, there)
+
+
+TABLE = """CREATE TABLE shop.t (id BIGINT NOT NULL, v VARCHAR(4) NOT NULL, d DOUBLE, n INT NOT NULL DEFAULT '7',
+ w VARCHAR(9) DEFAULT 'there', a ARRAY<DOUBLE>, day DATE, j JSON) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"""
+
+
+def one_row(spark: SparkSession, **values: Any) -> DataFrame:
+    frame = spark.range(1).select(
+        F.lit("p").alias("source_partition"), F.lit(5).alias("position"), F.lit(0).alias("seq")
+    )
+    frame = frame.withColumns({"transaction_end": F.lit(True), "id": F.lit(1).cast("long"), "v": F.lit("ok")})
+    return frame.withColumns(values)
+
+
+def test_left_out_columns_take_their_default(spark: SparkSession, server: Emulator) -> None:
+    query(server, TABLE)
+    sink(server, ["id", "v"]).write(one_row(spark))
+    assert query(server, "SELECT v, n, w, d FROM shop.t") == [("ok", 7, "there", None)]
+
+
+FAULTS = {
+    "NaN or infinite": ("d", lambda: F.lit(float("nan"))),
+    "column d of table t is NaN or infinite": ("d", lambda: F.lit(float("-inf"))),
+    "longer than 4 bytes": ("v", lambda: F.lit("ééé")),
+    "column v of table t is NULL, but the column is NOT NULL": ("v", lambda: F.lit(None).cast("string")),
+    "no valid UTF-8": ("v", lambda: F.unhex(F.lit("FF")).cast("string")),
+    "has an element that is NaN": ("a", lambda: F.array(F.lit(1.0), F.lit(None), F.lit(float("inf")))),
+    "outside of the years 1 to 9999": ("day", lambda: F.date_add(F.lit("9999-12-31").cast("date"), 1)),
+    "a text that is not JSON": ("j", lambda: F.lit("{")),
+}
+
+
+def test_values_that_the_server_would_reject_or_change_fail_with_their_place(
+    spark: SparkSession, server: Emulator
+) -> None:
+    query(server, TABLE)
+    for told, (name, make) in FAULTS.items():
+        frame = one_row(spark, **{name: make()})
+        with pytest.raises(Exception, match=f"{told}.* at source partition p, position 5"):
+            sink(server, list(dict.fromkeys(["id", "v", name]))).write(frame)
+    assert query(server, "SELECT count(*) FROM shop.t") == [(0,)]
+
+
+def test_columns_are_compared_with_the_tables_before_the_first_load(spark: SparkSession, server: Emulator) -> None:
+    query(server, TABLE)
+    frame = one_row(spark, big=F.lit(1).cast("long"))
+    with pytest.raises(InputError, match=r"column v is NOT NULL.*column n: bigint does not fit into INT.*no column x"):
+        sink(server, {"id": "id", "n": "big", "x": "v"}).write(frame)
+    with pytest.raises(InputError, match="column v is NOT NULL without a DEFAULT"):
+        sink(server, ["id"]).write(frame)
+    assert query(server, "SELECT count(*) FROM information_schema.loads WHERE TABLE_NAME = 't'") == [(0,)]
+
+
+def test_without_sql_access_rows_go_by_their_own_types(spark: SparkSession, server: Emulator) -> None:
+    query(server, TABLE)
+    sink(server, ["id", "v"], query_url=None, delivery="at-least-once").write(one_row(spark))
+    assert query(server, "SELECT v, n FROM shop.t") == [("ok", 7)]
