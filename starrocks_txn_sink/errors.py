@@ -105,6 +105,15 @@ class BadReply(TransportError):
     hint = "Check that load_url names StarRocks frontends (http_port, 8030 by default) and no proxy answers for them."
 
 
+class HttpRefused(StarRocksSinkError, Terminal):
+    """An HTTP status that no StarRocks frontend or backend gives and that a repetition would meet again: 3xx, 4xx.
+
+    Whether the request took effect is not said; a take-over settles a commit that ends like this.
+    """
+
+    code = "http_refused"
+
+
 class QueryFailed(TransportError):
     """StarRocks could not be asked over the MySQL protocol, or the connection broke before the answer."""
 

@@ -104,7 +104,7 @@ class Transport(Protocol):
     """Sends one request and returns its reply.
 
     Raises `NotSent` (surely no effect), `ReplyLost` or `BadReply` (effect unknown), `AuthenticationFailed`,
-    `RedirectRefused`, `DeadlineExceeded`. May be called from several threads at once.
+    `RedirectRefused`, `HttpRefused`, `DeadlineExceeded`. May be called from several threads at once.
     """
 
     def send(self, request: Request, deadline: Deadline) -> Reply: ...

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.errors import BadReply, NotSent, RedirectRefused, ReplyLost
+from starrocks_txn_sink.errors import BadReply, HttpRefused, NotSent, RedirectRefused, ReplyLost
 from starrocks_txn_sink.http.body import Pieces
 from starrocks_txn_sink.http.frontends import Frontends
 from starrocks_txn_sink.http.headers import METHODS, path_of
@@ -105,7 +105,7 @@ class Conversation:
         read = read_load_state if self.request.operation is Operation.LOAD_STATE else read_reply
         try:
             reply = read(answer.status, answer.body)
-        except BadReply as error:
+        except (BadReply, HttpRefused) as error:
             error.context.setdefault("url", str(target))
             raise
         if self.request.operation is Operation.LOAD and reply.ok and not sending:

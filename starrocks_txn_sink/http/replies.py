@@ -1,8 +1,12 @@
 """From the bytes of an answer to a `Reply`, or to a typed error (contract sections 2 and 6).
 
 Keys are matched without regard to case, unknown keys and the Content-Type are ignored. What is not a reply of the
-transaction interface becomes `BadReply`, whose message says what kind of thing answered, never what it contained
-beyond a title or the server's own message, cut to 80 harmless characters.
+transaction interface becomes `BadReply`, or `HttpRefused` when a repetition could only meet it again. The message says
+what kind of thing answered, never what it contained beyond a title or the server's own message, cut to 80 harmless
+characters.
+
+The servers answer with 200 to everything but a wrong password (401), a follower's redirect (307), an unknown path (404)
+and a failure of their own (500); any other status is that of something in between (contract sections 1.1 and 7).
 """
 
 from __future__ import annotations
@@ -12,8 +16,22 @@ from typing import Any
 
 import orjson
 
-from starrocks_txn_sink.errors import AuthenticationFailed, BadReply
+from starrocks_txn_sink.errors import AuthenticationFailed, BadReply, HttpRefused, StarRocksSinkError
 from starrocks_txn_sink.wire import LabelState, Reply, Status
+
+_PASSING = frozenset((307, 408, 421, 425, 429))  # below 500, and may be another answer the next time
+_WRONG_ADDRESS = "Check that load_url names StarRocks frontends (http_port, 8030 by default), and not another service."
+_ADVICE = {
+    400: "Check what stands between the sink and StarRocks: it does not take the request's headers or its label.",
+    403: "Check what stands between the sink and StarRocks: it forbids the request (StarRocks itself answers 401).",
+    407: "A proxy asks for a password. Let load_url name the frontends themselves: the sink uses no proxies.",
+    411: "Check what stands between the sink and StarRocks: it lost the length of the body.",
+    413: "Raise the limit on bodies of what stands between the sink and the backends, or lower chunk_bytes.",
+    431: "Raise the limit on headers of what stands between the sink and StarRocks.",
+}
+_REDIRECTED = (
+    "Let load_url name the frontends themselves: they redirect with 307, which is the only way that is followed."
+)
 
 LIMIT = 1 << 20
 """Bytes of a reply that are read at most; the longest real ones have a few hundred."""
@@ -110,6 +128,15 @@ def _harmless(text: bytes | str) -> str:
     return re.sub(r"[^\x20-\x7e]+", " ", decoded.partition("<")[0])[:80].strip()
 
 
-def _bad(http_status: int, what: str, *, excerpt: object = None) -> BadReply:
+def _bad(http_status: int, what: str, *, excerpt: object = None) -> StarRocksSinkError:
     said = f", saying {_harmless(excerpt)!r}" if isinstance(excerpt, str) and excerpt else ""
-    return BadReply(f"HTTP {http_status} with {what}{said} came back.", status=http_status)
+    message = f"HTTP {http_status} with {what}{said} came back."
+    if not is_final(http_status):
+        return BadReply(message, status=http_status)
+    advice = _REDIRECTED if http_status < 400 else _ADVICE.get(http_status, _WRONG_ADDRESS)
+    return HttpRefused(message, hint=advice, status=http_status)
+
+
+def is_final(http_status: int) -> bool:
+    """Whether the same request would get the same status again: redirects elsewhere and errors of the asker's."""
+    return 300 <= http_status < 500 and http_status not in _PASSING

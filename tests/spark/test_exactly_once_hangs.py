@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.emulator.server import Emulator
-from starrocks_txn_sink.errors import DeadlineExceeded, OutcomeUnknown, StarRocksSinkError
+from starrocks_txn_sink.errors import DeadlineExceeded, HttpRefused, OutcomeUnknown, StarRocksSinkError
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.ending import END_POSITION
 from starrocks_txn_sink.lane.receipt import Receipt
@@ -147,6 +147,19 @@ def test_an_owner_check_that_hangs_ends_by_the_deadline(shop: Shop) -> None:
         assert "check" in said or "ledger" in said
         wait_for(left.nothing, 20)
     assert shop.open_labels() == []
+    assert shop.written() == (0, 0)
+
+
+@pytest.mark.parametrize("operation", ["begin", "load_probe", "load", "commit"])
+def test_an_answer_that_cannot_get_better_ends_the_lane_at_once(shop: Shop, operation: str) -> None:
+    session = open_session(shop.options(), "run", "test", "checkpoint")
+    refusal = {"operation": operation, "action": "answer", "when": "before", "status": 413, "body": "<html>"}
+    shop.fault(refusal, *({"operation": name, "action": "delay", "seconds": 0} for name in ("begin", "rollback")))
+    said = fails_in_time(lambda: write(shop.options(), session), HttpRefused)
+    assert "HTTP 413" in said
+    assert "lower chunk_bytes" in said
+    if operation != "begin":
+        assert shop.requests()["begin"] == 1
     assert shop.written() == (0, 0)
 
 

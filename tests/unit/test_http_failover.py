@@ -18,6 +18,7 @@ from starrocks_txn_sink.errors import (
     AuthenticationFailed,
     BadReply,
     DeadlineExceeded,
+    HttpRefused,
     NotSent,
     OptionError,
     ReplyLost,
@@ -145,7 +146,14 @@ def test_a_request_whose_effect_is_possible_is_sent_once(
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(401, AuthenticationFailed), (500, BadReply), (503, BadReply), (404, BadReply), (301, BadReply)],
+    [
+        (401, AuthenticationFailed),
+        (500, BadReply),
+        (503, BadReply),
+        (429, BadReply),
+        (404, HttpRefused),
+        (301, HttpRefused),
+    ],
 )
 def test_http_errors_are_not_asked_again(
     web: responses.RequestsMock, status: int, kind: type[StarRocksSinkError]

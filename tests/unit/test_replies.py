@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.errors import AuthenticationFailed, BadReply
+from starrocks_txn_sink.errors import AuthenticationFailed, BadReply, HttpRefused, StarRocksSinkError
 from starrocks_txn_sink.http.replies import LIMIT, read_load_state, read_reply
 from starrocks_txn_sink.wire import LabelState, Reply, Status
 
@@ -74,8 +75,8 @@ def test_a_refused_question_for_the_state_has_a_message_and_no_state() -> None:
         (200, b'{"Status": "OK", "TxnId": "x1"}', "txnid that is no number but str"),
         (200, b'{"Status": "OK", "LoadBytes": 1.5}', "loadbytes that is no number"),
         (500, b'{"status":"FAILED","code":"1","msg":"index 3 out of bounds"}', "saying 'index 3 out of bounds'"),
-        (404, b"Not Found", "HTTP 404 with plain text"),
-        (302, b"", "HTTP 302 with an empty body"),
+        (429, b"Slow down", "HTTP 429 with plain text"),
+        (204, b"", "HTTP 204 with an empty body"),
         (503, b'{"Status": "OK"}', "HTTP 503"),
         (200, b'{"Status": "OK", "Message": "' + b"x" * LIMIT + b'"}', f"more than {LIMIT} bytes"),
     ],
@@ -93,6 +94,36 @@ def test_what_is_no_reply_says_what_it_is(http_status: int, body: bytes, said: s
 def test_a_state_that_is_missing_or_unknown(body: bytes) -> None:
     with pytest.raises(BadReply, match="without a known state"):
         read_load_state(200, body)
+
+
+# Every status from 300 on that the servers or what stands before them may give: what it means for another try.
+_AGAIN = (307, 408, 421, 425, 429, 500, 501, 502, 503, 504, 507, 529)
+_FINAL = (300, 301, 302, 303, 304, 308, 400, 402, 403, 404, 405, 406, 409, 410, 411, 413, 414, 415, 417, 422, 426, 431)
+
+
+@pytest.mark.parametrize(("status", "again"), [(n, True) for n in _AGAIN] + [(n, False) for n in _FINAL])
+@pytest.mark.parametrize(
+    "body", [b"<html><title>no</title>", b'{"status":"FAILED","msg":"no"}', b'{"Status":"OK"}', b""]
+)
+@pytest.mark.parametrize("read", [read_reply, read_load_state])
+def test_only_a_status_that_may_pass_is_worth_another_try(
+    read: Callable[[int, bytes], Reply], status: int, again: bool, body: bytes
+) -> None:
+    with pytest.raises(StarRocksSinkError) as caught:
+        read(status, body)
+    assert type(caught.value) is (BadReply if again else HttpRefused)
+    assert caught.value.retryable is again
+    assert caught.value.context["status"] == status
+    assert caught.value.advice.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [(302, "name the frontends themselves"), (403, "forbids"), (404, "8030"), (405, "8030"), (413, "chunk_bytes")],
+)
+def test_a_final_status_says_what_to_do(status: int, advice: str) -> None:
+    with pytest.raises(HttpRefused, match=advice):
+        read_reply(status, b"")
 
 
 def test_unauthorized_is_its_own_error() -> None:
@@ -137,7 +168,7 @@ def test_any_bytes_become_a_reply_or_a_typed_error(http_status: int, body: bytes
     for read in (read_reply, read_load_state):
         try:
             reply = read(http_status, body)
-        except (BadReply, AuthenticationFailed) as error:
+        except (BadReply, AuthenticationFailed, HttpRefused) as error:
             said = str(error)
         else:
             said = reply.status.value
