@@ -22,7 +22,7 @@ from starrocks_txn_sink.lane.actions import (
 )
 from starrocks_txn_sink.lane.authority import Authority
 from starrocks_txn_sink.lane.body import load_body
-from starrocks_txn_sink.options import Compression, SinkOptions
+from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.transaction import label as protocol
 from starrocks_txn_sink.transaction.label import Label, Outcome, Patience, Unknown
 from starrocks_txn_sink.transaction.steps import Ledger, Result, Steps, run
@@ -71,7 +71,7 @@ class Performer:
                 return self._roll_back(label)
 
     def _load(self, label: Label, action: LoadAction) -> protocol.Loaded:
-        body = load_body(action.pieces, Compression(self.options.compression).value)
+        body = load_body(action.pieces, self.options.compression_of(action.table).value)
         headers = self.options.load_headers(action.table)
         return self._run(protocol.load(label, action.table, body, headers, self.patience, self.rng))
 

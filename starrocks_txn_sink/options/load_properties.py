@@ -52,6 +52,7 @@ ALLOWED: Mapping[str, tuple[Judge, str]] = {
     "enable_replicated_storage": (_SWITCH, "true or false"),
     "merge_condition": (_text, "a column"),
     "log_rejected_record_num": (_whole, "a whole number"),
+    "compression": (_one_of("none", "gzip", "lz4_frame", "zstd"), "none, gzip, lz4_frame or zstd"),
     # Set by the sink; the value that the sink sets is let through, so that a configuration can be moved over as it is.
     "format": (_one_of("json"), "json, the only format that the sink sends"),
     "strip_outer_array": (_one_of("true"), "true, because the sink sends each load as one JSON array"),
@@ -70,7 +71,6 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("channel_id", "channel_num", "source_type"), "it would turn the load into one of another kind"),
     "db": "the whole StarRocks transaction lives in one database; set the option database",
     "database": "the whole StarRocks transaction lives in one database; set the option database",
-    "compression": "set the option compression, so that the sink compresses what it announces",
     "content-encoding": "set the option compression; the server reads no Content-Encoding here",
     "timeout": "set the option timeout, which is also the lifetime of the StarRocks transaction",
     "warehouse": "set the option warehouse",
@@ -99,10 +99,20 @@ def check_properties(properties: Mapping[str, object], option: str) -> dict[str,
 
 def check_combination(properties: Mapping[str, str], option: str) -> None:
     """Refuse properties that only fail together; `properties` are those of one table, merged."""
+    if "partial_update_mode" in properties and properties.get("partial_update") != "true":
+        raise OptionError(
+            f"{option}: partial_update_mode without partial_update has no effect.",
+            hint="Set partial_update to true, or remove partial_update_mode.",
+        )
+
+
+def check_untyped(properties: Mapping[str, str], option: str) -> None:
+    """Refuse what only a TableRoute makes possible, because it names the columns that are sent."""
     if properties.get("partial_update") == "true" and "columns" not in properties:
         raise OptionError(
             f"{option}: partial_update needs columns.",
-            hint="List in columns the key columns and those to be updated (contract section 5).",
+            hint="List in columns the key columns and those to be updated, or give the sink a TableRoute of them "
+            "(contract section 5).",
         )
 
 

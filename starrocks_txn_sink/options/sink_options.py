@@ -239,7 +239,9 @@ class SinkOptions:
         default=False,
     )
     compression: Compression | str = option(  # noqa: RUF009 - makes a field
-        choice(Compression), "Compression of load bodies: none, gzip, lz4_frame or zstd.", default=Compression.NONE
+        choice(Compression),
+        "Compression of load bodies: none, gzip, lz4_frame or zstd. `tables` may differ for a table.",
+        default=Compression.NONE,
     )
     properties: Mapping[str, str] = option(_PROPERTIES, "Stream-load properties of all tables.", default={})
     tables: Mapping[str, TableOptions | Mapping[str, str]] = option(
@@ -339,10 +341,20 @@ class SinkOptions:
             "ignore_json_size": "true",
             "timeout": str(self.timeout),
         }
-        compression = Compression(self.compression).header
-        if compression is not None:
-            headers["compression"] = compression
-        return {**headers, **self.properties_of(table)}
+        headers |= self.properties_of(table)
+        compression = self.compression_of(table).header
+        headers.pop("compression", None)
+        return headers if compression is None else {**headers, "compression": compression}
+
+    def compression_of(self, table: str) -> Compression:
+        """How the bodies of loads into `table` are compressed."""
+        return Compression(self.properties_of(table).get("compression", self.compression))
+
+    def check_untyped(self) -> None:
+        """Refuse what works with typed columns only; raises OptionError."""
+        load_properties.check_untyped(self.properties, "properties")
+        for table in self.tables:
+            load_properties.check_untyped(self.properties_of(table), f"tables[{table[:80]!r}]")
 
     def properties_of(self, table: str) -> dict[str, str]:
         """The stream-load properties that the user gave `table`; the sink's own tables take none of them."""

@@ -58,6 +58,8 @@ class StarRocksSink:
         self._ending: dict[str, Session] = {}  # by epoch: those that leave something open, until it is rolled back
         self._jobs = Jobs()
         _refuse_double_routes(self.routes)
+        if not self.routes:
+            options.check_untyped()
         roll_back_at_exit(self, on_sigterm=options.roll_back_on_sigterm)
 
     def __getstate__(self) -> dict[str, Any]:

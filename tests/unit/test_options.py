@@ -123,7 +123,7 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"redirect_map": {"be1": "proxy:1"}}, "redirect_map holds|no address"),
         ({"tables": {"other.orders": {}}}, "cannot span databases"),
         ({"tables": {"orders": "columns"}}, "a mapping of stream-load properties"),
-        ({"tables": {"orders": {"partial_update": "true"}}}, "partial_update needs columns"),
+        ({"tables": {"orders": {"partial_update_mode": "row"}}}, "partial_update_mode without partial_update"),
         ({"properties": ["a"]}, "a mapping"),
         ({"warehouse": "a\nb"}, "warehouse"),
     ],
@@ -215,13 +215,13 @@ def test_load_headers_lay_the_tables_properties_over_all() -> None:
         ({"Transaction_Type": "single"}, "the sink sets it itself"),
         ({"db": "x"}, "one database"),
         ({"timeout": "5"}, "set the option timeout"),
-        ({"compression": "gzip"}, "set the option compression"),
+        ({"compression": "snappy"}, "none, gzip, lz4_frame or zstd"),
         ({"enable_merge_commit": "true"}, "merge commit"),
         ({"merge_commit_interval_ms": "1"}, "merge commit"),
         ({"max_filter_ratio": "1.5"}, "from 0 to 1"),
         ({"partial_update": "TRUE"}, "true or false"),
         ({"columns": "a\r\nlabel: x"}, "one HTTP header"),
-        ({"partial_update": "true"}, "partial_update needs columns"),
+        ({"partial_update_mode": "column"}, "partial_update_mode without partial_update"),
     ],
 )
 def test_stream_load_properties_are_judged(properties: dict[str, str], said: str) -> None:
@@ -245,3 +245,19 @@ def test_every_option_says_what_it_means() -> None:
 def test_the_reference_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     assert page == render_reference(SinkOptions), "write render_reference(SinkOptions) to docs/options.md"
+
+
+@pytest.mark.parametrize("where", ["properties", "tables"])
+def test_a_partial_update_of_untyped_rows_needs_columns(where: str) -> None:
+    partial = {"partial_update": "true"}
+    made = options(**{where: partial if where == "properties" else {"orders": partial}})
+    with pytest.raises(OptionError, match=r"partial_update needs columns.*TableRoute"):
+        made.check_untyped()
+    options(tables={"orders": {**partial, "columns": "id,v"}}).check_untyped()
+
+
+def test_a_table_may_be_compressed_in_another_way() -> None:
+    made = options(compression="zstd", tables={"small": {"compression": "none"}, "other": {"compression": "gzip"}})
+    headers = {table: made.load_headers(table).get("compression") for table in ("orders", "small", "other")}
+    assert headers == {"orders": "zstd", "small": None, "other": "gzip"}
+    assert made.compression_of("other") is Compression.GZIP

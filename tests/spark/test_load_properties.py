@@ -1,0 +1,98 @@
+"""Stream-load properties of tables, on real Spark, through the stand-in: what each does to the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
+
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.errors import OptionError
+
+pytestmark = pytest.mark.spark
+
+DDL = (
+    "CREATE TABLE shop.t (id BIGINT NOT NULL, a INT, b VARCHAR(9) DEFAULT 'new') PRIMARY KEY(id)"
+    " DISTRIBUTED BY HASH(id)"
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "emulator") as emulator:
+        query(emulator, "CREATE DATABASE shop")
+        query(emulator, DDL)
+        query(emulator, "INSERT INTO shop.t VALUES (1, 10, 'old'), (2, 20, 'old')")
+        yield emulator
+
+
+def query(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
+    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
+    with connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def write(server: Emulator, frame: DataFrame, properties: dict[str, str], **changes: Any) -> None:
+    """Write typed rows into `t` with `properties`; columns as in the frame."""
+    options = SinkOptions(
+        load_url=server.load_url,
+        query_url=server.query_url,
+        database="shop",
+        job="test",
+        tables={"t": properties},
+        **changes,
+    )
+    StarRocksSink(options, routes=[TableRoute("t", frame.columns)]).write(frame)
+
+
+def rows(server: Emulator) -> list[tuple[Any, ...]]:
+    return query(server, "SELECT id, a, b FROM shop.t ORDER BY id")
+
+
+@pytest.mark.parametrize("mode", ["row", "column"])
+def test_a_partial_update_changes_only_what_the_route_names(spark: SparkSession, server: Emulator, mode: str) -> None:
+    frame = spark.createDataFrame([(1, 11), (3, 33)], "id long, a int")
+    write(server, frame, {"partial_update": "true", "partial_update_mode": mode})
+    assert rows(server) == [(1, 11, "old"), (2, 20, "old"), (3, 33, "new")]
+
+
+def test_a_merge_condition_keeps_the_newer_row(spark: SparkSession, server: Emulator) -> None:
+    frame = spark.createDataFrame([(1, 9, "x"), (2, 21, "x")], "id long, a int, b string")
+    write(server, frame, {"merge_condition": "a"}, compression="zstd")
+    assert rows(server) == [(1, 10, "old"), (2, 21, "x")]
+
+
+def test_where_columns_timezone_and_compression_of_a_table(spark: SparkSession, server: Emulator) -> None:
+    frame = spark.createDataFrame([(4, 4, "x"), (5, 5, "x")], "id long, a int, b string")
+    own = {"where": "id > 4", "columns": "id,a,b", "timezone": "UTC", "compression": "lz4_frame"}
+    write(server, frame, own)
+    assert rows(server)[2:] == [(5, 5, "x")]
+
+
+def test_a_filter_ratio_lets_bad_rows_go_and_strict_mode_makes_them_bad(spark: SparkSession, server: Emulator) -> None:
+    lines = [(6, '{"id": 6, "a": 6}'), (7, '{"id": 7, "a": "many"}'), (8, '{"id": null}')]
+    frame = spark.createDataFrame([("t", line) for _, line in lines], "table string, row string")
+    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    with pytest.raises(PythonException, match="RowsRejected"):
+        StarRocksSink(SinkOptions(**values)).write(frame)
+    StarRocksSink(SinkOptions(**values, tables={"t": {"max_filter_ratio": "0.5"}})).write(frame)
+    assert rows(server)[2:] == [(6, 6, "new"), (7, None, "new")]
+    strict = {"max_filter_ratio": "0.7", "strict_mode": "true"}
+    query(server, "TRUNCATE TABLE shop.t")
+    StarRocksSink(SinkOptions(**values, tables={"t": strict})).write(frame)
+    assert rows(server) == [(6, 6, "new")]
+
+
+def test_a_partial_update_of_rows_without_a_route_is_refused_at_once(server: Emulator) -> None:
+    options = SinkOptions(
+        load_url=server.load_url, delivery="at-least-once", database="shop", tables={"t": {"partial_update": "true"}}
+    )
+    with pytest.raises(OptionError, match="partial_update needs columns"):
+        StarRocksSink(options)
