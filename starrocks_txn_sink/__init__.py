@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from starrocks_txn_sink.assembler.spark import assemble_transactions
+    from starrocks_txn_sink.audit import Audit
     from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
     from starrocks_txn_sink.errors import StarRocksSinkError
     from starrocks_txn_sink.lane.receipt import Receipt
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Audit": "starrocks_txn_sink.audit",
     "Receipt": "starrocks_txn_sink.lane.receipt",
     "SinkOptions": "starrocks_txn_sink.options",
     "StarRocksSink": "starrocks_txn_sink.sink",
@@ -35,6 +37,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Audit",
     "Receipt",
     "SinkOptions",
     "StarRocksSink",

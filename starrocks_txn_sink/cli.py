@@ -54,6 +54,12 @@ COMMANDS = (
         "",
         "find what would keep a job from running: names, ports, versions, privileges, tables, limits, clocks",
     ),
+    Command(
+        "audit",
+        "starrocks_txn_sink.audit.command",
+        "",
+        "ask an invariant over several tables again and again while a job writes; every violation is a torn read",
+    ),
 )
 
 

@@ -10,12 +10,12 @@ from starrocks_txn_sink.doctor.http_probe import REDIRECT, HttpProbe, target_of
 from starrocks_txn_sink.doctor.patient import Patient
 from starrocks_txn_sink.doctor.reach import Door, judge_knock, knock
 from starrocks_txn_sink.doctor.server import judge_versions
-from starrocks_txn_sink.doctor.sql_probe import Row, SqlProbe
 from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.replies import read_load_state
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.options.redirect_rules import RedirectRules
+from starrocks_txn_sink.sql_connection import Row, SqlConnection
 from starrocks_txn_sink.wire import Operation
 
 LABEL = "starrocks-txn-sink-doctor"
@@ -48,7 +48,7 @@ def addresses(patient: Patient) -> Iterator[Finding]:
 def _login(options: SinkOptions, address: Address) -> Finding:
     place = address.netloc
     try:
-        SqlProbe(options, address).close()
+        SqlConnection(options, address).close()
     except QueryRefused as error:
         return failure(
             "sql.login",

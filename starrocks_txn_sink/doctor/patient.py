@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.doctor.http_probe import HttpProbe
 from starrocks_txn_sink.doctor.reach import Door
-from starrocks_txn_sink.doctor.sql_probe import SqlProbe
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
+from starrocks_txn_sink.sql_connection import SqlConnection
 
 
 class NotAsked(Exception):
@@ -39,7 +39,7 @@ class Patient:
     backends: list[Address] = field(default_factory=list)
     _stack: ExitStack = field(default_factory=ExitStack)
     _http: HttpProbe | None = None
-    _sql: SqlProbe | None = None
+    _sql: SqlConnection | None = None
     _no_sql: str = ""
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class Patient:
             self._stack.callback(self._http.close)
         return self._http
 
-    def sql(self) -> SqlProbe:
+    def sql(self) -> SqlConnection:
         """A connection to the first query port that lets us in. Raises NotAsked when none does."""
         if self._sql is None and not self._no_sql:
             self._connect()
@@ -62,7 +62,7 @@ class Patient:
     def _connect(self) -> None:
         for address in self.options.query_addresses:
             try:
-                self._sql = SqlProbe(self.options, address)
+                self._sql = SqlConnection(self.options, address)
             except (QueryFailed, QueryRefused) as error:
                 self._no_sql = error.message
             else:

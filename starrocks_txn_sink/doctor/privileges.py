@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped, warning
 from starrocks_txn_sink.doctor.patient import Patient
-from starrocks_txn_sink.doctor.sql_probe import SqlProbe
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+from starrocks_txn_sink.sql_connection import SqlConnection
 
 _EVERYTHING = ("root", "db_admin")
 """Roles of StarRocks' own that may do all the sink does with tables."""
@@ -31,7 +31,7 @@ def privileges(patient: Patient) -> Iterator[Finding]:
         yield judge_insert(granted("INSERT", database, table, grants), table)
 
 
-def _may_see_loads(sql: SqlProbe) -> Finding:
+def _may_see_loads(sql: SqlConnection) -> Finding:
     check = "privilege.loads"
     try:
         sql.rows("SELECT LABEL FROM information_schema.loads LIMIT 1")
@@ -45,7 +45,7 @@ def _may_see_loads(sql: SqlProbe) -> Finding:
     return good(check, "information_schema.loads can be read")
 
 
-def _ledger_is_there(sql: SqlProbe, database: str) -> bool:
+def _ledger_is_there(sql: SqlConnection, database: str) -> bool:
     return bool(
         sql.rows(
             "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
@@ -54,7 +54,7 @@ def _ledger_is_there(sql: SqlProbe, database: str) -> bool:
     )
 
 
-def _may_read_ledger(sql: SqlProbe, database: str) -> Finding:
+def _may_read_ledger(sql: SqlConnection, database: str) -> Finding:
     check = "privilege.ledger"
     try:
         sql.rows(f"SELECT count(*) FROM `{database}`.`{LEDGER_TABLE}`")
@@ -106,7 +106,7 @@ def judge_insert(allowed: bool | None, table: str) -> Finding:
     )
 
 
-def _grants(sql: SqlProbe) -> list[str] | None:
+def _grants(sql: SqlConnection) -> list[str] | None:
     """The GRANT statements of the user and of the roles it has; None when they cannot be asked for."""
     try:
         grants = _statements(sql, "SHOW GRANTS")
@@ -118,7 +118,7 @@ def _grants(sql: SqlProbe) -> list[str] | None:
     return grants
 
 
-def _statements(sql: SqlProbe, statement: str) -> list[str]:
+def _statements(sql: SqlConnection, statement: str) -> list[str]:
     rows = sql.rows(statement)
     return [str(value) for row in rows for value in row.values() if str(value).upper().startswith("GRANT ")]
 

@@ -1,0 +1,99 @@
+"""The auditor: asks, counts, keeps the first violation, tells events; survives a server that is away for a while."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from starrocks_txn_sink.audit.evidence import Evidence
+from starrocks_txn_sink.audit.invariant import Audit
+from starrocks_txn_sink.clock import Clock
+from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
+from starrocks_txn_sink.events import Event, Listener, nobody
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sql_connection import Excerpt, SqlConnection
+
+Ask = Callable[[str, int], Excerpt]
+"""Runs the statement and returns at most so many of its rows; raises QueryFailed or QueryRefused."""
+
+TORN = "torn"
+
+
+class Reader:
+    """Asks over one connection, made when it is needed and again after anything went wrong. For one thread."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._connection: SqlConnection | None = None
+
+    def __call__(self, sql: str, limit: int) -> Excerpt:
+        if self._connection is None:
+            self._connection = SqlConnection.any_of(self._options)
+        try:
+            return self._connection.excerpt(sql, limit)
+        except (QueryFailed, QueryRefused):
+            self.close()
+            raise
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+@dataclass(slots=True)
+class Auditor:
+    """Takes one sample after the other; figures may be read at any time.
+
+    `listener` is told `integrity.violated` (fields kind, sample, rows) for every sample that showed a violation, and
+    `audit.failed` (field code) for one that could not be taken: never a row's value.
+    """
+
+    audit: Audit
+    ask: Ask
+    clock: Clock
+    listener: Listener = nobody
+    samples: int = 0
+    violations: int = 0
+    failures: int = 0
+    first: Evidence | None = None
+    last_error: QueryFailed | QueryRefused | None = field(default=None, repr=False)
+
+    def look(self) -> bool:
+        """Take one sample; whether it could be taken."""
+        asked_at = self.clock.wall()
+        try:
+            excerpt = self.ask(self.audit.sql, self.audit.evidence_rows)
+        except (QueryFailed, QueryRefused) as error:
+            self.failures += 1
+            self.last_error = error
+            self.listener(Event("audit.failed", {"code": error.code}))
+            return False
+        self.samples += 1
+        if excerpt.rows:
+            self._violated(asked_at, excerpt)
+        return True
+
+    def run(self, stop: threading.Event, over: Callable[[], bool] = lambda: False) -> None:
+        """Take samples, `interval` apart from begin to begin, until `stop` is set or `over`."""
+        while not stop.is_set() and not over():
+            begun = self.clock.monotonic()
+            self.look()
+            stop.wait(max(0.0, self.audit.interval - (self.clock.monotonic() - begun)))
+
+    def _violated(self, asked_at: float, excerpt: Excerpt) -> None:
+        self.violations += 1
+        if self.first is None:
+            self.first = Evidence.of(self.samples, asked_at, excerpt)
+            self._save(self.first)
+        fields = {"kind": TORN, "sample": self.samples, "rows": excerpt.total}
+        self.listener(Event("integrity.violated", fields))
+
+    def _save(self, evidence: Evidence) -> None:
+        if self.audit.evidence_file is None:
+            return
+        try:
+            evidence.save(self.audit.evidence_file)
+        except OptionError as error:
+            self.listener(Event("audit.failed", {"code": error.code}))

@@ -1,0 +1,122 @@
+"""`starrocks-txn-sink audit`: exit code 0 when every sample held, 1 when one did not, 2 when none could be taken."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from starrocks_txn_sink.audit.auditor import Auditor, Reader
+from starrocks_txn_sink.audit.invariant import Audit
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import OptionError, QueryRefused
+from starrocks_txn_sink.server_arguments import add_server_arguments, server_options
+
+_DATABASE = "information_schema"  # SinkOptions needs a name; the statement names its own
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_server_arguments(parser, load_url=False)
+    statement = parser.add_mutually_exclusive_group(required=True)
+    statement.add_argument("--sql", help="one SELECT; each row that it returns is a violation, none means all is right")
+    statement.add_argument("--sql-file", type=Path, metavar="PATH", help="a file that holds the SELECT")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between samples (default 1)")
+    parser.add_argument("--for", dest="seconds", type=float, metavar="S", help="seconds in all (default: until Ctrl-C)")
+    parser.add_argument("--stop-at-first", action="store_true", help="end with the first violation")
+    parser.add_argument("--rows", type=int, default=20, metavar="N", help="rows of evidence kept at most (default 20)")
+    parser.add_argument(
+        "--evidence", metavar="PATH", help="also write the first violation's rows to this file, as JSON"
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON at the end")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Take samples until told to end, print what was seen, and return the exit code."""
+    try:
+        audit = Audit(_statement(args), args.interval, args.rows, args.evidence)
+        options = server_options(args, database=_DATABASE)
+        options.read_password()
+    except OptionError as error:
+        sys.stderr.write(f"starrocks-txn-sink: {error}\n")
+        return 2
+    clock = SystemClock()
+    with contextlib.closing(Reader(options)) as reader, _ended_by_signals() as stop:
+        auditor = Auditor(audit, reader, clock)
+        limit = Deadline.after(args.seconds, clock) if args.seconds is not None else None
+        auditor.run(stop, lambda: _over(auditor, limit, stop_at_first=args.stop_at_first))
+    if args.json:
+        sys.stdout.write(json.dumps(document(auditor)) + "\n")
+    else:
+        _print(auditor, sys.stdout)
+    return exit_code(auditor)
+
+
+def exit_code(auditor: Auditor) -> int:
+    if auditor.violations:
+        return 1
+    return 0 if auditor.samples else 2
+
+
+def document(auditor: Auditor) -> dict[str, object]:
+    """What `--json` prints: counts, the first violation, and the last error of a sample that could not be taken."""
+    return {
+        "samples": auditor.samples,
+        "violations": auditor.violations,
+        "failures": auditor.failures,
+        "first_violation": auditor.first.document() if auditor.first else None,
+        "last_error": auditor.last_error.message if auditor.last_error else None,
+    }
+
+
+def _over(auditor: Auditor, limit: Deadline | None, *, stop_at_first: bool) -> bool:
+    """Whether to end: the time is up, a violation was wanted and is there, or the statement can never work."""
+    if limit is not None and limit.expired():
+        return True
+    if stop_at_first and auditor.violations:
+        return True
+    return auditor.samples == 0 and isinstance(auditor.last_error, QueryRefused)
+
+
+def _print(auditor: Auditor, out: TextIO) -> None:
+    if auditor.first is not None:
+        out.write(f"First violation, in sample {auditor.first.sample} at {auditor.first.seen_at}:\n")
+        out.write("\n".join(auditor.first.lines()) + "\n")
+    if auditor.last_error is not None:
+        out.write(f"{auditor.failures} samples could not be taken, the last because: {auditor.last_error.message}\n")
+    meaning = ("RIGHT", "TORN", "NOT AUDITED")[exit_code(auditor)]
+    out.write(f"{meaning}: {auditor.violations} of {auditor.samples} samples violated the invariant.\n")
+
+
+def _statement(args: argparse.Namespace) -> str:
+    if args.sql is not None:
+        return str(args.sql)
+    try:
+        return str(args.sql_file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"--sql-file cannot be read ({type(error).__name__}).", hint="Name a text file.") from None
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, so that what was seen is still told."""
+    stop = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,95 @@
+"""An auditor beside a sink: it samples while micro-batches are written and a while after, in a thread of its own.
+
+The sink does not know when its query ends, and what nobody writes cannot be torn: so the thread ends when no
+micro-batch was written for `linger` seconds, and begins again with the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from starrocks_txn_sink.audit.auditor import Auditor, Reader
+from starrocks_txn_sink.audit.invariant import Audit
+from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.events import Listener, fan_out
+from starrocks_txn_sink.options import SinkOptions
+
+_LINGER = 10.0
+
+
+class Watch:
+    """`auditor` has the figures and the first violation. Thread-safe; a pickled copy begins anew."""
+
+    def __init__(
+        self,
+        audit: Audit,
+        options: SinkOptions,
+        listener: Listener,
+        clock: Clock | None = None,
+        linger: float = _LINGER,
+    ) -> None:
+        if not options.query_addresses:
+            raise OptionError(
+                "An audit is asked for and there is no query_url.",
+                hint="Set query_url='mysql://<frontend>:9030'.",
+                option="query_url",
+            )
+        self._made_of = audit, options, listener
+        self._clock = clock or SystemClock()
+        self._linger = max(linger, 2 * audit.interval)
+        self._reader = Reader(options)
+        self.auditor = Auditor(audit, self._reader, self._clock, fan_out((listener,)))
+        self._guard = threading.Lock()
+        self._writing = 0
+        self._until = 0.0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Watch, self._made_of
+
+    @property
+    def running(self) -> bool:
+        """Whether samples are being taken."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """Inside something is being written."""
+        with self._guard:
+            self._writing += 1
+            if not self.running:
+                self._thread = threading.Thread(
+                    target=self.auditor.run, args=(self._stop, self._over), name="starrocks-audit", daemon=True
+                )
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._writing -= 1
+                self._until = self._clock.monotonic() + self._linger
+
+    def stop(self) -> None:
+        """End the thread after the sample it takes, and wait for that; the next micro-batch begins another one."""
+        with self._guard:
+            thread, self._thread = self._thread, None
+            stop, self._stop = self._stop, threading.Event()
+        stop.set()
+        if thread is not None:
+            thread.join()
+            self._reader.close()
+
+    def _over(self) -> bool:
+        """Whether there is nothing more to see; the thread and its connection are given up in the same breath."""
+        with self._guard:
+            if self._writing or self._clock.monotonic() < self._until:
+                return False
+            if self._thread is threading.current_thread():
+                self._thread = None
+            self._reader.close()
+            return True

@@ -1,0 +1,107 @@
+"""Reading over the MySQL protocol for tools: any frontend will do, columns have names, and the server's own words are
+kept when it refuses. What decides about commits is asked of the leader, by `ledger.access`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+from pymysql.cursors import SSCursor
+from pymysql.err import MySQLError
+
+from starrocks_txn_sink.errors import QueryFailed, QueryRefused
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.addresses import Address
+
+Row = dict[str, Any]
+_CONNECTION_ERRORS = frozenset({2003, 2005, 2006, 2013, 2014})
+_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """The first rows of an answer, and how many it had in all."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    total: int
+
+
+class SqlConnection:
+    """One connection to one query port.
+
+    Raises QueryFailed when the port does not answer, QueryRefused with the server's text when it says no: the text may
+    repeat the statement, so it is for whoever wrote that, not for logs.
+    """
+
+    def __init__(self, options: SinkOptions, address: Address) -> None:
+        self.address = address
+        timeout = max(1, round(options.connect_timeout))
+        try:
+            self._connection = pymysql.connect(
+                host=address.host,
+                port=address.port,
+                user=options.username,
+                password=options.read_password(),
+                connect_timeout=timeout,
+                read_timeout=options.read_timeout,
+                write_timeout=options.read_timeout,
+                autocommit=True,
+            )
+        except (MySQLError, OSError) as error:
+            raise _error(error) from None
+
+    @classmethod
+    def any_of(cls, options: SinkOptions) -> SqlConnection:
+        """Connect to the first address of `query_url` that lets us in; raises the last address's error."""
+        error: QueryFailed | QueryRefused = QueryFailed("query_url names no address.")
+        for address in options.query_addresses:
+            try:
+                return cls(options, address)
+            except (QueryFailed, QueryRefused) as failed:
+                error = failed
+        raise error
+
+    def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[Row]:
+        """All rows, by column names in lower case, because versions of StarRocks write them differently."""
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(sql, parameters or None)
+                names = [str(column[0]).lower() for column in cursor.description or ()]
+                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        except (MySQLError, OSError) as error:
+            raise _error(error) from None
+
+    def value(self, sql: str, parameters: tuple[object, ...] = ()) -> Any:
+        """The first column of the first row; None without rows."""
+        return next((next(iter(row.values())) for row in self.rows(sql, parameters)), None)
+
+    def excerpt(self, sql: str, limit: int) -> Excerpt:
+        """The first `limit` rows; the others are read and let go, so memory stays bounded."""
+        try:
+            with self._connection.cursor(SSCursor) as cursor:
+                cursor.execute(sql)
+                names = tuple(str(column[0]) for column in cursor.description or ())
+                first = tuple(cursor.fetchmany(limit)) if names else ()
+                total = len(first)
+                while rest := (cursor.fetchmany(_AT_ONCE) if total else ()):
+                    total += len(rest)
+                return Excerpt(names, first, total)
+        except (MySQLError, OSError) as error:
+            raise _error(error) from None
+
+    def close(self) -> None:
+        """Hang up; never raises."""
+        with contextlib.suppress(MySQLError, OSError):
+            self._connection.close()
+
+
+def _error(error: Exception) -> QueryFailed | QueryRefused:
+    number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    said = str(error.args[1] if len(error.args) > 1 else error)[:200]
+    if isinstance(error, OSError) or number in _CONNECTION_ERRORS or number == 0:
+        return QueryFailed(f"The query port did not answer ({number or type(error).__name__}).")
+    return QueryRefused(f"{said} ({number})")

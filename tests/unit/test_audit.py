@@ -1,0 +1,276 @@
+"""The torn-read auditor: what a violation is, what is kept of it, what survives, where its rows may go."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from starrocks_txn_sink import Audit, cli
+from starrocks_txn_sink.audit.auditor import Auditor, Reader
+from starrocks_txn_sink.audit.evidence import Evidence
+from starrocks_txn_sink.audit.watch import Watch
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
+from starrocks_txn_sink.events import Event, nobody
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sql_connection import Excerpt
+from starrocks_txn_sink.testing.manual_clock import ManualClock
+
+CANARY = "row-value-of-the-customer"
+ONE_SUM = (
+    "SELECT * FROM (SELECT (SELECT sum(cents) FROM bank.a) + (SELECT sum(cents) FROM bank.b) AS total) t "
+    "WHERE total <> 100"
+)
+NOTHING, ONE_ROW = Excerpt(("total",), (), 0), Excerpt(("total",), ((CANARY,),), 1)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "data") as emulator:
+        execute(
+            emulator,
+            "CREATE DATABASE bank",
+            "CREATE TABLE bank.a (id BIGINT, cents BIGINT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
+            "CREATE TABLE bank.b (id BIGINT, cents BIGINT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
+            "INSERT INTO bank.a (id, cents) VALUES (1, 60)",
+            "INSERT INTO bank.b (id, cents) VALUES (1, 40)",
+        )
+        yield emulator
+
+
+def execute(server: Emulator, *statements: str) -> None:
+    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
+    with connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def options(server: Emulator) -> SinkOptions:
+    return SinkOptions(load_url=server.load_url, query_url=server.query_url, database="bank")
+
+
+def script(*answers: Excerpt | Exception) -> Callable[[str, int], Excerpt]:
+    """Answers in turn, the last one for ever."""
+    left = list(answers)
+
+    def ask(_sql: str, _limit: int) -> Excerpt:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return ask
+
+
+def until(reached: Callable[[], bool], what: str) -> None:
+    limit = time.monotonic() + 20
+    while not reached():
+        assert time.monotonic() < limit, what
+        time.sleep(0.01)
+
+
+# --- what may be asked ---
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SELECT 1", " with x as (select 1) select * from x", "(SELECT 1) UNION (SELECT 2)", "-- why\n/* x */ select 1"],
+)
+def test_statements_that_read_are_taken(sql: str) -> None:
+    assert Audit(sql).sql == sql
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"sql": "DELETE FROM a"}, "SELECT or WITH"),
+        ({"sql": "selection"}, "SELECT or WITH"),
+        ({"sql": "SELECT 1", "interval": 0}, "interval"),
+        ({"sql": "SELECT 1", "interval": float("inf")}, "interval"),
+        ({"sql": "SELECT 1", "evidence_rows": 0}, "evidence_rows"),
+    ],
+)
+def test_audits_that_cannot_be_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        Audit(**given)
+
+
+# --- counting ---
+
+
+def test_a_row_is_a_violation_and_the_first_ones_rows_are_kept() -> None:
+    told: list[Event] = []
+    other = Excerpt(("total",), (("later",),), 1)
+    auditor = Auditor(Audit("SELECT 1"), script(NOTHING, ONE_ROW, other), ManualClock(), told.append)
+    assert all(auditor.look() for _ in range(3))
+    assert (auditor.samples, auditor.violations, auditor.failures) == (3, 2, 0)
+    assert auditor.first is not None
+    assert (auditor.first.sample, auditor.first.rows) == (2, ((CANARY,),))
+    assert [event.name for event in told] == ["integrity.violated"] * 2
+    assert [event.fields["kind"] for event in told] == ["torn"] * 2
+
+
+def test_no_event_and_no_repr_holds_a_row_or_the_statement() -> None:
+    told: list[Event] = []
+    audit = Audit(f"SELECT '{CANARY}'")
+    auditor = Auditor(audit, script(ONE_ROW, QueryRefused(CANARY)), ManualClock(), told.append)
+    auditor.look()
+    auditor.look()
+    assert auditor.violations == auditor.failures == 1
+    assert CANARY not in repr((told, audit, auditor.first, auditor))
+
+
+def test_a_sample_that_fails_is_no_violation_and_the_next_one_counts() -> None:
+    told: list[Event] = []
+    auditor = Auditor(Audit("SELECT 1"), script(QueryFailed("away"), NOTHING), ManualClock(), told.append)
+    assert [auditor.look(), auditor.look()] == [False, True]
+    assert (auditor.samples, auditor.violations, auditor.failures) == (1, 0, 1)
+    assert told == [Event("audit.failed", {"code": "query_failed"})]
+
+
+def test_evidence_is_bounded_and_marks_what_is_left_out() -> None:
+    excerpt = Excerpt(("a", "b"), ((None, "x" * 1000), (b"\x01\xff", 7)), 9)
+    evidence = Evidence.of(3, 0.0, excerpt)
+    assert evidence.rows == ((None, "x" * 200 + "…"), ("01ff", "7"))
+    lines = evidence.lines()
+    assert (lines[0].split(), lines[2].split(), lines[-1]) == (["a", "b"], ["01ff", "7"], "  … and 7 more")
+    assert lines[1].split()[0] == "NULL"
+
+
+def test_evidence_is_written_to_the_file_that_was_named_and_is_its_owners(tmp_path: Path) -> None:
+    place = tmp_path / "evidence.json"
+    Auditor(Audit("SELECT 1", evidence_file=str(place)), script(ONE_ROW), ManualClock()).look()
+    assert json.loads(place.read_text())["rows"] == [[CANARY]]
+    assert place.stat().st_mode & 0o077 == 0
+    told: list[Event] = []
+    nowhere = Audit("SELECT 1", evidence_file=str(tmp_path / "no" / "where"))
+    Auditor(nowhere, script(ONE_ROW), ManualClock(), told.append).look()
+    assert [event.name for event in told] == ["audit.failed", "integrity.violated"]
+
+
+# --- against the stand-in ---
+
+
+def test_a_torn_sum_is_seen_and_a_restarted_server_asked_again(server: Emulator) -> None:
+    reader = Reader(options(server))
+    auditor = Auditor(Audit(ONE_SUM), reader, ManualClock())
+    assert auditor.look()
+    execute(server, "INSERT INTO bank.a (id, cents) VALUES (1, 50)")
+    assert auditor.look()
+    assert auditor.first is not None
+    assert (auditor.violations, auditor.first.columns, auditor.first.rows) == (1, ("total",), (("90",),))
+    reader.close()
+    assert auditor.look()
+    reader.close()
+
+
+def test_of_many_rows_only_the_first_are_kept_and_the_next_sample_works(server: Emulator) -> None:
+    execute(server, f"INSERT INTO bank.a (id, cents) VALUES {', '.join(f'({n}, {n})' for n in range(2, 2000))}")
+    reader = Reader(options(server))
+    for _ in range(2):
+        excerpt = reader("SELECT id FROM bank.a ORDER BY id", 3)
+        assert (excerpt.columns, [row[0] for row in excerpt.rows], excerpt.total) == (("id",), [1, 2, 3], 1999)
+    assert reader("SELECT id FROM bank.b", 3).total == 1
+    reader.close()
+
+
+def test_a_watch_runs_while_something_is_written_and_a_while_after(server: Emulator) -> None:
+    told: list[Event] = []
+    watch = Watch(Audit(ONE_SUM, interval=0.01), options(server), told.append, linger=0.05)
+    assert not watch.running
+    with watch.on():
+        until(lambda: watch.auditor.samples >= 2, "samples")
+        execute(server, "INSERT INTO bank.b (id, cents) VALUES (1, 41)")
+        until(lambda: watch.auditor.violations >= 1, "a violation")
+    until(lambda: not watch.running, "the end")
+    assert "integrity.violated" in {event.name for event in told}
+    before = watch.auditor.samples
+    with watch.on():
+        until(lambda: watch.auditor.samples > before, "another sample")
+        watch.stop()
+        assert not watch.running
+    assert threading.active_count() < 50
+
+
+def test_a_listener_that_raises_does_not_end_the_watch(server: Emulator) -> None:
+    def broken(_event: Event) -> None:
+        raise ValueError
+
+    watch = Watch(Audit("SELECT 1", interval=0.01), options(server), broken)
+    with watch.on():
+        until(lambda: watch.auditor.samples >= 3, "samples")
+    watch.stop()
+
+
+def test_a_watch_needs_a_query_url_and_survives_pickling(server: Emulator) -> None:
+    watch = Watch(Audit(ONE_SUM), options(server), nobody)
+    assert pickle.loads(pickle.dumps(watch)).auditor.audit == watch.auditor.audit
+    with pytest.raises(OptionError, match="no query_url"):
+        Watch(Audit(ONE_SUM), SinkOptions(load_url="fe", database="d", delivery="at-least-once"), nobody)
+
+
+# --- the command ---
+
+
+def audit(server: Emulator, *words: str, sql: str = ONE_SUM) -> int:
+    return cli.main(["audit", "--query-url", server.query_url, "--sql", sql, "--interval", "0.02", *words])
+
+
+def test_the_command_says_right_or_torn(server: Emulator, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert audit(server, "--for", "0.1") == 0
+    assert capsys.readouterr().out.startswith("RIGHT: 0 of ")
+    execute(server, "INSERT INTO bank.a (id, cents) VALUES (1, 61)")
+    place = tmp_path / "evidence.json"
+    assert audit(server, "--stop-at-first", "--evidence", str(place)) == 1
+    said = capsys.readouterr().out
+    assert "First violation, in sample 1 at 20" in said
+    assert said.endswith("  total\n  101\nTORN: 1 of 1 samples violated the invariant.\n")
+    assert json.loads(place.read_text())["rows"] == [["101"]]
+    assert audit(server, "--stop-at-first", "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["violations"], found["first_violation"]["rows"]) == (1, [["101"]])
+
+
+def test_a_statement_that_can_never_work_ends_at_once(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(server, sql="SELECT nothing FROM bank.nowhere") == 2
+    said = capsys.readouterr().out
+    assert "NOT AUDITED" in said
+    assert "nowhere" in said
+    assert audit(server, sql="DROP TABLE bank.a") == 2
+    assert "An audit only reads." in capsys.readouterr().err
+
+
+def test_a_server_that_is_away_is_waited_for(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--query-url", "mysql://127.0.0.1:1", "--sql", "SELECT 1", "--for", "0.1", "--interval", "0.02"]
+    assert cli.main(["audit", *words]) == 2
+    assert "did not answer" in capsys.readouterr().out
+    assert audit(server, "--for", "0.05", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["failures"] == 0
+
+
+def test_ctrl_c_ends_it_with_what_was_seen(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    assert audit(server) == 0
+    assert capsys.readouterr().out.startswith("RIGHT: 0 of ")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_statement_may_come_from_a_file(
+    server: Emulator, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "sum.sql").write_text(f"-- one sum\n{ONE_SUM}\n")
+    words = ["audit", "--query-url", server.query_url, "--for", "0.05", "--sql-file"]
+    assert cli.main([*words, str(tmp_path / "sum.sql")]) == 0
+    assert cli.main([*words, str(tmp_path / "none.sql")]) == 2
+    assert "--sql-file cannot be read" in capsys.readouterr().err
