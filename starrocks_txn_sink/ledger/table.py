@@ -15,6 +15,8 @@ import orjson
 from starrocks_txn_sink.ledger.values import (
     LEDGER_TABLE,
     Claim,
+    DeadClaims,
+    Forget,
     LedgerQuestion,
     Mark,
     Marked,
@@ -118,6 +120,14 @@ def statement(database: str, question: LedgerQuestion) -> Sql:
                 "WHERE job = %s AND kind = %s",
                 (job, POSITION),
             )
+        case DeadClaims(job, epoch, most):
+            return (
+                f"SELECT name FROM {table} WHERE job = %s AND kind = %s AND epoch <> %s ORDER BY name LIMIT {most:d}",
+                (job, LANE, epoch),
+            )
+        case Forget(job, names):
+            ids = tuple(row_id(job, LANE, name) for name in names)
+            return f"DELETE FROM {table} WHERE id IN ({', '.join(['%s'] * len(ids))})", ids
         case Unfinished(family):
             return (
                 "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = %s AND LABEL LIKE %s "
@@ -129,8 +139,10 @@ def statement(database: str, question: LedgerQuestion) -> Sql:
 def read(question: LedgerQuestion, rows: list[tuple[object, ...]]) -> object:
     """The answer to `question` in the rows that its statement returned."""
     match question:
-        case Claim() | Mark():
+        case Claim() | Mark() | Forget():
             return None
+        case DeadClaims():
+            return tuple(str(row[0]) for row in rows)
         case Marked():
             return bool(rows and int(str(rows[0][0])))
         case Unfinished(family):

@@ -112,4 +112,21 @@ class ReadPositions(Question):
     job: str
 
 
-LedgerQuestion = Claim | Unfinished | Mark | Marked | ReadOwners | ReadPositions
+@dataclass(frozen=True, slots=True)
+class DeadClaims(Question):
+    """Read the names of lanes' owner rows of other runs of the driver than `epoch`. Answer: tuple of at most `most`."""
+
+    job: str
+    epoch: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget(Question):
+    """Delete the owner rows of lanes with these names. Answer: None."""
+
+    job: str
+    names: tuple[str, ...]
+
+
+LedgerQuestion = Claim | Unfinished | Mark | Marked | ReadOwners | ReadPositions | DeadClaims | Forget

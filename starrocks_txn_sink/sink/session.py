@@ -20,6 +20,7 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.task import Mandate
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
+from starrocks_txn_sink.ledger.retention import forget_dead_claims
 from starrocks_txn_sink.ledger.take_over import Scope, fresh_tokens, insist, insist_on_rollback, take_over
 from starrocks_txn_sink.ledger.values import Owner, Position, Unfinished
 from starrocks_txn_sink.options import SinkOptions
@@ -102,7 +103,10 @@ def _take_over(options: SinkOptions, session: Session, ledger: SqlLedger, clock:
     steps = take_over(scope, fresh_tokens(session.epoch, 0, rng), rng)
     with contextlib.closing(HttpTransport(options)) as transport:
         taken = run(steps, transport, clock, deadline, ledger)
-    session.token, session.positions = taken.owner.token, taken.positions
+        session.token, session.positions = taken.owner.token, taken.positions
+        with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which harms nobody
+            dead = forget_dead_claims(session.job, taken.owner, rng)
+            run(dead, transport, clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
 
 
 def _create(ledger: SqlLedger, options: SinkOptions, deadline: Deadline) -> None:

@@ -8,6 +8,8 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.ledger import table
 from starrocks_txn_sink.ledger.values import (
     Claim,
+    DeadClaims,
+    Forget,
     LedgerQuestion,
     Mark,
     Marked,
@@ -34,15 +36,18 @@ class ModelLedger:
         del deadline
         if not isinstance(question, LedgerQuestion):
             raise TypeError(f"{type(question).__name__} is no question for the ledger.")
-        if isinstance(question, (Claim, Mark)):
+        if isinstance(question, (Claim, Mark, Forget)):
             self._server.publish(self.insert(question))
             return None
         return self.read(question)
 
-    def insert(self, question: Claim | Mark) -> str:
-        """Commit the row of `question`; returns the name that `publish` of the server makes it visible by."""
+    def insert(self, question: Claim | Mark | Forget) -> str:
+        """Commit what `question` changes; returns the name that `publish` of the server makes it visible by."""
         self._inserts += 1
         name = f"insert {self._inserts}"
+        if isinstance(question, Forget):
+            self._server.store.remove(tuple((question.job, table.LANE, one) for one in question.names), name)
+            return name
         sql, values = table.statement("model", question)
         columns = sql[sql.index("(") + 1 : sql.index(")")].split(", ")
         row = dict(zip(columns, (*values, f"{self._server.now:.3f}"), strict=True))  # the last column is now()
@@ -63,6 +68,9 @@ class ModelLedger:
                 name = str(table.statement("model", question)[1][-1])
                 keys = [(job, table.DRIVER, ""), (job, table.LANE, name)]
                 rows = [_columns(ledger[key], _OWNER) for key in keys if key in ledger]
+            case DeadClaims(job, epoch, most):
+                claims = [row for key, row in ledger.items() if key[:2] == (job, table.LANE) and row["epoch"] != epoch]
+                rows += [(name,) for name in sorted(str(row["name"]) for row in claims)[:most]]
             case ReadPositions(job):
                 rows = [_columns(row, _POSITION) for key, row in ledger.items() if key[:2] == (job, table.POSITION)]
         return table.read(question, rows)  # type: ignore[arg-type]

@@ -15,16 +15,18 @@ Key = tuple[str, str, str]  # job, kind, name
 
 @dataclass(slots=True)
 class Change:
-    """A committed transaction: a label's loads, or one row of the ledger (`row`) that came over SQL."""
+    """A committed transaction: a label's loads, or one row of the ledger (`row`), or some `removed`, over SQL."""
 
     label: str
     loads: list[tuple[str, bytes]] = field(default_factory=list)
     row: dict[str, Any] | None = None
+    removed: tuple[Key, ...] = ()
     ready: bool = False
 
     @property
     def tables(self) -> set[str]:
-        return {LEDGER_TABLE} if self.row is not None else {table for table, _ in self.loads}
+        over_sql = self.row is not None or self.removed
+        return {LEDGER_TABLE} if over_sql else {table for table, _ in self.loads}
 
 
 class ModelStore:
@@ -48,6 +50,10 @@ class ModelStore:
         """Commit one row of the ledger that came over SQL; `publish(name)` makes it visible."""
         self.commit(Change(name, row=row))
 
+    def remove(self, keys: tuple[Key, ...], name: str) -> None:
+        """Commit the removal of rows of the ledger over SQL; `publish(name)` makes it visible."""
+        self.commit(Change(name, removed=keys))
+
     def publish(self, name: str) -> None:
         """`name` is ready to be seen; so is whatever waited for it. Unknown names are ignored."""
         for change in self._waiting:
@@ -69,6 +75,10 @@ class ModelStore:
     def _show(self, change: Change) -> None:
         if change.row is not None:
             self._upsert(change.row)
+            return
+        if change.removed:
+            for key in change.removed:
+                self.ledger.pop(key, None)
             return
         seen: dict[str, list[Any]] = {}
         for table, body in change.loads:

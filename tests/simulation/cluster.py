@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from starrocks_txn_sink.errors import NotSent, ReplyLost
-from starrocks_txn_sink.ledger.values import Claim, Mark
+from starrocks_txn_sink.ledger.values import Claim, Forget, Mark
 from starrocks_txn_sink.testing.model_ledger import ModelLedger
 from starrocks_txn_sink.testing.model_server import Fault, ModelServer
 from starrocks_txn_sink.wire import Operation, Request
@@ -45,7 +45,7 @@ class Cluster:
             else:
                 self._reply(respond, self.server.execute(needed, fault))
                 self._maybe_forget(needed.label)
-        elif isinstance(needed, (Claim, Mark)):
+        elif isinstance(needed, (Claim, Mark, Forget)):
             self._insert(needed, fault, respond)
         else:
             self._reply(respond, self.ledger.read(needed))
@@ -86,7 +86,7 @@ class Cluster:
         self._trace.say("frontend", f"{label} is committed")
         self._publish_later(label, fault, lambda: self._reply(respond, reply))
 
-    def _insert(self, question: Claim | Mark, fault: Fault | None, respond: Respond) -> None:
+    def _insert(self, question: Claim | Mark | Forget, fault: Fault | None, respond: Respond) -> None:
         name = self.ledger.insert(question)
         self._publish_later(name, fault, lambda: self._reply(respond, None))
 

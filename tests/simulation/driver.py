@@ -10,6 +10,7 @@ from starrocks_txn_sink.errors import DeadlineExceeded
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.ledger.retention import forget_dead_claims
 from starrocks_txn_sink.ledger.take_over import Scope, TakenOver, fresh_tokens, insist, insist_on_rollback, take_over
 from starrocks_txn_sink.ledger.values import Owner, Unfinished
 from starrocks_txn_sink.sink.session import Session
@@ -83,12 +84,18 @@ class Driver(Node):
             self.session.token, self.session.positions = result.owner.token, result.positions
             self._world.trace.say(self.name, f"has the job; positions {_shown(self.session)}")
             self._world.driver_taken_over()
+            self._forget_dead_claims(result.owner)
             self._next_batch()
             return
         assert isinstance(result, BaseException)
         if isinstance(result, DeadlineExceeded) and self._world.undisturbed(self._fiber):
             self._world.checker.report("stuck", f"{self.name} could not take over though nothing disturbed it")
         self._end(result)
+
+    def _forget_dead_claims(self, mine: Owner) -> None:
+        """In production it comes before the first micro-batch; here beside it, which is harder on the protocol."""
+        steps = forget_dead_claims(JOB, mine, self._world.rng)
+        Fiber(self, steps, self.scheduler.now + 5.0, self._world.network.send, _nothing)
 
     # --- micro-batches ---
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from starrocks_txn_sink.errors import BadReply, NotSent, QueryFailed, ReplyLost, TransportError
-from starrocks_txn_sink.ledger.values import Claim, Mark
+from starrocks_txn_sink.ledger.values import Claim, Forget, Mark
 from starrocks_txn_sink.testing.model_server import Fault
 from starrocks_txn_sink.wire import Operation, Request
 
@@ -119,7 +119,7 @@ class Network:
         if isinstance(needed, Request):
             kinds = self._kinds[needed.operation]
         else:
-            kinds = self._writes if isinstance(needed, (Claim, Mark)) else self._reads
+            kinds = self._writes if isinstance(needed, (Claim, Mark, Forget)) else self._reads
         if not kinds:
             return None
         self.faults += 1
