@@ -1,0 +1,249 @@
+"""The rules of verified transactions: rows and markers of one source in, transactions that add up out, in commit order.
+
+Rows and ENDs come through different topics and partitions, in any order, and more than once; they are joined by the
+transaction's id. Pure and vectorised: values in, values out; time, and reading what was held back, are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.assembler import verified_schema as v
+from starrocks_txn_sink.assembler.state import pieces
+from starrocks_txn_sink.assembler.verified_counters import VerifiedCounters
+from starrocks_txn_sink.assembler.verified_intake import VerifiedIntake, take_in
+from starrocks_txn_sink.assembler.verified_judgement import Judgement, counts, judge, reason
+from starrocks_txn_sink.assembler.verified_release import dead_letters, released, units
+from starrocks_txn_sink.assembler.verified_state import HeldBlob, VerifiedState, remembered
+from starrocks_txn_sink.assembler.verified_tally import Bools, Ints, Tally, tally
+from starrocks_txn_sink.errors import OptionError, SourceTransactionError
+from starrocks_txn_sink.events import Event
+
+OnOpenTimeout = Literal["quarantine", "fail"]
+ReadBlob = Callable[[int], pa.Table]
+
+MANY_BLOBS: Final = 32  # from here on small ones are brought together
+SMALL_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedPolicy:
+    """`open_timeout` (seconds of processing time; None: for ever) is how long a transaction may fail to add up.
+
+    After it, `quarantine` gives the transaction up: its rows go to `dead_letter_table`, or, without one, are dropped
+    and counted; `fail` stops the job.
+    """
+
+    open_timeout: float | None = None
+    on_open_timeout: OnOpenTimeout = "quarantine"
+    dead_letter_table: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_open_timeout not in get_args(OnOpenTimeout):
+            raise OptionError(
+                f"on_open_timeout is {self.on_open_timeout!r}.", hint=f"Use {' or '.join(get_args(OnOpenTimeout))}."
+            )
+        if self.open_timeout is not None and not self.open_timeout > 0:
+            raise OptionError("open_timeout must be above zero.", hint="Leave it out to wait for ever.")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedStep:
+    """The effect of one step: hand on `released` and `letters`, delete `removed`, write `added`, then `state`."""
+
+    state: VerifiedState
+    counters: VerifiedCounters
+    released: Sequence[pa.Table] = ()
+    letters: Sequence[pa.Table] = ()
+    removed: tuple[int, ...] = ()
+    added: dict[int, pa.Table] = field(default_factory=dict)
+    notices: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedAssembler:
+    """The rules for one source; `source` only names it in errors and notices."""
+
+    policy: VerifiedPolicy
+    source: str
+
+    def feed(self, state: VerifiedState, events: pa.Table, now: float, read: ReadBlob) -> VerifiedStep:
+        """Take in the events of a micro-batch (verified_schema.EVENTS, any order, may be empty) at `now` (seconds).
+
+        Raises InputError for events that break the contract, SourceTransactionError for a transaction that is overdue
+        under `on_open_timeout="fail"`.
+        """
+        intake = take_in(state, events, self.source)
+        arrived = pa.array(np.full(intake.events.num_rows, float(now)))
+        blobs = [read(each.number) for each in state.blobs]
+        table = pa.concat_tables([*blobs, intake.events.append_column(v.HELD.field(v.ARRIVED), arrived)])
+        found = tally(table)
+        limit = self.policy.open_timeout
+        verdict = judge(table, found, state.last_position, None if limit is None else now - limit)
+        self._refuse(table, found, verdict, now)
+        sorted_out = _SortedOut(state, table, found, verdict)
+        state, letters, notices = self._give_up(sorted_out, intake)
+        return _step(sorted_out, state, intake, letters, notices)
+
+    def _refuse(self, table: pa.Table, found: Tally, verdict: Judgement, now: float) -> None:
+        if self.policy.on_open_timeout == "fail" and len(verdict.given_up):
+            first = int(verdict.given_up[0])
+            arrived = table[v.ARRIVED].to_numpy()[found.code == first].min()
+            raise SourceTransactionError(
+                "A transaction has not added up for longer than open_timeout.",
+                hint="Check that the topics of all captured tables are read and nothing filters them; raise "
+                'open_timeout, or pass on_open_timeout="quarantine".',
+                **self._place(table, found, first),
+                open_seconds=round(now - float(arrived), 3),
+            )
+
+    def _place(self, table: pa.Table, found: Tally, transaction: int) -> dict[str, object]:
+        return {
+            "source": self.source,
+            "txn_id": found.ids[transaction].as_py(),
+            "reason": reason(found, transaction),
+            "rows": int(found.count[transaction]),
+            "event_count": int(found.expected[transaction]) if found.end[transaction] >= 0 else None,
+            "tables": counts(table, found, transaction),
+        }
+
+    def _give_up(
+        self, done: _SortedOut, intake: VerifiedIntake
+    ) -> tuple[VerifiedState, list[pa.Table], tuple[Event, ...]]:
+        """The state that knows the ids given up, the dead letters, and what to say about them."""
+        table, found, state = done.table, done.found, done.state
+        letters: list[pa.Table] = []
+        lost = [
+            (found.ids[each].as_py(), reason(found, each), table.filter(pa.array(done.rows_in(np.array([each])))))
+            for each in done.verdict.given_up.tolist()
+        ]
+        for txn_id in dict.fromkeys(intake.late[schema.TXN_ID].to_pylist()):
+            late = intake.late.filter(pc.equal(intake.late[schema.TXN_ID], txn_id))
+            lost.append((txn_id, "too late", late.filter(late[v.STATUS].is_null())))
+        for txn_id, why, rows in lost:
+            if self.policy.dead_letter_table is not None and rows.num_rows:
+                state = replace(state, letters=state.letters + 1)
+                letters.append(dead_letters(rows, state.letters, txn_id, why, self.policy.dead_letter_table))
+        ids = [found.ids[each].as_py() for each in done.verdict.given_up.tolist()]
+        notices = [
+            Event("transaction.quarantined", self._place(table, found, each)) for each in done.verdict.given_up.tolist()
+        ]
+        if intake.late.num_rows:
+            notices.append(Event("transaction.late", {"source": self.source, "events": intake.late.num_rows}))
+        return replace(state, quarantined=remembered(state.quarantined, ids)), letters, tuple(notices)
+
+
+@dataclass(frozen=True, slots=True)
+class _SortedOut:
+    """A step's events, and what becomes of them."""
+
+    state: VerifiedState
+    table: pa.Table
+    found: Tally
+    verdict: Judgement
+
+    def of(self, transactions: Ints) -> Bools:
+        """Events of `transactions`, repeats left out."""
+        chosen = np.zeros(len(self.found.ids) + 1, dtype=bool)
+        chosen[transactions] = True
+        mask: Bools = chosen[self.found.code] & (self.found.code >= 0) & ~self.found.repeated
+        return mask
+
+    def rows_in(self, transactions: Ints) -> Bools:
+        mask: Bools = self.of(transactions) & self.table[v.STATUS].is_null().to_numpy()
+        return mask
+
+    @property
+    def snapshot(self) -> Ints:
+        """A snapshot's rows, in the order in which they came."""
+        places: Ints = np.flatnonzero(self.found.code < 0)
+        return places
+
+    @property
+    def snapshot_alone(self) -> bool:
+        """Before the first transaction a snapshot's rows make units of their own; afterwards they go in front of the
+        next transaction, so that positions grow and a later change of a row wins."""
+        return self.state.last_position is None
+
+
+def _step(
+    done: _SortedOut, state: VerifiedState, intake: VerifiedIntake, letters: list[pa.Table], notices: tuple[Event, ...]
+) -> VerifiedStep:
+    found, verdict, table = done.found, done.verdict, done.table
+    out, before = [], done.snapshot
+    if len(before) and done.snapshot_alone:
+        state = replace(state, snapshots=state.snapshots + 1)
+        out.append(units(table, before, np.array([len(before)]), np.array([state.snapshots]), pa.nulls(1, pa.string())))
+        before = before[:0]
+    full = verdict.released[found.expected[verdict.released] > 0]
+    handed_on = np.zeros(table.num_rows, dtype=bool)
+    if len(full):
+        out.append(released(table, found, full, before))
+        state = replace(state, last_position=int(found.position[full].max()))
+        before = before[:0]
+    handed_on[done.snapshot] = len(before) == 0
+    settled = np.concatenate([verdict.released, verdict.repeated])
+    handed_on |= done.of(settled) | done.of(verdict.given_up) | found.repeated
+    names = found.ids.take(pa.array(settled)).to_pylist()
+    state = replace(state, settled=remembered(intake.settled, names))
+    state, removed, added = _carry(state, table, ~handed_on)
+    impatient = ~handed_on & (found.code >= 0) & np.append(verdict.incomplete, False)[found.code]
+    oldest = float(table[v.ARRIVED].to_numpy()[impatient].min()) if impatient.any() else None
+    state = replace(state, oldest=oldest)
+    counters = _counted(done, intake, sum(each.num_rows for each in out), full, handed_on)
+    return VerifiedStep(state, counters + _levels(done, state, ~handed_on), out, letters, removed, added, notices)
+
+
+def _counted(done: _SortedOut, intake: VerifiedIntake, rows_out: int, full: Ints, handed_on: Bools) -> VerifiedCounters:
+    """What became of the events, with what the intake counted."""
+    found, verdict = done.found, done.verdict
+    again = done.of(verdict.repeated) | found.repeated
+    rows = done.table[v.STATUS].is_null().to_numpy()
+    passed = int(found.count[full].sum()) + int(handed_on[done.snapshot].sum())
+    return intake.counters + VerifiedCounters(
+        released=len(full),
+        rows=rows_out,
+        empty=len(verdict.released) - len(full),
+        skipped_rows=passed - rows_out,
+        repeats=int(again.sum()),
+        repeated_rows=int((again & rows).sum()),
+        quarantined=len(verdict.given_up),
+        quarantined_rows=int(done.rows_in(verdict.given_up).sum()),
+    )
+
+
+def _levels(done: _SortedOut, state: VerifiedState, kept: Bools) -> VerifiedCounters:
+    waiting = np.unique(done.found.code[kept])
+    return VerifiedCounters(
+        open=int((waiting >= 0).sum()),
+        open_rows=int((kept & done.table[v.STATUS].is_null().to_numpy()).sum()),
+        state_bytes=sum(each.bytes for each in state.blobs),
+    )
+
+
+def _carry(
+    state: VerifiedState, table: pa.Table, kept: Bools
+) -> tuple[VerifiedState, tuple[int, ...], dict[int, pa.Table]]:
+    """Write what waits: blobs of which all events wait stay as they are, the rest is written anew."""
+    rewrite = kept.copy()
+    stay: list[HeldBlob] = []
+    start = 0
+    for blob in state.blobs:
+        stop = start + blob.events
+        crowded = len(state.blobs) > MANY_BLOBS and blob.bytes < SMALL_BYTES
+        if kept[start:stop].all() and not crowded:
+            rewrite[start:stop] = False
+            stay.append(blob)
+        start = stop
+    rest = table.filter(pa.array(rewrite)).combine_chunks()
+    added = dict(enumerate(pieces(rest), state.next_blob))
+    new = [HeldBlob(number, piece.num_rows, piece.nbytes) for number, piece in added.items()]
+    removed = tuple(blob.number for blob in state.blobs if blob not in stay)
+    return replace(state, blobs=(*stay, *new), next_blob=state.next_blob + len(added)), removed, added

@@ -1,0 +1,157 @@
+"""Which transactions add up: index arithmetic over rows and ENDs, no Python per row.
+
+A transaction adds up when its END has come, the number of its rows is `event_count`, their `total_order` is 1 … n
+without gap or repeat, and each collection has as many rows as `data_collections` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.assembler import verified_schema as v
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+NOWHERE = np.iinfo(np.int64).min
+_CONTENT = (v.COLLECTION, schema.POSITION, schema.OP, schema.ROW)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Transactions by number, in the order in which they are first met.
+
+    `code` is the transaction of each event (-1: none, a snapshot's row). `end` is the event that is a transaction's
+    END, -1 without one. `rows` are the places of all rows, by (transaction, total_order), repeats left out; those of
+    transaction t are `rows[first[t]:first[t + 1]]`. `position` is the highest of its rows and its END.
+    """
+
+    ids: pa.StringArray
+    code: Ints
+    end: Ints
+    rows: Ints
+    first: Ints
+    repeated: Bools  # events that say again what another one said; none in a transaction with a conflict
+    conflict: Bools  # two different rows at one place
+    expected: Ints  # event_count; -1 without END
+    collections_agree: Bools
+    position: Ints
+
+    @property
+    def count(self) -> Ints:
+        counted: Ints = np.diff(self.first)
+        return counted
+
+    def ordered(self, orders: Ints) -> Bools:
+        """Whether the rows of each transaction are numbered 1 … n."""
+        place = np.arange(len(self.rows)) - np.repeat(self.first[:-1], self.count) + 1
+        wrong = np.repeat(np.arange(len(self.count)), self.count)[orders[self.rows] != place]
+        good = np.ones(len(self.count), dtype=bool)
+        good[wrong] = False
+        return good
+
+
+def numbers(events: pa.Table, column: str, null: int) -> Ints:
+    """An integer column as an array, `null` where it is NULL."""
+    values: Ints = pc.fill_null(events[column], null).to_numpy()
+    return values
+
+
+def tally(events: pa.Table) -> Tally:
+    """Tally `events` (verified_schema.EVENTS, without BEGINs)."""
+    encoded = events[schema.TXN_ID].combine_chunks().dictionary_encode()
+    ids = encoded.dictionary
+    code: Ints = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)
+    is_end = events[v.STATUS].is_valid().to_numpy()
+    orders = numbers(events, v.TOTAL_ORDER, 0)
+    end, spare = _ends(events, code, is_end, len(ids))
+    placed = np.flatnonzero(~is_end & (code >= 0))
+    placed = placed[np.lexsort((orders[placed], code[placed]))]
+    again = np.zeros(len(placed), dtype=bool)
+    again[1:] = (code[placed][1:] == code[placed][:-1]) & (orders[placed][1:] == orders[placed][:-1])
+    conflict = np.zeros(len(ids), dtype=bool)
+    conflict[code[_differing(events, placed, again)]] = True
+    rows = placed[~again]
+    first = np.searchsorted(code[rows], np.arange(len(ids) + 1))
+    repeated = spare
+    repeated[placed[again & ~conflict[code[placed]]]] = True
+    expected = np.where(end >= 0, numbers(events, v.EVENT_COUNT, -1)[end], -1) if len(end) else end
+    return Tally(
+        ids,
+        code,
+        end,
+        rows,
+        first,
+        repeated,
+        conflict,
+        expected,
+        _collections_agree(events, code, rows, end),
+        _positions(events, rows, first, end),
+    )
+
+
+def _ends(events: pa.Table, code: Ints, is_end: Bools, transactions: int) -> tuple[Ints, Bools]:
+    """The END of each transaction, the newest where it was repeated; and which ENDs are not needed."""
+    places = np.flatnonzero(is_end)
+    places = places[np.argsort(numbers(events, v.SEQUENCE, 0)[places], kind="stable")]
+    end = np.full(transactions, -1, dtype=np.int64)
+    end[code[places]] = places
+    spare = is_end.copy()
+    spare[end[end >= 0]] = False
+    return end, spare
+
+
+def _differing(events: pa.Table, placed: Ints, again: Bools) -> Ints:
+    """Of the rows that repeat the one before: those with another content."""
+    later = np.flatnonzero(again)
+    if not len(later):
+        return later
+    ours, theirs = events.take(pa.array(placed[later])), events.take(pa.array(placed[later - 1]))
+    same = np.ones(len(later), dtype=bool)
+    for column in _CONTENT:
+        equal = pc.fill_null(pc.equal(ours[column], theirs[column]), False)
+        both_null = pc.and_(ours[column].is_null(), theirs[column].is_null())
+        same &= pc.or_(equal, both_null).to_numpy()
+    return placed[later[~same]]
+
+
+def _collections_agree(events: pa.Table, code: Ints, rows: Ints, end: Ints) -> Bools:
+    """Whether each transaction has, in every collection, as many rows as its END says."""
+    transactions = len(end)
+    agree = end >= 0
+    ended = np.flatnonzero(agree)
+    encoded = events[v.COLLECTION].combine_chunks().dictionary_encode()
+    names = encoded.dictionary
+    width = len(names) + 1
+    found, counts = np.unique(
+        code[rows] * width + pc.fill_null(encoded.indices, len(names)).to_numpy()[rows], return_counts=True
+    )
+    said = events[v.DATA_COLLECTIONS].combine_chunks().take(pa.array(end[ended]))
+    owner = ended[pc.list_parent_indices(said).to_numpy()]
+    flat = pc.list_flatten(said)
+    wanted = pc.fill_null(pc.index_in(flat.field(0), value_set=names), len(names)).to_numpy() + owner * width
+    number = pc.fill_null(flat.field(1), -1).to_numpy()
+    wanted, number, owner = wanted[number != 0], number[number != 0], owner[number != 0]
+    at = np.searchsorted(found, wanted)
+    right = at < len(found)
+    right[right] = (found[at[right]] == wanted[right]) & (counts[at[right]] == number[right])
+    agree[owner[~right]] = False
+    collections = np.bincount(found // width, minlength=transactions)
+    agree &= collections == np.bincount(owner, minlength=transactions)
+    return agree
+
+
+def _positions(events: pa.Table, rows: Ints, first: Ints, end: Ints) -> Ints:
+    positions = numbers(events, schema.POSITION, NOWHERE)
+    highest = np.where(end >= 0, positions[end], NOWHERE) if len(end) else end.copy()
+    filled = np.flatnonzero(np.diff(first))
+    if len(filled):
+        of_rows = np.maximum.reduceat(positions[rows], first[filled])
+        highest[filled] = np.maximum(highest[filled], of_rows)
+    return highest

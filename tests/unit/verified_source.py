@@ -1,0 +1,140 @@
+"""A Debezium-like source for tests: transactions as plain values, their events in any order, and what must come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from starrocks_txn_sink.assembler.state import from_blob, to_blob
+from starrocks_txn_sink.assembler.verified import VerifiedAssembler, VerifiedPolicy
+from starrocks_txn_sink.assembler.verified_counters import VerifiedCounters
+from starrocks_txn_sink.assembler.verified_schema import EVENTS
+from starrocks_txn_sink.assembler.verified_state import VerifiedState
+from starrocks_txn_sink.events import Event
+
+Fields = dict[str, Any]
+
+
+def row(txn: str, order: int, collection: str = "public.a", lsn: int = 5, **other: Any) -> Fields:
+    table: str | None = collection.split(".")[1]
+    content = f'{{"t": "{txn}", "n": {order}}}'
+    base = {"txn_id": txn, "total_order": order, "collection": collection, "position": lsn}
+    return base | {"table": table, "op": "c", "row": content} | other
+
+
+def end(txn: str, sequence: int, lsn: int | None, tables: dict[str, int], **other: Any) -> Fields:
+    listed = [{"data_collection": name, "event_count": n} for name, n in tables.items()]
+    base = {"status": "END", "txn_id": txn, "sequence": sequence, "position": lsn}
+    return base | {"event_count": sum(tables.values()), "data_collections": listed} | other
+
+
+def begin(txn: str, sequence: int, lsn: int) -> Fields:
+    return {"status": "BEGIN", "txn_id": txn, "sequence": sequence, "position": lsn}
+
+
+def read(key: int, lsn: int = 1) -> Fields:
+    """A row of a snapshot."""
+    return {"collection": "public.a", "position": lsn, "table": "a", "op": "r", "row": f'{{"k": {key}}}'}
+
+
+def table(events: Iterable[Fields]) -> pa.Table:
+    return pa.Table.from_pylist(list(events), schema=EVENTS)
+
+
+@dataclass
+class Stage:
+    """The rules with a state store around them; the state passes through bytes at every step, as over a restart."""
+
+    open_timeout: float | None = None
+    on_open_timeout: str = "quarantine"
+    dead_letter_table: str | None = None
+    header: str = field(default_factory=lambda: VerifiedState().to_json())
+    blobs: dict[int, bytes] = field(default_factory=dict)
+    out: list[Fields] = field(default_factory=list)
+    letters: list[Fields] = field(default_factory=list)
+    notices: list[Event] = field(default_factory=list)
+    counted: VerifiedCounters = field(default_factory=VerifiedCounters)
+    level: VerifiedCounters = field(default_factory=VerifiedCounters)
+
+    def feed(self, *events: Fields, now: float = 0.0) -> list[Fields]:
+        policy = VerifiedPolicy(self.open_timeout, self.on_open_timeout, self.dead_letter_table)  # type: ignore[arg-type]
+        state = VerifiedState.from_json(self.header)
+        step = VerifiedAssembler(policy, "shop").feed(state, table(events), now, lambda n: from_blob(self.blobs[n]))
+        rows = [each for part in step.released for each in part.to_pylist()]
+        self.out += rows
+        self.letters += [each for part in step.letters for each in part.to_pylist()]
+        for number in step.removed:
+            del self.blobs[number]
+        self.blobs.update({number: to_blob(part) for number, part in step.added.items()})
+        self.header = step.state.to_json()
+        self.notices += step.notices
+        self.counted, self.level = self.counted + step.counters, step.counters
+        assert {each.number for each in step.state.blobs} == set(self.blobs)
+        return rows
+
+    @property
+    def state(self) -> VerifiedState:
+        return VerifiedState.from_json(self.header)
+
+    def places(self) -> list[tuple[Any, ...]]:
+        return [(each["txn_id"], each["position"], each["seq"], each["transaction_end"]) for each in self.out]
+
+    def adds_up(self) -> bool:
+        c = self.counted
+        out = c.rows + c.repeated_rows + c.skipped_rows + c.quarantined_rows + c.late_rows
+        return c.data + c.snapshot_rows == out + self.level.open_rows and c.rows == len(self.out)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """`tables` are the collections of its rows, in order; `lsn` that of its commit; `flaw` what is wrong with it."""
+
+    number: int
+    tables: tuple[str, ...]
+    flaw: str | None = None
+
+    @property
+    def txn(self) -> str:
+        return str(700 + self.number)
+
+    @property
+    def lsn(self) -> int:
+        return 1000 + 10 * self.number
+
+    def events(self) -> list[Fields]:
+        """Its rows and its END, whose sequence is its number."""
+        rows = [row(self.txn, n, name, self.lsn - 500 + n) for n, name in enumerate(self.tables, 1)]
+        counted = {name: self.tables.count(name) for name in self.tables}
+        return FLAWS[self.flaw](rows, end(self.txn, 100 * self.number, self.lsn, counted))
+
+    def output(self) -> list[tuple[Any, ...]]:
+        last = len(self.tables) - 1
+        return [(self.txn, self.lsn, seq, seq == last) for seq in range(len(self.tables))]
+
+
+def _count_off(rows: list[Fields], marker: Fields, by: int) -> list[Fields]:
+    return [*rows, marker | {"event_count": marker["event_count"] + by}]
+
+
+FLAWS: dict[str | None, Any] = {
+    None: lambda rows, marker: [*rows, marker],
+    "no END": lambda rows, _: rows,
+    "first row missing": lambda rows, marker: [*rows[1:], marker],
+    "last row missing": lambda rows, marker: [*rows[:-1], marker],
+    "count too high": lambda rows, marker: _count_off(rows, marker, 1),
+    "count too low": lambda rows, marker: _count_off(rows, marker, -1),
+    "a row too many": lambda rows, marker: [*rows, rows[0] | {"total_order": len(rows) + 1}, marker],
+    "gap": lambda rows, marker: [*rows[:-1], rows[-1] | {"total_order": len(rows) + 1}, marker],
+    "two at one place": lambda rows, marker: [*rows, rows[0] | {"row": "{}"}, marker],
+    "another table": lambda rows, marker: [*rows[:-1], rows[-1] | {"collection": "public.z"}, marker],
+    "table uncounted": lambda rows, marker: [*rows, marker | {"data_collections": marker["data_collections"][1:]}],
+}
+
+
+def repeated_later(transactions: Sequence[Transaction]) -> list[Fields]:
+    """All events of `transactions` once more, ENDs under new sequences, as after a connector that went back."""
+    again = [event for each in transactions for event in each.events()]
+    return [event | ({"sequence": 10**6 + n} if "sequence" in event else {}) for n, event in enumerate(again)]
