@@ -21,7 +21,7 @@ from starrocks_txn_sink.options import SinkOptions
 _LINGER = 10.0
 
 
-class Watch:
+class AuditWatch:
     """`auditor` has the figures and the first violation. Thread-safe; a pickled copy begins anew."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Watch, self._made_of
+        return AuditWatch, self._made_of
 
     @property
     def running(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.audit import Audit
-from starrocks_txn_sink.audit.watch import Watch
+from starrocks_txn_sink.audit.watch import AuditWatch
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.events import Event, Listener, nobody
 from starrocks_txn_sink.lane.receipt import Receipt
@@ -53,7 +53,7 @@ class StarRocksSink:
     `batch.completed`, on the driver. Atomic per micro-batch with `lanes=1`, per source transaction with more.
 
     `audit` is asked while micro-batches are written, over a connection of its own, and tells `integrity.violated`;
-    `watch.auditor` has its figures and the first violation, `watch.stop()` ends it at once.
+    `auditing.auditor` has its figures and the first violation, `auditing.stop()` ends it at once.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StarRocksSink:
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
         self._ending: dict[str, Session] = {}  # by epoch: those that leave something open, until it is rolled back
         self._jobs = Jobs()
-        self.watch = Watch(audit, options, listener) if audit is not None else None
+        self.auditing = AuditWatch(audit, options, listener) if audit is not None else None
         _refuse_double_routes(self.routes)
         if not self.routes:
             options.check_untyped()
@@ -128,7 +128,7 @@ class StarRocksSink:
             session = open_session(self.options, origin.key, origin.job, origin.checkpoint, typed_tables=tables)
             self._sessions[origin.job] = session
         try:
-            with self._jobs.tagged(frame), self.watch.on() if self.watch else contextlib.nullcontext():
+            with self._jobs.tagged(frame), self.auditing.on() if self.auditing else contextlib.nullcontext():
                 receipts = self._run_lanes(frame, origin, session)
         except BaseException:
             self._ending[session.epoch] = session

@@ -61,14 +61,14 @@ def moves(spark: SparkSession, first: int, count: int, note: str = "") -> DataFr
 def test_an_audit_beside_the_sink_sees_nothing_torn_and_tells_what_is(spark: SparkSession, server: Emulator) -> None:
     told: list[Event] = []
     sink = StarRocksSink(options(server), listener=told.append, audit=Audit(MONEY, interval=0.02))
-    assert sink.watch is not None
+    assert sink.auditing is not None
     sink.write(moves(spark, 1, 20))
-    auditor = sink.watch.auditor
+    auditor = sink.auditing.auditor
     assert auditor.samples > 0
     assert auditor.violations == 0
     execute(server, "INSERT INTO bank.a (id, cents) VALUES (999, 7)")
     sink.write(moves(spark, 21, 20))
-    sink.watch.stop()
+    sink.auditing.stop()
     assert auditor.first is not None
     assert auditor.first.rows == (("7",),)
     violated = [event.fields for event in told if event.name == "integrity.violated"]

@@ -18,7 +18,7 @@ import pytest
 from starrocks_txn_sink import Audit, cli
 from starrocks_txn_sink.audit.auditor import Auditor, Reader
 from starrocks_txn_sink.audit.evidence import Evidence
-from starrocks_txn_sink.audit.watch import Watch
+from starrocks_txn_sink.audit.watch import AuditWatch
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
 from starrocks_txn_sink.events import Event, nobody
@@ -186,7 +186,7 @@ def test_of_many_rows_only_the_first_are_kept_and_the_next_sample_works(server: 
 
 def test_a_watch_runs_while_something_is_written_and_a_while_after(server: Emulator) -> None:
     told: list[Event] = []
-    watch = Watch(Audit(ONE_SUM, interval=0.01), options(server), told.append, linger=0.05)
+    watch = AuditWatch(Audit(ONE_SUM, interval=0.01), options(server), told.append, linger=0.05)
     assert not watch.running
     with watch.on():
         until(lambda: watch.auditor.samples >= 2, "samples")
@@ -206,17 +206,17 @@ def test_a_listener_that_raises_does_not_end_the_watch(server: Emulator) -> None
     def broken(_event: Event) -> None:
         raise ValueError
 
-    watch = Watch(Audit("SELECT 1", interval=0.01), options(server), broken)
+    watch = AuditWatch(Audit("SELECT 1", interval=0.01), options(server), broken)
     with watch.on():
         until(lambda: watch.auditor.samples >= 3, "samples")
     watch.stop()
 
 
 def test_a_watch_needs_a_query_url_and_survives_pickling(server: Emulator) -> None:
-    watch = Watch(Audit(ONE_SUM), options(server), nobody)
+    watch = AuditWatch(Audit(ONE_SUM), options(server), nobody)
     assert pickle.loads(pickle.dumps(watch)).auditor.audit == watch.auditor.audit
     with pytest.raises(OptionError, match="no query_url"):
-        Watch(Audit(ONE_SUM), SinkOptions(load_url="fe", database="d", delivery="at-least-once"), nobody)
+        AuditWatch(Audit(ONE_SUM), SinkOptions(load_url="fe", database="d", delivery="at-least-once"), nobody)
 
 
 # --- the command ---
