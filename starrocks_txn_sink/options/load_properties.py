@@ -117,7 +117,6 @@ def check_untyped(properties: Mapping[str, str], option: str) -> None:
 
 
 _LATER_ROWS: Mapping[str, str] = {
-    "columns": "it says which columns a row is about, so that rows of one key may add up",
     "jsonpaths": "it says where a row's key is",
     "partial_update": "rows of one key add up",
     "merge_condition": "it lets an earlier row win",

@@ -18,6 +18,7 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.body import SEPARATOR
 from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.lane.unit import HASH
+from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.spread import named, spread_marked, spread_plain
 from starrocks_txn_sink.sink.typed import TypedRoute
 
@@ -55,15 +56,22 @@ def lane_input(
     models: Mapping[str, str],
     name_task: bool = False,
     guarded: bool = True,
+    compaction: Compaction | None = None,
 ) -> LaneInput:
     """Project `frame` and spread it over `lanes`; `models` maps known tables to PRIMARY_KEYS, DUP_KEYS, …; with
     `name_task` the first row of each lane tells which attempt of Spark's reads it (`lane.attempt`);
-    `guarded` as in `TypedRoute.row`.
+    `guarded` as in `TypedRoute.row`; with `compaction` rows that a later one replaces have an empty payload.
 
     Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
     deletes for a table without a primary key fail the job when they are met, with their place.
     """
     marked = _check(frame, routes)
+    if compaction is not None and not marked:
+        raise InputError(
+            "compact is set, but the sink's input has no position and seq: nobody can tell the last row of a key.",
+            hint="Give the sink the output of assemble_transactions, or turn compact off and choose the last row "
+            "upstream (to_starrocks_ops).",
+        )
     row, table = _row_and_table(frame, routes, guarded)
     payload = _guarded(frame, _payload(frame, row, table, models), database)
     columns = [table.alias(TABLE), payload.alias(PAYLOAD)]
@@ -77,7 +85,10 @@ def lane_input(
         F.col(SEQ),
         F.col(TRANSACTION_END),
     ]
-    spread = spread_marked(frame.select(*marks, *columns), lanes, SEQ)
+    rows = frame.select(*marks, *columns)
+    if compaction is not None:
+        rows = compaction.applied(rows, lanes, SEQ)
+    spread = spread_marked(rows, lanes, SEQ)
     return LaneInput(named(spread) if name_task else spread, marked)
 
 

@@ -24,7 +24,9 @@ from starrocks_txn_sink.ledger.retention import forget_dead_claims
 from starrocks_txn_sink.ledger.take_over import Scope, fresh_tokens, insist, insist_on_rollback, take_over
 from starrocks_txn_sink.ledger.values import Owner, Position, Unfinished
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.key_columns import KeyColumn
 from starrocks_txn_sink.sink.preflight import table_columns, table_models
+from starrocks_txn_sink.sink.primary_keys import primary_keys
 from starrocks_txn_sink.sink.typed import TargetColumn
 from starrocks_txn_sink.transaction.label import Label
 from starrocks_txn_sink.transaction.names import Family
@@ -53,6 +55,7 @@ class Session:
     token: str = ""
     positions: dict[str, Position] = field(default_factory=dict)
     columns: dict[str, tuple[TargetColumn, ...]] | None = None
+    keys: dict[str, tuple[KeyColumn, ...]] = field(default_factory=dict)  # of PRIMARY KEY tables, with `compact` only
 
     @property
     def mandate(self) -> Mandate | None:
@@ -90,6 +93,8 @@ def open_session(
     with contextlib.closing(connection):
         session.models = table_models(connection, options.database, deadline)
         session.columns = table_columns(connection, options.database, typed_tables, deadline)
+        if options.compact:
+            session.keys = primary_keys(connection, options, session.models, deadline)
         if options.exactly_once:
             _take_over(options, session, SqlLedger(connection, options.database), clock, deadline)
     return session

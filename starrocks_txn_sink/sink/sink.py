@@ -23,6 +23,7 @@ from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import results
 from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.compaction import compaction_of
 from starrocks_txn_sink.sink.jobs import Jobs, context_of
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.session import Session, clean_up, open_session, sweep_for
@@ -151,7 +152,13 @@ class StarRocksSink:
         mandate, routes = session.mandate, self._typed(frame, session)
         options = with_columns(self.options, routes)
         lanes = lane_input(
-            frame, options.database, options.lanes, routes, session.models, name_task=mandate is not None
+            frame,
+            options.database,
+            options.lanes,
+            routes,
+            session.models,
+            name_task=mandate is not None,
+            compaction=compaction_of(session, routes, streaming=origin.streaming) if options.compact else None,
         )
         task = LaneTask(
             options,

@@ -1,0 +1,166 @@
+"""`compact`: of a lane's rows only the last one per table and primary key is sent; chosen in the JVM.
+
+The server promises no order between rows of one key inside one StarRocks transaction. A row that another one replaces
+keeps its place in the lane as a mark with an empty payload, so that source transactions stay whole, positions advance
+and counts add up. What it replaces must become visible together with what replaces it, so a lane and a micro-batch are
+exactly one StarRocks transaction then (`lane.task.limits`).
+
+Fingerprints are made of the rows as they came, before anything is left out: what is left out depends on how the
+micro-batch was cut, and a replay may be cut differently. For the same reason rows that the ledger knows to be visible
+take no part: the lane skips them, so they must not stand for a row that is still to be sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
+
+from starrocks_txn_sink.lane.segments import FINGERPRINT, PARTITION, PAYLOAD, POSITION, TABLE
+from starrocks_txn_sink.sink.key_columns import A_DIGIT, DAY, MOMENT, NUMBER, TIME, TRUTHS, Family, KeyColumn
+from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.spread import lane_of
+from starrocks_txn_sink.sink.typed import TypedRoute
+from starrocks_txn_sink.transaction.names import epoch_of
+
+_KEY, _FIELDS, _LANE, _ALONE = "__key", "__fields", "__lane", "__alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What is needed to compact: `keys` by table, tables without a primary key (`keyless`), and by source partition
+    the position up to which rows are visible already (`visible`)."""
+
+    keys: Mapping[str, Sequence[KeyColumn]]
+    keyless: Sequence[str] = ()
+    visible: Mapping[str, int] = field(default_factory=dict)
+
+    def applied(self, rows: DataFrame, lanes: int, seq: str) -> DataFrame:
+        """`rows` (PARTITION, POSITION, `seq`, TABLE, PAYLOAD, …) with FINGERPRINT, and the payload of replaced rows
+        empty.
+
+        A row whose key is NULL or missing is sent as it is. A key that cannot be compared, and a table that was not
+        there when the query started, fail the job with the row's place.
+        """
+        whole = rows.withColumn(FINGERPRINT, F.xxhash64(TABLE, PAYLOAD))
+        keyed = self._keyed(whole)
+        spread = keyed.withColumn(_LANE, lane_of(F.col(PARTITION), lanes)).withColumn(
+            _ALONE, F.when(F.col(_KEY).isNull(), F.xxhash64(PARTITION, POSITION, seq))
+        )
+        newest = Window.partitionBy(_LANE, TABLE, _KEY, _ALONE).orderBy(
+            F.col(PARTITION).desc(), F.col(POSITION).desc(), F.col(seq).desc()
+        )
+        replaced = F.col(_KEY).isNotNull() & (F.row_number().over(newest) > 1)
+        payload = F.when(replaced, F.lit("")).otherwise(F.col(PAYLOAD))
+        return spread.withColumn(PAYLOAD, payload).select(*whole.columns)
+
+    def _keyed(self, rows: DataFrame) -> DataFrame:
+        names = dict.fromkeys(column.json_key for columns in self.keys.values() for column in columns)
+        if not names:
+            return rows.withColumn(_KEY, self._key().cast("array<string>"))
+        shape = T.StructType([T.StructField(name, T.StringType()) for name in names])
+        fields = F.from_json(F.substr(F.col(PAYLOAD), F.lit(2)), shape)
+        return rows.withColumn(_FIELDS, fields).withColumn(_KEY, self._key())
+
+    def _key(self) -> Column:
+        """The row's key as an array of texts; NULL for a row that no other can replace."""
+        known = F.col(TABLE).isNull() | F.col(TABLE).isin(*self.keyless, *self.keys)
+        key = F.when(~known, _refusal(F.lit("was not there when the query started: restart the query")))
+        for table, columns in self.keys.items():
+            texts = [F.col(_FIELDS).getField(column.json_key) for column in columns]
+            forms = [_compared(column, text) for column, text in zip(columns, texts, strict=True)]
+            missing = reduce(Column.__or__, (text.isNull() for text in texts))
+            key = F.when(F.col(TABLE) == table, F.when(~missing, F.array(*forms))).otherwise(key)
+        return F.when(~self._visible(), key) if self.visible else key
+
+    def _visible(self) -> Column:
+        pairs = [F.lit(part) for pair in sorted(self.visible.items()) for part in pair]
+        last = F.try_element_at(F.create_map(*pairs), F.col(PARTITION))
+        return F.coalesce(F.col(POSITION) <= last, F.lit(False))
+
+
+def compaction_of(session: Session, routes: Iterable[TypedRoute], *, streaming: bool) -> Compaction:
+    """The compaction of a session's next micro-batch, whose rows `routes` write, if there are any.
+
+    In a streaming query rows that this very run has written do not come again (`lane.replay`), so only positions that
+    it found in the ledger matter.
+    """
+    visible = {
+        partition: known.position
+        for partition, known in session.positions.items()
+        if not streaming or epoch_of(known.label) != session.epoch
+    }
+    keyless = [table for table in session.models if table not in session.keys]
+    return Compaction({**session.keys, **_as_written(session, routes)}, keyless, visible)
+
+
+def _as_written(session: Session, routes: Iterable[TypedRoute]) -> dict[str, tuple[KeyColumn, ...]]:
+    """The keys of the tables of `routes`, read from where a route writes them; names may differ in case."""
+    keys: dict[str, tuple[KeyColumn, ...]] = {}
+    for route in routes:
+        written = {field.name.lower(): field.key for field in route.fields}
+        columns = session.keys.get(route.table, ())
+        if columns:
+            keys[route.table] = tuple(replace(each, field=written.get(each.name.lower(), "")) for each in columns)
+    return keys
+
+
+def _refusal(why: Column) -> Column:
+    parts = [F.lit("StarRocks sink: compact: the table "), F.col(TABLE), F.lit(" "), why]
+    place = [F.lit("; met at source partition "), F.col(PARTITION), F.lit(", position "), F.col(POSITION)]
+    return F.raise_error(F.concat(*parts, *place, F.lit("."))).cast("array<string>")
+
+
+def _compared(column: KeyColumn, text: Column) -> Column:
+    """`KeyColumn.normal_form` in the JVM; a text without one fails the job."""
+    why = f"has a key that cannot be compared: its column {column.name} needs {column.family.value}"
+    return F.coalesce(_normal_form(column, text), _refusal(F.lit(why))[0])
+
+
+def _normal_form(column: KeyColumn, text: Column) -> Column:
+    match column.family:
+        case Family.TEXT:
+            return text
+        case Family.INTEGER | Family.DECIMAL:
+            return _number(column, text)
+        case Family.BOOLEAN:
+            number = _number(column, F.lower(text))
+            return F.when(number == "0", F.lit("0")).when(number.isNotNull(), F.lit("1"))
+        case Family.DATE | Family.DATETIME:
+            return _time(column, text)
+        case Family.OTHER:
+            return F.lit(None).cast("string")
+
+
+def _number(column: KeyColumn, text: Column) -> Column:
+    sign, whole, fraction = (F.regexp_extract(text, NUMBER, group) for group in (1, 2, 3))
+    digits = F.concat(
+        F.when(whole == "", F.lit("0")).otherwise(whole),
+        F.when(fraction == "", F.lit("")).otherwise(F.concat(F.lit("."), fraction)),
+    )
+    signed = F.when((sign == "-") & (digits != "0"), F.concat(F.lit("-"), digits)).otherwise(digits)
+    fits = text.rlike(NUMBER) & text.rlike(A_DIGIT)
+    if column.digits_behind_point is not None:
+        fits &= F.length(fraction) <= F.lit(column.digits_behind_point)
+    number = F.when(fits, signed)
+    if column.family is Family.DECIMAL:
+        return number
+    for word, digit in TRUTHS.items():
+        number = F.when(text == word, F.lit(digit)).otherwise(number)
+    return number
+
+
+def _time(column: KeyColumn, text: Column) -> Column:
+    day = F.regexp_replace(text, DAY, "$1-$2-$3")
+    plain = F.regexp_replace(day, MOMENT, "$1-$2-$3 $4:$5:$6")
+    year, *rest = (F.regexp_extract(plain, TIME, group) for group in range(1, 7))
+    padded = [F.lpad(part, 2, "0") for part in rest]
+    form = F.concat_ws("-", year, *padded[:2])
+    if column.family is Family.DATETIME:
+        second = F.rpad(F.regexp_extract(plain, TIME, 7), 6, "0")
+        form = F.concat(form, F.lit(" "), F.concat_ws(":", *padded[2:]), F.lit("."), second)
+    return F.when(plain.rlike(TIME), form)
