@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.errors import StarRocksSinkError
     from starrocks_txn_sink.lane.receipt import Receipt
     from starrocks_txn_sink.options import SinkOptions, TableOptions
-    from starrocks_txn_sink.sink import StarRocksSink, TableRoute
+    from starrocks_txn_sink.sink import StarRocksSink, TableRoute, TransactionAssembly
+    from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,8 @@ _HOMES = {
     "StarRocksSinkError": "starrocks_txn_sink.errors",
     "TableOptions": "starrocks_txn_sink.options",
     "TableRoute": "starrocks_txn_sink.sink",
+    "TransactionAssembly": "starrocks_txn_sink.sink",
+    "TxnEventLines": "starrocks_txn_sink.sources.txn_lines",
     "assemble_transactions": "starrocks_txn_sink.assembler.spark",
     "from_changelog": "starrocks_txn_sink.changelog",
     "to_changelog": "starrocks_txn_sink.changelog",
@@ -44,6 +47,8 @@ __all__ = [
     "StarRocksSinkError",
     "TableOptions",
     "TableRoute",
+    "TransactionAssembly",
+    "TxnEventLines",
     "__version__",
     "assemble_transactions",
     "from_changelog",

@@ -76,7 +76,7 @@ def assemble_transactions(
     InputError and SourceTransactionError name partition and position.
     """
     policy = Policy(interleaved, seconds(open_timeout), on_open_timeout, missing_begin)
-    prepared = _prepared(events, by, tuple(passthrough))
+    prepared = prepared_events(events, by, tuple(passthrough))
     key = prepared.schema[schema.SOURCE_PARTITION].dataType
     packed = T.StructType([T.StructField(schema.SOURCE_PARTITION, key), T.StructField(BLOB, T.BinaryType())])
     done = T.StructType([*packed.fields, T.StructField(COUNTS, T.StringType())])
@@ -123,7 +123,7 @@ def _in_task(policy: Policy, kind: pa.DataType) -> Callable[[Iterable[pa.RecordB
     return assemble
 
 
-def _prepared(events: DataFrame, by: str, passthrough: tuple[str, ...]) -> DataFrame:
+def prepared_events(events: DataFrame, by: str, passthrough: tuple[str, ...] = ()) -> DataFrame:
     """The columns the rules read, under their names and types; InputError for what is missing or of another type."""
     missing = [each for each in (by, *schema.REQUIRED, *passthrough) if each not in events.columns]
     if missing:

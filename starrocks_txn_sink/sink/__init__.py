@@ -1,6 +1,7 @@
 """The sink on the driver: `StarRocksSink`, its input projected in the JVM, the checks before the first load."""
 
+from starrocks_txn_sink.sink.assembly import TransactionAssembly
 from starrocks_txn_sink.sink.sink import StarRocksSink
 from starrocks_txn_sink.sink.table_route import TableRoute
 
-__all__ = ["StarRocksSink", "TableRoute"]
+__all__ = ["StarRocksSink", "TableRoute", "TransactionAssembly"]

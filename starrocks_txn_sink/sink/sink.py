@@ -20,10 +20,12 @@ from starrocks_txn_sink.audit.watch import AuditWatch
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.events import Event, Listener, nobody
 from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.report import results
+from starrocks_txn_sink.lane.report import LaneReport, results
 from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.compaction import compaction_of
+from starrocks_txn_sink.sink.assembly import TransactionAssembly, refuse_with
+from starrocks_txn_sink.sink.fused import FusedWriter
 from starrocks_txn_sink.sink.jobs import Jobs, context_of
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.session import Session, clean_up, open_session, sweep_for
@@ -48,7 +50,8 @@ class StarRocksSink:
 
     `rows.writeStream.foreachBatch(StarRocksSink(options))`: input columns are source_partition (string or integer),
     position, seq (integers), table (string), transaction_end (boolean), `row` (a JSON object as a string) or the
-    columns of `routes`, and, if present, op (upsert or delete) and database.
+    columns of `routes`, and, if present, op (upsert or delete) and database. With `assemble` it takes raw events, and
+    the lanes make source transactions of them (TransactionAssembly).
 
     `listener` is told `receipt.collected` (field `receipt`) for every committed StarRocks transaction and
     `batch.completed`, on the driver. Atomic per micro-batch with `lanes=1`, per source transaction with more.
@@ -62,24 +65,29 @@ class StarRocksSink:
         options: SinkOptions,
         *,
         routes: Sequence[TableRoute] = (),
+        assemble: TransactionAssembly | None = None,
         listener: Listener = nobody,
         audit: Audit | None = None,
     ) -> None:
         self.options = options
         self.routes = tuple(routes)
+        self.assemble = assemble
+        self._fused: dict[str, FusedWriter] = {}  # by the session's epoch
         self._listener = listener
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
         self._ending: dict[str, Session] = {}  # by epoch: those that leave something open, until it is rolled back
         self._jobs = Jobs()
         self.auditing = AuditWatch(audit, options, listener) if audit is not None else None
         _refuse_double_routes(self.routes)
+        if assemble is not None:
+            refuse_with(assemble, options, routed=bool(self.routes))
         if not self.routes:
             options.check_untyped()
         roll_back_at_exit(self, on_sigterm=options.roll_back_on_sigterm)
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark Connect pickles the sink into a process of the server's, which takes the job over for itself."""
-        return {**self.__dict__, "_sessions": {}, "_ending": {}}
+        return {**self.__dict__, "_sessions": {}, "_ending": {}, "_fused": {}}
 
     def __repr__(self) -> str:
         return f"StarRocksSink({self.options!r})"
@@ -133,6 +141,7 @@ class StarRocksSink:
                 receipts = self._run_lanes(frame, origin, session)
         except BaseException:
             self._ending[session.epoch] = session
+            self._fused.pop(session.epoch, None)
             self._sessions.pop(origin.job, None)
             clean_up(self.options, session, done=lambda: self._ended(session))
             raise
@@ -149,6 +158,31 @@ class StarRocksSink:
         self._ending.pop(session.epoch, None)
 
     def _run_lanes(self, frame: DataFrame, origin: Origin, session: Session) -> list[Receipt]:
+        receipts, reports = (self._write_rows if self.assemble is None else self._write_events)(frame, origin, session)
+        for report in reports:
+            self._listener(Event("lane.reported", {"report": report}))
+        return receipts
+
+    def _write_events(
+        self, frame: DataFrame, origin: Origin, session: Session
+    ) -> tuple[list[Receipt], list[LaneReport]]:
+        if self.assemble is None:
+            raise TypeError("This sink does not assemble.")
+        if session.epoch not in self._fused:
+            query = origin.checkpoint if origin.streaming else None
+            self._fused = {session.epoch: FusedWriter.open(self.assemble, self.options.lanes, session, frame, query)}
+        task = LaneTask(
+            self.options,
+            session.job,
+            session.epoch,
+            session.checkpoint,
+            origin.batch_id,
+            streaming=origin.streaming,
+            mandate=session.mandate,
+        )
+        return self._fused[session.epoch].write(frame, task, self._listener)
+
+    def _write_rows(self, frame: DataFrame, origin: Origin, session: Session) -> tuple[list[Receipt], list[LaneReport]]:
         mandate, routes = session.mandate, self._typed(frame, session)
         options = with_columns(self.options, routes)
         lanes = lane_input(
@@ -170,11 +204,7 @@ class StarRocksSink:
             origin.streaming,
             mandate,
         )
-        lines = (row[0] for row in lanes.rows.mapInArrow(task, RECEIPT_SCHEMA).collect())
-        receipts, reports = results(lines)
-        for report in reports:
-            self._listener(Event("lane.reported", {"report": report}))
-        return receipts
+        return results(row[0] for row in lanes.rows.mapInArrow(task, RECEIPT_SCHEMA).collect())
 
     def _typed(self, frame: DataFrame, session: Session) -> list[TypedRoute]:
         """The routes, checked against the frame and the tables; raises InputError that names each column."""

@@ -29,6 +29,18 @@ def spread_plain(rows: DataFrame, lanes: int) -> DataFrame:
     return spread.sortWithinPartitions((F.col(HASH) == END_POSITION).asc_nulls_first()).drop(_LANE)
 
 
+def spread_events(rows: DataFrame, lanes: int) -> DataFrame:
+    """Each source partition in one lane, its events by position; a last row has no source partition."""
+    placed = rows.withColumn(_LANE, lane_of(F.col(PARTITION), lanes))
+    spread = _closed(placed, lanes, POSITION).repartitionById(lanes, F.col(_LANE))
+    return spread.sortWithinPartitions(F.col(PARTITION).asc_nulls_last(), F.col(POSITION)).drop(_LANE)
+
+
+def as_they_come(rows: DataFrame) -> DataFrame:
+    """All rows in one task, in the order in which the source gives them, without a shuffle; then the last row."""
+    return _closed(rows.withColumn(_LANE, F.lit(0)), 1, POSITION).coalesce(1).drop(_LANE)
+
+
 def named(rows: DataFrame) -> DataFrame:
     """The first row of each lane names its task (`lane.attempt`); after the shuffle, so that it is the lane's own."""
     first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << _ROW_BITS) - 1)) == 0

@@ -8,11 +8,12 @@ Files: `spark.readStream.schema(TXN_EVENT_SCHEMA).json(folder)`. Kafka: `parse_t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.sources.malformed import ADVICE, COMPLAINT, OnMalformed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -21,8 +22,6 @@ TXN_EVENT_SCHEMA: Final = (
     "source_partition STRING, position BIGINT, type STRING, txn_id STRING, "
     "database STRING, table STRING, op STRING, row STRING"
 )
-
-OnMalformed = Literal["fail", "drop"]
 
 _CORRUPT: Final = "_corrupt_record"
 _PARSED: Final = "_txn_event"
@@ -85,9 +84,7 @@ def _complaint(taken: dict[str, str | None]) -> Column:
         if own:
             place += [F.lit(f" {name}="), F.coalesce(_column(own).cast("string"), F.lit("NULL"))]
     where = F.concat(F.lit(" at"), *place) if place else F.lit("")
-    said = "A value is not a TxnEvent (malformed JSON, NULL, or a field of another type)"
-    advice = '. Correct the source, or pass on_malformed="drop" to lose such values.'
-    return F.concat(F.lit(said), where, F.lit(advice))
+    return F.concat(F.lit(COMPLAINT), where, F.lit(f". {ADVICE}"))
 
 
 def _column(name: str) -> Column:

@@ -1,0 +1,107 @@
+"""Released rows made ready for a lane, over Arrow: the same content as `sink.projection` makes in the JVM.
+
+Rows of another database, an unknown `op`, and deletes for a table without a primary key are errors that name the place,
+never the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.lane.body import SEPARATOR
+from starrocks_txn_sink.lane.segments import COLUMNS
+
+UPSERTS: Final = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")
+DELETES: Final = ("delete", "-d", "d", "1")
+
+_UPSERTS: Final = pa.array(UPSERTS)
+_DELETES: Final = pa.array(DELETES)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Makes payloads for tables of `database`; `keyless` are those that cannot delete."""
+
+    database: str
+    keyless: tuple[str, ...] = ()
+
+    def batch(self, partition: str, rows: pa.Table) -> pa.RecordBatch:
+        """A batch with the columns of `lane.segments` of one source partition's released rows."""
+        rows = rows.combine_chunks()
+        self._refuse_other_databases(partition, rows)
+        columns = [
+            pa.repeat(partition, rows.num_rows),
+            _array(rows[schema.POSITION]),
+            _array(rows[schema.TABLE]),
+            _array(rows[schema.TRANSACTION_END]),
+            self._payload(partition, rows),
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
+
+    def _payload(self, partition: str, rows: pa.Table) -> pa.Array:
+        row, op = _array(rows[schema.ROW]), _array(rows[schema.OP])
+        upsert = pc.binary_join_element_wise(SEPARATOR, row, "")
+        kinds = None if op.null_count == len(op) else _lowered(op)
+        if kinds is None or pc.all(pc.is_in(kinds, value_set=_UPSERTS)).as_py():
+            return upsert
+        return self._with_deletes(partition, rows, op, upsert)
+
+    def _with_deletes(self, partition: str, rows: pa.Table, op: pa.Array, upsert: pa.Array) -> pa.Array:
+        kinds = pc.utf8_lower(op)
+        deleted = pc.fill_null(pc.is_in(kinds, value_set=_DELETES), False)
+        known = pc.or_(op.is_null(), pc.or_(pc.is_in(kinds, value_set=_UPSERTS), deleted))
+        if not pc.all(known).as_py():
+            at = pc.index(known, False).as_py()
+            raise _refusal(f"unknown op '{op[at].as_py()}'", partition, rows, at)
+        self._refuse_keyless(partition, rows, deleted)
+        rest = pc.utf8_slice_codeunits(pc.utf8_ltrim(_array(rows[schema.ROW]), " "), 1)
+        comma = pc.if_else(pc.starts_with(pc.utf8_ltrim(rest, " "), "}"), "", ",")
+        delete = pc.binary_join_element_wise(SEPARATOR + '{"__op":1', comma, rest, "")
+        return pc.if_else(deleted, delete, upsert)
+
+    def _refuse_keyless(self, partition: str, rows: pa.Table, deleted: pa.Array) -> None:
+        if not self.keyless:
+            return
+        table = _array(rows[schema.TABLE])
+        refused = pc.and_(deleted, pc.fill_null(pc.is_in(table, value_set=pa.array(self.keyless)), False))
+        if pc.any(refused).as_py():
+            at = pc.index(refused, True).as_py()
+            raise _refusal(f"delete for the table {table[at].as_py()}, which has no primary key", partition, rows, at)
+
+    def _refuse_other_databases(self, partition: str, rows: pa.Table) -> None:
+        databases = rows[schema.DATABASE]
+        if databases.null_count == rows.num_rows:
+            return
+        other = pc.not_equal(databases, self.database)
+        if pc.any(other).as_py():
+            at = pc.index(other, True).as_py()
+            raise _refusal(
+                f"a row for database '{databases[at].as_py()}', but a StarRocks transaction lives in one database and "
+                f"this sink writes '{self.database}'",
+                partition,
+                rows,
+                at,
+            )
+
+
+def _lowered(op: pa.Array) -> pa.Array:
+    """The different values of `op` in small letters; few, so the rows need not be looked at one by one."""
+    return pc.utf8_lower(pc.drop_null(pc.unique(op)))
+
+
+def _refusal(what: str, partition: str, rows: pa.Table, at: int) -> InputError:
+    position = rows[schema.POSITION][at].as_py()
+    return InputError(
+        f"StarRocks sink: {what} at source partition {partition}, position {position}.",
+        hint="Correct the source, or filter such events out before the sink.",
+    )
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

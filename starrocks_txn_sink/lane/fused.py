@@ -1,0 +1,196 @@
+"""The lane that assembles: raw events come in, the assembler's rules run in the task, whole source transactions go on.
+
+What stays open is carried to the next micro-batch: its rows are put into the state's directory before the task returns,
+and the driver is told where they are (`assembler.carried`). The driver decides which of that counts, so an attempt that
+fails, or is run twice, leaves only files that nobody names.
+"""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+
+from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.assembler.carried import Carried
+from starrocks_txn_sink.assembler.counters import Counters
+from starrocks_txn_sink.assembler.directory import Directory, FileDirectory
+from starrocks_txn_sink.assembler.fold import Fold, Unordered
+from starrocks_txn_sink.assembler.policy import Policy
+from starrocks_txn_sink.assembler.shelf import Shelf
+from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.content import Content
+from starrocks_txn_sink.lane.ending import RowsAfterEnd, until_end
+from starrocks_txn_sink.lane.task import LaneTask, lines_batch
+from starrocks_txn_sink.sources.ahead import ahead
+from starrocks_txn_sink.sources.txn_lines import TxnEventLines
+
+_CARRIED: Final = "carried"
+_EVENTS: Final = schema.event_schema()
+_PARSERS: Final = 2  # threads that parse ahead of the rules; pyarrow lets go of the interpreter meanwhile
+_CHUNK_ROWS: Final = 30_000  # fewer would be more calls of the rules than needed
+
+
+@dataclass(frozen=True, slots=True)
+class LaneAssembly:
+    """What a lane needs to assemble. `carried` and `inline` are of the micro-batch before; `now` is this one's time in
+    seconds since the epoch; `lines` parses raw values, None when the JVM has parsed them.
+
+    `directory` None (a batch frame, nothing before or after it) keeps what does not fit memory on the machine's disk.
+    `arrival_order` tells that rows were not sorted.
+    """
+
+    policy: Policy
+    content: Content
+    now: float
+    directory: Directory | None
+    stem: str
+    carried: Mapping[str, Carried] = field(default_factory=dict)
+    inline: Mapping[str, bytes] = field(default_factory=dict)
+    lines: TxnEventLines | None = None
+    arrival_order: bool = True
+
+    def open(self, attempt: Attempt) -> Assembling:
+        """The assembly of one attempt at a lane."""
+        return Assembling(self, f"{self.stem}-{attempt.lane}-{attempt.number}")
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """What a lane tells the driver beside its receipts; `unordered` is the complaint of a lane that gave up."""
+
+    partitions: Mapping[str, Carried] = field(default_factory=dict)
+    flows: Counters = field(default_factory=Counters)
+    notices: tuple[Event, ...] = ()
+    inline: Mapping[str, bytes] = field(default_factory=dict)
+    unordered: str | None = None
+
+    def to_json(self) -> str:
+        value = {
+            "partitions": {name: each.as_json() for name, each in self.partitions.items()},
+            "flows": self.flows.as_dict(),
+            "notices": [(notice.name, notice.fields) for notice in self.notices],
+            "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
+            "unordered": self.unordered,
+        }
+        return orjson.dumps({_CARRIED: value}).decode()
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Carry:
+        return cls(
+            {name: Carried.of_json(each) for name, each in value["partitions"].items()},
+            Counters(**value["flows"]),
+            tuple(Event(name, fields) for name, fields in value["notices"]),
+            {name: base64.b64decode(content) for name, content in value["inline"].items()},
+            value["unordered"],
+        )
+
+
+class Assembling:
+    """One attempt at a lane: `rows` turns its input into released rows; `carry` tells what stays open."""
+
+    def __init__(self, assembly: LaneAssembly, stem: str) -> None:
+        self._assembly = assembly
+        self._scratch = tempfile.TemporaryDirectory() if assembly.directory is None else None
+        directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
+        self._shelf = Shelf(directory, stem, assembly.inline)
+        self._fold = Fold(assembly.policy, assembly.carried, assembly.now, self._shelf, assembly.arrival_order)
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of source transactions that ended, as the lane reads them.
+
+        Raises RowsCutOff, Unordered, and what the rules, the parser and the content raise.
+        """
+        last_row_last = self._assembly.arrival_order
+        events = self._events(until_end(batches, schema.POSITION, content=self._key, strict=last_row_last))
+        for chunk in _chunks(events):
+            for partition, released in self._fold.feed(chunk):
+                yield self._assembly.content.batch(partition, released)
+
+    def carry(self) -> Carry:
+        """Put what stays open into the directory, and tell where; nothing is put for a batch frame."""
+        if self._scratch is not None:
+            return Carry(flows=self._fold.flows, notices=tuple(self._fold.notices))
+        partitions = self._fold.carry()
+        return Carry(partitions, self._fold.flows, tuple(self._fold.notices), self._shelf.handed)
+
+    def close(self) -> None:
+        self._shelf.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+    @property
+    def _key(self) -> str:
+        return schema.TYPE if self._assembly.lines is None else "value"
+
+    def _events(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        lines = self._assembly.lines
+        if lines is None:
+            return map(_as_events, batches)
+        return ahead(lines.parse, batches, _PARSERS)
+
+
+def _as_events(batch: pa.RecordBatch) -> pa.Table:
+    return pa.table({name: batch.column(name) for name in (schema.SOURCE_PARTITION, *_EVENTS.names)})
+
+
+def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Tables put together until there is enough for one call of the rules."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(each.num_rows for each in waiting) >= _CHUNK_ROWS:
+            yield _together(waiting)
+            waiting = []
+    if waiting:
+        yield _together(waiting)
+
+
+def _together(tables: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0].combine_chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class FusedLaneTask:
+    """`lane`'s task over raw events; yields the lines of a LaneTask, and one more with what is carried.
+
+    A lane whose events are not in order has rolled back and ends well: the driver sorts them and tries again.
+    """
+
+    lane: LaneTask
+    assembly: LaneAssembly
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        attempt = Attempt.current()
+        assembling = self.assembly.open(attempt)
+        try:
+            lines, carry = self._write(batches, attempt, assembling)
+        finally:
+            assembling.close()
+        yield lines_batch([*lines, carry.to_json()])
+
+    def _write(
+        self, batches: Iterator[pa.RecordBatch], attempt: Attempt, assembling: Assembling
+    ) -> tuple[list[str], Carry]:
+        try:
+            return self.lane.lines(batches, attempt, SystemClock(), assembling.rows), assembling.carry()
+        except (Unordered, RowsAfterEnd) as unordered:
+            return [], Carry(unordered=unordered.message)
+
+
+def carries(lines: Iterable[str]) -> tuple[list[str], list[Carry]]:
+    """What the lanes sent: the lines that a LaneTask would send, and what each lane carries."""
+    others, found = [], []
+    for line in lines:
+        if line.startswith(f'{{"{_CARRIED}"'):
+            found.append(Carry.of(orjson.loads(line)[_CARRIED]))
+        else:
+            others.append(line)
+    return others, found

@@ -1,0 +1,190 @@
+"""The driver's side of lanes that assemble: what they start from, what they carry, and when that counts.
+
+A micro-batch's numbered order, which the crash tests follow: 1. read what the micro-batch before left open; 2. the
+lanes assemble, load and commit, and put what stays open into the directory; 3. publish the manifest; 4. return. A crash
+anywhere before 3 replays from the same manifest, and what step 2 has committed is left out by its positions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from pyspark.sql import DataFrame
+
+from starrocks_txn_sink.assembler.carried import Carried, Manifest
+from starrocks_txn_sink.assembler.directory import FileDirectory
+from starrocks_txn_sink.assembler.fold import Unordered, all_counters, expire
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.events import Event, Listener
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.lane.content import Content
+from starrocks_txn_sink.lane.fused import Carry, FusedLaneTask, LaneAssembly, carries
+from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.report import LaneReport, results
+from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
+from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
+from starrocks_txn_sink.ledger.take_over import check_owner
+from starrocks_txn_sink.ledger.values import Owner
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.assembly import TransactionAssembly
+from starrocks_txn_sink.sink.events_input import events_input
+from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.tail_log import TailLog
+from starrocks_txn_sink.transaction.steps import run
+
+FOLDER: Final = "starrocks_txn_sink"
+_RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
+
+_log = logging.getLogger("starrocks_txn_sink.assembler")
+
+
+@dataclass(slots=True)
+class FusedWriter:
+    """Runs the micro-batches of one session; without a log each frame stands for itself (`StarRocksSink.write`)."""
+
+    assembly: TransactionAssembly
+    session: Session
+    log: TailLog | None
+    sort: bool
+
+    @classmethod
+    def open(
+        cls, assembly: TransactionAssembly, lanes: int, session: Session, frame: DataFrame, query: str | None
+    ) -> FusedWriter:
+        """For a streaming query (`query` is its id, or its job where the id cannot be seen), or a frame (None)."""
+        sort = assembly.sorted_first(lanes)
+        if query is None:
+            return cls(assembly, session, None, sort)
+        directory = FileDirectory(_state_uri(frame, assembly, query))
+        keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
+        return cls(assembly, session, TailLog.open(directory, session.epoch, query, keep), sort)
+
+    def write(self, frame: DataFrame, task: LaneTask, listener: Listener) -> tuple[list[Receipt], list[LaneReport]]:
+        """Write one micro-batch of events."""
+        before = self._before(task.batch_id)
+        now = time.time()
+        lines, carried = self._lanes(frame, task, before, now)
+        receipts, reports = results(lines)
+        self._conclude(task, before, carried, now, bool(receipts), listener)
+        return receipts, reports
+
+    def _before(self, batch: int) -> Manifest:
+        if self.log is None:
+            return Manifest()
+        return self.log.before(batch, may_begin=self.assembly.missing_begin == "fail")
+
+    def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> tuple[list[str], list[Carry]]:
+        lines, carried = self._run(frame, task, before, now)
+        complaint = next((each.unordered for each in carried if each.unordered), None)
+        if complaint is None:
+            return lines, carried
+        if self.assembly.shuffle is False:
+            raise Unordered(complaint, hint='Pass shuffle="auto" to TransactionAssembly, so that events are sorted.')
+        _log.warning("%s They are sorted from here on.", complaint)
+        self.sort = True
+        return self._run(frame, task, before, now)
+
+    def _run(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> tuple[list[str], list[Carry]]:
+        lanes = task.options.lanes
+        events = events_input(frame, self.assembly, lanes, sort=self.sort, name_task=task.mandate is not None)
+        keyless = tuple(sorted(name for name, model in self.session.models.items() if model != "PRIMARY_KEYS"))
+        assembly = LaneAssembly(
+            policy=self.assembly.policy,
+            content=Content(task.options.database, keyless),
+            now=now,
+            directory=self.log.directory if self.log is not None else None,
+            stem=self.log.stem(task.batch_id) if self.log is not None else "frame",
+            carried=before.partitions,
+            inline=before.inline,
+            lines=events.lines,
+            arrival_order=not self.sort,
+        )
+        fused = FusedLaneTask(replace(task, at_end_only=not self.sort), assembly)
+        return carries(row[0] for row in events.rows.mapInArrow(fused, RECEIPT_SCHEMA).collect())
+
+    def _conclude(
+        self,
+        task: LaneTask,
+        before: Manifest,
+        carried: Sequence[Carry],
+        now: float,
+        committed: bool,
+        listener: Listener,
+    ) -> None:
+        touched = _touched(carried)
+        inline = [item for each in carried for item in each.inline.items()]
+        after = before.then(task.batch_id, self.log.query if self.log is not None else "", touched, inline)
+        late, flows, notices = expire(self.assembly.policy, after.partitions, now)
+        after = after.then(after.batch, after.query, late, ())
+        if self.log is not None:
+            if not committed:
+                check_still_owner(task.options, self.session)
+            self.log.publish(after)
+        counters = all_counters([*(each.flows for each in carried), flows], after.levels())
+        _tell([*(notice for each in carried for notice in each.notices), *notices], listener)
+        listener(Event("assembly.completed", {"batch_id": task.batch_id, **counters.as_dict()}))
+
+
+def check_still_owner(options: SinkOptions, session: Session) -> None:
+    """No lane has committed, so none has looked: raises Fenced when another run of the query has taken the job over."""
+    if not session.token:
+        return
+    clock = SystemClock()
+    connection = LeaderConnection(options)
+    with contextlib.closing(connection), contextlib.closing(HttpTransport(options)) as transport:
+        owner = Owner("", session.epoch, session.checkpoint)
+        steps = check_owner(session.job, owner, session.token, random.Random())
+        ledger = SqlLedger(connection, options.database)
+        run(steps, transport, clock, Deadline.after(options.batch_deadline, clock), ledger)
+
+
+def _touched(carried: Sequence[Carry]) -> dict[str, Carried]:
+    touched: dict[str, Carried] = {}
+    for each in carried:
+        twice = touched.keys() & each.partitions.keys()
+        if twice:
+            raise InputError(f"Two lanes had events of source partition {min(twice)}: this is a bug, please report it.")
+        touched.update(each.partitions)
+    return touched
+
+
+def _tell(notices: Sequence[Event], listener: Listener) -> None:
+    for notice in notices:
+        _log.warning("%s %s", notice.name, notice.fields)
+        listener(notice)
+
+
+def _state_uri(frame: DataFrame, assembly: TransactionAssembly, query: str) -> str:
+    if assembly.state_dir is not None:
+        return f"{assembly.state_dir.rstrip('/')}/{quote(query, safe='')}"
+    root = checkpoint_root(frame, query)
+    if root is None:
+        raise OptionError(
+            "The query's checkpoint location cannot be seen from here (Spark Connect hides it).",
+            hint="Give TransactionAssembly a state_dir that driver and executors share; keep it with the checkpoint.",
+            option="state_dir",
+        )
+    return f"{root.rstrip('/')}/{FOLDER}"
+
+
+def checkpoint_root(frame: DataFrame, query: str) -> str | None:
+    """Where the running query `query` has its checkpoint; None when this process cannot see it."""
+    session: Any = getattr(frame.sparkSession, "_jsparkSession", None)
+    context: Any = getattr(frame.sparkSession, "_sc", None)
+    if session is None or context is None:
+        return None
+    try:
+        number = context._jvm.java.util.UUID.fromString(query)
+        running = session.sharedState().activeStreamingQueries().get(number)
+        return None if running is None else str(running.resolvedCheckpointRoot())
+    except Exception:  # py4j's errors, whatever this Spark lacks; a state_dir is asked for instead
+        _log.debug("the checkpoint's location was not found", exc_info=True)
+        return None
