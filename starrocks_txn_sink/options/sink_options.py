@@ -73,6 +73,13 @@ def _check_addresses(read: Any) -> Any:
     return check
 
 
+def _check_port(name: str, value: Any) -> int:
+    number = int(value) if isinstance(value, str) and value.strip().isdigit() else value
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= 65535:
+        raise refusal(name, value, "a port, or 0 for a free one")
+    return number
+
+
 def _check_redirect_map(name: str, value: Mapping[Any, Any]) -> dict[str, str]:
     for source, target in value.items():
         parse_authority(str(source), name)
@@ -262,6 +269,18 @@ class SinkOptions:
     tls_certificate: str | None = option(text(), "File with the client's certificate (https only).", default=None)
     tls_key: str | None = option(text(), "File with the client's key, if not in the certificate's file.", default=None)
     tls_verify: bool = option(switch(), "Whether the server's certificate is checked (https only).", default=True)
+    metrics_port: int | None = option(
+        custom("whole number", _check_port),
+        "Port of a metrics endpoint on the driver, with a page at `/`; 0 takes a free one. Sinks with the same port "
+        "share it. Needs the extra `metrics`.",
+        default=None,
+    )
+    metrics_host: str = option(
+        text("a host name or an address", r"[^\x00-\x20\x7f/]+"),
+        "Address that the metrics endpoint listens on. It has no authentication: leave it on loopback, or see to it "
+        "that only your Prometheus can reach it.",
+        default="127.0.0.1",
+    )
     warehouse: str | None = option(_NAME, "Warehouse that the transaction runs in, sent at begin.", default=None)
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ from starrocks_txn_sink.sink.session import Session, clean_up, open_session, swe
 from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.termination import in_time, roll_back_at_exit
 from starrocks_txn_sink.sink.typed import TypedRoute, with_columns
+from starrocks_txn_sink.sink.watch import Endpoint, Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,9 @@ class StarRocksSink:
     columns of `routes`, and, if present, op (upsert or delete) and database. With `assemble` it takes raw events, and
     the lanes make source transactions of them (TransactionAssembly).
 
-    `listener` is told `receipt.collected` (field `receipt`) for every committed StarRocks transaction and
-    `batch.completed`, on the driver. Atomic per micro-batch with `lanes=1`, per source transaction with more.
+    `listener` is told `receipt.collected` (field `receipt`) for every committed StarRocks transaction,
+    `batch.completed` and more (`metrics.model`), on the driver; `metrics`, a MetricsServer, serves what it is told.
+    Atomic per micro-batch with `lanes=1`, per source transaction with more.
 
     `audit` is asked while micro-batches are written, over a connection of its own, and tells `integrity.violated`;
     `auditing.auditor` has its figures and the first violation, `auditing.stop()` ends it at once.
@@ -67,17 +69,19 @@ class StarRocksSink:
         routes: Sequence[TableRoute] = (),
         assemble: TransactionAssembly | None = None,
         listener: Listener = nobody,
+        metrics: Endpoint | None = None,
         audit: Audit | None = None,
     ) -> None:
         self.options = options
         self.routes = tuple(routes)
         self.assemble = assemble
         self._fused: dict[str, FusedWriter] = {}  # by the session's epoch
-        self._listener = listener
+        self._watch = Watch(options, listener, metrics)
+        self._listener = self._watch.tell
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
         self._ending: dict[str, Session] = {}  # by epoch: those that leave something open, until it is rolled back
         self._jobs = Jobs()
-        self.auditing = AuditWatch(audit, options, listener) if audit is not None else None
+        self.auditing = AuditWatch(audit, options, self._listener) if audit is not None else None
         _refuse_double_routes(self.routes)
         if assemble is not None:
             refuse_with(assemble, options, routed=bool(self.routes))
@@ -129,13 +133,24 @@ class StarRocksSink:
             sweeps = [partial(sweep_for, self.options, session, seconds) for session in sessions]
             in_time([self._jobs.cancel, *sweeps], seconds)
 
+    @property
+    def metrics(self) -> Endpoint | None:
+        """The endpoint that serves this sink's figures: the one given, or the one of `metrics_port`."""
+        return self._watch.endpoint
+
     def _write(self, frame: DataFrame, origin: Origin) -> list[Receipt]:
-        started = time.monotonic()
+        query = origin.checkpoint if origin.streaming else ""
+        with self._watch.batch(frame, origin.job, origin.batch_id, self.options.lanes, query) as receipts:
+            receipts += self._commit(frame, origin)
+        return receipts
+
+    def _commit(self, frame: DataFrame, origin: Origin) -> list[Receipt]:
         session = self._sessions.get(origin.job)
         if session is None or session.key != origin.key:
             tables = [route.table for route in self.routes]
             session = open_session(self.options, origin.key, origin.job, origin.checkpoint, typed_tables=tables)
             self._sessions[origin.job] = session
+            self._watch.opened(origin.job, self.options.exactly_once)
         try:
             with self._jobs.tagged(frame), self.auditing.on() if self.auditing else contextlib.nullcontext():
                 receipts = self._run_lanes(frame, origin, session)
@@ -146,12 +161,6 @@ class StarRocksSink:
             clean_up(self.options, session, done=lambda: self._ended(session))
             raise
         session.learn(receipts)
-        for receipt in receipts:
-            self._listener(Event("receipt.collected", {"receipt": receipt}))
-        seconds = time.monotonic() - started
-        self._listener(
-            Event("batch.completed", {"batch_id": origin.batch_id, "seconds": seconds, "receipts": len(receipts)})
-        )
         return receipts
 
     def _ended(self, session: Session) -> None:

@@ -1,0 +1,8 @@
+"""Metrics of the driver: a model fed by the sink's events and receipts, an endpoint for Prometheus, and a page.
+
+Needs the extra `metrics` (prometheus-client); nothing of it is imported unless an endpoint is asked for.
+"""
+
+from starrocks_txn_sink.metrics.server import MetricsServer
+
+__all__ = ["MetricsServer"]

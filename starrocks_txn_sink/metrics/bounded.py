@@ -1,0 +1,49 @@
+"""Values by labels, as many as the bound allows: what comes later is counted together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from starrocks_txn_sink.metrics.catalogue import OTHER
+
+Value = TypeVar("Value")
+
+
+class Names:
+    """The first `limit` names that come are themselves, all others are OTHER: so a label's values stay bounded."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: set[str] = set()
+
+    def of(self, name: str) -> str:
+        if name in self._known:
+            return name
+        if len(self._known) >= self._limit:
+            return OTHER
+        self._known.add(name)
+        return name
+
+
+class Latest(Generic[Value]):
+    """The newest value of each of at most `limit` names; the one that was set longest ago gives way."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._values: dict[str, Value] = {}
+
+    def set(self, name: str, value: Value) -> None:
+        self._values.pop(name, None)
+        self._values[name] = value
+        if len(self._values) > self._limit:
+            del self._values[next(iter(self._values))]
+
+    def get(self, name: str) -> Value | None:
+        return self._values.get(name)
+
+    def items(self) -> Iterator[tuple[str, Value]]:
+        yield from self._values.items()
+
+    def __len__(self) -> int:
+        return len(self._values)

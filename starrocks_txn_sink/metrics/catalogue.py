@@ -1,0 +1,221 @@
+"""Every metric, declared once: name, kind, unit, labels, the label values that are there from the start, and its help.
+
+The endpoint, `docs/metrics.md`, the Grafana dashboard and the tests of the alert rules are made of these declarations.
+A label is bounded: never a StarRocks label, a transaction id, an offset or a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from starrocks_txn_sink import errors
+from starrocks_txn_sink.lane.ending import RowsCutOff
+from starrocks_txn_sink.wire import Operation, Status
+
+PREFIX = "starrocks_txn_sink_"
+
+TABLES = 200
+"""Tables that are told apart; further ones are counted together as OTHER."""
+PARTITIONS = 1000
+"""Source partitions that are told apart."""
+OTHER = "_other"
+
+
+class Kind(Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`name` is without the prefix; `initial` are the values of the labels that are shown as 0 from the start."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    initial: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        return PREFIX + self.name
+
+
+def _kinds(root: type[errors.StarRocksSinkError]) -> Iterator[type[errors.StarRocksSinkError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _kinds(child)
+
+
+SPARK = "spark"
+"""The code of errors that are not ours: Spark's own, a user's function, a stop."""
+
+ERRORS: dict[str, type[errors.StarRocksSinkError]] = {
+    kind.code: kind
+    for kind in _kinds(errors.StarRocksSinkError)
+    if kind.__module__ in (errors.__name__, RowsCutOff.__module__)
+}
+"""Every error of the sink by its code."""
+
+CODES = (*sorted(ERRORS), SPARK)
+OPERATIONS = tuple(operation.value for operation in Operation)
+OUTCOMES = ("committed", "aborted", "unknown")
+FATES = ("committed", "replayed", "abandoned", "dropped", "empty")
+VIOLATIONS = ("torn", "duplicated", "lost", "source_changed")
+PHASES = ("begin", "load", "check", "commit", "publish", "recover")
+RETRIES = (
+    ("begin", "too_many_transactions"),
+    ("load", "busy"),
+    ("load", "load_failed"),
+    ("commit", "commit_failed"),
+    ("commit", "outcome_unknown"),
+    ("task", "failed"),
+)
+SPARK_PHASES = ("latestOffset", "getBatch", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
+
+
+def _each(*values: str) -> tuple[tuple[str, ...], ...]:
+    return tuple((value,) for value in values)
+
+
+_C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+METRICS = (
+    # right
+    Metric(
+        "integrity_violations_total",
+        _C,
+        "Proofs that readers saw, or could see, something wrong: a torn, duplicated or lost source transaction, or a "
+        "source that tells another story than before. Above 0 somebody must look.",
+        ("kind",),
+        _each(*VIOLATIONS),
+    ),
+    Metric("in_doubt_transactions", _G, "StarRocks transactions whose commit may or may not have taken effect."),
+    Metric(
+        "source_transactions_total",
+        _C,
+        "Source transactions by outcome: committed; replayed (a repeated micro-batch brought them, they were visible "
+        "already); and in the assembler abandoned, dropped by policy, or empty.",
+        ("outcome",),
+        _each(*FATES),
+    ),
+    # fresh
+    Metric(
+        "end_to_end_latency_seconds",
+        _H,
+        "Time from a source transaction's event time to its visibility in StarRocks. Needs the column event_time.",
+    ),
+    Metric(
+        "last_commit_timestamp_seconds",
+        _G,
+        "When the last StarRocks transaction was visible, since the Unix epoch; with several jobs, the oldest of "
+        "theirs. 0 before the first.",
+    ),
+    Metric("last_committed_batch_id", _G, "Micro-batch of the last StarRocks transaction; -1 before the first."),
+    Metric(
+        "last_progress_timestamp_seconds",
+        _G,
+        "When a micro-batch last ended well or the query said that it has nothing to do, since the Unix epoch; with "
+        "several jobs, the oldest of theirs. 0 before the first.",
+    ),
+    # flow
+    Metric("rows_total", _C, "Rows that became visible, by table and operation (upsert, delete).", ("table", "op"), ()),
+    Metric(
+        "bytes_total",
+        _C,
+        "Bytes of load bodies that the server accepted, as sent, by table and compression; also those of StarRocks "
+        "transactions that were rolled back later, and of the ledger.",
+        ("table", "encoding"),
+    ),
+    Metric("transactions_per_commit", _H, "Source transactions in one StarRocks transaction."),
+    # anatomy
+    Metric("commits_total", _C, "StarRocks transactions by outcome.", ("outcome",), _each(*OUTCOMES)),
+    Metric(
+        "commit_duration_seconds",
+        _H,
+        "From the commit's request until every row was visible (commit, publish and recover together).",
+    ),
+    Metric(
+        "phase_duration_seconds",
+        _H,
+        "Time that a StarRocks transaction spent in each phase, over all attempts.",
+        ("phase",),
+        _each(*PHASES),
+    ),
+    Metric("load_duration_seconds", _H, "Duration of one accepted load.", ("table",)),
+    Metric("batch_duration_seconds", _H, "Duration of a micro-batch in the sink."),
+    # assembler
+    Metric(
+        "open_source_transactions",
+        _G,
+        "Source transactions that were begun and not ended, in the source partitions that had events last.",
+    ),
+    Metric(
+        "oldest_open_transaction_timestamp_seconds",
+        _G,
+        "Since when the oldest open source transaction has been open, as far as the driver saw it, since the Unix "
+        "epoch; 0 when none is open.",
+    ),
+    Metric("assembler_state_bytes", _G, "Arrow bytes of the rows of open source transactions."),
+    Metric("open_source_rows", _G, "Rows of open source transactions."),
+    # saturation
+    Metric("inflight_loads", _G, "Most loads that a lane of the last micro-batch had under way at once."),
+    Metric("buffer_bytes", _G, "Most bytes that a lane of the last micro-batch held at once."),
+    Metric("buffer_limit_bytes", _G, "Bound on buffer_bytes (the option buffer_bytes)."),
+    Metric(
+        "open_starrocks_transactions",
+        _G,
+        "StarRocks transactions that the running micro-batches may have open: one a lane.",
+    ),
+    Metric(
+        "transaction_age_ratio",
+        _G,
+        "Age of the oldest StarRocks transaction of the last micro-batch when it was visible, as a share of timeout.",
+    ),
+    Metric("recycled_transactions_total", _C, "StarRocks transactions committed early, at 80 % of their timeout."),
+    # errors
+    Metric(
+        "errors_total",
+        _C,
+        "Errors by code, also those that a retry repaired. docs/operations.md has a section for each code.",
+        ("code",),
+        _each(*CODES),
+    ),
+    Metric("failed_batches_total", _C, "Micro-batches that failed; Spark or its supervisor repeats them."),
+    Metric("retries_total", _C, "Repetitions by operation and reason.", ("operation", "reason"), RETRIES),
+    Metric(
+        "requests_total",
+        _C,
+        "Requests of the lanes by operation and the reply's status, or the error's code where there was no reply.",
+        ("operation", "status"),
+        tuple((operation, Status.OK.value) for operation in OPERATIONS),
+    ),
+    Metric("dead_letter_rows_total", _C, "Rows set aside instead of written.", ("table", "reason")),
+    # partitions
+    Metric("partition_position", _G, "Last visible position of each source partition.", ("partition",)),
+    Metric(
+        "event_time_skew_seconds",
+        _G,
+        "Between the latest event times of the furthest and of the hindmost source partition. Needs event_time.",
+    ),
+    # Spark
+    Metric("spark_input_rows_total", _C, "Rows that Spark read from the sources."),
+    Metric(
+        "spark_phase_duration_seconds",
+        _G,
+        "Duration of each phase of Spark's last micro-batch.",
+        ("phase",),
+        _each(*SPARK_PHASES),
+    ),
+    Metric("spark_state_rows", _G, "Rows in Spark's state stores."),
+    Metric("spark_state_bytes", _G, "Memory of Spark's state stores."),
+    Metric(
+        "spark_watermark_timestamp_seconds", _G, "Spark's event-time watermark since the Unix epoch; 0 without one."
+    ),
+    Metric("build_info", _G, "1; the labels tell the versions.", ("version", "python", "spark")),
+)
+
+BY_NAME = {metric.name: metric for metric in METRICS}

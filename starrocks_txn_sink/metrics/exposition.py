@@ -1,0 +1,76 @@
+"""The figures in Prometheus' text formats: a collector of prometheus-client that reads the model when it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.core import (
+    Metric as Family,
+)
+from prometheus_client.exposition import choose_encoder
+
+from starrocks_txn_sink.lane.durations import Durations
+from starrocks_txn_sink.metrics.catalogue import METRICS, Kind, Metric
+from starrocks_txn_sink.metrics.model import Model
+
+
+class ModelCollector:
+    """A prometheus-client collector over one model."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def collect(self) -> Iterator[Family]:
+        """Every metric of the catalogue."""
+        with self._model.lock:
+            yield from [self._family(metric) for metric in METRICS]
+
+    def describe(self) -> Iterator[Family]:
+        """The same names, so that registering asks for no values."""
+        return self.collect()
+
+    def _family(self, metric: Metric) -> Family:
+        figures, model = self._model.figures, self._model
+        if metric.kind is Kind.HISTOGRAM:
+            histogram = HistogramMetricFamily(metric.full_name, metric.help, labels=metric.labels)
+            for labels, durations in figures.histograms(metric.name):
+                histogram.add_metric(labels, _buckets(durations), durations.total)
+            return histogram
+        if metric.name == "build_info":
+            values = {tuple(model.build[label] for label in metric.labels): 1.0}
+        elif metric.name == "partition_position":
+            values = {(partition,): float(position) for partition, position in figures.positions.items()}
+        else:
+            values = figures.values(metric.name)
+        kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+        family = kind(metric.full_name, metric.help, labels=metric.labels)
+        for labels, value in values.items():
+            family.add_metric(labels, value)
+        return family
+
+
+def _buckets(durations: Durations) -> Sequence[tuple[str, float]]:
+    reached, buckets = 0, []
+    for bound, count in zip([*map(repr, map(float, durations.bounds)), "+Inf"], durations.counts, strict=True):
+        reached += count
+        buckets.append((bound, float(reached)))
+    return buckets
+
+
+def registry_of(model: Model) -> CollectorRegistry:
+    """A registry of this model alone: the process's default one stays as it is."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ModelCollector(model))
+    return registry
+
+
+def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """The body and the content type that the client accepts."""
+    encoder, content_type = choose_encoder(accept)
+    return encoder(registry), content_type

@@ -1,0 +1,85 @@
+"""The last hour in memory: figures added up in slots of two seconds, for sparklines and rates."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from starrocks_txn_sink.lane.durations import Durations
+
+SLOT_SECONDS = 2.0
+SLOTS = 1800
+POINTS = 150
+"""Most points of a series: what a sparkline can show."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """What happened in [at, at + SLOT_SECONDS): `counts` are flows, `levels` the highest of each."""
+
+    at: float
+    counts: Counter[str] = field(default_factory=Counter)
+    levels: dict[str, float] = field(default_factory=dict)
+    latency: Durations | None = None
+    commit: Durations | None = None
+
+    def level(self, name: str, value: float) -> None:
+        self.levels[name] = max(value, self.levels.get(name, value))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Some slots together: flows summed, levels at their highest."""
+
+    counts: Counter[str]
+    levels: dict[str, float]
+    latency: Durations
+    commit: Durations
+
+
+class History:
+    """A ring of slots; `now` is always seconds since the Unix epoch. For one thread at a time."""
+
+    def __init__(self, started: float) -> None:
+        self.started = started
+        self._slots: deque[Slot] = deque(maxlen=SLOTS)
+
+    def slot(self, now: float) -> Slot:
+        """The slot of `now`; a clock that went back writes into the newest one."""
+        at = now - now % SLOT_SECONDS
+        if not self._slots or at > self._slots[-1].at:
+            self._slots.append(Slot(at))
+        return self._slots[-1]
+
+    def since(self, start: float) -> Window:
+        """What has happened from `start` on, to the precision of a slot."""
+        return _together([slot for slot in self._slots if slot.at + SLOT_SECONDS > start])
+
+    def series(self, now: float, seconds: float) -> tuple[float, float, list[Window]]:
+        """The last `seconds` as at most POINTS windows: (start of the first, seconds of each, windows)."""
+        step = max(1, -(-int(seconds / SLOT_SECONDS) // POINTS)) * SLOT_SECONDS
+        end = now - now % step + step
+        count = max(1, round(seconds / step))
+        start = end - count * step
+        groups: list[list[Slot]] = [[] for _ in range(count)]
+        for slot in self._recent(start):
+            groups[min(int((slot.at - start) / step), count - 1)].append(slot)
+        return start, step, [_together(group) for group in groups]
+
+    def _recent(self, start: float) -> Iterator[Slot]:
+        return (slot for slot in self._slots if slot.at >= start)
+
+
+def _together(slots: Sequence[Slot]) -> Window:
+    counts: Counter[str] = Counter()
+    levels: dict[str, float] = {}
+    latency, commit = Durations(), Durations()
+    for slot in slots:
+        counts.update(slot.counts)
+        for name, value in slot.levels.items():
+            levels[name] = max(value, levels.get(name, value))
+        for whole, part in ((latency, slot.latency), (commit, slot.commit)):
+            if part is not None:
+                whole.merge(part.counts, part.total)
+    return Window(counts, levels, latency, commit)

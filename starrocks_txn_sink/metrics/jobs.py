@@ -1,0 +1,75 @@
+"""What is known of each job that the endpoint serves: when it last got anything done, and how it stands now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+JOBS = 100
+"""Jobs that are remembered; the one that was heard of longest ago gives way."""
+
+
+@dataclass(slots=True)
+class Job:
+    """One job. Times are seconds since the Unix epoch, 0 for never; `failed_at` is 0 again after a good micro-batch.
+
+    `query` is the streaming query's id, empty for a batch write, which nobody expects to go on.
+    """
+
+    name: str
+    first_seen: float
+    query: str = ""
+    last_commit: float = 0.0
+    last_progress: float = 0.0
+    last_batch_id: int = -1
+    idle: bool = False
+    running_since: float = 0.0
+    lanes: int = 0
+    failed_at: float = 0.0
+    failed_code: str = ""
+    failures: int = 0
+    in_doubt: int = 0
+    doubt_since: float = 0.0
+    ended_at: float = 0.0
+    ended_code: str = ""
+
+    def stale(self, now: float, limit: float) -> bool:
+        """Whether it should have got something done and did not."""
+        expected = bool(self.query or self.running_since) and not self.ended_at
+        return expected and now - (self.last_progress or self.first_seen) > limit
+
+
+class Jobs:
+    """Jobs by name. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+
+    def heard(self, name: str, now: float) -> Job:
+        """The job, which has just been heard of."""
+        job = self._jobs.pop(name, None) or Job(name, now)
+        self._jobs[name] = job
+        if len(self._jobs) > JOBS:
+            del self._jobs[next(iter(self._jobs))]
+        return job
+
+    def of_query(self, query: str) -> Job | None:
+        """The job that a streaming query writes, if it is one of ours."""
+        return next((job for job in self if job.query == query), None) if query else None
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self._jobs.values())
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def in_doubt(self) -> int:
+        return sum(job.in_doubt for job in self)
+
+    def oldest_commit(self) -> float:
+        """The oldest of the jobs' last commits; 0 while one has none."""
+        return min((job.last_commit for job in self), default=0.0)
+
+    def oldest_progress(self) -> float:
+        return min((job.last_progress for job in self), default=0.0)

@@ -1,0 +1,54 @@
+"""Spark's progress of the queries, told as events: a StreamingQueryListener on the driver."""
+
+# ruff: noqa: N802 - the names of the methods are Spark's
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from starrocks_txn_sink.events import Event, Listener
+from starrocks_txn_sink.metrics.progress import progress_events
+
+
+class ProgressListener(StreamingQueryListener):
+    """Tells what Spark tells; never raises, because Spark would log it at every micro-batch."""
+
+    def __init__(self, tell: Listener) -> None:
+        self._tell = tell
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """The sink's own events tell of it."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        with contextlib.suppress(Exception):
+            progress = event.progress
+            counts = {name: row.asDict() for name, row in progress.observedMetrics.items()}
+            for told in progress_events(json.loads(progress.json), counts):
+                self._tell(told)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        self._tell(Event("query.idle", {"query": str(event.id)}))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        self._tell(Event("query.ended", {"query": str(event.id), "failed": event.exception is not None}))
+
+
+class ProgressWatch:
+    """A listener in a session, until `close`."""
+
+    def __init__(self, session: Any, tell: Listener) -> None:
+        self._session, self._listener = session, ProgressListener(tell)
+        session.streams.addListener(self._listener)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):  # the session may have ended first
+            self._session.streams.removeListener(self._listener)

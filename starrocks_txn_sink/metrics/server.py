@@ -1,0 +1,186 @@
+"""MetricsServer: the endpoint of a driver, `/metrics`, `/healthz`, `/readyz`, `/api/state` and a page at `/`.
+
+    metrics = MetricsServer(port=9464)
+    sink = StarRocksSink(options, metrics=metrics)
+
+Several sinks and queries may share one. It listens on loopback unless told otherwise; port 0 takes a free one (`url`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+
+from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.metrics.assets import ASSETS, read_asset
+from starrocks_txn_sink.metrics.model import Model
+from starrocks_txn_sink.metrics.runbook import runbook_page
+from starrocks_txn_sink.metrics.state import RUNBOOK, state
+from starrocks_txn_sink.metrics.verdict import readiness
+from starrocks_txn_sink.metrics.web import Answer, Asked, Listener, Route
+
+PORT = 9464
+HOST = "127.0.0.1"
+READY_SECONDS = 60.0
+
+
+class MetricsServer:
+    """Counts what the sink tells it, from the moment it is made, and serves it from `start` to `close`.
+
+    `ready_seconds` is how old the last progress of a job may be before `/readyz` says 503. Raises OptionError where
+    prometheus-client is missing, and in `start` when the port cannot be had. A pickled one arrives empty and stopped.
+    """
+
+    def __init__(
+        self, port: int = PORT, host: str = HOST, *, ready_seconds: float = READY_SECONDS, clock: Clock | None = None
+    ) -> None:
+        self.port, self.host, self.ready_seconds = port, host, ready_seconds
+        self._clock = clock or SystemClock()
+        self.model = Model(self._clock)
+        self._registry = _registry(self.model)
+        self._guard = threading.Lock()
+        self._listener: Listener | None = None
+        self._watched: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.port, self.host, self.ready_seconds)
+
+    def __repr__(self) -> str:
+        return f"MetricsServer({self.url or f'{self.host}:{self.port}, not started'})"
+
+    def __call__(self, event: Event) -> None:
+        """Take in one event of the sink; from any thread."""
+        self.model.tell(event)
+
+    def start(self) -> Self:
+        """Serve; does nothing when it does already."""
+        with self._guard:
+            if self._listener is None:
+                try:
+                    self._listener = Listener(self.host, self.port, self._routes())
+                except OSError as error:
+                    raise OptionError(
+                        f"The metrics endpoint cannot listen on {self.host}:{self.port} ({error.strerror}).",
+                        hint="Choose another port, or 0 for a free one; one endpoint may serve several sinks.",
+                        option="metrics_port",
+                    ) from error
+                self._listener.start()
+        return self
+
+    @property
+    def url(self) -> str:
+        """Where the page is, empty before `start`."""
+        listener = self._listener
+        if listener is None:
+            return ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{listener.port}/"
+
+    def watch(self, session: Any) -> None:
+        """Also tell Spark's own progress of the queries that use the sink; does nothing the second time."""
+        with self._guard:
+            if self._watched is not None:
+                return
+            from starrocks_txn_sink.metrics.listener import ProgressWatch
+
+            self._watched = ProgressWatch(session, self.model.tell)
+
+    def close(self) -> None:
+        """Stop serving and listening to Spark; what was counted stays, and `start` works again."""
+        with self._guard:
+            listener, self._listener = self._listener, None
+            watched, self._watched = self._watched, None
+        if watched is not None:
+            watched.close()
+        if listener is not None:
+            listener.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- routes ---
+
+    def _routes(self) -> dict[str, Route]:
+        pages = {f"/{name}": self._asset(name) for name in ASSETS}
+        return {
+            **pages,
+            "/": self._asset("index.html"),
+            "/metrics": self._metrics,
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/api/state": self._state,
+            f"/{RUNBOOK}": self._runbook,
+        }
+
+    def _metrics(self, asked: Asked) -> Answer:
+        from starrocks_txn_sink.metrics.exposition import exposition
+
+        return Answer(*exposition(self._registry, asked.accept))
+
+    def _healthz(self, asked: Asked) -> Answer:
+        del asked
+        return Answer(b"alive\n")
+
+    def _readyz(self, asked: Asked) -> Answer:
+        del asked
+        with self.model.lock:
+            ready = readiness(self.model, self._clock.wall(), self.ready_seconds)
+        return Answer(f"{ready.reason}\n".encode(), status=200 if ready.ready else 503)
+
+    def _state(self, asked: Asked) -> Answer:
+        seconds: int | None = None
+        with contextlib.suppress(ValueError):
+            seconds = int(asked.query.get("seconds", ["0"])[0])
+        document = state(self.model, self._clock.wall(), self.ready_seconds, seconds)
+        return Answer(orjson.dumps(document), "application/json")
+
+    def _runbook(self, asked: Asked) -> Answer:
+        del asked
+        return Answer(runbook_page().encode(), "text/html; charset=utf-8")
+
+    def _asset(self, name: str) -> Route:
+        return lambda _: Answer(read_asset(name), ASSETS[name])
+
+
+def _again(port: int, host: str, ready_seconds: float) -> MetricsServer:
+    return MetricsServer(port, host, ready_seconds=ready_seconds)
+
+
+def _registry(model: Model) -> Any:
+    try:
+        from starrocks_txn_sink.metrics.exposition import registry_of
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "prometheus_client":
+            raise
+        raise OptionError(
+            "The metrics endpoint needs prometheus-client, which is not installed.",
+            hint="Run: pip install 'starrocks-txn-sink[metrics]'",
+            option="metrics_port",
+        ) from error
+    return registry_of(model)
+
+
+_shared: dict[tuple[str, int], MetricsServer] = {}
+_shared_guard = threading.Lock()
+
+
+def shared(port: int, host: str = HOST) -> MetricsServer:
+    """The process's endpoint at this address, made when it is asked for first; port 0 is a new one each time."""
+    with _shared_guard:
+        if port == 0 or (host, port) not in _shared:
+            server = MetricsServer(port, host)
+            if port == 0:
+                return server
+            _shared[(host, port)] = server
+        return _shared[(host, port)]

@@ -1,0 +1,240 @@
+"""The document that the page shows: `/api/state`. Pure; the model's lock is held while it is made."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from starrocks_txn_sink.lane.durations import Durations
+from starrocks_txn_sink.metrics.catalogue import ERRORS, PHASES
+from starrocks_txn_sink.metrics.figures import Labels
+from starrocks_txn_sink.metrics.history import Window
+from starrocks_txn_sink.metrics.model import Model
+from starrocks_txn_sink.metrics.verdict import lights, readiness, verdict
+
+RUNBOOK = "runbook"
+"""Where the endpoint shows docs/operations.md."""
+
+RANGES = (300, 900, 3600)
+"""What a user may choose to see, in seconds."""
+
+_RATE_SECONDS = 60.0
+_PARTITIONS_SHOWN = 200
+
+
+def state(model: Model, now: float, limit: float, seconds: int | None = None) -> dict[str, Any]:
+    """Everything the page needs; `seconds` is the range of the series, by default the smallest that holds the run."""
+    uptime = now - model.history.started
+    chosen = seconds if seconds in RANGES else next((one for one in RANGES if uptime <= one), RANGES[-1])
+    with model.lock:
+        said, ready = verdict(model, now, limit), readiness(model, now, limit)
+        recent = model.history.since(now - chosen)
+        return {
+            "now": now,
+            "started": model.history.started,
+            "verdict": {"light": said.light.value, "text": said.text},
+            "ready": {"ready": ready.ready, "reason": ready.reason},
+            "lights": {name: light.value for name, light in lights(model, now, limit).items()},
+            "build": model.build,
+            "jobs": [_job(job) for job in model.jobs],
+            "range": chosen,
+            "right": _right(model),
+            "fresh": _fresh(model, recent, now),
+            "flow": _flow(model, now),
+            "anatomy": _anatomy(model, recent),
+            "assembler": _assembler(model),
+            "saturation": _saturation(model, now),
+            "errors": _errors(model),
+            "partitions": _partitions(model),
+            "series": _series(model, now, chosen),
+            "transactions": model.recent.newest_first(),
+        }
+
+
+def _job(job: Any) -> dict[str, Any]:
+    names = ("name", "last_commit", "last_progress", "last_batch_id", "idle", "running_since", "failed_at", "ended_at")
+    return {name: getattr(job, name) for name in (*names, "failed_code", "ended_code", "in_doubt", "failures")}
+
+
+def _by(values: Mapping[Labels, float], place: int = 0) -> dict[str, float]:
+    found: dict[str, float] = defaultdict(float)
+    for labels, value in values.items():
+        found[labels[place]] += value
+    return dict(found)
+
+
+def _right(model: Model) -> dict[str, Any]:
+    figures = model.figures
+    return {
+        "violations": _by(figures.values("integrity_violations_total")),
+        "in_doubt": model.jobs.in_doubt,
+        "outcomes": _by(figures.values("source_transactions_total")),
+        "dead_letter_rows": figures.total("dead_letter_rows_total"),
+    }
+
+
+def _fresh(model: Model, recent: Window, now: float) -> dict[str, Any]:
+    commits = [job.last_commit for job in model.jobs if job.last_commit]
+    return {
+        "last_commit": max(commits, default=0.0),
+        "age": now - max(commits) if commits else None,
+        "batch_id": model.figures.value("last_committed_batch_id"),
+        **_percentiles(recent.latency, "p50", "p99"),
+        "batch_seconds": _mean(recent, "batches", model),
+        "lag": sum(lag for _, lag in model.lags.items()) if len(model.lags) else None,
+    }
+
+
+def _mean(recent: Window, name: str, model: Model) -> float | None:
+    durations = next((found for _, found in model.figures.histograms("batch_duration_seconds")), Durations())
+    return durations.total / durations.count if recent.counts[name] and durations.count else None
+
+
+def _percentiles(durations: Durations, half: str, most: str) -> dict[str, float | None]:
+    return {half: durations.percentile(0.5), most: durations.percentile(0.99)}
+
+
+def _flow(model: Model, now: float) -> dict[str, Any]:
+    seconds = max(2.0, min(_RATE_SECONDS, now - model.history.started))
+    counts = model.history.since(now - seconds).counts
+    rows = model.figures.values("rows_total")
+    tables: dict[str, dict[str, float]] = {}
+    for (table, op), total in rows.items():
+        tables.setdefault(table, {})[op] = total
+    return {
+        "seconds": seconds,
+        "transactions": counts["transactions"] / seconds,
+        "rows": counts["rows"] / seconds,
+        "bytes": counts["bytes"] / seconds,
+        "n_to_1": counts["transactions"] / counts["commits"] if counts["commits"] else None,
+        "rows_total": sum(rows.values()),
+        "transactions_total": model.figures.value("source_transactions_total", "committed"),
+        "commits_total": model.figures.value("commits_total", "committed"),
+        "tables": [
+            {"table": table, "rate": counts[f"rows {table}"] / seconds, "upsert": 0, "delete": 0, **ops}
+            for table, ops in sorted(tables.items(), key=lambda item: -sum(item[1].values()))
+        ],
+    }
+
+
+def _anatomy(model: Model, recent: Window) -> dict[str, Any]:
+    commits = recent.counts["commits"]
+    figures = model.figures
+    return {
+        "phases": {phase: recent.counts[f"ms {phase}"] / 1000 / commits if commits else None for phase in PHASES},
+        **_percentiles(recent.commit, "commit_p50", "commit_p99"),
+        "outcomes": _by(figures.values("commits_total")),
+        "loads_per_commit": recent.counts["loads"] / commits if commits else None,
+        "loads": [
+            {"table": labels[0], "loads": found.count, **_percentiles(found, "p50", "p99")}
+            for labels, found in sorted(figures.histograms("load_duration_seconds"))
+        ],
+        "spark": {phase: value for (phase,), value in figures.values("spark_phase_duration_seconds").items()},
+    }
+
+
+def _assembler(model: Model) -> dict[str, Any]:
+    figures = model.figures
+    outcomes = _by(figures.values("source_transactions_total"))
+    return {
+        "open": figures.value("open_source_transactions"),
+        "rows": figures.value("open_source_rows"),
+        "oldest": figures.value("oldest_open_transaction_timestamp_seconds"),
+        "bytes": figures.value("assembler_state_bytes"),
+        "spark_rows": figures.value("spark_state_rows"),
+        "spark_bytes": figures.value("spark_state_bytes"),
+        "lost": {fate: outcomes.get(fate, 0.0) for fate in ("abandoned", "dropped", "empty")},
+        "open_transactions": model.assembly.open_transactions(),
+    }
+
+
+def _saturation(model: Model, now: float) -> dict[str, Any]:
+    figures = model.figures
+    running = [job.running_since for job in model.jobs if job.running_since]
+    return {
+        "buffer": figures.value("buffer_bytes"),
+        "buffer_limit": figures.value("buffer_limit_bytes"),
+        "inflight": figures.value("inflight_loads"),
+        "open": figures.value("open_starrocks_transactions"),
+        "age": figures.value("transaction_age_ratio"),
+        "timeout": model.timeout,
+        "running": now - min(running) if running else None,
+        "recycled": figures.value("recycled_transactions_total"),
+    }
+
+
+def _errors(model: Model) -> dict[str, Any]:
+    figures = model.figures
+    seen = {code: count for (code,), count in figures.values("errors_total").items() if count}
+    return {
+        "codes": [
+            {"code": code, "count": count, "last": model.last_errors.get(code, 0.0), **_explained(code)}
+            for code, count in sorted(seen.items(), key=lambda item: -model.last_errors.get(item[0], 0.0))
+        ],
+        "retries": [[*labels, count] for labels, count in figures.values("retries_total").items() if count],
+        "requests": [[*labels, count] for labels, count in figures.values("requests_total").items() if count],
+        "dead_letters": [[*labels, count] for labels, count in figures.values("dead_letter_rows_total").items()],
+        "failed_batches": figures.value("failed_batches_total"),
+    }
+
+
+def _explained(code: str) -> dict[str, str]:
+    kind = ERRORS.get(code)
+    meaning = " ".join((kind.__doc__ or "").split("\n\n")[0].split()) if kind is not None else ""
+    return {
+        "meaning": meaning or "An error of Spark's or of the application's; the driver's log has it.",
+        "advice": kind.hint if kind is not None else "",
+        "runbook": f"{RUNBOOK}#{code}",
+    }
+
+
+def _partitions(model: Model) -> dict[str, Any]:
+    times = dict(model.event_times.items())
+    lags = dict(model.lags.items())
+    newest = max(times.values(), default=0.0)
+    known = sorted(dict(model.figures.positions.items()).items(), key=lambda item: _natural(item[0]))
+    return {
+        "count": len(known),
+        "skew": model.figures.value("event_time_skew_seconds") if len(times) > 1 else None,
+        "shown": [
+            {
+                "partition": partition,
+                "position": position,
+                "event_time": times.get(partition),
+                "behind": newest - times[partition] if partition in times else None,
+                "lag": lags.get(partition),
+            }
+            for partition, position in known[:_PARTITIONS_SHOWN]
+        ],
+    }
+
+
+def _natural(name: str) -> tuple[bool, int, str]:
+    return (not name.isdigit(), int(name) if name.isdigit() else 0, name)
+
+
+def _series(model: Model, now: float, seconds: int) -> dict[str, Any]:
+    start, step, windows = model.history.series(now, seconds)
+    begun = model.history.started - step
+
+    def flow(name: str) -> list[float | None]:
+        return [
+            round(window.counts[name] / step, 3) if start + place * step >= begun else None
+            for place, window in enumerate(windows)
+        ]
+
+    def level(name: str) -> list[float | None]:
+        return [window.levels.get(name) for window in windows]
+
+    names = ("transactions", "rows", "bytes", "commits", "aborted", "failed", "errors", "retries", "violations")
+    return {
+        "start": start,
+        "step": step,
+        **{name: flow(name) for name in names},
+        "latency_p50": [window.latency.percentile(0.5) for window in windows],
+        "latency_p99": [window.latency.percentile(0.99) for window in windows],
+        "commit_p50": [window.commit.percentile(0.5) for window in windows],
+        "commit_p99": [window.commit.percentile(0.99) for window in windows],
+        **{name: level(name) for name in ("open", "state_bytes", "buffer_bytes", "batch_seconds")},
+    }

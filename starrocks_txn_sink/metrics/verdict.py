@@ -1,0 +1,167 @@
+"""The state in one sentence, a light for each row of the dashboard, and whether the sink is ready. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from starrocks_txn_sink.metrics.jobs import Job
+from starrocks_txn_sink.metrics.model import Model
+
+_MINUTE = 60.0
+_RECENTLY = 300.0  # how long a failure that is over still colours its row
+
+
+class Light(Enum):
+    """`NONE`: nothing is known yet."""
+
+    NONE = "none"
+    OK = "ok"
+    WARN = "warn"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    light: Light
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """`reason` is one sentence, also when the sink is ready."""
+
+    ready: bool
+    reason: str
+
+
+def verdict(model: Model, now: float, limit: float) -> Verdict:
+    """The worst there is to say comes first; `limit` is how old the last progress may be, in seconds."""
+    return _wrong(model, now) or _failing(model, now, limit) or _quiet(model, now) or _fine(model, now)
+
+
+def _wrong(model: Model, now: float) -> Verdict | None:
+    violations = int(model.figures.total("integrity_violations_total"))
+    if violations:
+        seen = f"{_count(violations, 'integrity violation')}, the last one {ago(now, model.last_violation)} ago"
+        return Verdict(Light.BAD, f"Not right: {seen}. Stop the job and look.")
+    doubts = [job for job in model.jobs if job.in_doubt]
+    if doubts:
+        since = min(job.doubt_since for job in doubts)
+        count = _count(model.jobs.in_doubt, "StarRocks transaction")
+        return Verdict(
+            Light.BAD, f"{count} in doubt for {ago(now, since)}: nobody can say yet whether the commit took effect."
+        )
+    return None
+
+
+def _failing(model: Model, now: float, limit: float) -> Verdict | None:
+    failed = [job for job in model.jobs if job.failed_at]
+    if failed:
+        job = max(failed, key=lambda job: job.failed_at)
+        since = f"last committed {ago(now, job.last_commit)} ago" if job.last_commit else "nothing is committed yet"
+        text = f"The last micro-batch failed {ago(now, job.failed_at)} ago ({job.failed_code}); {since}."
+        return Verdict(Light.BAD, _named(model, job, text))
+    ended = [job for job in model.jobs if job.ended_code]
+    if ended:
+        job = ended[0]
+        return Verdict(
+            Light.BAD, _named(model, job, f"The query ended {ago(now, job.ended_at)} ago ({job.ended_code}).")
+        )
+    for job in model.jobs:
+        if job.stale(now, limit):
+            text = f"No progress for {ago(now, job.last_progress or job.first_seen)}"
+            busy = f"; a micro-batch has been running for {ago(now, job.running_since)}" if job.running_since else ""
+            return Verdict(Light.BAD, _named(model, job, f"{text}{busy}."))
+    return None
+
+
+def _quiet(model: Model, now: float) -> Verdict | None:
+    if not len(model.jobs):
+        return Verdict(Light.NONE, f"Waiting for the first micro-batch for {ago(now, model.history.started)}.")
+    if all(job.ended_at for job in model.jobs):
+        last = max(job.last_commit for job in model.jobs)
+        return Verdict(Light.NONE, f"The query was stopped; last committed {ago(now, last)} ago; nothing in doubt.")
+    if not any(job.last_commit for job in model.jobs):
+        return Verdict(Light.NONE, "Nothing is committed yet, and nothing in doubt.")
+    return None
+
+
+def _fine(model: Model, now: float) -> Verdict:
+    last = max(job.last_commit for job in model.jobs)
+    text = f"Committed {ago(now, last)} ago; nothing in doubt"
+    if all(job.idle for job in model.jobs):
+        return Verdict(Light.OK, f"{text}; the source is quiet.")
+    recent = model.history.since(now - _MINUTE).counts
+    if recent["failed"] or recent["aborted"]:
+        repeated = _count(recent["aborted"] or recent["failed"], "attempt")
+        return Verdict(Light.WARN, f"{text}; {repeated} failed in the last minute and were repeated.")
+    return Verdict(Light.OK, f"{text}.")
+
+
+def readiness(model: Model, now: float, limit: float) -> Readiness:
+    """Ready: every job's last commit, or its word that there is nothing to do, is younger than `limit`, no doubts."""
+    if model.jobs.in_doubt:
+        return Readiness(False, f"{_count(model.jobs.in_doubt, 'StarRocks transaction')} in doubt.")
+    if not len(model.jobs):
+        return Readiness(False, "No micro-batch has been started yet.")
+    for job in model.jobs:
+        if job.ended_at:
+            return Readiness(False, f"The query of job {job.name} has ended.")
+        if not job.last_progress:
+            return Readiness(False, f"Job {job.name} has not finished a micro-batch yet.")
+        if job.stale(now, limit):
+            return Readiness(
+                False,
+                f"Job {job.name} made its last progress {ago(now, job.last_progress)} ago; the limit is {limit:g} s.",
+            )
+    return Readiness(True, "Every job makes progress, and nothing is in doubt.")
+
+
+def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
+    """A light for each row of the dashboard, in its order."""
+    recent = model.history.since(now - _RECENTLY)
+    figures, started = model.figures, any(job.last_progress or job.failed_at for job in model.jobs)
+    wrong = figures.total("integrity_violations_total") or model.jobs.in_doubt
+    stale = _failing(model, now, limit) is not None
+    age = figures.value("transaction_age_ratio")
+    limit_bytes = figures.value("buffer_limit_bytes")
+    full = figures.value("buffer_bytes") / limit_bytes if limit_bytes else 0.0
+    failing = any(job.failed_at for job in model.jobs)
+    found = {
+        "right": Light.BAD if wrong else _warn(figures.total("dead_letter_rows_total")),
+        "fresh": Light.BAD if stale else Light.OK,
+        "flow": Light.OK,
+        "anatomy": Light.BAD if failing else _warn(recent.counts["aborted"]),
+        "assembler": _warn(figures.value("source_transactions_total", "dropped")),
+        "saturation": Light.BAD if age >= 0.8 else _warn(full >= 0.9 or age >= 0.5),
+        "errors": Light.BAD if failing else _warn(recent.counts["errors"] or recent.counts["dead_letters"]),
+        "partitions": Light.OK,
+    }
+    return (
+        found if started else {name: Light.BAD if light is Light.BAD else Light.NONE for name, light in found.items()}
+    )
+
+
+def _warn(condition: object) -> Light:
+    return Light.WARN if condition else Light.OK
+
+
+def _named(model: Model, job: Job, text: str) -> str:
+    return f"{job.name}: {text}" if len(model.jobs) > 1 else text
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def ago(now: float, then: float) -> str:
+    """A duration as people say it."""
+    seconds = max(0.0, now - then)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h"

@@ -1,0 +1,142 @@
+"""The endpoint's HTTP side: a small threaded server, GET only, on loopback unless told otherwise."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+_IDLE_SECONDS = 10.0
+_JOIN_SECONDS = 2.0
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a route needs of a request."""
+
+    query: Mapping[str, list[str]]
+    accept: str
+
+
+Route = Callable[[Asked], Answer]
+
+
+class Listener(ThreadingHTTPServer):
+    """Serves `routes` in daemon threads from `start` to `close`. Raises OSError when the port is taken."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, host: str, port: int, routes: Mapping[str, Route]) -> None:
+        self.routes = routes
+        self.local = is_loopback(host)
+        self._busy: set[threading.Thread] = set()
+        super().__init__((host, port), _Handler)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="starrocks-metrics", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and wait for the threads that answer now."""
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
+        for thread in list(self._busy):
+            thread.join(_JOIN_SECONDS)
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        thread = threading.Thread(
+            target=self._answer, args=(request, client_address), name="starrocks-metrics-request", daemon=True
+        )
+        self._busy.add(thread)
+        thread.start()
+
+    def _answer(self, request: Any, client_address: Any) -> None:
+        try:
+            self.process_request_thread(request, client_address)
+        finally:
+            self._busy.discard(threading.current_thread())
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no event."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Listener
+    timeout = _IDLE_SECONDS
+    server_version = "starrocks-txn-sink"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        asked = urlsplit(self.path)
+        route = self.server.routes.get(asked.path)
+        if self.server.local and not _names_loopback(self.headers.get("Host", "")):
+            answer = Answer(b"This endpoint is for this machine.\n", status=403)  # a page elsewhere that renamed itself
+        elif route is None:
+            answer = Answer(b"There is nothing here. Try /\n", status=404)
+        else:
+            answer = self._routed(route, Asked(parse_qs(asked.query), self.headers.get("Accept", "")))
+        self._send(answer)
+
+    do_HEAD = do_GET  # noqa: N815 - the name is http.server's
+
+    def _routed(self, route: Route, asked: Asked) -> Answer:
+        try:
+            return route(asked)
+        except Exception as error:  # a bug here must show, and must not touch the sink
+            return Answer(f"{type(error).__name__} while answering.\n".encode(), status=500)
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        for name, value in {**_HEADERS, "Content-Type": answer.content_type}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes are not worth a line."""
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _names_loopback(host: str) -> bool:
+    try:
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        return False
