@@ -96,6 +96,8 @@ class Protocol:
         found.append(((i, "starts"), _with(state, i, Writer(at=CLAIM))))
 
     def _claim(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+        if self.without == "only dead claims are removed":
+            self._forget(state, i, found)
         kind = self._kind[i]
         token = i if self.without == "fresh claim token" else DEAD
         before = state if self.without == "fresh claim token" else _token_dies(state, i)
@@ -163,12 +165,23 @@ class Protocol:
         found.append(((i, "reads the owner: itself"), _with(after, i, writer._replace(at=READ, overtaken=0))))
 
     def _read(self, state: State, i: int, writer: Writer, found: list[Move]) -> None:
+        self._forget(state, i, found)
         if self.without == "positions decide" and writer.label != NO_LABEL:
             there = writer.label == VISIBLE
             said = "finds its label there" if there else "does not find its label"
             self._continue(state, i, writer, writer.base + there, said, found)
             return
         self._continue(state, i, writer, state.position, "reads the position", found)
+
+    def _forget(self, state: State, i: int, found: list[Move]) -> None:
+        """A driver removes the owner rows of lanes, which belong to another run than its own."""
+        if self._kind[i] != JOB or state.lane == NONE:
+            return
+        if len(state.log) < self.setup.unseen:
+            found.append(((i, "removes claims of other runs"), state._replace(log=(*state.log, _NO_CLAIM))))
+        if self._may_be_late(state):
+            messages = tuple(sorted((*state.messages, _NO_CLAIM)))
+            found.append(((i, "removes claims of other runs, gives up waiting"), state._replace(messages=messages)))
 
     def _continue(self, state: State, i: int, writer: Writer, base: int, what: str, found: list[Move]) -> None:
         """Batches up to `base` are taken for done: they must be visible."""
@@ -266,7 +279,8 @@ class Protocol:
             return
         after = state._replace(messages=rest)
         if message[0] != DATA:
-            found.append(((SERVER, "a late claim is executed"), after._replace(log=(*state.log, message))))
+            what = "removal of claims" if message == _NO_CLAIM else "claim"
+            found.append(((SERVER, f"a late {what} is executed"), after._replace(log=(*state.log, message))))
             return
         action = (SERVER, f"a late commit of batch {message[1]} is executed, its writer is gone")
         found.append((action, self._applied(after, action, message[1], DEAD, message[4])))
@@ -325,6 +339,7 @@ class Protocol:
 
 
 _GONE = Writer()
+_NO_CLAIM = (LANE, NONE)  # in the log and among messages: the lane's owner row is removed
 
 
 def _made(fields: tuple[Any, ...]) -> State:

@@ -71,7 +71,7 @@ SMALL: tuple[Bounded, ...] = (
 LARGE: tuple[Bounded, ...] = (
     (drivers(4, 3, 3), 439950),
     (attempts(3, 3, 3), 934846),
-    (levels(1, 2, 1), 856921),
+    (levels(1, 2, 1), 2093310),
 )
 
 
@@ -83,7 +83,7 @@ class Ingredient:
     setup: Setup
 
 
-_SHOWN, _LANE = drivers(1, 2, 1), attempts(1, 2, 1)
+_SHOWN, _LANE, _BOTH = drivers(1, 2, 1), attempts(1, 2, 1), levels(1, 2, 1)
 INGREDIENTS = {
     "owner check": Ingredient("commit without reading the owner again", _SHOWN),
     "check after the loads": Ingredient("read the owner before the last load instead of after it", _SHOWN),
@@ -95,6 +95,7 @@ INGREDIENTS = {
     "settled outcome": Ingredient("take an unknown outcome for a failure, try again under a new label", _SHOWN),
     "positions decide": Ingredient("after an unknown outcome, look in the ledger for the own label only", _LANE),
     "claims of one batch": Ingredient("let claims of other micro-batches overwrite the lane's owner row", _LANE),
+    "only dead claims are removed": Ingredient("remove owner rows of lanes before the job is claimed", _BOTH),
 }
 """What is left out in turn; each must let the search find a duplicate or a loss."""
 

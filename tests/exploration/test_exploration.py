@@ -22,6 +22,7 @@ STEPS = {
     "settled outcome": ("duplicated", 14),
     "positions decide": ("duplicated", 25),
     "claims of one batch": ("duplicated", 15),
+    "only dead claims are removed": ("duplicated", 15),
 }
 
 
