@@ -60,6 +60,12 @@ COMMANDS = (
         "",
         "ask an invariant over several tables again and again while a job writes; every violation is a torn read",
     ),
+    Command(
+        "where",
+        "starrocks_txn_sink.receipts_log.command",
+        "",
+        "tell which StarRocks transaction contains a source transaction, and since when",
+    ),
 )
 
 

@@ -44,7 +44,7 @@ from starrocks_txn_sink.lane.work import Work
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
 
 LedgerEntries = Callable[[str, Work], Chunk]
-"""Makes the ledger's rows for a work under a label, as a chunk of the ledger's table."""
+"""Makes the ledger's rows for a work under a label, as a chunk of the ledger's table; the receipts' log has its own."""
 
 
 class Phase(Enum):
@@ -83,6 +83,7 @@ class SharedTransactionCoordinator:
         rng: random.Random,
         wall: Callable[[], float],
         entries: LedgerEntries | None = None,
+        log: LedgerEntries | None = None,
     ) -> None:
         self._identity = identity
         self._limits = limits
@@ -90,6 +91,7 @@ class SharedTransactionCoordinator:
         self._rng = rng
         self._wall = wall
         self._entries = entries
+        self._log = log
         self._entered = False
         self._sent_for = Phase.IDLE
         self._regions: dict[tuple[str, str], Region] = {}
@@ -253,8 +255,11 @@ class SharedTransactionCoordinator:
     def _loads(self, work: Work, now: float) -> Iterator[LoadAction]:
         """Step 2: frozen chunks, tables in parallel, one load per table at a time."""
         pressed = self.saturated
-        if work.sealed and self._entries is not None and not self._entered:
-            yield self._ledger_load(work, self._entries, now)
+        if work.sealed and not self._entered:
+            self._entered = True
+            for make in (self._entries, self._log):
+                if make is not None:
+                    yield self._own_load(make(self._label, work), now)
         for table in work.tables():
             if len(self._loading) >= self._limits.load_parallelism:
                 return
@@ -265,10 +270,8 @@ class SharedTransactionCoordinator:
                 self._marks.setdefault("load", now)
                 yield action
 
-    def _ledger_load(self, work: Work, entries: LedgerEntries, now: float) -> LoadAction:
-        """The positions that this work reaches, under its label: data and progress become visible together."""
-        self._entered = True
-        chunk = entries(self._label, work)
+    def _own_load(self, chunk: Chunk, now: float) -> LoadAction:
+        """The positions that this work reaches, or their log, under its label: visible together with the data."""
         action = LoadAction(self._label, chunk.table, (chunk,))
         self._loading[chunk.table] = action
         self.buffered_bytes += chunk.bytes

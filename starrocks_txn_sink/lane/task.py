@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -18,9 +19,10 @@ from starrocks_txn_sink.lane.actions import RECYCLE_AT, Identity, Limits
 from starrocks_txn_sink.lane.attempt import Attempt, with_stage
 from starrocks_txn_sink.lane.authority import Authority, first_owner
 from starrocks_txn_sink.lane.compacted import Compacted
-from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.lane.coordinator import LedgerEntries, SharedTransactionCoordinator
 from starrocks_txn_sink.lane.ending import until_end
 from starrocks_txn_sink.lane.figures import LaneFigures
+from starrocks_txn_sink.lane.log_entries import log_entries
 from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.replay import Replay
@@ -132,6 +134,7 @@ class LaneTask:
             rng,
             clock.wall,
             authority.entries if authority is not None else None,
+            self._log(attempt.lane, clock),
         )
         performer = Performer(
             self.options,
@@ -149,6 +152,11 @@ class LaneTask:
         runner = LaneRunner(core, figures.performing(performer), equipment.crew, clock, deadline)
         return compacted.noted(runner.run(segments))
 
+    def _log(self, lane: int, clock: Clock) -> LedgerEntries | None:
+        if not self.options.receipts_log:
+            return None
+        return log_entries(self.job, lane, self.batch_id, partial(_utc_text, clock))
+
     def _authority(self, attempt: Attempt, rng: random.Random, clock: Clock) -> Authority | None:
         if self.mandate is None:
             return None
@@ -158,7 +166,7 @@ class LaneTask:
             self.mandate.driver_token,
             first_owner(self.epoch, self.checkpoint, self.batch_id, attempt.lane),
             fresh_tokens(self.epoch, attempt.number, rng),
-            lambda: time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(clock.wall())),
+            partial(_utc_text, clock),
         )
 
     def _segments(
@@ -193,6 +201,11 @@ def _unwatched(batches: Iterable[pa.RecordBatch], _: Replay | None) -> Iterable[
 def lines_batch(lines: list[str]) -> pa.RecordBatch:
     """A batch of RECEIPT_SCHEMA."""
     return pa.RecordBatch.from_arrays([pa.array(lines)], schema=_RECEIPTS)
+
+
+def _utc_text(clock: Clock) -> str:
+    """The time as a DATETIME literal."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(clock.wall()))
 
 
 def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:

@@ -215,6 +215,16 @@ class SinkOptions:
     ledger_replication: int | None = option(
         count(), "Replicas of the ledger's table when it is created.", default=None, default_text="the server's"
     )
+    receipts_log: bool = option(
+        switch(),
+        "Whether every commit is logged in the table `_starrocks_txn_sink_receipts`, so that the command `where` "
+        "can tell which label brought a source transaction; costs one more load a StarRocks transaction and needs "
+        "`query_url`.",
+        default=False,
+    )
+    receipts_log_days: int = option(
+        count(), "Days that rows of the receipts' log are kept; older ones are deleted when a job starts.", default=30
+    )
     find_leader: bool = option(
         switch(),
         "Whether SHOW FRONTENDS is asked for the leader, which needs the OPERATE privilege. Off: the first address of "
@@ -286,6 +296,7 @@ class SinkOptions:
     def __post_init__(self) -> None:
         settle(self)
         self._check_delivery()
+        self._check_receipts_log()
         self._check_times()
         self._check_sizes()
         self._check_password()
@@ -386,6 +397,14 @@ class SinkOptions:
     def exactly_once(self) -> bool:
         """Whether a ledger is kept."""
         return self.query_url is not None and self.delivery is not Delivery.AT_LEAST_ONCE
+
+    def _check_receipts_log(self) -> None:
+        if self.receipts_log and self.query_url is None:
+            raise OptionError(
+                "receipts_log is set, but there is no query_url to create its table with.",
+                hint="Set query_url='mysql://<frontend>:9030', or remove it.",
+                option="receipts_log",
+            )
 
     def _check_delivery(self) -> None:
         if self.query_url is not None or self.delivery is Delivery.AT_LEAST_ONCE:

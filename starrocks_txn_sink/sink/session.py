@@ -24,6 +24,7 @@ from starrocks_txn_sink.ledger.retention import forget_dead_claims
 from starrocks_txn_sink.ledger.take_over import Scope, fresh_tokens, insist, insist_on_rollback, take_over
 from starrocks_txn_sink.ledger.values import Owner, Position, Unfinished
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.receipts_log.table import create_table, delete_older
 from starrocks_txn_sink.sink.key_columns import KeyColumn
 from starrocks_txn_sink.sink.preflight import table_columns, table_models
 from starrocks_txn_sink.sink.primary_keys import primary_keys
@@ -93,6 +94,8 @@ def open_session(
     with contextlib.closing(connection):
         session.models = table_models(connection, options.database, deadline)
         session.columns = table_columns(connection, options.database, typed_tables, deadline)
+        if options.receipts_log:
+            _open_log(options, job, connection, clock, deadline)
         if options.compact:
             session.keys = primary_keys(connection, options, session.models, deadline)
         if options.exactly_once:
@@ -112,6 +115,19 @@ def _take_over(options: SinkOptions, session: Session, ledger: SqlLedger, clock:
         with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which harms nobody
             dead = forget_dead_claims(session.job, taken.owner, rng)
             run(dead, transport, clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
+
+
+def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, clock: Clock, deadline: Deadline) -> None:
+    """Create the receipts' log if it is not there, and forget what is older than `receipts_log_days`."""
+    oldest = time.gmtime(clock.wall() - options.receipts_log_days * 86_400)
+    forget = delete_older(options.database, job, time.strftime("%Y-%m-%d %H:%M:%S", oldest))
+    try:
+        connection.query(create_table(options.database, options.ledger_replication), (), deadline)
+    except QueryRefused as refused:
+        refused.advice = "Grant CREATE TABLE on the database, or set receipts_log=False."
+        raise
+    with contextlib.suppress(QueryRefused):  # without the DELETE privilege the log only grows
+        connection.query(*forget, deadline)
 
 
 def _create(ledger: SqlLedger, options: SinkOptions, deadline: Deadline) -> None:

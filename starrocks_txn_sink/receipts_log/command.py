@@ -1,0 +1,111 @@
+"""`starrocks-txn-sink where`: exit code 0 when the source transaction is visible, 1 when it is not, 2 on an error."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.ledger.access import LeaderConnection
+from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.receipts_log.lookup import Lookup
+from starrocks_txn_sink.receipts_log.place import Place, Standing, place_of
+from starrocks_txn_sink.receipts_log.table import LOG_TABLE
+from starrocks_txn_sink.server_arguments import add_server_arguments, server_options
+
+
+class NoLedger(StarRocksSinkError):
+    """There is no ledger to look into."""
+
+    code = "no_ledger"
+    hint = "Check --database; a job that writes at-least-once keeps none."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_server_arguments(parser, load_url=False)
+    parser.add_argument("--database", required=True, help="the database that the job writes")
+    parser.add_argument("--job", required=True, help="the job's name: the option `job`, or query-<id of the query>")
+    parser.add_argument("--partition", required=True, help="the source partition, as the sink's input names it")
+    parser.add_argument("--position", required=True, type=int, help="the position, as of the source transaction's END")
+    parser.add_argument("--deadline", type=float, default=60.0, help="seconds for all of it (default 60)")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look it up and print the answer."""
+    try:
+        options = server_options(args, database=args.database, job=args.job)
+        found = look(options, args.partition, args.position, args.deadline)
+    except StarRocksSinkError as error:
+        sys.stderr.write(f"starrocks-txn-sink: {error}\n")
+        return 2
+    if args.json:
+        sys.stdout.write(json.dumps(document(found)) + "\n")
+    else:
+        for line in lines(found, args.partition, args.position):
+            sys.stdout.write(line + "\n")
+    return 1 if found["place"].standing is Standing.NOT_YET else 0
+
+
+def look(options: SinkOptions, partition: str, position: int, seconds: float) -> dict[str, Any]:
+    """The place, whether there is a log, when the server finished the label, and the partitions that are known.
+
+    Raises StarRocksSinkError when the leader cannot be asked or there is no ledger.
+    """
+    deadline = Deadline.after(seconds, SystemClock())
+    with contextlib.closing(LeaderConnection(options)) as connection:
+        lookup = Lookup(connection, options.database, str(options.job), partition)
+        tables = lookup.tables(deadline)
+        if LEDGER_TABLE not in tables:
+            raise NoLedger(f"There is no table {LEDGER_TABLE} in {options.database}.")
+        logged = LOG_TABLE in tables
+        place = place_of(position, lookup.reached(deadline), lookup.around(position, deadline) if logged else [])
+        finished = lookup.finished(place.span.label, deadline) if place.span else None
+        known = lookup.known(deadline) if place.reached is None else []
+    return {"place": place, "logged": logged, "finished": finished, "known": known}
+
+
+def document(found: dict[str, Any]) -> dict[str, Any]:
+    place: Place = found["place"]
+    return {
+        "standing": place.standing.value,
+        "span": asdict(place.span) if place.span else None,
+        "visible_since": found["finished"],
+        "visible_at_the_latest": place.upper or None,
+        "ledger": asdict(place.reached) if place.reached else None,
+        "log": found["logged"],
+        "known_partitions": found["known"],
+    }
+
+
+def lines(found: dict[str, Any], partition: str, position: int) -> Iterator[str]:
+    """The answer for people."""
+    place: Place = found["place"]
+    what = f"{partition}, position {position}"
+    if place.reached is None:
+        yield f"{what}: not yet; nothing of this source partition is visible."
+        if found["known"]:
+            yield f"The ledger has: {', '.join(found['known'])}"
+        return
+    ledger = f"the ledger is at {place.reached.position} since {place.reached.since} (label {place.reached.label})"
+    if place.standing is Standing.NOT_YET:
+        yield f"{what}: not yet; {ledger}."
+    elif place.span is not None:
+        span = place.span
+        since = f"visible since {found['finished']} (the server's time)" if found["finished"] else "visible"
+        yield f"{what}: contained in label {span.label}, {since}, loaded at {span.since} UTC."
+        yield f"  positions {span.first} to {span.last}, {span.rows} rows into {span.tables}"
+        yield f"  micro-batch {span.batch}, lane {span.lane}"
+    else:
+        yield f"{what}: visible, at or before {place.upper} UTC; {_no_span(found['logged'])}; {ledger}."
+
+
+def _no_span(logged: bool) -> str:
+    return "the log begins later" if logged else "no receipts are logged (option receipts_log)"

@@ -1,0 +1,82 @@
+"""Asking ledger and log about one position, on the leader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.errors import QueryRefused
+from starrocks_txn_sink.ledger.access import LeaderConnection
+from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+from starrocks_txn_sink.receipts_log.place import LoggedSpan, Reached
+from starrocks_txn_sink.receipts_log.table import LOG_TABLE
+
+_SPAN = (
+    "SELECT first_position, last_position, label, lane, batch, row_count, tables, loaded_at FROM `{}`.`{}` "
+    "WHERE job = %s AND source_partition = %s AND last_position {} %s ORDER BY last_position {} LIMIT 1"
+)
+
+
+class Lookup:
+    """Questions about one source partition of a job. Raises what `LeaderConnection.query` does."""
+
+    def __init__(self, connection: LeaderConnection, database: str, job: str, partition: str) -> None:
+        self._connection = connection
+        self._database = database
+        self._job = job
+        self._partition = partition
+
+    def reached(self, deadline: Deadline) -> Reached | None:
+        """The partition's row of the ledger."""
+        rows = self._connection.query(
+            f"SELECT position, label, batch, updated_at FROM `{self._database}`.`{LEDGER_TABLE}` "
+            "WHERE job = %s AND kind = 'position' AND name = %s",
+            (self._job, self._partition),
+            deadline,
+        )
+        return next((Reached(int(row[0]), str(row[1]), int(row[2]), str(row[3])) for row in rows), None)
+
+    def around(self, position: int, deadline: Deadline) -> list[LoggedSpan]:
+        """The log's rows next to `position`: the first at or above, the last below."""
+        found = []
+        for sign, order in ((">=", "ASC"), ("<", "DESC")):
+            sql = _SPAN.format(self._database, LOG_TABLE, sign, order)
+            rows = self._connection.query(sql, (self._job, self._partition, position), deadline)
+            found += [_span(row) for row in rows]
+        return found
+
+    def tables(self, deadline: Deadline) -> set[str]:
+        """Which of ledger and log there are."""
+        rows = self._connection.query(
+            "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",
+            (self._database, LEDGER_TABLE, LOG_TABLE),
+            deadline,
+        )
+        return {str(row[0]) for row in rows}
+
+    def known(self, deadline: Deadline) -> list[str]:
+        """The job's source partitions, to help with a wrong name."""
+        rows = self._connection.query(
+            f"SELECT name FROM `{self._database}`.`{LEDGER_TABLE}` WHERE job = %s AND kind = 'position' "
+            "ORDER BY name LIMIT 20",
+            (self._job,),
+            deadline,
+        )
+        return [str(row[0]) for row in rows]
+
+    def finished(self, label: str, deadline: Deadline) -> str | None:
+        """When the server made `label` visible, as long as it remembers it (contract section 6)."""
+        try:
+            rows = self._connection.query(
+                "SELECT max(LOAD_FINISH_TIME) FROM information_schema.loads WHERE LABEL = %s", (label,), deadline
+            )
+        except QueryRefused:
+            return None
+        return str(rows[0][0]) if rows and rows[0][0] is not None else None
+
+
+def _span(row: tuple[Any, ...]) -> LoggedSpan:
+    first, last, label, lane, batch, rows, tables, since = row
+    return LoggedSpan(
+        int(first), int(last), str(label), int(lane), int(batch), int(rows or 0), str(tables or ""), str(since)
+    )
