@@ -41,6 +41,7 @@ from starrocks_txn_sink.sink.tail_log import TailLog
 from starrocks_txn_sink.transaction.steps import run
 
 FOLDER: Final = "starrocks_txn_sink"
+STAGE: Final = "fused"  # names the lanes' assembler where a stage of its own has the name it was given
 _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 
 _log = logging.getLogger("starrocks_txn_sink.assembler")
@@ -130,7 +131,10 @@ class FusedWriter:
             self.log.publish(after)
         counters = all_counters([*(each.flows for each in carried), flows], after.levels())
         _tell([*(notice for each in carried for notice in each.notices), *notices], listener)
-        listener(Event("assembly.completed", {"batch_id": task.batch_id, **counters.as_dict()}))
+        oldest = min((each.opened_at for one in after.partitions.values() for each in one.state.live()), default=0.0)
+        counts = {**counters.as_dict(), "oldest_open": oldest}
+        query = task.checkpoint
+        listener(Event("assembler.counted", {"query": query, "name": f"{query}/{STAGE}", "counts": counts}))
 
 
 def check_still_owner(options: SinkOptions, session: Session) -> None:

@@ -1,0 +1,56 @@
+"""Micro-batches through Fold and the tail log, with everything stored and read again in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.assembler.carried import Manifest
+from starrocks_txn_sink.assembler.counters import Counters
+from starrocks_txn_sink.assembler.fold import HELD_BYTES, Fold, all_counters, expire
+from starrocks_txn_sink.assembler.policy import Policy
+from starrocks_txn_sink.assembler.shelf import Shelf
+from starrocks_txn_sink.testing.memory_directory import MemoryDirectory
+
+
+class FoldBench:
+    """Feeds chunks of events of any source partitions; `out` are the released rows by source partition."""
+
+    def __init__(self, policy: Policy | None = None, *, arrival_order: bool = True, held: int = HELD_BYTES) -> None:
+        self.policy = policy or Policy()
+        self.arrival_order, self.held = arrival_order, held
+        self.directory = MemoryDirectory()
+        self.stored = Manifest().to_json()
+        self.out: dict[str, list[dict[str, Any]]] = {}
+        self.total = Counters()
+        self.peak = 0
+        self.batch = 0
+
+    @property
+    def manifest(self) -> Manifest:
+        return Manifest.from_json(self.stored)
+
+    def feed(self, *chunks: pa.Table, now: float = 0.0) -> None:
+        """One micro-batch."""
+        before = self.manifest
+        shelf = Shelf(self.directory, f"000001-e-{self.batch}-0-0", before.inline)
+        fold = Fold(self.policy, before.partitions, now, shelf, self.arrival_order, self.held)
+        for chunk in chunks:
+            for partition, rows in fold.feed(chunk):
+                assert rows.num_rows
+                self.out.setdefault(partition, []).extend(rows.to_pylist())
+            self.peak = max(self.peak, fold._held)
+        after = before.then(self.batch, "q", fold.carry(), shelf.handed.items())
+        shelf.close()
+        late, flows, _ = expire(self.policy, after.partitions, now)
+        after = after.then(self.batch, "q", late, ())
+        self.total = all_counters([self.total, fold.flows, flows], after.levels())
+        self.stored = after.to_json()
+        self.batch += 1
+
+
+def named(events: pa.Table, partition: str) -> pa.Table:
+    """Events with their source partition in front."""
+    return events.add_column(0, schema.SOURCE_PARTITION, pa.array([partition] * events.num_rows, pa.string()))

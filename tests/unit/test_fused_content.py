@@ -1,0 +1,67 @@
+"""What a lane makes of released rows, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.lane.content import Content
+
+
+def released(*rows: tuple[str | None, str | None], table: str = "items", database: str | None = "shop") -> pa.Table:
+    """Rows as (op, row)."""
+    count = len(rows)
+    kind = pa.string()
+    return pa.table(
+        {
+            "position": pa.array([9] * count, pa.int64()),
+            "table": pa.array([table] * count, kind),
+            "database": pa.array([database] * count, kind),
+            "op": pa.array([op for op, _ in rows], kind),
+            "row": pa.array([row for _, row in rows], kind),
+            "transaction_end": pa.array([n == count - 1 for n in range(count)]),
+        }
+    )
+
+
+def payloads(*rows: tuple[str | None, str | None], content: Content | None = None) -> list[Any]:
+    made: list[Any] = (content or Content("shop")).batch("p", released(*rows)).column("payload").to_pylist()
+    return made
+
+
+def test_every_row_has_the_separator_in_front() -> None:
+    assert payloads((None, '{"a":1}'), ("c", "{}")) == [',{"a":1}', ",{}"]
+
+
+def test_deletes_say_so_inside_the_row() -> None:
+    assert payloads(("D", '{"a":1}'), ("u", '{"a":2}'), ("-d", " { }"), ("1", "{}"), (None, "{}")) == [
+        ',{"__op":1,"a":1}',
+        ',{"a":2}',
+        ',{"__op":1 }',
+        ',{"__op":1}',
+        ",{}",
+    ]
+
+
+def test_a_null_row_stays_null_so_that_it_is_refused() -> None:
+    assert payloads((None, None), ("d", None)) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (released(("x", "{}")), "unknown op 'x' at source partition p, position 9"),
+        (released(("c", "{}"), ("d", "{}"), table="log"), "delete for the table log, which has no primary key"),
+        (released((None, "{}"), database="other"), "a row for database 'other'"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_with_its_place(rows: pa.Table, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Content("shop", ("log",)).batch("p", rows)
+
+
+def test_no_database_is_this_one() -> None:
+    assert Content("shop").batch("p", released((None, "{}"), database=None)).num_rows == 1

@@ -1,0 +1,158 @@
+"""The rules over chunks of many source partitions give what they give over whole micro-batches of one."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from assembler_bench import Bench
+from assembler_model import Ev, table
+from fold_bench import FoldBench, named
+from hypothesis import given
+from hypothesis import strategies as st
+from test_assembler_rules import histories, script
+
+from starrocks_txn_sink.assembler.fold import Unordered
+from starrocks_txn_sink.assembler.policy import MissingBegin, Policy
+from starrocks_txn_sink.errors import InputError, SourceTransactionError
+
+
+def chunks(batches: list[list[Ev]], names: str, size: int) -> list[pa.Table]:
+    """One micro-batch: each source partition's events in order, cut into chunks of `size`."""
+    whole = pa.concat_tables([named(table(events), name) for name, events in zip(names, batches, strict=True)])
+    return [whole.slice(start, size) for start in range(0, whole.num_rows, size)]
+
+
+def agree(histories: list[list[list[Ev]]], policy: Policy, size: int, held: int) -> None:
+    """`histories` of source partitions a, b, …: micro-batches sorted, as after a shuffle."""
+    names = "abc"[: len(histories)]
+    benches = {name: Bench(policy) for name in names}
+    fold = FoldBench(policy, arrival_order=False, held=held)
+    for number in range(max(map(len, histories))):
+        batches = [sorted(history[number], key=lambda e: e.position) if number < len(history) else []
+                   for history in histories]  # fmt: skip
+        try:
+            for name, events in zip(names, batches, strict=True):
+                benches[name].feed(table(events))
+        except SourceTransactionError:
+            with pytest.raises(SourceTransactionError):
+                fold.feed(*chunks(batches, names, size))
+            return
+        fold.feed(*chunks(batches, names, size))
+        assert {name: bench.out for name, bench in benches.items() if bench.out} == fold.out
+    counted = [bench.total.as_dict() for bench in benches.values()]
+    added = {field: sum(one[field] for one in counted) for field in counted[0]}
+    mine = fold.total.as_dict()
+    del added["state_bytes"], mine["state_bytes"]  # the sizes of other slices of the same rows
+    assert mine == added
+
+
+SEVERAL = st.integers(1, 3)
+SIZES = st.integers(1, 30)
+HELD = st.sampled_from([0, 200, 1 << 20])
+
+
+@given(st.data(), SEVERAL, SIZES, HELD)
+def test_any_chunks_of_any_source_partitions_give_what_whole_batches_give(
+    data: st.DataObject, count: int, size: int, held: int
+) -> None:
+    drawn = [data.draw(histories(interleaved=False, well_formed=True)) for _ in range(count)]
+    agree(drawn, Policy(), size, held)
+
+
+@given(st.data(), SEVERAL, SIZES, HELD, st.booleans(), st.sampled_from(["fail", "drop", "accept"]))
+def test_ill_formed_histories_follow_the_policy_in_chunks_too(
+    data: st.DataObject, count: int, size: int, held: int, interleaved: bool, missing_begin: MissingBegin
+) -> None:
+    drawn = [data.draw(histories(interleaved=interleaved, well_formed=False)) for _ in range(count)]
+    agree(drawn, Policy(interleaved=interleaved, missing_begin=missing_begin), size, held)
+
+
+@given(histories(interleaved=False, well_formed=True), SIZES)
+def test_as_they_come_events_are_right_or_refused(batches: list[list[Ev]], size: int) -> None:
+    """Without a sort nothing is dropped as a repeat that only came late."""
+    bench, fold = Bench(), FoldBench()
+    for batch in batches:
+        bench.feed(table(batch))
+        positions = [event.position for event in batch]
+        ascending = all(a < b for a, b in itertools.pairwise(positions))
+        if not ascending:
+            with pytest.raises(Unordered):
+                fold.feed(*chunks([batch], "a", size))
+            return
+        fold.feed(*chunks([batch], "a", size))
+        assert fold.out.get("a", []) == bench.out
+
+
+def test_repeats_of_an_earlier_micro_batch_are_no_disorder() -> None:
+    fold = FoldBench()
+    fold.feed(named(table(script("B D D")), "a"))
+    fold.feed(named(table(script("B D D E")), "a"))
+    assert (len(fold.out["a"]), fold.total.repeats) == (2, 3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_two_events_at_one_position_are_refused_wherever_a_chunk_ends(size: int) -> None:
+    events = [*script("B D"), Ev(2, "DATA", row="other"), *script("E", 3)]
+    with pytest.raises(InputError, match="same position"):
+        FoldBench(arrival_order=False).feed(*chunks([events], "a", size))
+
+
+def test_a_huge_transaction_is_not_held_in_memory() -> None:
+    """Rows beyond the limit go to the shelf as they come, and come back piece by piece."""
+    fold = FoldBench(held=20_000)
+    body = [Ev(n, "DATA", row="x" * 500) for n in range(2, 1002)]
+    events = [Ev(1, "BEGIN"), *body, Ev(1002, "END")]
+    fold.feed(*chunks([events], "a", 20))
+    assert len(fold.out["a"]) == 1000
+    assert fold.peak < 40_000
+    assert [row["seq"] for row in fold.out["a"]] == list(range(1000))
+
+
+def test_a_long_open_transaction_costs_each_micro_batch_its_own_rows_only() -> None:
+    fold = FoldBench()
+    fold.feed(named(table(script("B")), "a"))
+    sizes = []
+    for number in range(100):
+        events = [Ev(2 + number * 100 + n, "DATA", row="x" * 300) for n in range(100)]
+        before = fold.directory.written
+        fold.feed(named(table(events), "a"))
+        sizes.append(fold.directory.written - before)
+    data = 100 * 100 * 300
+    assert max(sizes) < 1.3 * min(sizes)
+    assert fold.directory.written < 1.5 * data
+    assert len(fold.manifest.partitions["a"].places) == 100
+    fold.feed(named(table([Ev(20_000, "END")]), "a"))
+    assert len(fold.out["a"]) == 10_000
+    assert fold.manifest.partitions["a"].places == {}
+
+
+def test_small_tails_live_in_the_manifest() -> None:
+    fold = FoldBench()
+    fold.feed(named(table(script("B D D")), "a"))
+    assert fold.directory.files == {}
+    assert len(fold.manifest.inline) == 1
+    fold.feed(named(table(script("E", 4)), "a"))
+    assert (len(fold.out["a"]), fold.manifest.inline) == (2, {})
+
+
+def test_open_timeout_is_judged_after_the_micro_batch_for_all_source_partitions() -> None:
+    fold = FoldBench(Policy(open_timeout=10, on_open_timeout="drop"))
+    fold.feed(named(table(script("B D")), "a"), named(table(script("B D")), "b"), now=0)
+    fold.feed(named(table(script("D", 3)), "a"), named(table(script("E", 4)), "a"), now=11)
+    assert len(fold.out["a"]) == 2, "its END came in the micro-batch that is late"
+    assert (fold.total.dropped, fold.total.dropped_rows, fold.total.open) == (1, 1, 0)
+    late = FoldBench(Policy(open_timeout=10))
+    late.feed(named(table(script("B D")), "a"), now=0)
+    with pytest.raises(SourceTransactionError, match="open_timeout"):
+        late.feed(named(table(script("B D E")), "b"), now=11)
+
+
+def test_memory_of_a_large_chunk_is_let_go_when_little_of_it_stays() -> None:
+    rows: list[Any] = [Ev(1, "BEGIN"), *(Ev(n, "DATA", row="x" * 500) for n in range(2, 900)), Ev(900, "END")]
+    rows += [Ev(901, "BEGIN"), Ev(902, "DATA", row="y")]
+    fold = FoldBench()
+    fold.feed(named(table(rows), "a"), named(table([Ev(903, "DATA", row="z")]), "a"))
+    assert len(fold.out["a"]) == 898

@@ -1,0 +1,156 @@
+"""The tail log: what a micro-batch starts from, who counts, and what is deleted when."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from starrocks_txn_sink.assembler.carried import Carried, Manifest, Place
+from starrocks_txn_sink.assembler.directory import Directory, FileDirectory
+from starrocks_txn_sink.assembler.state import AssemblerState, OpenTransaction
+from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.sink.tail_log import INLINE_LIMIT, TailLog
+from starrocks_txn_sink.testing.memory_directory import MemoryDirectory
+
+
+def log(directory: Directory, epoch: str = "e1", keep: int = 3) -> TailLog:
+    return TailLog.open(directory, epoch, "q", keep)
+
+
+def manifest(batch: int, *files: str, inline: dict[str, bytes] | None = None) -> Manifest:
+    blobs = tuple(range(len(files)))
+    state = AssemblerState(batch, (OpenTransaction("t", 1, 0.0, 1, 1, blobs),) if files else ())
+    return Manifest(batch, "q", {"p": Carried(state, {n: Place(f, 0) for n, f in enumerate(files)})}, inline or {})
+
+
+def publish(log: TailLog, directory: Directory, batch: int, *names: str) -> None:
+    """A micro-batch whose lanes wrote the files `names`, and that leaves them open."""
+    files = [f"{log.stem(batch)}-{name}" for name in names]
+    for file in files:
+        directory.write(f"rows/{file}", b"rows")
+    log.publish(manifest(batch, *files))
+
+
+def rows(directory: MemoryDirectory) -> list[str]:
+    return sorted(name.removeprefix("rows/") for name in directory.files if name.startswith("rows/"))
+
+
+def batches(directory: MemoryDirectory) -> list[str]:
+    return sorted(name[len("batches/") + 9 : -5] for name in directory.files if name.startswith("batches/"))
+
+
+def test_a_micro_batch_starts_from_the_one_before_also_after_a_restart() -> None:
+    directory = MemoryDirectory()
+    first = log(directory)
+    assert first.before(0, may_begin=False) == Manifest()
+    publish(first, directory, 0, "a")
+    publish(first, directory, 1, "b")
+    assert first.before(2, may_begin=False).batch == 1
+    again = log(directory, "e2")
+    assert again.before(2, may_begin=False) == first.before(2, may_begin=False)
+    assert again.before(1, may_begin=False).files() == {"000001-e1-0-a"}
+
+
+def test_batches_that_start_at_0_again_take_nothing_from_before() -> None:
+    directory = MemoryDirectory()
+    old = log(directory)
+    for batch in range(3):
+        publish(old, directory, batch, f"old{batch}")
+    new = log(directory, "e2")
+    assert new.before(0, may_begin=False) == Manifest()
+    publish(new, directory, 0, "new")
+    assert batches(directory) == ["000-000002-e2"], "what the old run left ahead is gone"
+    assert rows(directory) == ["000002-e2-0-new"]
+
+
+def test_a_missing_manifest_is_an_error_unless_there_never_was_one() -> None:
+    directory = MemoryDirectory()
+    assert log(directory).before(7, may_begin=True) == Manifest(6, "q")
+    with pytest.raises(InputError, match="none at all"):
+        log(directory).before(7, may_begin=False)
+    publish(log(directory), directory, 3, "a")
+    with pytest.raises(InputError, match=r"after micro-batch 6 is missing .*those of 3 to 3"):
+        log(directory).before(7, may_begin=True)
+
+
+def test_the_younger_of_two_runs_counts_and_keeps_what_it_wrote() -> None:
+    directory = MemoryDirectory()
+    paused, young = log(directory, "f"), log(directory, "a")
+    publish(young, directory, 0, "y")
+    publish(young, directory, 1, "y")
+    publish(paused, directory, 0, "z")
+    third = log(directory, "c")
+    assert third.before(1, may_begin=False).files() == {"000002-a-0-y"}
+    assert third.before(2, may_begin=False).files() == {"000002-a-1-y"}
+    assert "000002-a-1-y" in rows(directory)
+
+
+def test_old_manifests_go_and_rows_that_only_they_name() -> None:
+    directory = MemoryDirectory()
+    mine = log(directory, keep=3)
+    publish(mine, directory, 0, "long")
+    for batch in range(1, 8):
+        directory.write(f"rows/{mine.stem(batch)}-own", b"")
+        mine.publish(manifest(batch, f"{mine.stem(0)}-long", f"{mine.stem(batch)}-own"))
+    assert batches(directory) == [f"00{batch}-000001-e1" for batch in (5, 6, 7)]
+    assert rows(directory) == ["000001-e1-0-long", *(f"000001-e1-{batch}-own" for batch in (5, 6, 7))]
+
+
+def test_rows_of_attempts_that_died_are_swept() -> None:
+    directory = MemoryDirectory()
+    first = log(directory, keep=3)
+    publish(first, directory, 0, "a")
+    directory.write(f"rows/{first.stem(1)}-dead", b"")
+    second = log(directory, "e2", keep=3)
+    publish(second, directory, 1, "b")
+    assert rows(directory) == ["000001-e1-0-a", "000002-e2-1-b"]
+    directory.write(f"rows/{second.stem(2)}-dead", b"")
+    for batch in range(2, 6):
+        publish(second, directory, batch, "c")
+    assert f"{second.stem(2)}-dead" not in rows(directory)
+
+
+def test_rows_inside_manifests_are_written_out_when_they_become_many() -> None:
+    directory = MemoryDirectory()
+    mine = log(directory)
+    content = b"x" * INLINE_LIMIT
+    mine.publish(manifest(0, "f0", inline={"f0": content}))
+    assert mine.before(1, may_begin=False).inline == {"f0": content}
+    mine.publish(manifest(1, "f0", "f1", inline={"f0": content, "f1": b"y"}))
+    assert mine.before(2, may_begin=False).inline == {}
+    assert directory.files["rows/f0"] == content
+    assert directory.files["rows/f1"] == b"y"
+
+
+def test_runs_take_generations_in_the_order_in_which_they_open() -> None:
+    directory = MemoryDirectory()
+    assert [log(directory, epoch).generation for epoch in ("z", "y", "x", "w")] == [1, 2, 3, 4]
+    assert sorted(directory.names("owners")) == ["000003-x", "000004-w"]
+
+
+# --- directories ---
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}"])
+def test_a_directory_of_files(tmp_path: Path, form: str) -> None:
+    directory = pickle.loads(pickle.dumps(FileDirectory(form.format(tmp_path / "made here"))))
+    assert directory.names("rows") == []
+    directory.write("rows/a", b"one")
+    directory.write("rows/a", pa.py_buffer(b"another"))
+    directory.write("rows/b", b"")
+    with directory.open("rows/a") as file:
+        assert file.read() == b"another"
+    assert sorted(directory.names("rows")) == ["a", "b"]
+    assert sorted(file.name for file in (tmp_path / "made here" / "rows").iterdir()) == ["a", "b"]
+    directory.delete("rows/a")
+    directory.delete("rows/a")
+    with pytest.raises(FileNotFoundError):
+        directory.open("rows/a")
+
+
+def test_a_file_system_that_nobody_knows_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(OptionError, match="state_dir"):
+        FileDirectory("nowhere://bucket/path").write("a", b"")
