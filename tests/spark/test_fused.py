@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fused_shop import FusedShop, script
+from fused_shop import IN_JSON, FusedShop, script
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from starrocks_txn_sink import StarRocksSink, TransactionAssembly
 from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.sources import TXN_EVENT_SCHEMA
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(params=["lines", "events"])
+@pytest.fixture
 def shop(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FusedShop]:
     with Emulator(tmp_path / "emulator") as server:
         made = FusedShop(spark, server, tmp_path)
-        made.raw = request.param == "lines"
+        made.raw = getattr(request, "param", "lines") == "lines"
         yield made
         assert made.open_labels() == []
 
 
+both = pytest.mark.parametrize("shop", ["lines", "events"], indirect=True)
+
+
+@both
 def test_open_transactions_are_carried_over_batches_and_a_restart(shop: FusedShop) -> None:
     shop.put(script("p-0", "B D D E B D"), script("p-1", "B D"))
     shop.put(script("p-0", "D", 7))
@@ -33,3 +41,155 @@ def test_open_transactions_are_carried_over_batches_and_a_restart(shop: FusedSho
     assert shop.notes() == [
         ("p-0", 2), ("p-0", 3), ("p-0", 6), ("p-0", 7), ("p-0", 8), ("p-1", 2), ("p-1", 5), ("p-1", 6)
     ]  # fmt: skip
+
+
+# --- checkpoints ---
+
+
+def open_tail(shop: FusedShop) -> None:
+    """Three micro-batches; p-0 is open after each of the first two."""
+    shop.put(script("p-0", "B D D E B D"))
+    shop.put(script("p-0", "D D", 7), script("p-1", "B D E"))
+    shop.put(script("p-0", "D E", 9))
+
+
+def test_a_replayed_micro_batch_starts_from_the_same_state_and_writes_nothing_twice(shop: FusedShop) -> None:
+    open_tail(shop)
+    assert [r.rows for r in shop.go()] == [2, 1, 4]
+    for batch in (2, 1):
+        shop.forget_commit(batch)
+    assert shop.go() == []
+    assert shop.written() == (7, 7)
+
+
+def test_a_checkpoint_restored_from_an_older_copy_brings_its_state_along(shop: FusedShop) -> None:
+    files = []
+    for texts in (["B D D E B D"], ["D D"], ["D E"]):
+        files.append(shop.put(script("p-0", texts[0], 1 + sum(map(_lines, files)))))
+        shop.go()
+        if len(files) == 1:
+            shutil.copytree(shop.checkpoint(), shop.checkpoint("copy"))
+    shutil.rmtree(shop.checkpoint())
+    shop.checkpoint("copy").rename(shop.checkpoint())
+    assert shop.go() == []
+    assert shop.written() == (6, 6)
+
+
+def _lines(file: Path) -> int:
+    return len(file.read_bytes().splitlines())
+
+
+def test_micro_batches_that_start_at_0_again_take_no_state_from_before(shop: FusedShop) -> None:
+    open_tail(shop)
+    shop.go()
+    shop.forget_batches()
+    shop.put(script("p-0", "B D E", 11))
+    assert sum(r.rows for r in shop.go(files=2)) == 1
+    assert shop.written() == (8, 8)
+
+
+def test_lost_state_is_an_error_that_says_what_to_do(shop: FusedShop) -> None:
+    open_tail(shop)
+    shop.go()
+    for file in (shop.checkpoint() / "starrocks_txn_sink" / "batches").glob("*2-*"):
+        file.unlink()
+    shop.put(script("p-0", "B D E", 11))
+    with pytest.raises(StreamingQueryException, match=r"state after micro-batch 2 is missing .*Restore the folder"):
+        shop.go()
+
+
+def test_rows_of_an_open_transaction_that_are_gone_are_an_error(shop: FusedShop) -> None:
+    shop.put(script("p-0", "B" + " D" * 600))
+    shop.put(script("p-0", "E", 602))
+    query, _, _ = shop.begin(assembly={"state_dir": str(shop.folder / "state")})
+    assert query.awaitTermination(60)
+    assert shop.written() == (600, 600)
+    shop.forget_commit(1)
+    for file in (shop.folder / "state").glob("*/rows/*"):
+        file.unlink()
+    with pytest.raises(StreamingQueryException, match="Rows of an open source transaction are missing"):
+        shop.go(assembly={"state_dir": str(shop.folder / "state")})
+
+
+@both
+def test_the_number_of_lanes_may_change_while_transactions_are_open(shop: FusedShop) -> None:
+    parts = [f"p-{n}" for n in range(5)]
+    for first, text in ((1, "B D D"), (4, "D E B D"), (8, "E")):
+        shop.put(*(script(part, text, first) for part in parts))
+        lanes = {receipt.lane for receipt in shop.go(lanes=first)}
+    assert shop.written() == (20, 20)
+    assert lanes == {0, 1, 2, 3, 4}
+    assert len(shop.state("batches")) == 3
+
+
+def test_state_is_kept_as_long_as_sparks_own_and_no_longer(shop: FusedShop) -> None:
+    shop.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
+    try:
+        shop.put(script("p-0", "B" + " D" * 600))
+        for number in range(5):
+            shop.put(script("p-0", "D " * 300, 602 + 300 * number))
+        shop.put(script("p-0", "E", 2102))
+        for _ in range(4):
+            shop.put(script("p-1", "B D E", 3 * shop._files))
+        shop.go()
+    finally:
+        shop.spark.conf.unset("spark.sql.streaming.minBatchesToRetain")
+    assert shop.written() == (2104, 2104)
+    assert [name[8:12] for name in shop.state("batches")] == ["0009", "0010"]
+    assert shop.state("rows") == []
+
+
+# --- order, errors ---
+
+
+@both
+def test_events_out_of_order_are_sorted_after_nothing_was_committed(shop: FusedShop) -> None:
+    """Spark reads the larger of two files first, so their order is not that of the positions."""
+    shop.put(script("p-0", "B D E B D"))
+    shop.put(script("p-0", "D D D D D D E", 6))
+    assert [(r.rows, r.lane) for r in shop.go(files=2)] == [(8, 0)]
+    assert shop.written() == (8, 8)
+
+
+def test_without_a_shuffle_events_out_of_order_are_an_error(shop: FusedShop) -> None:
+    shop.put(script("p-0", "B D E B D"))
+    shop.put(script("p-0", "D D D D D D E", 6))
+    with pytest.raises(StreamingQueryException, match=r'1 came after 12.*Nothing was committed.*shuffle="auto"'):
+        shop.go(files=2, assembly={"shuffle": False})
+    assert shop.written() == (0, 0)
+
+
+def test_broken_source_transactions_fail_with_their_place_or_are_dropped(shop: FusedShop) -> None:
+    shop.put(script("p-0", "D E B D E"))
+    with pytest.raises(StreamingQueryException, match=r"BEGIN was never seen.*partition=p-0, position=1"):
+        shop.go()
+    assert shop.written() == (0, 0)
+    query, _, told = shop.begin("other", assembly={"missing_begin": "drop"}, job="other")
+    assert query.awaitTermination(60)
+    assert shop.notes() == [("p-0", 4)]
+    (notice,) = [event for event in told if event.name == "transaction.without_begin"]
+    assert notice.fields["rows"] == 1
+
+
+@both
+def test_a_plain_frame_is_assembled_as_a_whole(shop: FusedShop) -> None:
+    shop.put(script("p-0", "B D E B D"), script("p-1", "B D D E"))
+    shop.put(script("p-0", "D E B D", 6))
+    reader = shop.spark.read
+    frame = reader.text(str(shop.source)) if shop.raw else reader.schema(TXN_EVENT_SCHEMA).json(str(shop.source))
+    assemble = TransactionAssembly(lines=IN_JSON if shop.raw else None)
+    for written in (5, 0):
+        receipts = StarRocksSink(shop.options(), assemble=assemble).write(frame)
+        assert sum(receipt.rows for receipt in receipts) == written
+    assert shop.written() == (5, 5)
+
+
+def test_counters_and_levels_reach_the_listener(shop: FusedShop) -> None:
+    shop.put(script("p-0", "B D D E B D"), script("p-1", "B D"))
+    shop.put(script("p-0", "B D D E B D"), script("p-0", "D", 7))
+    query, _, told = shop.begin()
+    assert query.awaitTermination(60)
+    first, second = [event.fields["counts"] for event in told if event.name == "assembler.counted"]
+    assert (first["events"], first["released"], first["rows"], first["open"], first["open_rows"]) == (8, 1, 2, 2, 2)
+    assert (second["repeats"], second["repeated_rows"], second["data"], second["open_rows"]) == (6, 3, 4, 3)
+    assert second["oldest_open"] > 1.7e9

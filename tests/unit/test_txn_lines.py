@@ -84,7 +84,8 @@ def test_a_row_keeps_its_own_text_whatever_it_is(written: str, text: str | None)
 MALFORMED = [
     "", " ", "null", "[]", '"text"', "{", "}", "{}{}", "{} x", '{"a": 1,}', "{'a': 1}", '{"position": "7"}',
     '{"position": 7.0}', '{"position": true}', '{"position": 9223372036854775808}', '{"row": NaN}',
-    '{"row": "\\ud800"}', '{"row": "a\nb"}', "{a: 1}", '{"a" 1}', '{"a": }', None, b"\xff{}", '{"type": "BEGIN"', "{" * 100_000,
+    '{"row": "\\ud800"}', '{"row": "a\nb"}', "{a: 1}", '{"a" 1}', '{"a": }', None, b"\xff{}",
+    '{"type": "BEGIN"', "{" * 100_000,
 ]  # fmt: skip
 
 
