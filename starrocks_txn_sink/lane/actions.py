@@ -71,6 +71,7 @@ RECYCLE_AT = 0.8
 class Limits:
     """Sizes in bytes, times in seconds; see SinkOptions for their meaning.
 
+    With `seal_bytes` a work is also committed at a clean boundary once it has so many bytes.
     `commit_interval` None commits only at the end of the rows: then a micro-batch is one StarRocks transaction, unless
     it lives past the recycle point.
     """
@@ -86,6 +87,7 @@ class Limits:
     max_attempts: int
     body_bytes: int = 64 << 20
     recycle_at: float = RECYCLE_AT
+    seal_bytes: int | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=10.0))
 
 

@@ -10,6 +10,8 @@ One StarRocks transaction at a time. While it commits, rows of the next one gath
     COMMITTING ─unknown→ RECOVERING ─visible→ IDLE,  ─not→ ABORTING
 
 Without a ledger CHECKING and RECOVERING are left out: an unknown outcome then ends the lane.
+
+With a quarantine a work whose rows were rejected is taken apart instead of given up (`lane.quarantine`).
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from enum import Enum
 
 from starrocks_txn_sink.errors import (
     DeadlineExceeded,
     InputError,
+    RowsRejected,
     StarRocksSinkError,
     TooManyTransactions,
     TransactionTimedOut,
@@ -37,6 +39,9 @@ from starrocks_txn_sink.lane.actions import (
     RecoverAction,
     RollbackAction,
 )
+from starrocks_txn_sink.lane.marks import Marks
+from starrocks_txn_sink.lane.phases import MOVES, Phase
+from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.region import Chunk, Region
 from starrocks_txn_sink.lane.segments import Ended
@@ -45,31 +50,6 @@ from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unk
 
 LedgerEntries = Callable[[str, Work], Chunk]
 """Makes the ledger's rows for a work under a label, as a chunk of the ledger's table; the receipts' log has its own."""
-
-
-class Phase(Enum):
-    """Where the lane's current StarRocks transaction stands."""
-
-    IDLE = "idle"
-    BEGINNING = "beginning"
-    OPEN = "open"
-    CHECKING = "checking"
-    COMMITTING = "committing"
-    RECOVERING = "recovering"
-    ABORTING = "aborting"
-    FAILED = "failed"
-
-
-MOVES: dict[Phase, frozenset[Phase]] = {
-    Phase.IDLE: frozenset({Phase.BEGINNING, Phase.FAILED}),
-    Phase.BEGINNING: frozenset({Phase.OPEN, Phase.ABORTING}),
-    Phase.OPEN: frozenset({Phase.CHECKING, Phase.COMMITTING, Phase.ABORTING}),
-    Phase.CHECKING: frozenset({Phase.COMMITTING, Phase.ABORTING}),
-    Phase.COMMITTING: frozenset({Phase.IDLE, Phase.RECOVERING, Phase.ABORTING, Phase.FAILED}),
-    Phase.RECOVERING: frozenset({Phase.IDLE, Phase.ABORTING, Phase.FAILED}),
-    Phase.ABORTING: frozenset({Phase.IDLE, Phase.FAILED}),
-    Phase.FAILED: frozenset(),
-}
 
 
 class SharedTransactionCoordinator:
@@ -84,6 +64,7 @@ class SharedTransactionCoordinator:
         wall: Callable[[], float],
         entries: LedgerEntries | None = None,
         log: LedgerEntries | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self._identity = identity
         self._limits = limits
@@ -92,6 +73,7 @@ class SharedTransactionCoordinator:
         self._wall = wall
         self._entries = entries
         self._log = log
+        self._quarantine = quarantine
         self._entered = False
         self._sent_for = Phase.IDLE
         self._regions: dict[tuple[str, str], Region] = {}
@@ -144,13 +126,15 @@ class SharedTransactionCoordinator:
 
     # --- rows in ---
 
-    def write(self, partition: str, table: str, piece: memoryview, rows: int, now: float) -> None:
+    def write(
+        self, partition: str, table: str, piece: memoryview, rows: int, now: float, marks: Marks | None = None
+    ) -> None:
         """Take `rows` rows of `table`, ready bytes in `piece`, of the partition's open source transaction."""
         if self._first_row_at is None:
             self._first_row_at = now
         self._open_partition = partition
         region = self._region(partition, table)
-        region.write(piece, rows)
+        region.write(piece, rows, marks)
         self._unfrozen[(partition, table)] = region
         self.buffered_bytes += piece.nbytes
         self.buffered_peak = max(self.buffered_peak, self.buffered_bytes)
@@ -355,6 +339,10 @@ class SharedTransactionCoordinator:
         self._not_before = now
 
     def _rolled_back(self, now: float) -> None:
+        if self._took_apart():
+            self._not_before = now
+            self._move(Phase.IDLE)
+            return
         work = self._works[0]
         if not self._may_try_again(work):
             self._move(Phase.FAILED)
@@ -365,6 +353,18 @@ class SharedTransactionCoordinator:
         self._retries += 1
         self.error = None
         self._move(Phase.IDLE)
+
+    def _took_apart(self) -> bool:
+        """Whether rejected rows are dealt with by dividing the work, or burying it; without a quarantine never."""
+        if self._quarantine is None or self._stop is not None or not isinstance(self.error, RowsRejected):
+            return False
+        freed = self._quarantine.take_apart(self._works, self.error)
+        if isinstance(freed, StarRocksSinkError):
+            self.error = freed
+            return False
+        self.buffered_bytes += freed
+        self._attempt, self._retries, self.error = 1, self._retries + 1, None
+        return True
 
     def _may_try_again(self, work: Work) -> bool:
         if self._stop is not None or self.error is None or not self.error.retryable:
@@ -420,9 +420,16 @@ class SharedTransactionCoordinator:
             return
         interval = self._limits.commit_interval
         recycle = self._filling is self._works[0] and self._recycle_due(now)
-        if recycle or (interval is not None and now - self._first_row_at >= interval):
+        if recycle or self._large_enough() or (interval is not None and now - self._first_row_at >= interval):
             self._filling.recycled = recycle
             self._seal(now)
+
+    def _large_enough(self) -> bool:
+        """Whether more rows would make a work that cannot be taken apart any more."""
+        limit = self._limits.seal_bytes
+        if limit is None:
+            return False
+        return self._filling.bytes + sum(region.active.bytes for region in self._unfrozen.values()) >= limit
 
     def _recycle_due(self, now: float) -> bool:
         alive = self._phase in (Phase.BEGINNING, Phase.OPEN)
@@ -491,4 +498,5 @@ class SharedTransactionCoordinator:
             recycled=work.recycled,
             phase_seconds=dict(self._seconds),
             committed_at=self._wall(),
+            dead_lettered=work.dead_lettered(),
         )

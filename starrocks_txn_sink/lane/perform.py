@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Clock, Deadline
-from starrocks_txn_sink.errors import DeadlineExceeded, OutcomeUnknown
+from starrocks_txn_sink.errors import DeadlineExceeded, OutcomeUnknown, RowsRejected
 from starrocks_txn_sink.events import Event, Listener, nobody
 from starrocks_txn_sink.lane.actions import (
     Action,
@@ -22,12 +22,14 @@ from starrocks_txn_sink.lane.actions import (
 )
 from starrocks_txn_sink.lane.authority import Authority
 from starrocks_txn_sink.lane.body import load_body
+from starrocks_txn_sink.lane.rejections import Query, explain_or_keep
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.transaction import label as protocol
-from starrocks_txn_sink.transaction.label import Label, Outcome, Patience, Unknown
+from starrocks_txn_sink.transaction.label import Aborted, Label, Outcome, Patience, Unknown
 from starrocks_txn_sink.transaction.steps import Ledger, Result, Steps, run
 from starrocks_txn_sink.wire import Transport
 
+_EXPLAIN_SECONDS = 10.0  # for asking why rows were rejected
 _ROLLBACK_SECONDS = 10.0  # a rollback may go on after the batch's deadline, but not for long
 
 
@@ -44,6 +46,7 @@ class Performer:
     listener: Listener = nobody
     authority: Authority | None = None
     ledger: Ledger | None = None
+    query: Query | None = None
 
     def __call__(self, action: Action) -> object:
         """Do `action` and return what its steps returned; raises StarRocksSinkError as they do."""
@@ -64,7 +67,7 @@ class Performer:
             case CheckAction():
                 return self._run(self._authority().check(self.rng))
             case CommitAction():
-                return self._settle(label, protocol.commit(label, self.patience, self.rng))
+                return self._explained(self._settle(label, protocol.commit(label, self.patience, self.rng)))
             case RecoverAction(_, spans):
                 return self._settle(label, self._authority().recover(label.name, spans, self.rng))
             case RollbackAction():
@@ -91,6 +94,15 @@ class Performer:
             )
             error.__cause__ = late
             return Unknown(label.name, error)
+
+    def _explained(self, outcome: Outcome) -> Outcome:
+        """Rejected rows with the server's reasons, if it can be asked for them."""
+        if self.query is None or not isinstance(outcome, Aborted) or not isinstance(outcome.error, RowsRejected):
+            return outcome
+        limit = Deadline.after(min(_EXPLAIN_SECONDS, self.deadline.remaining()), self.clock)
+        values = self.options.show_rejected_values
+        error = explain_or_keep(outcome.error, self.query, outcome.label, limit, values=values)
+        return Aborted(outcome.label, error)
 
     def _roll_back(self, label: Label) -> object:
         deadline = Deadline.after(_ROLLBACK_SECONDS, self.clock)

@@ -46,6 +46,7 @@ class Receipt:
 
     `phase_seconds` has begin, load, check, commit (the request), publish (until VISIBLE) and, after an unknown outcome,
     recover, summed over all attempts. `open_seconds` is the age of the last attempt's label when it was visible.
+    `dead_lettered` rows were rejected by the server and written to the dead-letter table; they are not in `regions`.
     """
 
     label: str
@@ -62,10 +63,16 @@ class Receipt:
     phase_seconds: dict[str, float] = field(default_factory=dict)
     committed_at: float = 0.0
     open_seconds: float = 0.0
+    dead_lettered: tuple[RegionCount, ...] = ()
 
     @property
     def rows(self) -> int:
         return sum(region.rows for region in self.regions)
+
+    @property
+    def dead_lettered_rows(self) -> int:
+        """Rows in = `rows` + `compacted` + these."""
+        return sum(region.rows for region in self.dead_lettered)
 
     @property
     def compacted(self) -> int:
@@ -96,5 +103,6 @@ class Receipt:
     def from_json(cls, text: str) -> Receipt:
         fields: dict[str, Any] = orjson.loads(text)
         fields["regions"] = tuple(RegionCount(**region) for region in fields["regions"])
+        fields["dead_lettered"] = tuple(RegionCount(**region) for region in fields.get("dead_lettered", ()))
         fields["positions"] = tuple(PositionSpan(**span) for span in fields["positions"])
         return cls(**fields)

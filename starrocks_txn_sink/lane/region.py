@@ -12,19 +12,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from starrocks_txn_sink.lane.marks import Marks
+
 
 @dataclass(slots=True)
 class Chunk:
-    """Rows of one region in arrival order: `pieces` are buffers of ready bytes, `bytes` is their total length."""
+    """Rows of one region in arrival order: `pieces` are buffers of ready bytes, `bytes` is their total length.
+
+    `marks` has what is known of the rows of each piece, None where nobody asked for it.
+    """
 
     partition: str
     table: str
     pieces: list[memoryview] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
+    marks: list[Marks | None] = field(default_factory=list)
 
-    def append(self, piece: memoryview, rows: int) -> None:
+    def append(self, piece: memoryview, rows: int, marks: Marks | None = None) -> None:
         self.pieces.append(piece)
+        self.marks.append(marks)
         self.rows += rows
         self.bytes += piece.nbytes
 
@@ -46,9 +53,9 @@ class Region:
     def __post_init__(self) -> None:
         self.active = Chunk(self.partition, self.table)
 
-    def write(self, piece: memoryview, rows: int) -> None:
+    def write(self, piece: memoryview, rows: int, marks: Marks | None = None) -> None:
         """Take rows; the region is inside a source transaction until `end_transaction`."""
-        self.active.append(piece, rows)
+        self.active.append(piece, rows, marks)
         self.clean_boundary = False
 
     def end_transaction(self) -> None:

@@ -101,7 +101,7 @@ class LaneRunner:
             now = self._clock.monotonic()
             match segment:
                 case Written(partition, table, piece, rows):
-                    self._core.write(partition, table, piece, rows, now)
+                    self._core.write(partition, table, piece, rows, now, segment.marks)
                 case Ended():
                     self._core.end_transactions(segment, now)
             self._changed.notify_all()

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.lane.marks import Marks
 from starrocks_txn_sink.lane.replay import Bools, Ints, Replay, Rows, Run
 
 # Columns of the batches, in this order (made by the sink's projection in the JVM).
@@ -33,13 +34,17 @@ FINGERPRINT = "fingerprint"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Rows of one region; `piece` holds their ready bytes, `compacted` counts those that were left out of it."""
+    """Rows of one region; `piece` holds their ready bytes, `compacted` counts those that were left out of it.
+
+    `marks` tells where each row lies, if the segments were asked for with marks.
+    """
 
     partition: str
     table: str
     piece: memoryview
     rows: int
     compacted: int = 0
+    marks: Marks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +68,11 @@ Segment = Written | Ended
 class Segmenter:
     """Splits the batches of one lane; remembers the place it stopped at, so that torn or unordered input is noticed.
 
-    Rows that `replay` knows to be in StarRocks already are left out.
+    Rows that `replay` knows to be in StarRocks already are left out. `marking` adds marks to the rows.
     """
 
     replay: Replay = field(default_factory=Replay)
+    marking: bool = False
     _partition: str | None = None
     _position: int = -1
     _inside: bool = False
@@ -89,7 +95,7 @@ class Segmenter:
             batch = batch.filter(pa.array(new))
             runs, rows = _runs(batch), _rows(batch)
         if batch.num_rows:
-            yield from segments_of(batch, runs, rows, digests)
+            yield from segments_of(batch, runs, rows, digests, self.marking)
 
     def _check_run(self, partition: str, positions: Ints, ends: Bools) -> None:
         if partition != self._partition and self._inside:
@@ -135,14 +141,17 @@ def _rows(batch: pa.RecordBatch) -> Rows:
     return Rows(positions, ends, _offsets(payload), memoryview(payload.buffers()[2] or b""))
 
 
-def segments_of(batch: pa.RecordBatch, runs: list[Run], rows: Rows, digests: Mapping[str, str]) -> Iterator[Segment]:
+def segments_of(
+    batch: pa.RecordBatch, runs: list[Run], rows: Rows, digests: Mapping[str, str], marking: bool = False
+) -> Iterator[Segment]:
     """The segments of checked rows: whole source transactions of a run first, its open rest after their end."""
     parts = [part for run in runs for part in _parts(*run, rows.ends)]
     tables = pc.dictionary_encode(batch.column(TABLE))
     names = tables.dictionary.to_pylist()
     part_of_row = np.repeat(np.arange(len(parts)), [high - low for _, low, high, _ in parts])
     keys = part_of_row * len(names) + tables.indices.to_numpy(zero_copy_only=False)
-    payload, keys = _gathered(batch.column(PAYLOAD), keys)
+    payload, keys, order = _gathered(batch.column(PAYLOAD), keys)
+    positions = rows.positions if order is None else rows.positions[order]
     offsets = _offsets(payload)
     data = memoryview(payload.buffers()[2] or b"")
     left_out = np.cumsum(np.diff(offsets, prepend=-1) == 0)  # empty payloads before each row
@@ -153,7 +162,8 @@ def segments_of(batch: pa.RecordBatch, runs: list[Run], rows: Rows, digests: Map
             first, last = bounds[row], bounds[row + 1]
             table, piece = names[keys[first] % len(names)], data[offsets[first] : offsets[last]]
             compacted = int(left_out[last] - left_out[first])
-            yield Written(partition, table, piece, last - first - compacted, compacted)
+            marks = Marks(positions[first:last], offsets[first : last + 1]) if marking else None
+            yield Written(partition, table, piece, last - first - compacted, compacted, marks)
             row += 1
         if complete:
             at = rows.positions[low:high][rows.ends[low:high]]
@@ -170,12 +180,12 @@ def _parts(partition: str, low: int, high: int, ends: Bools) -> Iterator[tuple[s
         yield partition, cut, high, False
 
 
-def _gathered(payload: pa.Array, keys: Ints) -> tuple[pa.Array, Ints]:
+def _gathered(payload: pa.Array, keys: Ints) -> tuple[pa.Array, Ints, Ints | None]:
     """Bring rows with equal keys together, keeping their order; nothing is copied when they are together already."""
     if np.all(keys[1:] >= keys[:-1]):
-        return payload, keys
+        return payload, keys, None
     order = np.argsort(keys, kind="stable")
-    return payload.take(pa.array(order)), keys[order]
+    return payload.take(pa.array(order)), keys[order], order
 
 
 def offsets_of(batch: pa.RecordBatch) -> Ints:

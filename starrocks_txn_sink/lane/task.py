@@ -24,6 +24,7 @@ from starrocks_txn_sink.lane.ending import until_end
 from starrocks_txn_sink.lane.figures import LaneFigures
 from starrocks_txn_sink.lane.log_entries import log_entries
 from starrocks_txn_sink.lane.perform import Performer
+from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.runner import Crew, LaneRunner
@@ -135,6 +136,7 @@ class LaneTask:
             clock.wall,
             authority.entries if authority is not None else None,
             self._log(attempt.lane, clock),
+            self._quarantine(clock),
         )
         performer = Performer(
             self.options,
@@ -145,6 +147,7 @@ class LaneTask:
             Patience(commit_again=authority is None),
             authority=authority,
             ledger=equipment.ledger,
+            query=equipment.connection.query if equipment.connection is not None else None,
         )
         figures.watch(core)
         compacted = Compacted()
@@ -155,7 +158,7 @@ class LaneTask:
     def _log(self, lane: int, clock: Clock) -> LedgerEntries | None:
         if not self.options.receipts_log:
             return None
-        return log_entries(self.job, lane, self.batch_id, partial(_utc_text, clock))
+        return log_entries(self.job, lane, self.batch_id, partial(_now_text, clock))
 
     def _authority(self, attempt: Attempt, rng: random.Random, clock: Clock) -> Authority | None:
         if self.mandate is None:
@@ -166,7 +169,15 @@ class LaneTask:
             self.mandate.driver_token,
             first_owner(self.epoch, self.checkpoint, self.batch_id, attempt.lane),
             fresh_tokens(self.epoch, attempt.number, rng),
-            partial(_utc_text, clock),
+            partial(_now_text, clock),
+        )
+
+    def _quarantine(self, clock: Clock) -> Quarantine | None:
+        if not self.options.quarantines:
+            return None
+        columns = partial(_columns_header, self.options)
+        return Quarantine(
+            self.job, self.batch_id, self.options.max_quarantined, partial(_now_text, clock), columns=columns
         )
 
     def _segments(
@@ -182,7 +193,7 @@ class LaneTask:
         if self.marked:
             epoch = self.epoch if self.streaming else ""
             replay = Replay(positions, compare, epoch, self.batch_id)
-            segmenter = Segmenter(replay)
+            segmenter = Segmenter(replay, marking=self.options.quarantines)
             marked = rows(batches) if rows is not None else until_end(batches, POSITION)
             for batch in reading(marked, replay):
                 yield from segmenter.split(batch)
@@ -194,6 +205,15 @@ class LaneTask:
         yield from unit.end()
 
 
+def _now_text(clock: Clock) -> str:
+    """The time as a DATETIME literal, for people who look at the sink's tables."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(clock.wall()))
+
+
+def _columns_header(options: SinkOptions, table: str) -> str:
+    return options.load_headers(table).get("columns", "")
+
+
 def _unwatched(batches: Iterable[pa.RecordBatch], _: Replay | None) -> Iterable[pa.RecordBatch]:
     return batches
 
@@ -203,16 +223,12 @@ def lines_batch(lines: list[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(lines)], schema=_RECEIPTS)
 
 
-def _utc_text(clock: Clock) -> str:
-    """The time as a DATETIME literal."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(clock.wall()))
-
-
 def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:
     """The coordinator's limits. With one lane a micro-batch is one StarRocks transaction: no commit inside it.
 
     With `compact` never, not even at the recycle point: a row that was left out and the row that replaces it become
     visible together, or a reader could see the former one's source transaction without it. Nor with `at_end_only`.
+    With a quarantine a work is committed before it is too large to be taken apart.
     """
     whole = options.compact or at_end_only
     return Limits(
@@ -226,6 +242,7 @@ def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:
         load_parallelism=options.load_parallelism,
         max_attempts=options.max_attempts,
         recycle_at=math.inf if whole else RECYCLE_AT,
+        seal_bytes=options.retry_buffer_bytes // 2 if options.quarantines and not whole else None,
     )
 
 
@@ -237,12 +254,13 @@ class _Equipment:
     transport: HttpTransport
     crew: Crew
     ledger: SqlLedger | None
+    connection: LeaderConnection | None = None
 
     def close(self) -> None:
         self.crew.close()
         self.transport.close()
-        if self.ledger is not None:
-            self.ledger.close()
+        if self.connection is not None:
+            self.connection.close()
 
 
 _kept: dict[bytes, _Equipment] = {}
@@ -251,8 +269,10 @@ _kept: dict[bytes, _Equipment] = {}
 def _equip(options: SinkOptions) -> _Equipment:
     key = pickle.dumps(options)
     if key not in _kept:
-        ledger = SqlLedger(LeaderConnection(options), options.database) if options.exactly_once else None
-        _kept[key] = _Equipment(HttpTransport(options), Crew(options.load_parallelism + 1, "starrocks-lane"), ledger)
+        connection = LeaderConnection(options) if options.query_addresses else None
+        ledger = SqlLedger(connection, options.database) if connection and options.exactly_once else None
+        crew = Crew(options.load_parallelism + 1, "starrocks-lane")
+        _kept[key] = _Equipment(HttpTransport(options), crew, ledger, connection)
     return _kept[key]
 
 

@@ -7,6 +7,7 @@ loaded to the end and committed. Chunks that were sent are kept for another atte
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.lane.receipt import PositionSpan, RegionCount
@@ -26,7 +27,11 @@ class Span:
 
 @dataclass(slots=True)
 class Work:
-    """Chunks of one StarRocks transaction: `pending` per table, `sent` under the current label."""
+    """Chunks of one StarRocks transaction: `pending` per table, `sent` under the current label.
+
+    `letters` are rows of the dead-letter table among them; `buried` are the spans of the source transactions that they
+    hold, which come before those of `spans`, and `buried_counts` their rows.
+    """
 
     retry_limit: int
     pending: dict[str, deque[Chunk]] = field(default_factory=dict)
@@ -37,6 +42,9 @@ class Work:
     counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     spans: dict[str, Span] = field(default_factory=dict)
     loads: int = 0
+    letters: list[Chunk] = field(default_factory=list)
+    buried: dict[str, Span] = field(default_factory=dict)
+    buried_counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
     def add(self, chunk: Chunk) -> None:
         """Take a frozen chunk; never called once sealed."""
@@ -100,7 +108,43 @@ class Work:
 
     @property
     def empty(self) -> bool:
-        return not self.counts
+        return not self.counts and not self.letters
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for _, size in self.counts.values())
+
+    @property
+    def source_transactions(self) -> int:
+        """Those whose rows are here, not the buried ones."""
+        return sum(span.source_transactions for span in self.spans.values())
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The chunks of rows that wait to be sent, each table's in order; without letters."""
+        letters = {letter.table for letter in self.letters}
+        for table, chunks in self.pending.items():
+            if table not in letters:
+                yield from chunks
+
+    # --- dead letters ---
+
+    def bury(self, letters: Chunk, spans: dict[str, Span], counts: dict[tuple[str, str], list[int]]) -> None:
+        """Take rows of the dead-letter table for source transactions that come before all others of this work."""
+        self.letters.append(letters)
+        self.pending.setdefault(letters.table, deque()).append(letters)
+        for name, span in spans.items():
+            self.buried[name] = _joined(self.buried.get(name), span)
+        for place, (rows, size) in counts.items():
+            count = self.buried_counts.setdefault(place, [0, 0])
+            count[0] += rows
+            count[1] += size
+
+    def inherit_letters(self, other: Work) -> None:
+        """Take over what `other` has buried; nothing of it may have been sent since its last rewind."""
+        spans, counts = other.buried, other.buried_counts
+        for letters in other.letters:
+            self.bury(letters, spans, counts)
+            spans, counts = {}, {}
 
     def rows_of(self, partition: str) -> int:
         return sum(rows for (name, _), (rows, _) in self.counts.items() if name == partition)
@@ -108,8 +152,20 @@ class Work:
     def region_counts(self) -> tuple[RegionCount, ...]:
         return tuple(RegionCount(p, t, rows, size) for (p, t), (rows, size) in sorted(self.counts.items()))
 
+    def dead_lettered(self) -> tuple[RegionCount, ...]:
+        return tuple(RegionCount(p, t, rows, size) for (p, t), (rows, size) in sorted(self.buried_counts.items()))
+
     def position_spans(self) -> tuple[PositionSpan, ...]:
+        spans = {**self.buried, **{name: _joined(self.buried.get(name), span) for name, span in self.spans.items()}}
         return tuple(
             PositionSpan(partition, span.first, span.last, span.source_transactions, span.digest)
-            for partition, span in sorted(self.spans.items())
+            for partition, span in sorted(spans.items())
         )
+
+
+def _joined(before: Span | None, after: Span) -> Span:
+    """Two spans of a source partition, one after the other, as one."""
+    if before is None:
+        return after
+    count = before.source_transactions + after.source_transactions
+    return Span(before.first, after.last, count, after.digest)

@@ -44,6 +44,13 @@ class Delivery(Enum):
     EXACTLY_ONCE = "exactly-once"
 
 
+class OnBadRows(Enum):
+    """What happens when the server rejects rows."""
+
+    FAIL = "fail"
+    QUARANTINE = "quarantine"
+
+
 class Compression(Enum):
     """How load bodies are compressed; the value is what the user writes, `header` what the server reads."""
 
@@ -210,7 +217,9 @@ class SinkOptions:
         default_text="exactly-once with `query_url`, else none",
     )
     ledger_create: bool = option(
-        switch(), "Whether the ledger's table is created when it is not there (exactly-once only).", default=True
+        switch(),
+        "Whether the ledger's table, and the dead-letter table, are created when they are not there.",
+        default=True,
     )
     ledger_replication: int | None = option(
         count(), "Replicas of the ledger's table when it is created.", default=None, default_text="the server's"
@@ -242,6 +251,23 @@ class SinkOptions:
         "Whether the driver rolls back what is open, within 5 s, before SIGTERM ends it. Only where the sink is made "
         "in the main thread and the application has no handler of its own; needs `query_url`.",
         default=True,
+    )
+    on_bad_rows: OnBadRows | str = option(  # noqa: RUF009 - makes a field
+        choice(OnBadRows),
+        "When the server rejects rows: `fail` ends the job with the reasons, `quarantine` writes the source "
+        "transactions at fault to the dead-letter table and goes on (docs/dead-letter.md). Needs `query_url` and "
+        "positions.",
+        default=OnBadRows.FAIL,
+    )
+    max_quarantined: int = option(
+        count(),
+        "Source transactions of one lane and micro-batch that may be set aside; with more the job fails.",
+        default=100,
+    )
+    show_rejected_values: bool = option(
+        switch(),
+        "Whether errors and dead letters repeat the server's own lines about rejected rows, which hold their values.",
+        default=False,
     )
     timestamp_zone: str | None = option(
         text("the name of a time zone, as in UTC or Europe/Berlin", r"[A-Za-z0-9_+\-:/]+"),
@@ -297,6 +323,7 @@ class SinkOptions:
         settle(self)
         self._check_delivery()
         self._check_receipts_log()
+        self._check_quarantine()
         self._check_times()
         self._check_sizes()
         self._check_password()
@@ -397,6 +424,26 @@ class SinkOptions:
     def exactly_once(self) -> bool:
         """Whether a ledger is kept."""
         return self.query_url is not None and self.delivery is not Delivery.AT_LEAST_ONCE
+
+    @property
+    def quarantines(self) -> bool:
+        """Whether rejected source transactions are set aside."""
+        return self.on_bad_rows is OnBadRows.QUARANTINE
+
+    def _check_quarantine(self) -> None:
+        if self.quarantines and self.query_url is None:
+            raise OptionError(
+                "on_bad_rows is quarantine, and there is no query_url: the dead-letter table is looked after over SQL.",
+                hint="Set query_url='mysql://<frontend>:9030', or on_bad_rows='fail'.",
+                option="on_bad_rows",
+            )
+        if self.quarantines and self.compact:
+            raise OptionError(
+                "on_bad_rows is quarantine, and compact is on: a source transaction whose rows were replaced by later "
+                "ones cannot be set aside on its own.",
+                hint="Turn one of them off.",
+                option="on_bad_rows",
+            )
 
     def _check_receipts_log(self) -> None:
         if self.receipts_log and self.query_url is None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.dead_letter.table import create_table as dead_letter_ddl
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.receipt import Receipt
@@ -98,6 +99,8 @@ def open_session(
             _open_log(options, job, connection, clock, deadline)
         if options.compact:
             session.keys = primary_keys(connection, options, session.models, deadline)
+        if options.quarantines and options.ledger_create:
+            _create_dead_letters(connection, options, deadline)
         if options.exactly_once:
             _take_over(options, session, SqlLedger(connection, options.database), clock, deadline)
     return session
@@ -115,6 +118,17 @@ def _take_over(options: SinkOptions, session: Session, ledger: SqlLedger, clock:
         with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which harms nobody
             dead = forget_dead_claims(session.job, taken.owner, rng)
             run(dead, transport, clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
+
+
+def _create_dead_letters(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> None:
+    try:
+        connection.query(dead_letter_ddl(options.database, options.ledger_replication), (), deadline)
+    except QueryRefused as refused:
+        refused.advice = (
+            "Grant CREATE TABLE on the database, or create the dead-letter table by hand (docs/dead-letter.md has its "
+            "DDL) and set ledger_create=False."
+        )
+        raise
 
 
 def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, clock: Clock, deadline: Deadline) -> None:

@@ -17,14 +17,14 @@ from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.audit import Audit
 from starrocks_txn_sink.audit.watch import AuditWatch
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.events import Event, Listener, nobody
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport, results
 from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.compaction import compaction_of
 from starrocks_txn_sink.sink.assembly import TransactionAssembly, refuse_with
+from starrocks_txn_sink.sink.compaction import compaction_of
 from starrocks_txn_sink.sink.fused import FusedWriter
 from starrocks_txn_sink.sink.jobs import Jobs, context_of
 from starrocks_txn_sink.sink.projection import lane_input
@@ -193,7 +193,7 @@ class StarRocksSink:
 
     def _write_rows(self, frame: DataFrame, origin: Origin, session: Session) -> tuple[list[Receipt], list[LaneReport]]:
         mandate, routes = session.mandate, self._typed(frame, session)
-        options = with_columns(self.options, routes)
+        options = with_columns(self.options, routes, strict=self.options.quarantines)
         lanes = lane_input(
             frame,
             options.database,
@@ -201,8 +201,14 @@ class StarRocksSink:
             routes,
             session.models,
             name_task=mandate is not None,
+            guarded=not options.quarantines,
             compaction=compaction_of(session, routes, streaming=origin.streaming) if options.compact else None,
         )
+        if options.quarantines and not lanes.marked:
+            raise InputError(
+                "on_bad_rows is quarantine, and the rows have no source transactions that could be set aside.",
+                hint="Give the sink source_partition, position, seq and transaction_end, or set on_bad_rows='fail'.",
+            )
         task = LaneTask(
             options,
             session.job,

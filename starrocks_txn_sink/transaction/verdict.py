@@ -26,6 +26,9 @@ _BAD_ROWS = (
     "too many filtered rows",
     "No rows were imported",
     "primary key size exceed",
+    "JSON parse error",
+    "Failed to parse json",
+    "Failed to iterate document stream",
 )
 # Requests that make no sense to this server, whatever the rows.
 _SENSELESS = (

@@ -119,7 +119,7 @@ class LaneAttempt(Node):
                 core.finish(now)
                 break
             if isinstance(segment, Written):
-                core.write(segment.partition, segment.table, segment.piece, segment.rows, now)
+                core.write(segment.partition, segment.table, segment.piece, segment.rows, now, segment.marks)
             else:
                 core.end_transactions(segment, now)
             pause = self._world.row_pause()

@@ -1,0 +1,178 @@
+"""The dead-letter table: its DDL, its rows as load bodies, and the SQL that reads them back.
+
+One row for each rejected row, in the order in which it would have been loaded. The key is a digest of where the row
+came from, because StarRocks limits an encoded primary key to 128 bytes; so a source transaction that is set aside again
+takes its own place. A PRIMARY KEY table, because a replay of dead letters deletes them in the transaction that writes
+their rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from starrocks_txn_sink.errors import InputError
+
+DEAD_LETTER_TABLE = "_starrocks_txn_sink_dead_letter"
+MOST_ROW_BYTES = 1_048_576
+
+COLUMNS = (
+    ("id", "VARCHAR(32) NOT NULL"),
+    ("job", "VARCHAR(64) NOT NULL"),
+    ("source_partition", "VARCHAR(1024) NOT NULL"),
+    ("position", "BIGINT NOT NULL"),
+    ("table_name", "VARCHAR(1024) NOT NULL"),
+    ("row_number", "BIGINT NOT NULL"),
+    ("reason", "VARCHAR(4096)"),
+    ("content", f"VARCHAR({MOST_ROW_BYTES})"),
+    ("load_columns", "VARCHAR(65533)"),
+    ("label", "VARCHAR(128)"),
+    ("batch", "BIGINT"),
+    ("set_aside_at", "DATETIME"),
+)
+_REASON_BYTES = 4096
+Sql = tuple[str, tuple[object, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The source transaction that is set aside, why, and when (a DATETIME literal)."""
+
+    job: str
+    partition: str
+    position: int
+    reason: str
+    label: str
+    batch: int
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One source transaction among the dead letters: `tables` has its rows by table."""
+
+    partition: str
+    position: int
+    reason: str
+    label: str
+    batch: int
+    at: str
+    tables: dict[str, int]
+
+    @property
+    def rows(self) -> int:
+        return sum(self.tables.values())
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRow:
+    """One row as it was sent: its key here, its table, its JSON, and the header `columns` that it was loaded with."""
+
+    id: str
+    table: str
+    content: str
+    columns: str
+
+
+def create_table(database: str, replication: int | None = None) -> str:
+    """The DDL; `replication` None leaves the number of replicas to the server."""
+    columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS)
+    properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {_table(database)} ({columns}) PRIMARY KEY (`id`) "
+        f"DISTRIBUTED BY HASH (`id`){properties}"
+    )
+
+
+def letter_rows(place: Place, table: str, columns: str, rows: Iterable[bytes], start: int = 0) -> list[bytes]:
+    """Rows of `table` as rows of the dead-letter table: JSON objects, each with the separator in front.
+
+    Raises InputError for a row that is larger than a VARCHAR can be.
+    """
+    made = []
+    reason = place.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
+    for number, content in enumerate(rows, start):
+        if len(content) > MOST_ROW_BYTES:
+            raise InputError(
+                f"A row of {len(content)} bytes at source partition {place.partition}, position {place.position}, was "
+                f"rejected by the server and is too large for the dead-letter table (at most {MOST_ROW_BYTES} bytes).",
+                hint="Correct the row in the source, or the table.",
+                table=table,
+            )
+        row = {
+            "id": row_id(place, table, number),
+            "job": place.job,
+            "source_partition": place.partition,
+            "position": place.position,
+            "table_name": table,
+            "row_number": number,
+            "reason": reason,
+            "content": content.decode(errors="replace"),
+            "load_columns": columns,
+            "label": place.label,
+            "batch": place.batch,
+            "set_aside_at": place.at,
+        }
+        made.append(b"," + orjson.dumps(row))
+    return made
+
+
+def row_id(place: Place, table: str, number: int) -> str:
+    """The key of a row: 128 bits of a digest of where it came from."""
+    parts = (place.job, place.partition, str(place.position), table, str(number))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def delete_rows(ids: Iterable[str]) -> list[bytes]:
+    """Deletes of rows of the dead-letter table, as pieces of a load body; other columns must parse (contract 8.14)."""
+    empty = {"job": "", "source_partition": "", "position": 0, "table_name": "", "row_number": 0}
+    return [b"," + orjson.dumps({"__op": 1, "id": one, **empty}) for one in ids]
+
+
+def select_letters(database: str, job: str, partition: str | None = None, position: int | None = None) -> Sql:
+    """The dead letters of a job, a row for each (source transaction, table), oldest first; `read_letters` reads it."""
+    sql = (
+        "SELECT source_partition, position, table_name, count(*), max(reason), max(label), max(batch),"
+        f" max(set_aside_at) FROM {_table(database)} WHERE job = %s"
+    )
+    where, parameters = _narrowed(job, partition, position)
+    return f"{sql}{where} GROUP BY source_partition, position, table_name ORDER BY 1, 2, 3", parameters
+
+
+def read_letters(rows: Sequence[Sequence[object]]) -> list[Letter]:
+    """Source transactions from the rows of `select_letters`."""
+    letters: dict[tuple[str, int], Letter] = {}
+    for partition, position, table, count, reason, label, batch, at in rows:
+        place = (str(partition), int(str(position)))
+        if place not in letters:
+            letters[place] = Letter(*place, str(reason), str(label), int(str(batch)), str(at), {})
+        letters[place].tables[str(table)] = int(str(count))
+    return list(letters.values())
+
+
+def select_rows(database: str, job: str, partition: str, position: int) -> Sql:
+    """The rows of one source transaction in their order; `read_rows` reads them."""
+    sql = f"SELECT id, table_name, content, load_columns FROM {_table(database)} WHERE job = %s"
+    where, parameters = _narrowed(job, partition, position)
+    return f"{sql}{where} ORDER BY table_name, row_number", parameters
+
+
+def read_rows(rows: Sequence[Sequence[object]]) -> list[KeptRow]:
+    """Rows from those of `select_rows`."""
+    return [KeptRow(str(key), str(table), str(content), str(columns or "")) for key, table, content, columns in rows]
+
+
+def _narrowed(job: str, partition: str | None, position: int | None) -> tuple[str, tuple[object, ...]]:
+    where, parameters = "", [job]
+    for column, value in (("source_partition", partition), ("position", position)):
+        if value is not None:
+            where += f" AND {column} = %s"
+            parameters.append(value)  # type: ignore[arg-type]
+    return where, tuple(parameters)
+
+
+def _table(database: str) -> str:
+    return f"`{database}`.`{DEAD_LETTER_TABLE}`"

@@ -1,0 +1,143 @@
+"""Bad rows on real Spark, through the stand-in: the error's text, the quarantine, and that counts add up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pymysql
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
+from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.errors import InputError, OptionError
+
+pytestmark = pytest.mark.spark
+
+ROWS = "source_partition string, position long, seq long, table string, row string, transaction_end boolean"
+TABLES = (
+    "CREATE TABLE shop.orders (id BIGINT NOT NULL, amount INT NOT NULL, note VARCHAR(4)) PRIMARY KEY(id)"
+    " DISTRIBUTED BY HASH(id)",
+    "CREATE TABLE shop.items (id BIGINT NOT NULL, place INT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",
+)
+SECRET = 987654321987
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "emulator") as emulator:
+        query(emulator, "CREATE DATABASE shop")
+        for ddl in TABLES:
+            query(emulator, ddl)
+        yield emulator
+
+
+def query(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
+    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
+    with connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def sink(server: Emulator, **changes: Any) -> StarRocksSink:
+    routes = changes.pop("routes", ())
+    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    return StarRocksSink(SinkOptions(**{**values, **changes}), routes=routes)
+
+
+def frame(spark: SparkSession, bad: set[int], partitions: int = 3, each: int = 20) -> DataFrame:
+    """Source transactions of an order and two items; those of a number in `bad` have an order without an amount."""
+    rows = []
+    for number in range(partitions * each):
+        place = (f"p-{number % partitions}", number // partitions + 1)
+        order = {"id": number} if number in bad else {"id": number, "amount": number}
+        rows.append((*place, 0, "orders", orjson.dumps(order).decode(), False))
+        rows += [(*place, seq, "items", f'{{"id": {number}, "place": {seq}}}', seq == 2) for seq in (1, 2)]
+    random.Random(1).shuffle(rows)
+    return spark.createDataFrame(rows, ROWS).repartition(3)
+
+
+def test_the_error_names_table_count_and_reasons_but_no_values(spark: SparkSession, server: Emulator) -> None:
+    rows = frame(spark, set()).withColumn(
+        "row", F.when(F.col("table") == "orders", F.lit(f'{{"id": 1, "amount": {SECRET}}}')).otherwise(F.col("row"))
+    )
+    with pytest.raises(PythonException, match="RowsRejected") as caught:
+        sink(server).write(rows)
+    told = str(caught.value)
+    assert "The server rejected 60 rows of orders" in told
+    assert "a value that does not fit the column's type, column amount (60)" in told
+    assert str(SECRET) not in told
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_bad_source_transactions_are_set_aside_whole(spark: SparkSession, server: Emulator, lanes: int) -> None:
+    bad = {4, 5, 33, 59}
+    receipts = sink(server, on_bad_rows="quarantine", lanes=lanes).write(frame(spark, bad))
+    good = [(number,) for number in range(60) if number not in bad]
+    assert query(server, "SELECT id FROM shop.orders ORDER BY id") == good
+    assert query(server, "SELECT count(*), count(DISTINCT id) FROM shop.items") == [(112, 56)]
+    letters = query(server, f"SELECT source_partition, position, table_name, content FROM shop.{DEAD_LETTER_TABLE}")
+    assert len(letters) == 12
+    assert {(int(p[-1]), x) for p, x, _, _ in letters} == {(n % 3, n // 3 + 1) for n in bad}
+    assert {orjson.loads(content)["id"] for _, _, _, content in letters} == bad
+    assert sum(one.rows for one in receipts) + sum(one.dead_lettered_rows for one in receipts) == 180
+    ledger = "SELECT name, position FROM shop._starrocks_txn_sink_ledger WHERE kind = 'position' ORDER BY name"
+    assert query(server, ledger) == [("p-0", 20), ("p-1", 20), ("p-2", 20)]
+    reasons = query(server, f"SELECT DISTINCT reason FROM shop.{DEAD_LETTER_TABLE}")
+    assert all("NULL in a NOT NULL column, column amount" in reason for (reason,) in reasons)
+    with_data = query(
+        server,
+        "SELECT count(*) FROM information_schema.loads l JOIN information_schema.loads d ON l.LABEL = d.LABEL"
+        f" WHERE d.TABLE_NAME = '{DEAD_LETTER_TABLE}' AND l.TABLE_NAME = 'orders' AND l.STATE = 'FINISHED'",
+    )
+    assert with_data[0][0] >= 1  # under the label of good rows
+    again = sink(server, on_bad_rows="quarantine", lanes=lanes).write(frame(spark, bad))
+    assert sum(one.rows + one.dead_lettered_rows for one in again) == 0
+
+
+def test_a_row_that_is_no_json_is_set_aside(spark: SparkSession, server: Emulator) -> None:
+    broken = F.when((F.col("position") == 7) & (F.col("seq") == 1), F.lit('{"id": ')).otherwise(F.col("row"))
+    receipts = sink(server, on_bad_rows="quarantine").write(frame(spark, set(), 1).withColumn("row", broken))
+    assert sum(one.dead_lettered_rows for one in receipts) == 3
+    assert query(server, "SELECT count(*) FROM shop.items") == [(38,)]
+    assert ('{"id": ',) in query(server, f"SELECT content FROM shop.{DEAD_LETTER_TABLE}")
+
+
+def test_typed_rows_are_judged_by_the_server_in_strict_mode(spark: SparkSession, server: Emulator) -> None:
+    typed = (
+        frame(spark, set(), 1, 4)
+        .filter("table = 'orders'")
+        .drop("row")
+        .withColumns(
+            {
+                "id": F.col("position"),
+                "amount": F.when(F.col("position") != 2, F.lit(1)),
+                "note": F.when(F.col("position") == 3, F.lit("far too long")).otherwise(F.lit("ok")),
+                "transaction_end": F.lit(True),
+            }
+        )
+    )
+    receipts = sink(server, on_bad_rows="quarantine", routes=[TableRoute("orders", ["id", "amount", "note"])]).write(
+        typed
+    )
+    assert query(server, "SELECT id FROM shop.orders ORDER BY id") == [(1,), (4,)]
+    assert sum(one.dead_lettered_rows for one in receipts) == 2
+    columns = query(server, f"SELECT DISTINCT load_columns FROM shop.{DEAD_LETTER_TABLE}")
+    assert columns == [("`id`,`amount`,`note`",)]
+
+
+def test_what_a_quarantine_needs_is_asked_for(spark: SparkSession, server: Emulator) -> None:
+    with pytest.raises(OptionError, match="there is no query_url"):
+        sink(server, on_bad_rows="quarantine", query_url=None, delivery="at-least-once")
+    with pytest.raises(OptionError, match="compact is on"):
+        sink(server, on_bad_rows="quarantine", compact=True)
+    plain = spark.createDataFrame([("orders", '{"id": 1}')], "table string, row string")
+    with pytest.raises(InputError, match="no source transactions that could be set aside"):
+        sink(server, on_bad_rows="quarantine").write(plain)

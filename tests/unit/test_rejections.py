@@ -1,0 +1,73 @@
+"""What is told of rejected rows: table, count, rule, column; never a value unless it is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import QueryFailed, RowsRejected
+from starrocks_txn_sink.lane.rejections import Rejections, explain_or_keep, explained, reasons
+
+ERROR = RowsRejected("The server rejected rows: abnormal data", label="l1", status="FAILED")
+SECRET = "4111-1111"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            f"Error: NULL value in non-nullable column 'k'. Row: [NULL, {SECRET}]",
+            "NULL in a NOT NULL column, column k (1)",
+        ),
+        (
+            f"Error: Value '{SECRET}' is out of range. The type of 'c1' is INT'. Row: x",
+            "a value out of range, column c1 (1)",
+        ),
+        (
+            f"Error: String '{SECRET}' is too long. The max length of 'v' is 5. Row: x",
+            "a text that is too long, column v (1)",
+        ),
+        (f"Error: something about {SECRET}", "a reason of another kind (1)"),
+        (
+            "Error: value does not fit type int, column: n (3 rows, first: row 2)",
+            "a value that does not fit the column's type, column n (3)",
+        ),
+    ],
+)
+def test_reasons_name_rule_and_column(line: str, told: str) -> None:
+    assert reasons([line]) == [told]
+
+
+@given(st.lists(st.text(alphabet="0123456789", min_size=8, max_size=12), min_size=1, max_size=9))
+def test_no_value_gets_through(values: list[str]) -> None:
+    lines = [f"Error: Value '{value}' is out of range. Row: [{value}]" for value in values]
+    text = str(explained(ERROR, Rejections({"t": len(lines)}, tuple(lines))))
+    assert not any(value in text for value in values)
+
+
+def test_the_error_names_tables_counts_and_reasons() -> None:
+    found = Rejections({"b": 1, "a": 2}, ("Error: NULL value in non-nullable column 'k'. Row: [NULL]",))
+    text = str(explained(ERROR, found))
+    assert "The server rejected 2 rows of a, 1 row of b" in text
+    assert "NULL in a NOT NULL column, column k (1)" in text
+    assert "label=l1" in text
+    assert "quarantine" in text
+
+
+def test_values_are_shown_when_asked_for() -> None:
+    found = Rejections({"a": 1}, (f"Error: bad. Row: [{SECRET}]",))
+    assert SECRET in str(explained(ERROR, found, values=True))
+    assert SECRET not in str(explained(ERROR, found))
+
+
+def test_a_server_that_does_not_answer_hides_nothing() -> None:
+    def query(*_: object) -> list[tuple[Any, ...]]:
+        raise QueryFailed("no")
+
+    assert explain_or_keep(ERROR, query, "l1", Deadline.after(1, SystemClock())) is ERROR
+    nothing = explain_or_keep(ERROR, lambda *_: [], "l1", Deadline.after(1, SystemClock()))
+    assert nothing is ERROR
