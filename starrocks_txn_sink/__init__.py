@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.errors import StarRocksSinkError
     from starrocks_txn_sink.lane.receipt import Receipt
     from starrocks_txn_sink.options import SinkOptions, TableOptions
+    from starrocks_txn_sink.options.recommended import recommended_conf
     from starrocks_txn_sink.sink import StarRocksSink, TableRoute, TransactionAssembly
     from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 
@@ -33,6 +34,7 @@ _HOMES = {
     "TransactionAssembly": "starrocks_txn_sink.sink",
     "TxnEventLines": "starrocks_txn_sink.sources.txn_lines",
     "assemble_transactions": "starrocks_txn_sink.assembler.spark",
+    "recommended_conf": "starrocks_txn_sink.options.recommended",
     "from_changelog": "starrocks_txn_sink.changelog",
     "to_changelog": "starrocks_txn_sink.changelog",
     "to_starrocks_ops": "starrocks_txn_sink.changelog",
@@ -52,6 +54,7 @@ __all__ = [
     "__version__",
     "assemble_transactions",
     "from_changelog",
+    "recommended_conf",
     "to_changelog",
     "to_starrocks_ops",
     "upsert_materializer",

@@ -1,0 +1,165 @@
+"""Runs that take turns: rows per second, CPU seconds and memory of each; medians, a table, a JSON line."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+Work = Callable[[], object]
+
+
+@dataclass(slots=True)
+class Sample:
+    """One run; CPU and memory are of the JVM and of the Python workers together."""
+
+    seconds: float
+    cpu_seconds: float
+    python_cpu_seconds: float
+    python_rss_growth: int
+
+
+@dataclass(slots=True)
+class Variant:
+    """Something to run; `rows` of it go through each time."""
+
+    name: str
+    rows: int
+    work: Work
+    prepare: Work = lambda: None
+    samples: list[Sample] = field(default_factory=list)
+
+    def median(self, name: str) -> float:
+        return float(statistics.median(getattr(sample, name) for sample in self.samples))
+
+    @property
+    def rate(self) -> float:
+        """Rows per second, the median round's."""
+        return self.rows / self.median("seconds")
+
+    @property
+    def per_cpu(self) -> float:
+        """Rows per CPU second."""
+        return self.rows / max(self.median("cpu_seconds"), 1e-9)
+
+
+def take_turns(variants: list[Variant], rounds: int) -> None:
+    """Run each variant once to warm up, then `rounds` times in turns, another one first each time."""
+    for variant in variants:
+        variant.prepare()
+        variant.work()
+    for number in range(rounds):
+        for variant in variants[number % len(variants) :] + variants[: number % len(variants)]:
+            variant.prepare()
+            variant.samples.append(measured(variant.work))
+
+
+def measured(work: Work) -> Sample:
+    """Run `work` and see what this process's tree used; `work` itself runs in this process."""
+    before, python_before = _cpu()
+    rss = _rss()
+    peak = [rss]
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.2):
+            peak[0] = max(peak[0], _rss())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    started = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - started
+    over.set()
+    watcher.join()
+    after, python_after = _cpu()
+    return Sample(seconds, after - before, python_after - python_before, peak[0] - rss)
+
+
+def _tree() -> list[psutil.Process]:
+    me = psutil.Process()
+    mine = [each for each in me.children(recursive=True) if "benchmarks." not in " ".join(_command(each))]
+    return [me, *mine]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+def _cpu() -> tuple[float, float]:
+    """CPU seconds of the tree, and of the Python processes in it; those that ended are in their parent's."""
+    whole = python = 0.0
+    for process in _tree():
+        try:
+            used = process.cpu_times()
+            name = process.name()
+        except psutil.Error:
+            continue
+        mine = used.user + used.system
+        if "python" in name:
+            mine += used.children_user + used.children_system if process.pid != os.getpid() else 0.0
+            python += mine
+        whole += mine
+    return whole, python
+
+
+def _rss() -> int:
+    size = 0
+    for process in _tree()[1:]:
+        try:
+            if "python" in process.name():
+                size += process.memory_info().rss
+        except psutil.Error:
+            continue
+    return size
+
+
+def report(title: str, variants: list[Variant], **further: Any) -> None:
+    """Print the table, ratios against the first variant, and one JSON line."""
+    first = variants[0]
+    say(f"\n{title} ({where()})")
+    say(f"{'':44}{'k rows/s':>10}{'ratio':>8}{'k rows/CPU s':>14}{'Python CPU s/M':>16}{'Python RSS +MB':>16}")
+    for each in variants:
+        python = each.median("python_cpu_seconds") / each.rows * 1e6
+        grown = each.median("python_rss_growth") / 1e6
+        say(
+            f"{each.name:44}{each.rate / 1000:10.0f}{each.rate / first.rate:8.2f}{each.per_cpu / 1000:14.0f}"
+            f"{python:16.2f}{grown:16.0f}"
+        )
+    line(
+        title,
+        {each.name: {"rows_per_second": round(each.rate), "rows_per_cpu_second": round(each.per_cpu),
+                     "ratio": round(each.rate / first.rate, 3)} for each in variants} | further,
+    )  # fmt: skip
+
+
+def line(title: str, figures: Mapping[str, Any]) -> None:
+    """One line of JSON."""
+    say(json.dumps({"benchmark": title, "where": where(), **figures}))
+
+
+def where() -> str:
+    """The commit and the machine."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    ).stdout.strip()
+    return f"commit {commit or '?'}, {os.cpu_count()} cores {platform.machine()}, Python {platform.python_version()}"
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

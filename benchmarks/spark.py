@@ -1,0 +1,35 @@
+"""The benchmarks' Spark: local, all cores, the settings that the documentation recommends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+
+from pyspark.sql import SparkSession
+
+from starrocks_txn_sink import recommended_conf
+
+
+def session(cores: str = "*", **conf: str) -> SparkSession:
+    """A session with recommended_conf(); `conf` is laid over it."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    home = tempfile.mkdtemp(prefix="benchmark-")
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("benchmark")
+    settings = {
+        **recommended_conf(),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "3g",
+        "spark.local.dir": home,
+        "spark.sql.warehouse.dir": f"{home}/warehouse",
+        "spark.log.level": "ERROR",
+        **conf,
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    made = builder.getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    return made
