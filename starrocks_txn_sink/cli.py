@@ -49,6 +49,12 @@ COMMANDS = (
         "show what a job left open on the server and what its ledger says; roll back on request",
     ),
     Command(
+        "dead-letter",
+        "starrocks_txn_sink.dead_letter_command",
+        "",
+        "list the source transactions that were set aside because the server rejected them, or write them again",
+    ),
+    Command(
         "doctor",
         "starrocks_txn_sink.doctor.command",
         "",

@@ -1,0 +1,156 @@
+"""`starrocks-txn-sink dead-letter list|replay`: what a job has set aside, and writing it again once it can be written.
+
+A replay writes each source transaction in a StarRocks transaction of its own, oldest first, which also deletes its dead
+letters: it is either still among them, or visible. It stops at the first one that the server rejects again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import secrets
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TextIO
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.dead_letter.table import (
+    DEAD_LETTER_TABLE,
+    KeptRow,
+    Letter,
+    delete_rows,
+    read_letters,
+    read_rows,
+    select_letters,
+    select_rows,
+)
+from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.lane.body import load_body
+from starrocks_txn_sink.lane.rejections import explain_or_keep
+from starrocks_txn_sink.ledger.access import LeaderConnection
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.server_arguments import add_server_arguments, server_options
+from starrocks_txn_sink.transaction import label as protocol
+from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Outcome, Patience
+from starrocks_txn_sink.transaction.names import labels
+from starrocks_txn_sink.transaction.steps import Steps
+from starrocks_txn_sink.transaction.steps import run as run_steps
+
+_EXPLAIN_SECONDS = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("list", "replay"), help="show the dead letters, or write them again")
+    add_server_arguments(parser, load_url=True)
+    parser.add_argument("--database", required=True, help="the database that the job writes")
+    parser.add_argument("--job", required=True, help="the job's name: the option `job`, or query-<id of the query>")
+    parser.add_argument("--source-partition", help="only those of this source partition")
+    parser.add_argument("--position", type=int, help="only the one at this position")
+    parser.add_argument("--deadline", type=float, default=600.0, help="seconds for all of it (default 600)")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON for each source transaction")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List or replay. Raises StarRocksSinkError; what was replayed before it stays replayed."""
+    options = server_options(args, database=args.database, job=args.job)
+    deadline = Deadline.after(args.deadline, SystemClock())
+    with contextlib.closing(LeaderConnection(options)) as connection:
+        sql, parameters = select_letters(args.database, args.job, args.source_partition, args.position)
+        letters = read_letters(connection.query(sql, parameters, deadline))
+        if args.action == "list":
+            _print(letters, args.json, sys.stdout)
+            return 0
+        return _replay(options, connection, args.job, letters, deadline, sys.stdout)
+
+
+def _replay(
+    options: SinkOptions,
+    connection: LeaderConnection,
+    job: str,
+    letters: list[Letter],
+    deadline: Deadline,
+    out: TextIO,
+) -> int:
+    names = labels(job, f"replay{secrets.token_hex(8)}", 0, 0, 1)
+    clock, rng = SystemClock(), random.Random()
+    with contextlib.closing(HttpTransport(options)) as transport:
+        for letter in letters:
+            sql, parameters = select_rows(options.database, job, letter.partition, letter.position)
+            rows = read_rows(connection.query(sql, parameters, deadline))
+            label = Label(options.database, next(names))
+            _require_visible(
+                run_steps(_write(options, label, rows, rng), transport, clock, deadline), connection, letter, options
+            )
+            out.write(f"{letter.partition}  {letter.position}  {letter.rows} rows are visible, label {label.name}\n")
+    out.write(f"replayed: {len(letters) or 'none'}\n")
+    return 0
+
+
+def _write(options: SinkOptions, label: Label, rows: list[KeptRow], rng: random.Random) -> Steps[Outcome]:
+    """One source transaction, and the deletes of its dead letters; whatever fails, the label is rolled back."""
+    patience = Patience(commit_again=True)
+    yield from protocol.begin(label, options.begin_headers())
+    try:
+        for table in dict.fromkeys(row.table for row in rows):
+            mine = [row for row in rows if row.table == table]
+            pieces = [memoryview(b"," + row.content.encode()) for row in mine]
+            yield from _load(options, label, table, pieces, _headers(options, table, mine[0].columns), rng)
+        deletes = [memoryview(piece) for piece in delete_rows(row.id for row in rows)]
+        yield from _load(options, label, DEAD_LETTER_TABLE, deletes, options.load_headers(DEAD_LETTER_TABLE), rng)
+    except StarRocksSinkError:
+        yield from protocol.roll_back(label, patience, rng)
+        raise
+    return (yield from protocol.commit(label, patience, rng))
+
+
+def _load(
+    options: SinkOptions,
+    label: Label,
+    table: str,
+    pieces: list[memoryview],
+    headers: dict[str, str],
+    rng: random.Random,
+) -> Steps[protocol.Loaded]:
+    body = load_body(pieces, options.compression_of(table).value)
+    return (yield from protocol.load(label, table, body, headers, Patience(), rng))
+
+
+def _headers(options: SinkOptions, table: str, columns: str) -> dict[str, str]:
+    """As the job sent them, but strict unless somebody said otherwise: nothing turns into NULL on a second try."""
+    kept = {"columns": columns} if columns else {}
+    return {"strict_mode": "true", **kept, **options.load_headers(table)}
+
+
+def _require_visible(outcome: Outcome, connection: LeaderConnection, letter: Letter, options: SinkOptions) -> None:
+    if isinstance(outcome, Committed):
+        return
+    error = outcome.error
+    if isinstance(outcome, Aborted) and isinstance(error, RowsRejected):
+        limit = Deadline.after(_EXPLAIN_SECONDS, SystemClock())
+        error = explain_or_keep(error, connection.query, outcome.label, limit, values=options.show_rejected_values)
+        error.advice = (
+            f"Correct the column content of {DEAD_LETTER_TABLE} (UPDATE), or the target table, and replay again; what "
+            "is still listed has not been written."
+        )
+    error.context |= {"source_partition": letter.partition, "position": letter.position}
+    raise error
+
+
+# --- for people ---
+
+
+def _print(letters: list[Letter], as_json: bool, out: TextIO) -> None:
+    for line in (json.dumps({**asdict(one), "rows": one.rows}) for one in letters) if as_json else _lines(letters):
+        out.write(line + "\n")
+
+
+def _lines(letters: list[Letter]) -> Iterator[str]:
+    yield f"dead letters: {len(letters) or 'none'}" + (f", {sum(one.rows for one in letters)} rows" if letters else "")
+    for one in letters:
+        tables = ", ".join(f"{rows} of {table}" for table, rows in sorted(one.tables.items()))
+        yield f"  {one.partition}  {one.position}  {tables}; micro-batch {one.batch}, at {one.at}"
+        yield f"    {one.reason}"
