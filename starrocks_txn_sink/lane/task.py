@@ -29,7 +29,7 @@ from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.runner import Crew, LaneRunner
 from starrocks_txn_sink.lane.segments import POSITION, Segment, Segmenter
-from starrocks_txn_sink.lane.unit import HASH, UnitSegmenter
+from starrocks_txn_sink.lane.unit import HASH, unit_of
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
 from starrocks_txn_sink.ledger.values import Position
@@ -198,8 +198,7 @@ class LaneTask:
             for batch in reading(marked, replay):
                 yield from segmenter.split(batch)
             return
-        name = f"{self.checkpoint}/{lane}"
-        unit = UnitSegmenter(name, self.batch_id, positions.get(name), compare)
+        unit = unit_of(self.checkpoint, lane, self.options.lanes, self.batch_id, positions, compare)
         for batch in reading(until_end(batches, HASH), None):
             yield from unit.split(batch)
         yield from unit.end()

@@ -1,12 +1,13 @@
 """Plain rows, without positions and marked ends: the rows of a lane in a micro-batch are one unit.
 
 For the ledger a unit is a source partition of its own whose position is the micro-batch's number. Its digest is the sum
-of its rows' hashes (made in the JVM), because plain rows come in any order.
+of its rows' hashes (made in the JVM), because plain rows come in any order. Which rows are a lane's depends on the
+number of lanes, so that is part of the unit's name, and a micro-batch that was written in part is finished with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,27 @@ from starrocks_txn_sink.ledger.values import Position
 
 HASH = "hash"
 _MASK = (1 << 64) - 1
+
+
+def unit_of(
+    checkpoint: str, lane: int, lanes: int, number: int, positions: Mapping[str, Position], compare: bool
+) -> UnitSegmenter:
+    """The segmenter for one of `lanes` lanes of micro-batch `number` of a query; `positions` is the whole ledger.
+
+    Raises SourceChanged when lanes of this micro-batch, or of a later one, were written with another number of lanes.
+    """
+    for name, known in positions.items():
+        query, _, text = name.rpartition("/")
+        ours = text.isdigit() and query.rpartition("/")[0] == checkpoint
+        if ours and text != str(lanes) and known.position >= number:
+            raise SourceChanged(
+                f"Micro-batch {number} comes again with lanes={lanes}, but the ledger has rows of micro-batch "
+                f"{known.position} that were written with lanes={text} (label {known.label}).",
+                hint=f"Rows without positions are told apart by their lane: set lanes={text} until a new micro-batch "
+                "was written, and change it then.",
+            )
+    name = f"{checkpoint}/{lane}/{lanes}"
+    return UnitSegmenter(name, number, positions.get(name), compare)
 
 
 @dataclass(slots=True)

@@ -74,9 +74,7 @@ class Checker:
     def version(self, change: Change, tables: dict[str, list[Any]]) -> None:
         """A StarRocks transaction has become visible with `tables`' rows."""
         label = change.label
-        run, attempt = label.rsplit("-", 3)[0], label.rsplit("_", 1)[0]
-        if run in self._superseded or self._superseded.get(attempt) == self.token_of(attempt):
-            self.report("other", f"{label} became visible after its writer had been superseded")
+        self.refuse_superseded(label)
         counts: Counter[tuple[str, int]] = Counter()
         for table, rows in tables.items():
             if table != LEDGER_TABLE:
@@ -86,6 +84,12 @@ class Checker:
         rows_in = sum(counts.values())
         self.published[label] = Published(rows_in, positions)
         self._ledger(label, positions, counts, tables.get(LEDGER_TABLE, []))
+
+    def refuse_superseded(self, label: str) -> None:
+        """Report a label whose writer was excluded by a take-over that has ended."""
+        run, attempt = label.rsplit("-", 3)[0], label.rsplit("_", 1)[0]
+        if run in self._superseded or self._superseded.get(attempt) == self.token_of(attempt):
+            self.report("other", f"{label} became visible after its writer had been superseded")
 
     def _row(self, table: str, row: dict[str, Any], counts: Counter[tuple[str, int]]) -> None:
         key = (row["p"], row["x"], row["s"])

@@ -10,6 +10,7 @@ from starrocks_txn_sink.errors import DeadlineExceeded
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.ledger import table
 from starrocks_txn_sink.ledger.retention import forget_dead_claims
 from starrocks_txn_sink.ledger.take_over import Scope, TakenOver, fresh_tokens, insist, insist_on_rollback, take_over
 from starrocks_txn_sink.ledger.values import Owner, Unfinished
@@ -19,6 +20,7 @@ from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Steps
 
 from .lane import LaneAttempt
+from .plain import PlainChecker, Unit, plain_batches, units_of
 from .scheduler import Fiber, Node
 from .source import Cut, SourceTransaction, batches_of
 
@@ -35,6 +37,7 @@ class Checkpoint:
     name: str
     offsets: list[Cut] = field(default_factory=list)
     done: int = 0
+    newest: int = 0  # the most that were ever done
 
 
 @dataclass(slots=True)
@@ -42,6 +45,7 @@ class Slot:
     """A lane of a micro-batch: its rows, and the tries at it."""
 
     transactions: list[SourceTransaction]
+    unit: Unit | None = None  # plain rows
     attempts: list[LaneAttempt] = field(default_factory=list)
     failures: int = 0
     receipts: list[Receipt] | None = None
@@ -50,7 +54,7 @@ class Slot:
 class Driver(Node):
     """Runs until the source's end or its first error; `ended` of the world is told which."""
 
-    def __init__(self, world: World, name: str, checkpoint: Checkpoint, lanes: int) -> None:
+    def __init__(self, world: World, name: str, checkpoint: Checkpoint, lanes: int, retold: bool = False) -> None:
         super().__init__(world.scheduler, name)
         self.epoch = f"{name}x{world.rng.getrandbits(32):08x}"
         self.writer = f"{JOB}-{self.epoch}"
@@ -59,12 +63,24 @@ class Driver(Node):
         self.slots: dict[int, Slot] = {}
         self._world = world
         # Its own view: what another driver on the same checkpoint writes there meanwhile, it does not see.
-        self.checkpoint = Checkpoint(checkpoint.name, list(checkpoint.offsets), checkpoint.done)
-        self._offsets = list(checkpoint.offsets)
+        # Plain rows depend on the log that all drivers on a checkpoint share.
+        self.plain = world.plain
+        if self.plain:
+            self.checkpoint, self._offsets = checkpoint, checkpoint.offsets
+        else:
+            self.checkpoint = Checkpoint(checkpoint.name, list(checkpoint.offsets), checkpoint.done)
+            self._offsets = list(checkpoint.offsets)
         self._batch = checkpoint.done
-        self._lanes = lanes
+        self.lanes = lanes
+        self._retold = retold  # its source tells a micro-batch that is written already in other words
+        self._disputed = -1
         self._cut: Cut = ()
         self._excluded = False  # whether another driver had taken over before the micro-batch began
+
+    @property
+    def stale(self) -> bool:
+        """Whether its checkpoint is ahead of it: another driver went on meanwhile, or its log was rolled back."""
+        return self._batch < self.checkpoint.newest
 
     @property
     def active(self) -> bool:
@@ -109,19 +125,46 @@ class Driver(Node):
             self._offsets.append(_cut(begin, world.source.end, world.rng))
         elif world.profile.recut:
             self._offsets[self._batch :] = [_cut(begin, world.source.end, world.rng)]
-        self.checkpoint.offsets = list(self._offsets)
+        if not self.plain:
+            self.checkpoint.offsets = list(self._offsets)
         self._cut = self._offsets[self._batch]
         self._excluded = world.checker.is_superseded(self.writer)
         world.trace.say(self.name, f"micro-batch {self._batch}: {begin} to {self._cut}")
-        self.slots = {}
-        for number, (low, high) in enumerate(zip(begin, self._cut, strict=True)):
-            if high > low:
-                slot = self.slots.setdefault(number % self._lanes, Slot([]))
-                slot.transactions += world.source.released[number][low:high]
+        self.slots = self._plain_slots(begin) if self.plain else self._marked_slots(begin)
         if not self.slots:
             self._acknowledge()
         for lane in list(self.slots):
             self.try_lane(lane, first=True)
+
+    def _marked_slots(self, begin: Cut) -> dict[int, Slot]:
+        slots: dict[int, Slot] = {}
+        for number, (low, high) in enumerate(zip(begin, self._cut, strict=True)):
+            if high > low:
+                slot = slots.setdefault(number % self.lanes, Slot([]))
+                slot.transactions += self._world.source.released[number][low:high]
+        return slots
+
+    def _plain_slots(self, begin: Cut) -> dict[int, Slot]:
+        released = self._world.source.released
+        ends = enumerate(zip(begin, self._cut, strict=True))
+        units = units_of([one for number, (low, high) in ends for one in released[number][low:high]], self.lanes)
+        for lane, unit in units.items():
+            assert isinstance(self._world.checker, PlainChecker)
+            self._world.checker.planned(f"{self.writer}-{lane}-{self._batch}", unit)
+            if self._retold and self._is_written(lane):
+                units[lane], self._disputed = unit.retold(), self._batch
+        self._retold = False
+        return {lane: Slot([], unit) for lane, unit in units.items()}
+
+    def _is_written(self, lane: int) -> bool:
+        name = f"{self.checkpoint.name}/{lane}/{self.lanes}"
+        row = self._world.cluster.server.store.ledger.get((JOB, table.POSITION, name))
+        return row is not None and row["position"] == self._batch
+
+    @property
+    def disputed(self) -> bool:
+        """Whether the micro-batch has other content now than when it was written."""
+        return self._disputed == self._batch
 
     def try_lane(self, lane: int, first: bool = False) -> None:
         """Start a task for `lane`: the first one, a retry, or a speculative copy."""
@@ -131,7 +174,9 @@ class Driver(Node):
         mandate = self.session.mandate
         assert mandate is not None
         mandate = type(mandate)(mandate.driver_token, dict(mandate.positions))
-        task = LaneTask(world.options, JOB, self.epoch, self.checkpoint.name, self._batch, True, True, mandate)
+        options = world.options_of(self.lanes)
+        task = LaneTask(options, JOB, self.epoch, self.checkpoint.name, self._batch, not self.plain, True, mandate)
+        batches = plain_batches(slot.unit, world.rng) if slot.unit else batches_of(slot.transactions, world.rng)
         number = world.next_attempt()
         name = f"{self.name}.{lane}.{number}"
         attempt = LaneAttempt(
@@ -139,7 +184,7 @@ class Driver(Node):
             name,
             task,
             Attempt(lane, number, not first),
-            world.cut_off(batches_of(slot.transactions, world.rng)),
+            world.cut_off(batches),
             lambda ended, result: self.soon(0.01, self._task_ended, slot, lane, ended, result),
         )
         slot.attempts.append(attempt)
@@ -186,9 +231,12 @@ class Driver(Node):
 
     def _acknowledge(self) -> None:
         self._world.trace.say(self.name, f"micro-batch {self._batch} is done")
+        if self.disputed:
+            self._world.checker.report("other", f"{self.name} took other content for what was written")
         self._world.checker.acknowledged(self.name, self._cut)
         self._batch += 1
-        self.checkpoint.done = self._batch
+        self.checkpoint.done = max(self.checkpoint.done, self._batch) if self.plain else self._batch
+        self.checkpoint.newest = max(self.checkpoint.newest, self._batch)
         self.soon(self._world.rng.choice((0.0, 0.05, 1.0)), self._next_batch)
 
     # --- the end ---

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 WAY = ("not_sent", "lost_before", "lost_after", "late", "bad_reply")
@@ -46,6 +46,11 @@ class Profile:
     load_parallelism: int
     task_failures: int
     recut: bool
+
+
+def plain_profile(profile: Profile) -> Profile:
+    """Spark cuts a micro-batch once, and plain rows depend on it."""
+    return replace(profile, recut=False)
 
 
 def draw(rng: Random) -> Profile:

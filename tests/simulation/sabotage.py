@@ -21,15 +21,16 @@ import numpy as np
 import orjson
 
 from starrocks_txn_sink.errors import CommitFailed, TransportError
-from starrocks_txn_sink.lane import authority, task
+from starrocks_txn_sink.lane import authority, task, unit
 from starrocks_txn_sink.lane.authority import Authority
 from starrocks_txn_sink.lane.coordinator import Phase, SharedTransactionCoordinator
 from starrocks_txn_sink.lane.region import Region
 from starrocks_txn_sink.lane.replay import Replay
+from starrocks_txn_sink.lane.unit import UnitSegmenter
 from starrocks_txn_sink.lane.work import Work
 from starrocks_txn_sink.ledger import table, take_over
 from starrocks_txn_sink.ledger.take_over import TakenOver
-from starrocks_txn_sink.ledger.values import Mark, Marked, Owner, ReadOwners, ReadPositions
+from starrocks_txn_sink.ledger.values import DeadClaims, Forget, Mark, Marked, Owner, ReadOwners, ReadPositions
 from starrocks_txn_sink.transaction import label as protocol
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.transaction.steps import Wait
@@ -555,6 +556,110 @@ def the_owner_is_read_when_the_transaction_begins(put: Any) -> None:
 
     put(protocol, "begin", early)
     put(Authority, "check", late)
+
+
+# --- plain rows ---
+
+
+@bug
+def a_unit_is_written_whatever_the_ledger_has(put: Any) -> None:
+    put(UnitSegmenter, "replayed", property(lambda self: False))
+
+
+@bug
+def the_unit_that_the_ledger_has_is_written_again(put: Any) -> None:
+    put(
+        UnitSegmenter,
+        "replayed",
+        property(lambda self: self.committed is not None and self.committed.position > self.number),
+    )
+
+
+@bug
+def the_digest_of_a_replayed_unit_is_not_compared(put: Any) -> None:
+    right = unit.unit_of
+    put(task, "unit_of", lambda *given: dataclasses.replace(right(*given), compare=False))
+
+
+@bug
+def the_digest_of_a_unit_depends_on_the_order_of_its_rows(put: Any) -> None:
+    right = UnitSegmenter.split
+
+    def broken(self: Any, batch: Any) -> Iterator[Any]:
+        yield from right(self, batch)
+        for value in batch.column(unit.HASH).to_pylist():
+            self._sum = (self._sum * 31 + value) & unit._MASK
+
+    put(UnitSegmenter, "split", broken)
+
+
+@bug
+def the_digest_of_a_unit_is_that_of_its_last_batch(put: Any) -> None:
+    right = UnitSegmenter.split
+
+    def broken(self: Any, batch: Any) -> Iterator[Any]:
+        self._sum = 0
+        yield from right(self, batch)
+
+    put(UnitSegmenter, "split", broken)
+
+
+@bug
+def units_are_named_without_their_number_of_lanes(put: Any) -> None:
+    def broken(checkpoint: str, lane: int, lanes: int, number: int, positions: Any, compare: bool) -> Any:
+        name = f"{checkpoint}/{lane}"
+        return UnitSegmenter(name, number, positions.get(name), compare)
+
+    put(task, "unit_of", broken)
+
+
+@bug
+def a_micro_batch_written_in_part_goes_on_with_another_number_of_lanes(put: Any) -> None:
+    def broken(checkpoint: str, lane: int, lanes: int, number: int, positions: Any, compare: bool) -> Any:
+        name = f"{checkpoint}/{lane}/{lanes}"
+        return UnitSegmenter(name, number, positions.get(name), compare)
+
+    put(task, "unit_of", broken)
+
+
+@bug
+def a_unit_ends_with_each_batch_of_its_rows(put: Any) -> None:
+    right = UnitSegmenter.split
+
+    def broken(self: Any, batch: Any) -> Iterator[Any]:
+        yield from right(self, batch)
+        yield from self.end()
+
+    put(UnitSegmenter, "split", broken)
+
+
+# --- dead claims ---
+
+
+@bug
+def claims_are_removed_before_the_job_is_claimed(put: Any) -> None:
+    right = take_over.take_over
+
+    def broken(scope: Any, new_token: Any, rng: Any, driver_token: Any = None) -> Any:
+        if scope.owner.lane is None:
+            names = yield from take_over.insist(DeadClaims(scope.job, scope.owner.epoch, 500), rng)
+            if names:
+                yield Forget(scope.job, names)
+        return (yield from right(scope, new_token, rng, driver_token))
+
+    put(driver, "take_over", broken)
+
+
+@bug
+def the_driver_removes_claims_of_its_own_run(put: Any) -> None:
+    def broken(job: str, mine: Owner, rng: Any) -> Any:
+        while True:
+            names = yield from take_over.insist(DeadClaims(job, "", 500), rng)
+            if names:
+                yield Forget(job, names)
+            yield Wait(1.0, "")
+
+    put(driver, "forget_dead_claims", broken)
 
 
 # --- the run ---

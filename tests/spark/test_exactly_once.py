@@ -157,6 +157,20 @@ def test_plain_rows_replayed_write_nothing_twice(shop: Shop) -> None:
     assert shop.written() == (8, 8)
 
 
+def test_plain_rows_of_one_micro_batch_are_written_with_one_number_of_lanes(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", range(8)))
+    receipts = shop.run(plain=True, lanes=2)
+    assert {receipt.lane for receipt in receipts} == {0, 1}
+    shop.forget_commit(0)
+    with pytest.raises(StreamingQueryException, match=r"SourceChanged.*set lanes=2 until"):
+        shop.run(plain=True, lanes=1)
+    assert shop.written() == (16, 16)
+    assert shop.run(plain=True, lanes=2) == []
+    shop.feed(rows_of("p-0", [9]))
+    assert [receipt.rows for receipt in shop.run(plain=True, lanes=1)] == [2]
+    assert shop.written() == (18, 18)
+
+
 def test_write_with_the_same_batch_id_twice_writes_once(shop: Shop) -> None:
     frame = shop.frame(rows_of("p-0", [1, 2])).select("table", "row")
     assert len(StarRocksSink(shop.options()).write(frame, batch_id=7)) == 1

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.segments import COLUMNS, Ended, Segmenter, Written
-from starrocks_txn_sink.lane.unit import UnitSegmenter
+from starrocks_txn_sink.lane.unit import UnitSegmenter, unit_of
 from starrocks_txn_sink.ledger.values import Position
 
 Row = tuple[str, int, str, bool, str]
@@ -147,3 +147,31 @@ def test_a_unit_that_is_written_is_left_out_and_compared() -> None:
     assert len(unit([1, 2], done, number=8)) == 3
     with pytest.raises(SourceChanged, match="the ledger has micro-batch 7"):
         unit([1, 2], done, number=6)
+
+
+def units(*known: tuple[str, int]) -> dict[str, Position]:
+    return {name: Position(name, number, "c", number, "label", 0, "") for name, number in known}
+
+
+@pytest.mark.parametrize(
+    ("known", "lanes", "refused"),
+    [
+        ([], 2, None),
+        ([("c/0/2", 5), ("c/1/2", 4)], 2, None),  # the lane of the replay that was not written goes on
+        ([("c/0/2", 4), ("c/1/2", 4)], 1, None),  # all of it is over: the number may change
+        ([("c/0/2", 5)], 1, "lanes=2"),
+        ([("c/1/2", 5)], 3, "lanes=2"),
+        ([("c/0/1", 6)], 2, "lanes=1"),
+        ([("another/0/2", 9), ("c", 9), ("c/0", 9), ("p-0", 9), ("d/c/0/2", 9), ("c/0/x", 9)], 1, None),
+    ],
+)
+def test_a_micro_batch_that_was_written_in_part_is_finished_with_the_same_number_of_lanes(
+    known: list[tuple[str, int]], lanes: int, refused: str | None
+) -> None:
+    for lane in range(lanes):
+        if refused is None:
+            made = unit_of("c", lane, lanes, 5, units(*known), True)
+            assert made.replayed is (dict(known).get(f"c/{lane}/{lanes}", 0) >= 5)
+        else:
+            with pytest.raises(SourceChanged, match=f"set {refused} until"):
+                unit_of("c", lane, lanes, 5, units(*known), True)
