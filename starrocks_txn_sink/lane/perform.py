@@ -25,8 +25,8 @@ from starrocks_txn_sink.lane.body import load_body
 from starrocks_txn_sink.lane.rejections import Query, explain_or_keep
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.transaction import label as protocol
-from starrocks_txn_sink.transaction.label import Aborted, Label, Outcome, Patience, Unknown
-from starrocks_txn_sink.transaction.steps import Ledger, Result, Steps, run
+from starrocks_txn_sink.transaction.label import Aborted, Label, Patience, Unknown
+from starrocks_txn_sink.transaction.steps import Ledger, Steps, run
 from starrocks_txn_sink.wire import Transport
 
 _EXPLAIN_SECONDS = 10.0  # for asking why rows were rejected
@@ -51,65 +51,72 @@ class Performer:
     def __call__(self, action: Action) -> object:
         """Do `action` and return what its steps returned; raises StarRocksSinkError as they do."""
         started = self.clock.monotonic()
-        result = self._perform(action)
+        result = self._explained(action, self._perform(action))
         name = type(action).__name__.removesuffix("Action").lower()
         fields = {"label": action.label, "seconds": self.clock.monotonic() - started, "result": type(result).__name__}
         self.listener(Event(f"{name}.ended", fields))
         return result
 
-    def _perform(self, action: Action) -> object:
+    def steps(self, action: Action) -> tuple[Steps[object], Deadline]:
+        """What `action` asks, and when that must have ended: for whoever runs steps in another way than `__call__`."""
         label = Label(self.options.database, action.label)
         match action:
             case BeginAction():
-                return self._run(protocol.begin(label, self.options.begin_headers()))
+                return protocol.begin(label, self.options.begin_headers()), self.deadline
             case LoadAction():
-                return self._load(label, action)
+                return self._load(label, action), self.deadline
             case CheckAction():
-                return self._run(self._authority().check(self.rng))
+                return self._authority().check(self.rng), self.deadline
             case CommitAction():
-                return self._explained(self._settle(label, protocol.commit(label, self.patience, self.rng)))
+                return protocol.commit(label, self.patience, self.rng), self.deadline
             case RecoverAction(_, spans):
-                return self._settle(label, self._authority().recover(label.name, spans, self.rng))
+                return self._authority().recover(label.name, spans, self.rng), self.deadline
             case RollbackAction():
-                return self._roll_back(label)
+                deadline = Deadline.after(_ROLLBACK_SECONDS, self.clock)
+                return protocol.roll_back(label, self.patience, self.rng), deadline
 
-    def _load(self, label: Label, action: LoadAction) -> protocol.Loaded:
+    def late(self, action: Action, error: DeadlineExceeded) -> object:
+        """What it means that the steps of `action` did not end in time: a result, or `error` raised.
+
+        Whatever happens, a commit that was sent ends in an outcome or in an error about its owner.
+        """
+        match action:
+            case CommitAction(label) | RecoverAction(label):
+                unknown = OutcomeUnknown(
+                    "The batch's deadline passed before the server said whether the transaction was committed.",
+                    label=label,
+                )
+                unknown.__cause__ = error
+                return Unknown(label, unknown)
+            case RollbackAction():
+                return error
+            case _:
+                raise error
+
+    def _perform(self, action: Action) -> object:
+        steps, deadline = self.steps(action)
+        try:
+            return run(steps, self.transport, self.clock, deadline, self.ledger)
+        except DeadlineExceeded as error:
+            return self.late(action, error)
+
+    def _load(self, label: Label, action: LoadAction) -> Steps[protocol.Loaded]:
         body = load_body(action.pieces, self.options.compression_of(action.table).value)
         headers = self.options.load_headers(action.table)
-        return self._run(protocol.load(label, action.table, body, headers, self.patience, self.rng))
+        return protocol.load(label, action.table, body, headers, self.patience, self.rng)
 
     def _authority(self) -> Authority:
         if self.authority is None:
             raise TypeError("A lane without a ledger has no owner to check.")
         return self.authority
 
-    def _settle(self, label: Label, steps: Steps[Outcome]) -> Outcome:
-        """Whatever happens, a commit that was sent ends in an outcome or in an error about its owner."""
-        try:
-            return self._run(steps)
-        except DeadlineExceeded as late:
-            error = OutcomeUnknown(
-                "The batch's deadline passed before the server said whether the transaction was committed.",
-                label=label.name,
-            )
-            error.__cause__ = late
-            return Unknown(label.name, error)
-
-    def _explained(self, outcome: Outcome) -> Outcome:
+    def _explained(self, action: Action, result: object) -> object:
         """Rejected rows with the server's reasons, if it can be asked for them."""
-        if self.query is None or not isinstance(outcome, Aborted) or not isinstance(outcome.error, RowsRejected):
-            return outcome
+        if self.query is None or not isinstance(action, CommitAction) or not isinstance(result, Aborted):
+            return result
+        if not isinstance(result.error, RowsRejected):
+            return result
         limit = Deadline.after(min(_EXPLAIN_SECONDS, self.deadline.remaining()), self.clock)
         values = self.options.show_rejected_values
-        error = explain_or_keep(outcome.error, self.query, outcome.label, limit, values=values)
-        return Aborted(outcome.label, error)
-
-    def _roll_back(self, label: Label) -> object:
-        deadline = Deadline.after(_ROLLBACK_SECONDS, self.clock)
-        try:
-            return run(protocol.roll_back(label, self.patience, self.rng), self.transport, self.clock, deadline)
-        except DeadlineExceeded as late:
-            return late
-
-    def _run(self, steps: Steps[Result]) -> Result:
-        return run(steps, self.transport, self.clock, self.deadline, self.ledger)
+        error = explain_or_keep(result.error, self.query, result.label, limit, values=values)
+        return Aborted(result.label, error)

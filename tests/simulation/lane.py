@@ -12,6 +12,7 @@ from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.lane.actions import Action, Identity, Limits
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.segments import Segment, Written
 from starrocks_txn_sink.lane.task import LaneTask
@@ -21,7 +22,6 @@ from starrocks_txn_sink.transaction.label import Patience
 from starrocks_txn_sink.transaction.names import labels
 
 from .scheduler import Fiber, Node
-from .stepped import SteppedPerformer
 
 if TYPE_CHECKING:
     from .world import World
@@ -87,7 +87,7 @@ class LaneAttempt(Node):
             world.clock.wall,
             self.authority.entries,
         )
-        self._performer = SteppedPerformer(
+        self._performer = Performer(
             task.options,
             None,  # type: ignore[arg-type] - a fiber sends
             world.clock,
@@ -181,7 +181,7 @@ class LaneAttempt(Node):
         self._under_way += 1
         self._scan = 0
         steps, deadline = self._performer.steps(action)
-        self._fiber(steps, deadline, lambda result: self._completed(action, result))
+        self._fiber(steps, deadline.at, lambda result: self._completed(action, result))
 
     def _completed(self, action: Action, result: object) -> None:
         self._under_way -= 1
@@ -189,7 +189,7 @@ class LaneAttempt(Node):
         assert core is not None
         before = len(core.receipts)
         try:
-            core.completed(action, self._performer.ended(action, result), self.scheduler.now)
+            core.completed(action, self._result(action, result), self.scheduler.now)
         except Exception as bug:
             self._end(bug)
             return
@@ -199,6 +199,13 @@ class LaneAttempt(Node):
             self._feed()
         else:
             self._pump()
+
+    def _result(self, action: Action, result: object) -> object:
+        """As the lane's runner reports it: an error that was raised is a result too."""
+        try:
+            return self._performer.late(action, result) if isinstance(result, DeadlineExceeded) else result
+        except DeadlineExceeded as error:
+            return error
 
     def _conclude(self, core: SharedTransactionCoordinator) -> None:
         if self._error is not None:
