@@ -24,6 +24,7 @@ class DemoOptions:
     quiet: bool = False
     picture: Path | None = None
     patience: float = 120.0
+    metrics_port: int | None = None
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> DemoOptions:
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--generation", choices=("B", "C"), help="behaviour of the stand-in: B (4.0.7 and later) or C (newer)")
     add("--interval", type=_seconds, metavar="S", help="seconds between two micro-batches; 0: as fast as it goes")
     add("--patience", type=_positive, metavar="S", help="how long to wait for the last rows to become visible")
+    add("--metrics-port", type=_port, metavar="PORT", help="serve metrics and a live page; 0: on a free port, printed")
     add("--data-dir", type=Path, metavar="DIR", help="an empty folder for all data, which stays; else a temporary one")
     add("--keep", action="store_true", help="keep the temporary folder")
     add("--json", action="store_true", help="print one JSON object as the last line, and all else to stderr")
@@ -56,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _count(text: str) -> int:
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _port(text: str) -> int:
+    if not 0 <= (number := int(text)) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port")
     return number
 
 

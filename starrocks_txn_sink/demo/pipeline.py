@@ -6,20 +6,36 @@ import re
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, assemble_transactions
 from starrocks_txn_sink.events import Listener
+from starrocks_txn_sink.lane.event_times import EVENT_TIME
+from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.sources.txn_event import TXN_EVENT_SCHEMA
 
 
 def start(
-    spark: SparkSession, events: Path, checkpoint: Path, options: SinkOptions, *, interval: float, listener: Listener
+    spark: SparkSession,
+    events: Path,
+    checkpoint: Path,
+    options: SinkOptions,
+    *,
+    interval: float,
+    listener: Listener,
+    metrics: MetricsServer | None = None,
 ) -> StreamingQuery:
-    """Start the query; `interval` is the time between micro-batches in seconds."""
+    """Start the query; `interval` is the time between micro-batches in seconds.
+
+    With `metrics` rows carry the time of their file, so that the endpoint can tell how long they take to be visible.
+    """
     lines = spark.readStream.schema(TXN_EVENT_SCHEMA).json(str(events))
-    rows = assemble_transactions(lines, by="source_partition")
-    sink = StarRocksSink(options, listener=listener)
+    timed: tuple[str, ...] = ()
+    if metrics is not None:
+        lines, timed = lines.withColumn(EVENT_TIME, F.col("_metadata.file_modification_time")), (EVENT_TIME,)
+    rows = assemble_transactions(lines, by="source_partition", passthrough=timed)
+    sink = StarRocksSink(options, listener=listener, metrics=metrics)
     return (
         rows.writeStream.foreachBatch(sink)
         .option("checkpointLocation", str(checkpoint))

@@ -27,6 +27,7 @@ from starrocks_txn_sink.demo.witness import WITNESS, judge
 from starrocks_txn_sink.demo.workspace import Workspace
 from starrocks_txn_sink.emulator.settings import Generation, Settings
 from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
 from starrocks_txn_sink.testing.feed import Feed
 from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
@@ -102,6 +103,7 @@ class DemoRun:
                         self._space.spark, self._space.spark_log, shuffle_partitions=min(2, self._options.lanes)
                     )
                 )
+            metrics = self._metrics(stack)
             query = pipeline.start(
                 spark,
                 self._space.events,
@@ -115,6 +117,7 @@ class DemoRun:
                 ),
                 interval=self._options.interval,
                 listener=self._deliveries,
+                metrics=metrics,
             )
             with Background("demo-reader", reader.run) as reading:
                 self._watch(_Watched(server, query, reader))
@@ -122,6 +125,14 @@ class DemoRun:
                 reading.end()
             reader.look()  # one more, after the last commit
             return self._compare(client, reader, server)
+
+    def _metrics(self, stack: contextlib.ExitStack) -> MetricsServer | None:
+        """The endpoint, if one was asked for; it ends before Spark does."""
+        if self._options.metrics_port is None:
+            return None
+        metrics = stack.enter_context(MetricsServer(self._options.metrics_port))
+        self._display.say(f"Metrics and a live page: {metrics.url}")
+        return metrics
 
     def _watch(self, watched: _Watched) -> None:
         """Warm up, let the source write, then wait until everything is visible or nothing more can be expected."""

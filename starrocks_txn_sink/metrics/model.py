@@ -56,6 +56,7 @@ class Model:
         self.last_violation = 0.0
         self._deletes: Counter[str] = Counter()  # among the rows of receipts that are about to come
         self.timeout = 0.0
+        self._new_batch = False
         self.build = {"version": "", "python": platform.python_version(), "spark": ""}
         self._handlers: dict[str, Callable[[Mapping[str, Any], float], None]] = {
             "sink.made": self._made,
@@ -102,8 +103,7 @@ class Model:
         job = self.jobs.heard(fields["job"], now)
         job.running_since, job.lanes, job.idle, job.ended_at = now, fields["lanes"], False, 0.0
         job.query = fields["query"] or ""
-        for name in ("buffer_bytes", "inflight_loads", "transaction_age_ratio"):
-            self.figures.set(name, 0.0)
+        self._new_batch = True
         self._levels()
 
     def _completed(self, fields: Mapping[str, Any], now: float) -> None:
@@ -186,6 +186,10 @@ class Model:
     def _report(self, report: LaneReport, now: float) -> None:
         """What a lane did, whether it succeeded or not."""
         figures, slot = self.figures, self.history.slot(now)
+        if self._new_batch:  # until then the gauges tell of the last micro-batch
+            self._new_batch = False
+            for name in ("buffer_bytes", "inflight_loads", "transaction_age_ratio"):
+                figures.set(name, 0.0)
         for operation, status, count in report.requests:
             figures.add("requests_total", count, operation, status)
         for operation, reason, count in report.retries:

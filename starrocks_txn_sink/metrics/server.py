@@ -83,7 +83,11 @@ class MetricsServer:
         return f"http://{host}:{listener.port}/"
 
     def watch(self, session: Any) -> None:
-        """Also tell Spark's own progress of the queries that use the sink; does nothing the second time."""
+        """Also tell Spark's own progress of the queries in `session` that use the sink.
+
+        The sink calls it with the process's session; queries of another one (`newSession`) are told of when it is
+        called with that before. Does nothing the second time, until `close`.
+        """
         with self._guard:
             if self._watched is not None:
                 return

@@ -16,6 +16,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.body import SEPARATOR
+from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.lane.unit import HASH
 from starrocks_txn_sink.sink.compaction import Compaction
@@ -84,12 +85,19 @@ def lane_input(
         F.col(POSITION).cast("long").alias(POSITION),
         F.col(SEQ),
         F.col(TRANSACTION_END),
+        *_event_time(frame),
     ]
     rows = frame.select(*marks, *columns)
     if compaction is not None:
         rows = compaction.applied(rows, lanes, SEQ)
     spread = spread_marked(rows, lanes, SEQ)
     return LaneInput(named(spread) if name_task else spread, marked)
+
+
+def _event_time(frame: DataFrame) -> list[Column]:
+    """When the source committed each row, if the frame says so in a TIMESTAMP column `event_time`; for metrics only."""
+    kinds = [field.dataType for field in frame.schema.fields if field.name == EVENT_TIME]
+    return [F.unix_micros(EVENT_TIME).alias(EVENT_TIME)] if kinds == [T.TimestampType()] else []
 
 
 # --- checks at call time ---

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import pyspark
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
 
 from starrocks_txn_sink import __version__
@@ -88,7 +88,8 @@ class Watch:
         try:
             self.endpoint.start()
             if query and context_of(frame) is not None:
-                self.endpoint.watch(frame.sparkSession)
+                # The frame's own session is a copy for the query; Spark tells progress to the one it was started in.
+                self.endpoint.watch(SparkSession.builder.getOrCreate())
         except Exception as error:  # figures are no reason to stop a job
             _log.warning("The metrics endpoint does not work: %s", error)
 
