@@ -1,0 +1,231 @@
+"""Debezium: change events and transaction markers as JSON, parsed in the JVM into what `assemble_debezium` reads.
+
+Values may have the connector's schema around them (`{"schema": …, "payload": …}`) or not. PostgreSQL, MySQL and
+MariaDB; `docs/sources.md` has the connector's settings.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.sources.debezium_tables import OnUnknownTable, TableRule, Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+OnMalformed = Literal["fail", "drop"]
+DeletedRow = Literal["before", "key"]
+
+_CORRUPT: Final = "_corrupt_record"
+_CHANGE: Final = (
+    "before STRING, after STRING, op STRING, "
+    "source STRUCT<name: STRING, connector: STRING, db: STRING, schema: STRING, table: STRING, lsn: BIGINT, "
+    "file: STRING, pos: BIGINT>, "
+    "transaction STRUCT<id: STRING, total_order: BIGINT>"
+)
+_MARKER: Final = (
+    "status STRING, id STRING, event_count BIGINT, "
+    "data_collections ARRAY<STRUCT<data_collection: STRING, event_count: BIGINT>>"
+)
+_BINLOG_FILE: Final = 1 << 32  # a binlog file has at most 4 GiB, so file number and offset fit one number
+_DELETE, _SNAPSHOT = "d", "r"
+_ROW_OPS: Final = ("c", "u", _SNAPSHOT)
+
+
+def parse_debezium(
+    df: DataFrame,
+    tables: TableRule = r"(?:.+\.)?([^.]+)",
+    *,
+    value: str = "value",
+    key: str = "key",
+    on_unknown_table: OnUnknownTable = "fail",
+    dead_letter_table: str | None = None,
+    deleted_row: DeletedRow = "before",
+    on_malformed: OnMalformed = "fail",
+) -> DataFrame:
+    """The rows in the change events of `df`, which has the column `value` (string or binary) and, from Kafka, topic,
+    partition and offset, which errors then name.
+
+    `tables` maps a source's table, `schema.table` in PostgreSQL and `database.table` in MySQL, to a StarRocks table: a
+    mapping, or a regular expression with one group (Tables); without it the last part of the name is taken. A delete's
+    row is what Debezium gives as `before`, or, with `deleted_row="key"`, the message's key. Tombstones are left out.
+
+    The result has source_partition (the connector's topic.prefix), txn_id (NULL for a snapshot's row), total_order,
+    collection, position, database (NULL), table (NULL: counted, then left out), op (c, u, d, r) and row (JSON).
+
+    Malformed JSON, fields of another type, and operations that are no row (truncate, message) fail the query with an
+    error that names the place and never the content; `on_malformed="drop"` leaves them out, and then their transaction
+    never adds up. Raises OptionError for options, InputError for missing columns.
+    """
+    rule = Tables(tables, on_unknown_table, dead_letter_table)
+    if deleted_row not in get_args(DeletedRow):
+        raise OptionError(f"deleted_row is {deleted_row!r}.", hint="Use before or key.")
+    _check(df, (value, *((key,) if deleted_row == "key" else ())), on_malformed)
+    event = F.col("_event")
+    parsed = _parsed(df.where(_column(value).isNotNull()), value, _CHANGE)
+    deleted = _key(key) if deleted_row == "key" else event["before"]
+    row = F.when(event["op"] == _DELETE, deleted).otherwise(event["after"])
+    good = event["op"].isin(_DELETE, *_ROW_OPS) & event["source"].isNotNull() & row.isNotNull()
+    frame = _judged(parsed, good, "change event", on_malformed)
+    collection = _collection(event["source"])
+    table = rule.target(collection)
+    op = event["op"]
+    if dead_letter_table is not None:
+        unknown = rule.known(collection).isNull()
+        row = F.when(unknown, _letter(event, collection, row)).otherwise(row)
+        op = F.when(unknown & (op == _DELETE), F.lit("c")).otherwise(op)  # a letter about a delete deletes nothing
+    return frame.select(
+        event["source"]["name"].alias("source_partition"),
+        _stable(event["transaction"]["id"]).alias("txn_id"),
+        event["transaction"]["total_order"].alias("total_order"),
+        collection.alias("collection"),
+        _row_position(event["source"]).alias("position"),
+        F.lit(None).cast("string").alias("database"),
+        table.alias("table"),
+        op.alias("op"),
+        row.alias("row"),
+    )
+
+
+def parse_debezium_transactions(
+    df: DataFrame, *, value: str = "value", source: str | None = None, on_malformed: OnMalformed = "fail"
+) -> DataFrame:
+    """The markers in the transaction topic: `df` has the columns `value`, topic, partition and offset.
+
+    The source's name is the topic without its last part (`shop.transaction` → `shop`), or `source`. The result has
+    source_partition, txn_id, status (BEGIN, END), event_count, data_collections, sequence (the offset) and position
+    (NULL where the id does not tell it).
+
+    PostgreSQL's id differs between BEGIN and END in its second half, the LSN: the transaction's number alone is the
+    txn_id, the LSN the position. The topic must have one partition, because only that keeps the order of commits; an
+    event of another one fails the query.
+    """
+    _check(df, (value, "partition", "offset", *(() if source else ("topic",))), on_malformed)
+    event = F.col("_event")
+    parsed = _parsed(df.where(_column(value).isNotNull()), value, _MARKER)
+    good = event["status"].isin("BEGIN", "END") & event["id"].isNotNull()
+    frame = _judged(parsed, good, "transaction marker", on_malformed)
+    name = F.lit(source) if source else F.regexp_replace(F.col("topic"), r"\.[^.]*$", "")
+    several = F.raise_error(
+        F.lit(
+            "The transaction topic has more than one partition, which loses the order of commits. Create it with one."
+        )
+    ).cast("string")
+    return frame.select(
+        name.alias("source_partition"),
+        _stable(event["id"]).alias("txn_id"),
+        F.when(F.col("partition") == 0, event["status"]).otherwise(several).alias("status"),
+        event["event_count"].alias("event_count"),
+        event["data_collections"].alias("data_collections"),
+        F.col("offset").alias("sequence"),
+        _marker_position(event["id"]).alias("position"),
+    )
+
+
+def _check(df: DataFrame, wanted: tuple[str, ...], on_malformed: str) -> None:
+    if on_malformed not in get_args(OnMalformed):
+        raise OptionError(f"on_malformed is {on_malformed!r}.", hint=f"Use {' or '.join(get_args(OnMalformed))}.")
+    missing = [each for each in wanted if each not in df.columns]
+    if missing:
+        raise InputError(
+            f"The frame lacks the column {', '.join(missing)}.", hint=f"It has {', '.join(df.columns)}; name others."
+        )
+
+
+def _parsed(df: DataFrame, value: str, fields: str) -> DataFrame:
+    """`df` with the columns `_event`, the fields of the value or of its payload, and `_bad`."""
+    wanted = f"{fields}, payload STRUCT<{_as_struct(fields)}>, {_CORRUPT} STRING"
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    parsed = F.from_json(_column(value).cast("string"), wanted, options)
+    names = [each.split()[0] for each in _top_level(fields)]
+    whole = F.col("_parsed")
+    flat = F.struct(*(whole[name].alias(name) for name in names))
+    event = F.when(whole["payload"].isNotNull(), whole["payload"]).otherwise(flat)
+    frame = df.withColumn("_parsed", parsed).withColumn("_bad", whole.isNull() | whole[_CORRUPT].isNotNull())
+    return frame.withColumn("_event", event)
+
+
+def _top_level(fields: str) -> list[str]:
+    """The fields of a DDL string, cut at the commas that are not inside <…>."""
+    found, depth = [""], 0
+    for letter in fields:
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [each.strip() for each in found]
+
+
+def _as_struct(fields: str) -> str:
+    return ", ".join("{}: {}".format(*each.split(" ", 1)) for each in _top_level(fields))
+
+
+def _judged(frame: DataFrame, good: Column, what: str, on_malformed: OnMalformed) -> DataFrame:
+    """Leave out what cannot be read, or make the query fail where it is."""
+    bad = F.col("_bad") | ~F.coalesce(good, F.lit(False))
+    if on_malformed == "drop":
+        return frame.where(~bad)
+    place = [
+        part
+        for name in ("topic", "partition", "offset")
+        if name in frame.columns
+        for part in (F.lit(f" {name}="), F.coalesce(F.col(name).cast("string"), F.lit("NULL")))
+    ]
+    said = F.concat(
+        F.lit(f"A value is not a Debezium {what} (malformed JSON, a field of another type, or an unknown operation)"),
+        *([F.lit(" at"), *place] if place else []),
+        F.lit('. Correct the source, or pass on_malformed="drop" to lose such values.'),
+    )
+    return frame.where(F.when(bad, F.raise_error(said).cast("boolean")).otherwise(F.lit(True)))
+
+
+def _collection(source: Column) -> Column:
+    """As the END names it: PostgreSQL `schema.table`, MySQL `database.table`."""
+    return F.concat_ws(".", F.coalesce(source["schema"], source["db"]), source["table"])
+
+
+def _stable(txn_id: Column) -> Column:
+    return F.when(txn_id.rlike(r"^\d+:\d+$"), F.substring_index(txn_id, ":", 1)).otherwise(txn_id)
+
+
+def _row_position(source: Column) -> Column:
+    return F.coalesce(source["lsn"], _binlog(source["file"], source["pos"]))
+
+
+def _marker_position(txn_id: Column) -> Column:
+    lsn = F.when(txn_id.rlike(r"^\d+:\d+$"), F.substring_index(txn_id, ":", -1).cast("bigint"))
+    file = F.regexp_extract(txn_id, r"file=([^,]+)", 1)
+    pos = F.regexp_extract(txn_id, r"pos=(\d+)", 1)
+    return F.coalesce(lsn, F.when(pos != "", _binlog(file, pos.cast("bigint"))))
+
+
+def _binlog(file: Column, pos: Column) -> Column:
+    number = F.regexp_extract(file, r"\.(\d+)$", 1)
+    return F.when(number != "", number.cast("bigint") * F.lit(_BINLOG_FILE) + pos)
+
+
+def _key(key: str) -> Column:
+    """The message's key as JSON, out of its schema if it has one."""
+    text = _column(key).cast("string")
+    return F.coalesce(F.get_json_object(text, "$.payload"), text)
+
+
+def _letter(event: Column, collection: Column, row: Column) -> Column:
+    fields = {
+        "txn_id": _stable(event["transaction"]["id"]),
+        "total_order": event["transaction"]["total_order"],
+        "collection": collection,
+        "position": _row_position(event["source"]),
+        "reason": F.lit("unknown table"),
+        "op": event["op"],
+        "content": row,
+    }
+    return F.to_json(F.struct(*(value.alias(name) for name, value in fields.items())))
+
+
+def _column(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,302 @@
+"""Debezium's JSON parsed in the JVM, and verified transactions inside Spark."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from debezium_feed import KAFKA, Message, change, marker, message, mysql, postgres, with_schema
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming import StreamingQuery
+
+from starrocks_txn_sink import assemble_debezium
+from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions
+
+pytestmark = pytest.mark.spark
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+STATE = "org.apache.spark.sql.execution.streaming.state."
+ORDERS, ITEMS = postgres("orders", 90), postgres("order_items", 91)
+
+
+def frame(spark: SparkSession, *messages: Message) -> DataFrame:
+    return spark.createDataFrame(list(messages), KAFKA)
+
+
+def rows(spark: SparkSession, *values: Any, **options: Any) -> list[Row]:
+    messages = [value if isinstance(value, tuple) else message(n, value) for n, value in enumerate(values)]
+    return parse_debezium(frame(spark, *messages), **options).collect()
+
+
+def markers(spark: SparkSession, *values: Any, **options: Any) -> list[Row]:
+    messages = [message(n, value, "shop.transaction") for n, value in enumerate(values)]
+    return parse_debezium_transactions(frame(spark, *messages), **options).collect()
+
+
+# --- parsing ---
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
+def test_changes_become_rows_with_and_without_schema(spark: SparkSession, wrap: Callable[[Any], Any]) -> None:
+    after = {"id": 1, "note": "ü", "amount": "12345678901234567890.125", "big": 9007199254740993}
+    inserted = change(ORDERS, "555:90", 2, after)
+    deleted = change(ITEMS, "555:91", 3, None, {"id": 7}, "d")
+    first, second = rows(spark, wrap(inserted), message(1, None), wrap(deleted))
+    assert first[:7] == ("shop", "555", 2, "public.orders", 90, None, "orders")
+    assert (first.op, json.loads(first.row)) == ("c", after)
+    assert (second.table, second.op, json.loads(second.row)) == ("order_items", "d", {"id": 7})
+
+
+def test_a_snapshots_row_has_no_transaction(spark: SparkSession) -> None:
+    (row,) = rows(spark, change(ORDERS, None, None, {"id": 1}, op="r"))
+    assert (row.txn_id, row.total_order, row.op, row.position) == (None, None, "r", 90)
+
+
+def test_a_deletes_row_may_be_the_messages_key(spark: SparkSession) -> None:
+    gone = change(ORDERS, "5:9", 1, None, {"id": 1, "note": None}, "d")
+    keys = ({"id": 1}, with_schema({"id": 1}))
+    found = rows(spark, *(message(n, gone, key=key) for n, key in enumerate(keys)), deleted_row="key")
+    assert [json.loads(each.row) for each in found] == [{"id": 1}, {"id": 1}]
+
+
+def test_mysql_places_rows_by_binlog_position(spark: SparkSession) -> None:
+    first, second = rows(
+        spark,
+        change(mysql("orders", "mysql-bin.000003", 154), "file=mysql-bin.000003,pos=100", 1, {"id": 1}),
+        change(mysql("orders", "mysql-bin.000004", 4), "24bff:23", 1, {"id": 1}),
+    )
+    assert (first.collection, first.txn_id) == ("shop.orders", "file=mysql-bin.000003,pos=100")
+    assert (first.position, second.position) == (3 * 2**32 + 154, 4 * 2**32 + 4)
+    assert second.txn_id == "24bff:23"
+
+
+def test_markers_have_the_stable_part_of_the_id_and_the_position(spark: SparkSession) -> None:
+    begin, end, mysql_end, gtid = markers(
+        spark,
+        marker("BEGIN", "571:53195829"),
+        with_schema(marker("END", "571:53195832", {"public.orders": 2})),
+        marker("END", "file=mysql-bin.000003,pos=154", {"shop.orders": 1}),
+        marker("END", "24bff081-71a4:23", {}),
+    )
+    assert begin[:4] == ("shop", "571", "BEGIN", None)
+    assert end[:4] == ("shop", "571", "END", 2)
+    assert (end.sequence, end.position) == (1, 53195832)
+    assert [each.asDict() for each in end.data_collections] == [{"data_collection": "public.orders", "event_count": 2}]
+    assert (mysql_end.position, gtid.position, gtid.txn_id) == (3 * 2**32 + 154, None, "24bff081-71a4:23")
+
+
+@pytest.mark.parametrize(
+    ("tables", "expected"),
+    [
+        (r"public\.(\w+)", ["orders", None]),
+        (r"\w+\.(\w+)", ["orders", "audit"]),
+        ({"public.orders": "o", "other.audit": "a"}, ["o", "a"]),
+        ({"public.orders": "o"}, ["o", None]),
+    ],
+)
+def test_tables_go_by_a_rule_and_unknown_ones_can_be_left_out(
+    spark: SparkSession, tables: Any, expected: list[str | None]
+) -> None:
+    values = change(ORDERS, "5:9", 1, {}), change(postgres("audit", 9, "other"), "5:9", 2, {})
+    assert [each.table for each in rows(spark, *values, tables=tables, on_unknown_table="skip")] == expected
+
+
+def test_an_unknown_table_fails_by_its_name_unless_told_otherwise(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match=r"does not know public\.orders.*on_unknown_table"):
+        rows(spark, change(ORDERS, "5:9", 1, {}), tables={"public.other": "x"})
+
+
+def test_an_unknown_tables_rows_can_become_dead_letters(spark: SparkSession) -> None:
+    (row,) = rows(
+        spark,
+        change(ORDERS, "5:9", 4, None, {"id": 1}, "d"),
+        tables={"public.other": "x"},
+        on_unknown_table="dead_letter",
+        dead_letter_table="letters",
+    )
+    assert (row.table, row.op, row.collection) == ("letters", "c", "public.orders")
+    assert json.loads(row.row) == {
+        "txn_id": "5", "total_order": 4, "collection": "public.orders", "position": 90, "reason": "unknown table",
+        "op": "d", "content": '{"id":1}',
+    }  # fmt: skip
+
+
+BAD = [
+    '{"secret',
+    "[1]",
+    "7",
+    json.dumps(change(ORDERS | {"lsn": "secret"}, "5:9", 1, {})),
+    json.dumps(change(ORDERS, "5:9", 1, {}, op="t")),
+    json.dumps(change(ORDERS, "5:9", 1, None)),
+    json.dumps(with_schema(change(ORDERS, "5:9", "secret", {}))),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_is_no_change_fails_with_its_place_or_is_left_out(spark: SparkSession, bad: str) -> None:
+    values = change(ORDERS, "5:9", 1, {}), bad
+    with pytest.raises(PySparkException, match=r"not a Debezium change event.*topic=shop\.public\.orders.*offset=1"):
+        rows(spark, *values)
+    assert len(rows(spark, *values, on_malformed="drop")) == 1
+
+
+def test_what_is_no_marker_fails_with_its_place(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match=r"not a Debezium transaction marker.*offset=0"):
+        markers(spark, {"status": "MAYBE", "id": "5:9"})
+    assert markers(spark, "{", on_malformed="drop") == []
+
+
+def test_a_transaction_topic_of_several_partitions_is_refused(spark: SparkSession) -> None:
+    second = message(0, marker("END", "5:9", {}), "shop.transaction", partition=1)
+    with pytest.raises(PySparkException, match="more than one partition"):
+        parse_debezium_transactions(frame(spark, second)).collect()
+
+
+def test_options_and_columns_are_checked_at_once(spark: SparkSession) -> None:
+    good = frame(spark, message(0, change(ORDERS, "5:9", 1, {})))
+    for options, said in (
+        ({"tables": "("}, "no regular expression"),
+        ({"tables": "abc"}, "has 0 groups"),
+        ({"tables": {}}, "tables is empty"),
+        ({"on_unknown_table": "ignore"}, "fail, skip, dead_letter"),
+        ({"on_unknown_table": "dead_letter"}, "do not fit together"),
+        ({"deleted_row": "after"}, "before or key"),
+        ({"on_malformed": "skip"}, "fail or drop"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            parse_debezium(good, **options)
+    with pytest.raises(InputError, match="lacks the column value"):
+        parse_debezium(good.drop("value"))
+    with pytest.raises(InputError, match="lacks the column offset"):
+        parse_debezium_transactions(good.drop("offset"))
+    with pytest.raises(InputError, match="rows lack the column source_partition"):
+        assemble_debezium(good, good)
+
+
+# --- assembling ---
+
+
+class Stream:
+    """Both topics as files, one micro-batch a call of `put`."""
+
+    def __init__(self, spark: SparkSession, home: Path) -> None:
+        self.spark, self.home = spark, home
+        self.folder = home / "events"
+        self.folder.mkdir()
+        self.out: list[Row] = []
+        self.files, self.offset = 0, 0
+        self.queries: list[StreamingQuery] = []
+
+    def start(self, **options: Any) -> StreamingQuery:
+        text = self.spark.readStream.text(str(self.folder))
+        kafka = text.select(F.from_json("value", KAFKA.replace("BINARY", "STRING")).alias("m")).select("m.*")
+        changes = parse_debezium(kafka.where("topic <> 'shop.transaction'"))
+        ends = parse_debezium_transactions(kafka.where("topic = 'shop.transaction'"))
+        writer = assemble_debezium(changes, ends, **options).writeStream.foreachBatch(self.take)
+        self.queries.append(writer.option("checkpointLocation", str(self.home / "checkpoint")).start())
+        return self.queries[-1]
+
+    def take(self, batch: DataFrame, _: int) -> None:
+        self.out += batch.collect()
+
+    def put(self, *values: dict[str, Any]) -> None:
+        self.files += 1
+        lines = []
+        for value in values:
+            self.offset += 1
+            topic = "shop.transaction" if "status" in value else "shop.public.orders"
+            kafka = {"topic": topic, "partition": 0, "offset": self.offset, "value": json.dumps(value)}
+            lines.append(json.dumps(kafka))
+        hidden = self.folder / f".{self.files}"
+        hidden.write_text("\n".join(lines))
+        hidden.rename(self.folder / f"{self.files}.txt")
+
+    def places(self) -> list[tuple[Any, ...]]:
+        return [(r.source_partition, r.position, r.seq, r.transaction_end, r.txn_id, r.table) for r in self.out]
+
+
+@pytest.fixture(params=["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"])
+def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stream]:
+    before = spark.conf.get(PROVIDER)
+    spark.conf.set(PROVIDER, STATE + request.param)
+    running = Stream(spark, tmp_path)
+    yield running
+    for query in running.queries:
+        query.stop()
+    spark.conf.set(PROVIDER, before)
+
+
+def observed(query: StreamingQuery) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    for progress in query.recentProgress:
+        if "assemble_debezium" in progress.observedMetrics:
+            seen.update(progress.observedMetrics["assemble_debezium"].asDict())
+    return +seen
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_rows_and_ends_meet_over_micro_batches_and_a_restart(stream: Stream) -> None:
+    query = stream.start()
+    stream.put(change(ORDERS, None, None, {"id": 0}, op="r"), change(ORDERS, "5:90", 1, {"id": 1}))
+    query.processAllAvailable()
+    stream.put(marker("BEGIN", "5:89"), marker("END", "5:99", {"public.orders": 1, "public.order_items": 1}))
+    query.processAllAvailable()
+    seen = observed(query)
+    assert (seen["data"], seen["snapshot_rows"], seen["rows"], seen["released"]) == (1, 1, 1, 0)
+    query.stop()
+    query = stream.start()
+    stream.put(change(ITEMS, "5:91", 2, {"id": 2}), change(ORDERS, "5:90", 1, {"id": 1}))
+    query.processAllAvailable()
+    query.stop()
+    assert stream.places() == [
+        ("shop", 1, 0, True, None, "orders"),
+        ("shop", 99, 0, False, "5", "orders"),
+        ("shop", 99, 1, True, "5", "order_items"),
+    ]
+    assert observed(query)["repeated_rows"] == 1
+
+
+def test_what_never_adds_up_is_quarantined_by_the_timer(stream: Stream) -> None:
+    query = stream.start(open_timeout="1ms", dead_letter_table="letters")
+    stream.put(change(ORDERS, "5:90", 1, {"id": 1}), marker("END", "5:99", {"public.orders": 2}))
+    until(lambda: len(stream.out) == 1)
+    stream.put(marker("END", "6:110", {"public.orders": 1}), change(ORDERS, "6:100", 1, {"id": 1}))
+    until(lambda: len(stream.out) == 2)  # with timers there is always another micro-batch to come
+    query.stop()
+    assert stream.places() == [
+        ("shop#quarantine", 1, 0, True, "5", "letters"),
+        ("shop", 110, 0, True, "6", "orders"),
+    ]
+    assert observed(query)["quarantined"] == 1
+
+
+def test_an_event_that_cannot_be_placed_stops_the_query(stream: Stream) -> None:
+    query = stream.start()
+    stream.put(change(ORDERS, None, None, {"id": 1}))
+    with pytest.raises(PySparkException, match=r"has no transaction.*provide\.transaction\.metadata"):
+        query.processAllAvailable()
+
+
+def test_a_batch_frame_gives_what_a_stream_gives_after_all(spark: SparkSession) -> None:
+    changes = [message(n, change(ORDERS, "5:90", n, {"id": n})) for n in (3, 1, 2)]
+    ends = [message(1, marker("END", "5:99", {"public.orders": 3}), "shop.transaction")]
+    found = assemble_debezium(
+        parse_debezium(frame(spark, *changes)), parse_debezium_transactions(frame(spark, *ends))
+    ).collect()
+    assert [(each.position, each.seq, json.loads(each.row)["id"]) for each in found] == [
+        (99, 0, 1), (99, 1, 2), (99, 2, 3)
+    ]  # fmt: skip
