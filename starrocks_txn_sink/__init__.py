@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
     from starrocks_txn_sink.errors import StarRocksSinkError
     from starrocks_txn_sink.lane.receipt import Receipt
+    from starrocks_txn_sink.logs import configure_logging
     from starrocks_txn_sink.options import SinkOptions, TableOptions
     from starrocks_txn_sink.options.recommended import recommended_conf
     from starrocks_txn_sink.sink import StarRocksSink, TableRoute, TransactionAssembly
@@ -36,6 +37,7 @@ _HOMES = {
     "TxnEventLines": "starrocks_txn_sink.sources.txn_lines",
     "assemble_debezium": "starrocks_txn_sink.assembler.verified_spark",
     "assemble_transactions": "starrocks_txn_sink.assembler.spark",
+    "configure_logging": "starrocks_txn_sink.logs",
     "recommended_conf": "starrocks_txn_sink.options.recommended",
     "from_changelog": "starrocks_txn_sink.changelog",
     "to_changelog": "starrocks_txn_sink.changelog",
@@ -56,6 +58,7 @@ __all__ = [
     "__version__",
     "assemble_debezium",
     "assemble_transactions",
+    "configure_logging",
     "from_changelog",
     "recommended_conf",
     "to_changelog",

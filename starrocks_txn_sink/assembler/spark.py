@@ -6,7 +6,6 @@ are unpacked into rows. So a state operator moves few, large values, and no valu
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -21,6 +20,7 @@ from starrocks_txn_sink.assembler.in_memory import assemble_sorted
 from starrocks_txn_sink.assembler.packing import BLOB, COUNTS, pack, unpack
 from starrocks_txn_sink.assembler.policy import MissingBegin, OnOpenTimeout, Policy, seconds
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.logs import get_logger
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -33,7 +33,7 @@ _STRINGS: Final = (T.StringType,)
 _ARROW: Final = {T.StringType: pa.string(), T.IntegerType: pa.int32(), T.LongType: pa.int64()}
 _KEYS: Final = tuple(_ARROW)
 
-_log = logging.getLogger("starrocks_txn_sink.assembler")
+_log = get_logger("assembler")
 
 
 def assemble_transactions(
@@ -102,12 +102,10 @@ def _stateful(packed: DataFrame, done: T.StructType, policy: Policy) -> DataFram
     grouped = packed.groupBy(schema.SOURCE_PARTITION)
     timed = policy.open_timeout is not None
     if packed.sparkSession.conf.get(PROVIDER, "") == ROCKSDB:
-        _log.info("assemble_transactions keeps its state with transformWithState")
+        _log.info("assembler.planned", state="transformWithState")
         mode = "ProcessingTime" if timed else "None"
         return grouped.transformWithStateInPandas(Processor(policy), done, "Append", mode)
-    _log.info(
-        "assemble_transactions keeps its state with applyInPandasWithState; for transformWithState set %s", PROVIDER
-    )
+    _log.info("assembler.planned", state="applyInPandasWithState", hint=f"for transformWithState set {PROVIDER}")
     timeout = "ProcessingTimeTimeout" if timed else "NoTimeout"
     return grouped.applyInPandasWithState(group_function(policy), done, STATE_TYPE, "append", timeout)
 

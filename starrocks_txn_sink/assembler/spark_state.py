@@ -9,7 +9,6 @@ it anew, all blobs included, whenever the source partition has events.
 # ruff: noqa: N802, N803, ARG002 - the names of methods and arguments are Spark's
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -32,18 +31,19 @@ from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.assembler.rules import Assembler, Step
 from starrocks_txn_sink.assembler.state import AssemblerState, from_blob, to_blob
 from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.logs import get_logger
 
 # Spark cannot bring arrays in this state to Python, so all blobs share one binary value, cut by `layout`: JSON pairs of
 # blob number and length.
 STATE_TYPE = "header string, layout string, blobs binary"
 
-_log = logging.getLogger("starrocks_txn_sink.assembler")
+_log = get_logger("assembler")
 
 
 def log_notices(notices: Iterable[Event]) -> None:
     """Write notices to the executor's log, one line each."""
     for notice in notices:
-        _log.warning("%s %s", notice.name, notice.fields)
+        _log.warning(notice.name, **notice.fields)
 
 
 def gather(frames: Iterable[pd.DataFrame]) -> pa.Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -13,12 +12,13 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 from starrocks_txn_sink.changelog.spark_events import ChangeEvents
 from starrocks_txn_sink.changelog.spark_rows import Refusal, guarded, shown
+from starrocks_txn_sink.logs import get_logger
 
 InvalidOps = Literal["FAIL", "LOG", "SKIP"]
 
 LINES_A_BATCH: Final = 5  # log lines per Arrow batch (10 000 rows by default)
 
-_log = logging.getLogger("starrocks_txn_sink.changelog")
+_log = get_logger("changelog")
 
 
 def without_invalid_ops(
@@ -50,7 +50,7 @@ def _logged(invalid: Column, place: Sequence[str]) -> Column:
 def _keep(invalid: pd.Series) -> pd.Series:
     places = invalid[invalid.notna()]
     for place in places.iloc[:LINES_A_BATCH]:
-        _log.warning("from_changelog skips %s: its operation code is not in op_mapping", place)
+        _log.warning("change.skipped", place=place, why="its operation code is not in op_mapping")
     if len(places) > LINES_A_BATCH:
-        _log.warning("from_changelog skips %d more events like these", len(places) - LINES_A_BATCH)
+        _log.warning("changes.skipped", more=len(places) - LINES_A_BATCH)
     return invalid.isna()

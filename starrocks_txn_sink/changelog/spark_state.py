@@ -8,7 +8,6 @@ when its bucket next has rows, at most twice a `state_ttl`.
 # ruff: noqa: N802, N803, ARG002 - the names of methods and arguments are Spark's
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -30,6 +29,7 @@ from starrocks_txn_sink.changelog.reorder import Timed, release
 from starrocks_txn_sink.changelog.retention import Retention
 from starrocks_txn_sink.changelog.state_text import read, written
 from starrocks_txn_sink.clock import Clock
+from starrocks_txn_sink.logs import get_logger
 
 BUCKETS: Final = 64
 KEY, TIE, ARRIVAL = "key", "tie", "arrival"
@@ -38,7 +38,7 @@ LEFT_SCHEMA: Final = "kind string, row string, before string, extra string, coun
 TIMED_COLUMNS: Final = ["row", "counts"]
 TIMED_SCHEMA: Final = "row string, counts string"
 
-_log = logging.getLogger("starrocks_txn_sink.changelog")
+_log = get_logger("changelog")
 
 ROWS_A_BATCH: Final = 10_000
 
@@ -83,9 +83,7 @@ def outgoing(step: KeyStep) -> list[Out]:
     """The rows of a step, and one that only holds its counts; says in the log, without the key, what was swallowed."""
     rows: list[Out] = [(*left, None) for left in step.left]
     if step.swallowed:
-        _log.info(
-            "%d retractions found no row and were swallowed; if state_ttl is set, it may be too short", step.swallowed
-        )
+        _log.info("retractions.swallowed", count=step.swallowed, hint="if state_ttl is set, it may be too short")
         rows.append((None, None, None, None, orjson.dumps({"swallowed": step.swallowed}).decode()))
     return rows
 

@@ -13,6 +13,7 @@ from functools import partial
 
 import pyarrow as pa
 
+from starrocks_txn_sink import logs
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.actions import RECYCLE_AT, Identity, Limits
@@ -29,6 +30,7 @@ from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.runner import Crew, LaneRunner
 from starrocks_txn_sink.lane.segments import POSITION, Segment, Segmenter
+from starrocks_txn_sink.lane.step_log import told
 from starrocks_txn_sink.lane.unit import HASH, unit_of
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
@@ -58,6 +60,7 @@ class LaneTask:
     `marked` tells whether rows carry positions and transaction ends; without them a lane's rows are one unit. In a
     `streaming` query positions may not go back from one micro-batch to the next. Without a `mandate` there is no
     ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row was seen.
+    `logging` is how the driver that made it logs.
     """
 
     options: SinkOptions
@@ -69,6 +72,7 @@ class LaneTask:
     streaming: bool = True
     mandate: Mandate | None = None
     at_end_only: bool = False
+    logging: logs.LogSettings | None = field(default_factory=logs.asked)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of RECEIPT_SCHEMA: each receipt, then the lane's report."""
@@ -94,6 +98,7 @@ class LaneTask:
 
         `rows` makes marked rows of `batches`, until the lane's end; without it they are marked rows already.
         """
+        logs.follow(self.logging)
         figures = figures or self._figures(attempt, clock)
         equipment = _equip(self.options)
         try:
@@ -152,7 +157,9 @@ class LaneTask:
         figures.watch(core)
         compacted = Compacted()
         segments = compacted.counted(self._segments(batches, attempt.lane, positions, figures, rows))
-        runner = LaneRunner(core, figures.performing(performer), equipment.crew, clock, deadline)
+        lines = logs.EventLog("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
+        performing = figures.performing(told(performer, lines, clock))
+        runner = LaneRunner(core, performing, equipment.crew, clock, deadline)
         return compacted.noted(runner.run(segments))
 
     def _log(self, lane: int, clock: Clock) -> LedgerEntries | None:

@@ -8,7 +8,6 @@ anywhere before 3 replays from the same manifest, and what step 2 has committed 
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
 import time
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.ledger.take_over import check_owner
 from starrocks_txn_sink.ledger.values import Owner
+from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
 from starrocks_txn_sink.sink.events_input import events_input
@@ -44,7 +44,7 @@ FOLDER: Final = "starrocks_txn_sink"
 STAGE: Final = "fused"  # names the lanes' assembler where a stage of its own has the name it was given
 _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 
-_log = logging.getLogger("starrocks_txn_sink.assembler")
+_log = get_logger("assembler")
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class FusedWriter:
             return lines, carried
         if self.assembly.shuffle is False:
             raise Unordered(complaint, hint='Pass shuffle="auto" to TransactionAssembly, so that events are sorted.')
-        _log.warning("%s They are sorted from here on.", complaint)
+        _log.warning("events.sorted", why=str(complaint))
         self.sort = True
         return self._run(frame, task, before, now)
 
@@ -162,7 +162,7 @@ def _touched(carried: Sequence[Carry]) -> dict[str, Carried]:
 
 def _tell(notices: Sequence[Event], listener: Listener) -> None:
     for notice in notices:
-        _log.warning("%s %s", notice.name, notice.fields)
+        _log.warning(notice.name, **notice.fields)
         listener(notice)
 
 
@@ -190,5 +190,5 @@ def checkpoint_root(frame: DataFrame, query: str) -> str | None:
         running = session.sharedState().activeStreamingQueries().get(number)
         return None if running is None else str(running.resolvedCheckpointRoot())
     except Exception:  # py4j's errors, whatever this Spark lacks; a state_dir is asked for instead
-        _log.debug("the checkpoint's location was not found", exc_info=True)
+        _log.debug("checkpoint.not_found", exc_info=True)
         return None

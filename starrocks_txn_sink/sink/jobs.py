@@ -9,9 +9,13 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
+
+from starrocks_txn_sink.events import Listener
+from starrocks_txn_sink.sink import progress
 
 
 class Jobs:
@@ -43,6 +47,16 @@ class Jobs:
             if context is not None:
                 with contextlib.suppress(Exception):  # the JVM may have ended first; that error counts
                     context.removeJobTag(self._tag)
+
+    @contextlib.contextmanager
+    def followed(self, frame: DataFrame, listener: Listener) -> Iterator[None]:
+        """Show how far the jobs that are started inside are."""
+        context = context_of(frame)
+        if context is None:
+            yield
+            return
+        with progress.followed(partial(progress.tasks_done, context, self._tag), progress.display(context, listener)):
+            yield
 
     def cancel(self) -> None:
         """Have Spark end what runs, as far as it can be reached; never raises."""

@@ -117,11 +117,13 @@ class StarRocksSink:
 
         Rows with positions are written once per `job`, however often the frame comes. A frame without
         source_partition, position, seq and transaction_end is one unit in each lane; give it a `batch_id` that grows
-        from frame to frame, and set `job`, and a repeated call writes nothing a second time.
+        from frame to frame, and set `job`, and a repeated call writes nothing a second time. On a terminal a bar shows
+        how far it is; elsewhere `write.progressed` is told, and logged, every ten seconds.
         """
         job = self.options.job or "write"
         number = batch_id if batch_id is not None else time.time_ns() // 1000
-        return self._write(frame, Origin(number, job, f"write-{job}", f"write-{job}", streaming=False))
+        with self._jobs.followed(frame, self._listener):
+            return self._write(frame, Origin(number, job, f"write-{job}", f"write-{job}", streaming=False))
 
     def give_up(self, seconds: float = 5.0) -> None:
         """Cancel what is being written and roll back its labels, within `seconds`; never raises.

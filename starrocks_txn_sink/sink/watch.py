@@ -7,7 +7,6 @@ breaks a commit: whoever raises while being told is left out.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -21,10 +20,12 @@ from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.events import Event, Listener, fan_out
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import report_in
+from starrocks_txn_sink.logs import EventLog, get_logger
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.jobs import context_of
 
-_log = logging.getLogger("starrocks_txn_sink.metrics")
+_log = get_logger("metrics")
+_LINES = EventLog("sink")
 
 
 class Endpoint(Protocol):
@@ -42,7 +43,7 @@ class Watch:
 
     def __init__(self, options: SinkOptions, listener: Listener, endpoint: Endpoint | None) -> None:
         self.endpoint = endpoint if endpoint is not None else _shared_endpoint(options)
-        self.tell = fan_out((listener,) if self.endpoint is None else (listener, self.endpoint))
+        self.tell = fan_out((_LINES, listener) if self.endpoint is None else (_LINES, listener, self.endpoint))
         self._made = Event(
             "sink.made",
             {
@@ -91,7 +92,7 @@ class Watch:
                 # The frame's own session is a copy for the query; Spark tells progress to the one it was started in.
                 self.endpoint.watch(SparkSession.builder.getOrCreate())
         except Exception as error:  # figures are no reason to stop a job
-            _log.warning("The metrics endpoint does not work: %s", error)
+            _log.warning("metrics.broken", why=str(error))
 
 
 def _again(tell: Listener, endpoint: Endpoint | None, made: Event) -> Watch:

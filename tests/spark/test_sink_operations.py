@@ -1,8 +1,12 @@
-"""What operators get from a real pipeline: the auditor beside the sink."""
+"""What operators get from a real pipeline: the auditor beside the sink, progress, log lines."""
 
 from __future__ import annotations
 
+import io
+import json
+import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +14,11 @@ import pymysql
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from starrocks_txn_sink import Audit, SinkOptions, StarRocksSink
+from starrocks_txn_sink import Audit, SinkOptions, StarRocksSink, configure_logging, logs
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.sink import progress
+from starrocks_txn_sink.sink.progress import Done
 
 pytestmark = pytest.mark.spark
 
@@ -74,3 +80,48 @@ def test_an_audit_beside_the_sink_sees_nothing_torn_and_tells_what_is(spark: Spa
     violated = [event.fields for event in told if event.name == "integrity.violated"]
     assert violated[0]["kind"] == "torn"
     assert len(violated) == auditor.violations
+
+
+def test_how_far_a_write_is_can_be_asked_of_spark(spark: SparkSession, server: Emulator) -> None:
+    seen: list[Done] = []
+
+    class Seen:
+        def show(self, done: Done, seconds: float) -> None:
+            del seconds
+            seen.append(done)
+
+        def close(self) -> None:
+            seen.append(Done(-1, -1))
+
+    sink = StarRocksSink(options(server))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "display", lambda *_: Seen())
+        patch.setattr(progress, "followed", partial(progress.followed, every=0.01))
+        sink.write(moves(spark, 1, 50))
+    assert seen[-1] == Done(-1, -1)
+    assert max(done.of for done in seen) >= 2
+    assert all(done.tasks <= done.of for done in seen)
+
+
+CANARY = "canary-of-a-row"
+
+
+def test_a_pipelines_lines_name_every_step_once_and_no_row(spark: SparkSession, server: Emulator) -> None:
+    stream = io.StringIO()
+    logger = logging.getLogger("starrocks_txn_sink")
+    before = list(logger.handlers), logger.level, logger.propagate
+    configure_logging("DEBUG", form="json", stream=stream)
+    try:
+        sink = StarRocksSink(options(server))
+        (first,) = sink.write(moves(spark, 1, 5, CANARY))
+        (second,) = sink.write(moves(spark, 6, 5, CANARY))
+    finally:
+        logger.handlers[:], logger.propagate = before[0], before[2]
+        logger.setLevel(before[1])
+        logs._asked = None
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert CANARY not in stream.getvalue()
+    told = [(line["label"], line["rows"], line["job"]) for line in lines if line["event"] == "receipt.collected"]
+    assert told == [(first.label, 10, "move"), (second.label, 10, "move")]
+    for event, count in (("session.opened", 1), ("batch.started", 2), ("batch.completed", 2), ("lane.reported", 2)):
+        assert [line["event"] for line in lines].count(event) == count

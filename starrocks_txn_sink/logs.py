@@ -1,0 +1,222 @@
+"""Log lines: an event's name and a few bounded fields, through the standard library's loggers.
+
+The package configures nothing unasked: its loggers hang below `starrocks_txn_sink`, and the application's handlers
+decide where lines go. `configure_logging` is for applications that have none: a line a step, readable on a terminal,
+JSON elsewhere; with it the lanes log to the standard error of their executors too. Fields are names, counts and
+seconds, never a secret, a row's value or a server's message.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import orjson
+import structlog
+
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.events import Event
+
+ROOT = "starrocks_txn_sink"
+_FIELDS = "starrocks_txn_sink_fields"  # where a record carries them
+_LONGEST = 200
+_FORMS = ("auto", "human", "json")
+_STANDARD = {"event", "at", "level", "logger"}
+
+Fields = MutableMapping[str, Any]
+
+
+def get_logger(name: str, **fields: Any) -> structlog.stdlib.BoundLogger:
+    """The package's logger `starrocks_txn_sink.<name>`; every line has `fields`."""
+    logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+        logging.getLogger(f"{ROOT}.{name}"),
+        processors=[structlog.stdlib.filter_by_level, _record],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        context_class=dict,
+    )
+    return logger.bind(**fields)
+
+
+def _record(_logger: Any, _method: str, fields: Fields) -> Mapping[str, Any]:
+    """The arguments of the standard logger: a message for any handler, and the fields for one that knows them."""
+    event, error = str(fields.pop("event", "")), fields.pop("exc_info", None)
+    bounded = {name: _bounded(value) for name, value in fields.items() if value is not None}
+    text = " ".join([event, *(f"{name}={_word(value)}" for name, value in bounded.items())])
+    return {"msg": text, "extra": {_FIELDS: {"event": event, **bounded}}, "exc_info": error}
+
+
+def _bounded(value: Any) -> Any:
+    """Scalars as they are, texts cut; of anything else the type's name, because nobody knows what it holds."""
+    if isinstance(value, bool | int):
+        return value if abs(value) < 1 << 63 else str(value)
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, str):
+        value = value.encode("utf-8", "replace").decode()
+        return value if len(value) <= _LONGEST else value[:_LONGEST] + "…"
+    return type(value).__name__
+
+
+def _word(value: Any) -> str:
+    text = str(value)
+    return text if text and not any(letter.isspace() or letter in '"=' for letter in text) else repr(text)
+
+
+# --- what the sink's events look like ---
+
+_LEVELS = {
+    "step.ended": logging.INFO,
+    "step.failed": logging.WARNING,
+    "session.opened": logging.INFO,
+    "receipt.collected": logging.INFO,
+    "batch.completed": logging.INFO,
+    "batch.failed": logging.ERROR,
+    "integrity.violated": logging.ERROR,
+    "audit.failed": logging.WARNING,
+    "rows.dead_lettered": logging.WARNING,
+    "write.progressed": logging.INFO,
+}
+
+
+class EventLog:
+    """A listener that makes a line of each event; `fields` are in all of them. Unknown events are debug lines."""
+
+    def __init__(self, name: str, **fields: Any) -> None:
+        self._made_of = name, fields
+        self._log = get_logger(name, **fields)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, self._made_of
+
+    def __call__(self, event: Event) -> None:
+        level = _LEVELS.get(event.name, logging.DEBUG)
+        receipt = event.fields.get("receipt")
+        fields = _receipt(receipt) if receipt is not None else _scalars(event.fields)
+        self._log.bind(**fields).log(level, event.name)
+
+
+def _again(name: str, fields: dict[str, Any]) -> EventLog:
+    return EventLog(name, **fields)
+
+
+def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What can be shown of an event's fields; `batch_id` is `batch` in every line."""
+    shown = {name: value for name, value in fields.items() if isinstance(value, bool | int | float | str)}
+    if "batch_id" in shown:
+        shown["batch"] = shown.pop("batch_id")
+    return shown
+
+
+def _receipt(receipt: Any) -> dict[str, Any]:
+    """A receipt in one line."""
+    return {
+        "job": receipt.job,
+        "batch": receipt.batch_id,
+        "lane": receipt.lane,
+        "label": receipt.label,
+        "rows": receipt.rows,
+        "bytes": receipt.bytes,
+        "tables": len(receipt.tables),
+        "source_transactions": receipt.source_transactions,
+        "loads": receipt.loads,
+        "attempts": receipt.attempts,
+        "retries": receipt.retries,
+        "recycled": receipt.recycled,
+    }
+
+
+# --- for applications that ask for it ---
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """How a process logs; the driver's travel to the lanes."""
+
+    level: str
+    form: str
+
+
+_asked: LogSettings | None = None
+
+
+def configure_logging(
+    level: str = "INFO", *, form: str = "auto", stream: TextIO | None = None, executors: bool = True
+) -> None:
+    """Write the package's lines to `stream` (standard error), those at `level` and above; called again, anew.
+
+    `form` is `human`, `json` (one object a line), or `auto`: human on a terminal, JSON elsewhere. With `executors` the
+    lanes of sinks that write from now on log to the standard error of their executors. Other loggers are left alone.
+    Raises OptionError for a level or form that is none.
+    """
+    global _asked
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None or form not in _FORMS:
+        raise OptionError(
+            f"Logging cannot be configured with level {level!r} and form {form!r}.",
+            hint=f"Levels are DEBUG, INFO, WARNING and ERROR, forms {', '.join(_FORMS)}.",
+        )
+    target = sys.stderr if stream is None else stream
+    human = form == "human" or (form == "auto" and target.isatty())
+    logger = logging.getLogger(ROOT)
+    for handler in [one for one in logger.handlers if isinstance(one, _OwnHandler)]:
+        logger.removeHandler(handler)
+    logger.addHandler(_OwnHandler(target, _HumanLines(target.isatty()) if human else _JsonLines()))
+    logger.setLevel(number)
+    logger.propagate = False
+    _asked = LogSettings(level, form) if executors else None
+
+
+def asked() -> LogSettings | None:
+    """What lanes are to do: the settings of `configure_logging`, None when nobody asked."""
+    return _asked
+
+
+def follow(settings: LogSettings | None) -> None:
+    """Let this process log as its driver was told to, unless it has been told itself."""
+    if settings is not None and _asked is None:
+        configure_logging(settings.level, form=settings.form)
+
+
+class _OwnHandler(logging.StreamHandler[TextIO]):
+    """Ours, so that it can be found again."""
+
+    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
+        super().__init__(stream)
+        self.setFormatter(formatter)
+
+
+def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = dict(getattr(record, _FIELDS, {"event": record.getMessage()}))
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return {
+        "at": f"{moment}.{int(record.msecs):03d}Z",
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        **{f"{name}_" if name in _STANDARD - {"event"} else name: value for name, value in fields.items()},
+    }
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line; an exception in the field `exception`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = _fields_of(record)
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(fields, default=str).decode()
+
+
+class _HumanLines(logging.Formatter):
+    """One line for a person, in colours on a terminal."""
+
+    def __init__(self, colours: bool) -> None:
+        super().__init__()
+        self._render = structlog.dev.ConsoleRenderer(colors=colours, timestamp_key="at", pad_event_to=18)
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = self._render(None, record.levelname.lower(), _fields_of(record))
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text

@@ -1,0 +1,251 @@
+"""Log lines: one a step, bounded, without secrets or rows, where the application wants them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import pickle
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pymysql
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink import configure_logging, logs
+from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.emulator.settings import Settings
+from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
+from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.task import LaneTask, _discard
+from starrocks_txn_sink.logs import EventLog, get_logger
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.session import open_session
+
+PASSWORD = "canary-of-the-password"
+ROW = "canary-of-the-row"
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Logging is the process's own: put back what a test changes."""
+    logger = logging.getLogger(logs.ROOT)
+    before = list(logger.handlers), logger.level, logger.propagate, logs._asked
+    yield
+    logger.handlers[:], logger.propagate = before[0], before[2]
+    logger.setLevel(before[1])
+    logs._asked = before[3]
+
+
+def written(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+# --- where lines go ---
+
+
+def test_nothing_is_configured_unasked() -> None:
+    logger = logging.getLogger(logs.ROOT)
+    assert logger.handlers == []
+    assert logger.propagate
+    assert logs.asked() is None
+
+
+def test_the_applications_handlers_get_a_readable_line_and_the_fields(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger=logs.ROOT)
+    get_logger("lane", job="shop").info("step.ended", table="orders", seconds=0.25, why="100 % of it", none=None)
+    (record,) = caplog.records
+    assert record.name == "starrocks_txn_sink.lane"
+    assert record.getMessage() == "step.ended job=shop table=orders seconds=0.25 why='100 % of it'"
+
+
+def test_json_lines_elsewhere_and_a_persons_line_on_a_terminal() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    plain, terminal = io.StringIO(), Terminal()
+    configure_logging(stream=plain)
+    get_logger("sink", job="shop").warning("audit.failed", code="query_failed")
+    (line,) = written(plain)
+    assert (line["event"], line["level"], line["job"], line["code"]) == (
+        "audit.failed",
+        "warning",
+        "shop",
+        "query_failed",
+    )
+    assert line["at"].endswith("Z")
+    configure_logging(stream=terminal)
+    get_logger("sink", job="shop").warning("audit.failed", code="query_failed")
+    assert len(written(plain)) == 1  # configured anew, not twice
+    said = terminal.getvalue()
+    assert "audit.failed" in said
+    assert "\x1b[" in said
+
+
+def test_levels_and_exceptions() -> None:
+    stream = io.StringIO()
+    configure_logging("warning", stream=stream)
+    log = get_logger("sink")
+    log.info("unseen")
+    try:
+        raise ValueError("the reason")
+    except ValueError:
+        log.exception("seen")
+    (line,) = written(stream)
+    assert line["event"] == "seen"
+    assert "the reason" in line["exception"]
+
+
+@pytest.mark.parametrize("given", [{"level": "loud"}, {"form": "xml"}])
+def test_what_cannot_be_configured_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="cannot be configured"):
+        configure_logging(**given)  # type: ignore[arg-type]
+
+
+def test_lanes_follow_the_driver_that_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    options = SinkOptions(load_url="fe", database="d", delivery="at-least-once")
+    assert LaneTask(options, "job", "e", "c", 1).logging is None
+    configure_logging("DEBUG", form="json", stream=io.StringIO())
+    task = pickle.loads(pickle.dumps(LaneTask(options, "job", "e", "c", 1)))
+    configure_logging(executors=False, stream=io.StringIO())
+    assert LaneTask(options, "job", "e", "c", 1).logging is None
+    logs.follow(task.logging)  # as another process, which was told nothing itself
+    get_logger("lane").debug("step.ended")
+    assert json.loads(capsys.readouterr().err)["event"] == "step.ended"
+
+
+# --- what a line holds ---
+
+
+@given(
+    st.dictionaries(st.sampled_from(["a", "batch_id", "label", "at", "level"]), st.integers() | st.text() | st.none())
+)
+def test_any_event_makes_one_line_that_can_be_read(fields: dict[str, Any]) -> None:
+    stream = io.StringIO()
+    configure_logging("DEBUG", form="json", stream=stream)
+    EventLog("sink")(Event("some.thing", fields))
+    (line,) = written(stream)
+    assert line["event"] == "some.thing"
+    assert all(len(value) <= 201 for value in line.values() if isinstance(value, str))
+    if fields.get("batch_id") is not None:
+        assert "batch" in line
+
+
+def test_what_is_no_scalar_is_not_shown() -> None:
+    stream = io.StringIO()
+    configure_logging("DEBUG", form="json", stream=stream)
+    get_logger("sink").info("seen", rows=[ROW], error=StarRocksSinkError(ROW))
+    EventLog("sink")(Event("some.thing", {"rows": (ROW,), "evidence": {"row": ROW}}))
+    assert ROW not in stream.getvalue()
+    assert written(stream)[0]["rows"] == "list"
+
+
+# --- a whole lane ---
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "data", Settings(password=PASSWORD)) as emulator:
+        connection = pymysql.connect(
+            host="127.0.0.1", port=emulator.query_port, user="root", password=PASSWORD, autocommit=True
+        )
+        with connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE shop")
+            cursor.execute(
+                "CREATE TABLE shop.items (id BIGINT NOT NULL, note VARCHAR(99)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+            )
+        yield emulator
+
+
+def write(server: Emulator, row: str) -> None:
+    """One micro-batch of one row, without Spark."""
+    given = SinkOptions(
+        load_url=server.load_url,
+        query_url=server.query_url,
+        database="shop",
+        job="shop",
+        password=PASSWORD,
+        max_attempts=2,
+        properties={"strict_mode": "true"},
+    )
+    session = open_session(given, "run", "shop", "checkpoint")
+    columns = {
+        "source_partition": ["p-0", None],
+        "position": [1, END_POSITION],
+        "table": ["items", None],
+        "transaction_end": [True, None],
+        "payload": [f",{row}", None],
+        "task": ["Executor task launch worker for task 0.0 in stage 0.0 (TID 0)", None],
+    }
+    kinds = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
+    schema = pa.schema([(name, kinds[type(values[0])]) for name, values in columns.items()])
+    task = LaneTask(given, "shop", session.epoch, "checkpoint", 7, mandate=session.mandate)
+    try:
+        task.write([pa.RecordBatch.from_pydict(columns, schema)], Attempt(0, 1, False), SystemClock())
+    finally:
+        _discard(given)
+
+
+def test_each_step_of_a_commit_is_one_line_with_its_place(server: Emulator) -> None:
+    stream = io.StringIO()
+    configure_logging(form="json", stream=stream)
+    write(server, f'{{"id": 1, "note": "{ROW}"}}')
+    lines = written(stream)
+    steps = sorted((line["step"], line.get("table", "")) for line in lines if line["event"] == "step.ended")
+    assert steps == [
+        ("begin", ""),
+        ("check", ""),
+        ("commit", ""),
+        ("load", "_starrocks_txn_sink_ledger"),
+        ("load", "items"),
+    ]
+    assert {(line["job"], line["batch"], line["lane"]) for line in lines} == {("shop", 7, 0)}
+    (label,) = {line["label"] for line in lines}
+    assert label.startswith("shop-")
+    assert all(line["seconds"] >= 0 for line in lines)
+    assert [line["result"] for line in lines if line["step"] == "commit"] == ["committed"]
+
+
+FAULTS = (
+    [],
+    [{"operation": "commit", "action": "drop", "when": "after", "nth": 1}],
+    [{"operation": "load", "action": "drop", "when": "before", "nth": 1}],
+    [{"operation": "begin", "action": "answer", "body": f'{{"Status":"FAILED","Message":"{ROW}"}}', "nth": 1}],
+    [{"operation": "commit", "action": "answer", "body": f'{{"Status":"FAILED","Message":"{ROW} is bad"}}'}],
+    [{"operation": "load", "action": "answer", "status": 500, "body": f"<html><title>{ROW}</title>"}],
+    [{"operation": "query", "label": "SELECT kind", "action": "answer", "status": 1064, "body": ROW}],
+)
+
+
+@pytest.mark.parametrize("faults", FAULTS)
+@pytest.mark.parametrize("row", [f'{{"id": 1, "note": "{ROW}"}}', f'{{"id": "{ROW}", "note": 1}}', f"{{{ROW}"])
+def test_no_secret_and_no_row_whatever_goes_wrong(server: Emulator, faults: list[dict[str, Any]], row: str) -> None:
+    """Rows that are written, rejected or no JSON; replies that repeat them: nothing of it is in a line."""
+    stream = io.StringIO()
+    configure_logging("DEBUG", form="json", stream=stream)
+    server.faults.replace(faults)
+    with suppress(StarRocksSinkError):
+        write(server, row)
+    assert ROW not in stream.getvalue()
+    assert PASSWORD not in stream.getvalue()
+    begun = [line for line in written(stream) if line.get("step") == "begin"]
+    assert begun or any(fault["operation"] == "query" for fault in faults)
+
+
+def test_a_failed_step_says_which_code(server: Emulator) -> None:
+    stream = io.StringIO()
+    configure_logging(form="json", stream=stream)
+    with pytest.raises(StarRocksSinkError):
+        write(server, '{"id": null}')
+    failed = [line for line in written(stream) if line["event"] == "step.failed"]
+    assert [(line["step"], line["result"], line["code"]) for line in failed] == [("commit", "aborted", "rows_rejected")]
+    assert [line["step"] for line in written(stream)][-1] == "rollback"
