@@ -1,0 +1,164 @@
+"""A driver whose lanes assemble: it reads and publishes the tail log around each micro-batch, as `sink.fused` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from starrocks_txn_sink.assembler.carried import Carried, Manifest
+from starrocks_txn_sink.assembler.policy import Policy
+from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.content import Content
+from starrocks_txn_sink.lane.fused import Assembling, Carry, LaneAssembly
+from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.segments import Segment
+from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.ledger.take_over import check_owner
+from starrocks_txn_sink.ledger.values import Owner
+from starrocks_txn_sink.sink.tail_log import TailLog
+from starrocks_txn_sink.sources.txn_lines import TxnEventLines
+
+from .driver import DATABASE, JOB, Checkpoint, Driver, Slot
+from .fused_source import Event, EventSource, event_batches
+from .lane import LaneAttempt
+from .scheduler import Fiber
+from .source import Cut
+
+if TYPE_CHECKING:
+    from .fused_world import FusedWorld
+
+IN_JSON = TxnEventLines(source_partition=None, position=None)
+
+
+@dataclass(frozen=True, slots=True)
+class AssemblingTask(LaneTask):
+    """A lane's task whose rows come out of `assembling`."""
+
+    assembling: Assembling | None = None
+
+    def _segments(self, batches: Iterable[pa.RecordBatch], *place: Any, **further: Any) -> Iterator[Segment]:
+        assert self.assembling is not None
+        return LaneTask._segments(self, batches, *place, **{**further, "rows": self.assembling.rows})
+
+
+@dataclass(slots=True)
+class EventSlot(Slot):
+    """A lane of a micro-batch: its events, and what the attempt that counts carries on."""
+
+    events: list[Event] = field(default_factory=list)
+    carry: Carry | None = None
+
+
+class FusedDriver(Driver):
+    """Its checkpoint's directory is shared with every other driver on that checkpoint."""
+
+    _world: FusedWorld
+
+    def __init__(self, world: FusedWorld, name: str, checkpoint: Checkpoint, lanes: int) -> None:
+        super().__init__(world, name, checkpoint, lanes)
+        self._log: TailLog | None = None
+        self._before = Manifest()
+
+    def _marked_slots(self, begin: Cut) -> dict[int, Slot]:
+        source = self._world.source
+        assert isinstance(source, EventSource)
+        if self._log is None:
+            directory = self._world.directory(self.checkpoint.name)
+            self._log = TailLog.open(directory, self.epoch, "q", self._world.keep)
+        self._before = self._log.before(self._batch, may_begin=False)
+        slots: dict[int, Slot] = {}
+        for number, (low, high) in enumerate(zip(begin, self._cut, strict=True)):
+            if high > low:
+                slot = slots.setdefault(number % self.lanes, EventSlot([]))
+                assert isinstance(slot, EventSlot)
+                slot.events += source.events(number, low, high, self._world.rng.choice((0, 0, 0, 2)))
+        return slots
+
+    def try_lane(self, lane: int, first: bool = False) -> None:
+        world, slot = self._world, self.slots.get(lane)
+        if slot is None or self.over or slot.receipts is not None:
+            return
+        assert isinstance(slot, EventSlot)
+        mandate = self.session.mandate
+        assert mandate is not None
+        assert self._log is not None
+        number, raw = world.next_attempt(), world.rng.random() < 0.5
+        attempt = Attempt(lane, number, not first)
+        assembling = LaneAssembly(
+            Policy(), Content(DATABASE), 0.0, world.directory(self.checkpoint.name), self._log.stem(self._batch),
+            self._before.partitions, self._before.inline, IN_JSON if raw else None,
+        ).open(attempt)  # fmt: skip
+        task = AssemblingTask(
+            world.options, JOB, self.epoch, self.checkpoint.name, self._batch, True, True,
+            type(mandate)(mandate.driver_token, dict(mandate.positions)), assembling=assembling,
+        )  # fmt: skip
+        made = LaneAttempt(
+            world,
+            f"{self.name}.{lane}.{number}",
+            task,
+            attempt,
+            world.cut_off(event_batches(slot.events, world.rng, raw=raw)),
+            lambda ended, result: self._lane_ended(slot, lane, ended, result, assembling),
+        )
+        slot.attempts.append(made)
+        world.lanes.append(made)
+        self.soon(world.rng.random() * 0.05, made.start)
+
+    def _lane_ended(
+        self,
+        slot: EventSlot,
+        lane: int,
+        attempt: LaneAttempt,
+        result: list[Receipt] | BaseException,
+        assembling: Assembling,
+    ) -> None:
+        """On the executor: what stays open is put away before the task's result goes to the driver."""
+        carry = assembling.carry() if isinstance(result, list) else None
+        self.soon(0.01, self._task_with_carry, slot, lane, attempt, result, carry)
+
+    def _task_with_carry(
+        self,
+        slot: EventSlot,
+        lane: int,
+        attempt: LaneAttempt,
+        result: list[Receipt] | BaseException,
+        carry: Carry | None,
+    ) -> None:
+        if self.slots.get(lane) is slot and slot.receipts is None and carry is not None:
+            slot.carry = carry
+        self._task_ended(slot, lane, attempt, result)
+
+    def _acknowledge(self) -> None:
+        """All lanes have returned: publish, then let Spark believe it."""
+        if any(slot.receipts for slot in self.slots.values()):
+            self.soon(self._world.rng.choice((0.0, 0.01, 0.5)), self._publish, None)
+            return
+        owner = Owner("", self.epoch, self.checkpoint.name)
+        steps = check_owner(JOB, owner, self.session.token, self._world.rng)
+        Fiber(
+            self,
+            steps,
+            self.scheduler.now + self._world.options.batch_deadline,
+            self._world.network.send,
+            self._publish,
+        )
+
+    def _publish(self, result: object) -> None:
+        if self.over:
+            return
+        if isinstance(result, BaseException):
+            self._end(result)
+            return
+        assert self._log is not None
+        touched: dict[str, Carried] = {}
+        inline: dict[str, bytes] = {}
+        for slot in self.slots.values():
+            assert isinstance(slot, EventSlot)
+            assert slot.carry is not None
+            touched |= slot.carry.partitions
+            inline |= slot.carry.inline
+        self._log.publish(self._before.then(self._batch, "q", touched, inline.items()))
+        super()._acknowledge()

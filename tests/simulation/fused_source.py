@@ -1,0 +1,85 @@
+"""The source as an event log: the same source transactions, cut into slices that begin and end anywhere.
+
+A micro-batch takes some slices of each source partition, so source transactions stay open over micro-batches, and a
+few events are told again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.lane.ending import END_POSITION
+
+from .checker import Checker
+from .source import Cut, Source, SourceTransaction, _events
+
+Event = dict[str, Any]
+
+
+@dataclass(slots=True)
+class EventSource(Source):
+    """`slices[i]` are runs of source partition i's events; cuts count slices."""
+
+    slices: list[list[list[Event]]] = field(default_factory=list)
+
+    @property
+    def end(self) -> Cut:
+        return tuple(len(slices) for slices in self.slices)
+
+    def events(self, partition: int, low: int, high: int, overlap: int) -> list[Event]:
+        """The events of slices `low` to `high`, and up to `overlap` before them once more."""
+        before = [event for one in self.slices[partition][:low] for event in one]
+        told = before[len(before) - min(overlap, len(before)) :]
+        return told + [event for one in self.slices[partition][low:high] for event in one]
+
+    def ended(self, partition: int, slices: int) -> int:
+        """How many source transactions have ended in the first `slices` slices."""
+        ends = {event["position"] for one in self.slices[partition][:slices] for event in one if event["type"] == "END"}
+        return sum(one.position in ends for one in self.truth[partition])
+
+
+class EventChecker(Checker):
+    """The checker, told of cuts through the event log."""
+
+    def acknowledged(self, who: str, cut: Cut) -> None:
+        source = self._source
+        assert isinstance(source, EventSource)
+        super().acknowledged(who, tuple(source.ended(number, slices) for number, slices in enumerate(cut)))
+
+
+def event_source(truth: list[list[SourceTransaction]], rng: Random) -> EventSource:
+    return EventSource(truth, [], [_sliced(transactions, rng) for transactions in truth])
+
+
+def _sliced(transactions: list[SourceTransaction], rng: Random) -> list[list[Event]]:
+    partition = transactions[0].partition
+    events = [{"source_partition": partition, **event} for event in _events(transactions, rng)]
+    slices = []
+    while events:
+        size = rng.randint(1, 7)
+        slices.append(events[:size])
+        events = events[size:]
+    return slices
+
+
+def event_batches(events: list[Event], rng: Random, *, raw: bool) -> list[pa.RecordBatch]:
+    """Events as a lane gets them from Spark, in record batches that end anywhere; the last row closes the lane."""
+    made = [_raw(event) if raw else event for event in events]
+    made.append({schema.POSITION: END_POSITION})
+    cut = rng.randrange(1, len(made)) if len(made) > 2 and rng.random() < 0.5 else len(made)
+    kinds = _RAW if raw else _PARSED
+    return [pa.RecordBatch.from_pylist(part, schema=kinds) for part in (made[:cut], made[cut:]) if part]
+
+
+def _raw(event: Event) -> dict[str, Any]:
+    return {"value": orjson.dumps({name: value for name, value in event.items() if value is not None}).decode()}
+
+
+_PARSED = pa.schema([(schema.SOURCE_PARTITION, pa.string()), *schema.EVENT_FIELDS])
+_RAW = pa.schema([(schema.SOURCE_PARTITION, pa.string()), (schema.POSITION, pa.int64()), ("value", pa.string())])

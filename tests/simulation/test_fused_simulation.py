@@ -1,0 +1,53 @@
+"""Lanes that assemble, under the same faults and the same checker; and the checker notices what is planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from starrocks_txn_sink.assembler.carried import Manifest
+from starrocks_txn_sink.lane.replay import Replay
+from starrocks_txn_sink.sink.tail_log import TailLog
+
+from .fused_world import run_fused
+
+SEEDS = 120
+
+
+def violated(seed: int) -> list[str]:
+    return [f"{one.kind}: {one.text}" for one in run_fused(seed).violations]
+
+
+def test_schedules_with_faults_keep_every_promise() -> None:
+    assert {seed: found for seed in range(SEEDS) if (found := violated(seed))} == {}
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is open is not carried over at all."""
+    monkeypatch.setattr(TailLog, "before", lambda *_, **__: Manifest())
+
+
+def write_replays_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions that are in StarRocks are not left out."""
+    monkeypatch.setattr(Replay, "new_rows", lambda *_: None)
+
+
+def publish_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The micro-batch is done before its manifest is there, and the process may die in between."""
+    publish, waiting = TailLog.publish, dict[int, Manifest]()
+
+    def late(log: TailLog, manifest: Manifest) -> None:
+        before = waiting.pop(id(log), None)
+        if before is not None:
+            publish(log, before)
+        waiting[id(log)] = manifest
+        log._latest = manifest
+
+    monkeypatch.setattr(TailLog, "publish", late)
+
+
+@pytest.mark.parametrize("plant", [forget, write_replays_again, publish_late])
+def test_a_planted_bug_is_noticed(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    assert any(violated(seed) for seed in range(SEEDS))
