@@ -22,7 +22,7 @@ from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.task import Mandate
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.ledger.retention import forget_dead_claims
-from starrocks_txn_sink.ledger.take_over import Scope, fresh_tokens, insist, insist_on_rollback, take_over
+from starrocks_txn_sink.ledger.take_over import Scope, TakenOver, fresh_tokens, insist, insist_on_rollback, take_over
 from starrocks_txn_sink.ledger.values import Owner, Position, Unfinished
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.receipts_log.table import create_table, delete_older
@@ -113,7 +113,7 @@ def _take_over(options: SinkOptions, session: Session, ledger: SqlLedger, clock:
     scope = Scope(session.job, options.database, Owner("", session.epoch, session.checkpoint))
     steps = take_over(scope, fresh_tokens(session.epoch, 0, rng), rng)
     with contextlib.closing(HttpTransport(options)) as transport:
-        taken = run(steps, transport, clock, deadline, ledger)
+        taken = _advised(options, lambda: run(steps, transport, clock, deadline, ledger))
         session.token, session.positions = taken.owner.token, taken.positions
         with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which harms nobody
             dead = forget_dead_claims(session.job, taken.owner, rng)
@@ -142,6 +142,18 @@ def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, cloc
         raise
     with contextlib.suppress(QueryRefused):  # without the DELETE privilege the log only grows
         connection.query(*forget, deadline)
+
+
+def _advised(options: SinkOptions, take: Callable[[], TakenOver]) -> TakenOver:
+    try:
+        return take()
+    except QueryRefused as refused:
+        if not options.ledger_create:
+            refused.advice = (
+                "ledger_create is off: create the ledger's table by hand (docs/exactly-once.md has its DDL), and grant "
+                "SELECT and INSERT on it."
+            )
+        raise
 
 
 def _create(ledger: SqlLedger, options: SinkOptions, deadline: Deadline) -> None:

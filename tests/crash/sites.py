@@ -21,6 +21,7 @@ _CHECK = r"SELECT kind, name, token.*name = '[0-9a-f]+/1/0'"  # in the second mi
 _CLAIM = r"INSERT INTO .*'driver', ''"
 _MARKER = r"INSERT INTO .*'marker'"
 _LIST = r"SELECT DISTINCT LABEL"
+_READ = r"SELECT name, position"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,13 @@ def _held_commit(victim: str) -> Site:
     return Site("publish", "during", victim, rules=(hold, wait))
 
 
+def _rollback(victim: str, phase: str) -> Site:
+    """A load fails, and its label is rolled back."""
+    site = _request("rollback", phase, victim)
+    failing = {"operation": "load", "table": "debits", "action": "drop", "when": "after"}
+    return Site("roll back", phase, victim, rules=(failing, *site.rules))
+
+
 def _requests(victim: str) -> Iterator[Site]:
     for operation, more in (
         ("begin", {}),
@@ -90,12 +98,13 @@ def _requests(victim: str) -> Iterator[Site]:
     yield _held_commit(victim)
     for phase in ("before", "after"):
         yield _request("get_load_state", phase, victim)
+        yield _rollback(victim, phase)
 
 
 def _statements(victim: str) -> Iterator[Site]:
     for phase in ("before", "after"):
         yield Site("check", phase, victim, statement=_CHECK)
-    for step, pattern in (("claim", _CLAIM), ("list", _LIST), ("barrier", _MARKER)):
+    for step, pattern in (("claim", _CLAIM), ("list", _LIST), ("barrier", _MARKER), ("read", _READ)):
         for phase in ("before", "after"):
             yield Site(step, phase, victim, statement=pattern, at_start=True)
 

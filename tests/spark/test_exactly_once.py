@@ -154,6 +154,9 @@ def test_plain_rows_replayed_write_nothing_twice(shop: Shop) -> None:
     assert len(shop.run(plain=True)) == 2
     shop.forget_commit(1)
     assert shop.run(plain=True) == []
+    shop.forget_batches()  # and the metadata is kept: nobody can tell what micro-batch 0 was
+    with pytest.raises(StreamingQueryException, match=r"SourceChanged.*Restore the newer\s+checkpoint"):
+        shop.run(plain=True)
     assert shop.written() == (8, 8)
 
 

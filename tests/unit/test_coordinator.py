@@ -219,6 +219,17 @@ def test_a_terminal_refusal_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> 
     assert operations(lane.server).count(Operation.BEGIN) == 1
 
 
+@pytest.mark.parametrize("fault", [Fault.NOT_SENT, Fault.LOST_BEFORE, Fault.LOST_AFTER])
+def test_a_rollback_that_fails_does_not_hide_the_first_cause(fault: Fault) -> None:
+    plan = {(Operation.LOAD, 0): Fault.REFUSED, **{(Operation.ROLLBACK, n): fault for n in range(9)}}
+    lane = driver(ModelServer(faults=plan_faults(plan)), retry_buffer_bytes=1)
+    transaction(lane, "p0", 1, "orders")
+    lane.finish()
+    assert type(lane.core.error) is LoadFailed
+    assert "rollback" not in str(lane.core.error)
+    assert Operation.ROLLBACK in operations(lane.server)
+
+
 def test_an_unknown_outcome_ends_the_lane_and_is_never_repeated() -> None:
     lane = driver(ModelServer(faults=plan_faults({(Operation.LOAD_STATE, n): Fault.LOST_BEFORE for n in range(10**4)})))
     lane.perform = lane.perform.__class__(  # the server never says what became of it
