@@ -1,0 +1,115 @@
+"""docs/operations.md and docs/cli.md: what leads there arrives, and what they say exists."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from starrocks_txn_sink import cli, errors, logs
+from starrocks_txn_sink.cli_reference import render_reference
+from starrocks_txn_sink.lane import ending
+from starrocks_txn_sink.receipts_log.command import NoLedger
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "operations.md").read_text()
+ALERTS = ROOT / "docker" / "prometheus" / "alerts.yml"
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub makes of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(text: str) -> list[str]:
+    plain = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [anchor(heading) for heading in re.findall(r"^#{1,6} +(.+)$", plain, re.MULTILINE)]
+
+
+def kinds(root: type[errors.StarRocksSinkError]) -> Iterator[type[errors.StarRocksSinkError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from kinds(child)
+
+
+CODES = sorted(
+    {kind.code for kind in kinds(errors.StarRocksSinkError) if kind.__module__ in (errors.__name__, ending.__name__)}
+    | {NoLedger.code, "spark"}
+)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_error_code_has_a_section(code: str) -> None:
+    assert anchors(PAGE).count(f"error-{code}") == 1
+
+
+def test_no_section_is_about_a_code_that_does_not_exist() -> None:
+    found = {one.removeprefix("error-") for one in anchors(PAGE) if one.startswith("error-")}
+    assert found - {"codes"} == set(CODES)
+
+
+def test_sections_are_told_apart() -> None:
+    found = anchors(PAGE)
+    assert len(found) == len(set(found))
+
+
+def alert_names() -> list[str]:
+    return re.findall(r"^\s*-?\s*alert:\s*\"?(\w+)", ALERTS.read_text(), re.MULTILINE) if ALERTS.exists() else []
+
+
+@pytest.mark.parametrize("name", alert_names())
+def test_every_alert_has_a_section(name: str) -> None:
+    kebab = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name.removeprefix("StarRocksSink").removeprefix("StarRocksTxnSink"))
+    assert f"alert-{kebab.lower()}" in anchors(PAGE)
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^):]+)\)", PAGE))))
+def test_links_lead_somewhere(link: str) -> None:
+    file, _, place = link.partition("#")
+    text = (DOCS / file).read_text() if file else PAGE
+    assert not place or place in anchors(text)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("line", [line for block in blocks("console") for line in block.splitlines()])
+def test_documented_commands_parse(line: str) -> None:
+    prompt, program, name, *words = shlex.split(line)
+    assert (prompt, program) == ("$", cli.PROGRAM)
+    command = next(command for command in cli.COMMANDS if command.name == name)
+    parser = argparse.ArgumentParser()
+    importlib.import_module(command.module).add_arguments(parser)
+    parser.parse_args(words)
+
+
+@pytest.mark.parametrize("snippet", blocks("python"))
+def test_documented_python_uses_names_that_exist(snippet: str) -> None:
+    tree = ast.parse(snippet)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module or "")
+            assert all(getattr(module, alias.name) for alias in node.names)
+
+
+def test_every_line_that_is_no_debug_line_is_documented() -> None:
+    missing = [name for name in logs._LEVELS if f"`{name}`" not in PAGE]
+    assert missing == []
+
+
+def test_the_command_page_is_up_to_date() -> None:
+    assert (DOCS / "cli.md").read_text() == render_reference(), "write it anew with cli_reference.render_reference()"
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
+def test_every_command_is_in_the_page(command: cli.Command) -> None:
+    page = (DOCS / "cli.md").read_text()
+    assert f"\n## {command.name}\n" in page
