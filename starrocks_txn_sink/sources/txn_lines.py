@@ -23,6 +23,7 @@ SOURCE_PARTITION, POSITION, VALUE = "source_partition", "position", "value"
 _TEXTS: Final = ("type", "txn_id", "database", "table", "op", "row")
 _LARGEST: Final = 2**63
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
+BLOCK_BYTES: Final = 4 << 20
 _OPEN, _CLOSE = ord("{"), ord("}")
 
 
@@ -99,10 +100,11 @@ class TxnEventLines:
 
 
 def _plain(values: pa.Array) -> bool:
-    """Whether every value looks like one JSON object on one line, so that values and objects read cannot slip apart.
+    """Whether every value looks like one JSON object, so that values and objects read cannot slip apart.
 
-    Each starts with a brace and ends with one, and none has a line break: then an object that runs over into the next
-    value cannot be well-formed, every value gives at least one object, and as many objects as values means one each.
+    Each starts with a brace and ends with one: then an object that runs over into the next value cannot be well-formed
+    (a brace follows a brace, or a line break is inside a string), every value gives at least one object, and as many
+    objects as values means one each.
     """
     if len(values) == 0 or values.null_count:
         return False
@@ -110,14 +112,7 @@ def _plain(values: pa.Array) -> bool:
     if (offsets[1:] - offsets[:-1]).min() < 2:
         return False
     content = np.frombuffer(data, dtype=np.uint8)
-    if not (content[offsets[:-1]] == _OPEN).all() or not (content[offsets[1:] - 1] == _CLOSE).all():
-        return False
-    return not _has_break(data, int(offsets[0]), int(offsets[-1]))
-
-
-def _has_break(data: pa.Buffer, start: int, stop: int) -> bool:
-    whole = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([start, stop], np.int32)), data])
-    return bool(pc.match_substring(whole, "\n")[0].as_py() or pc.match_substring(whole, "\r")[0].as_py())
+    return bool((content[offsets[:-1]] == _OPEN).all() and (content[offsets[1:] - 1] == _CLOSE).all())
 
 
 def _layout(values: pa.Array) -> tuple[np.ndarray[Any, Any], pa.Buffer]:
@@ -131,7 +126,7 @@ def _read_whole(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
     """All values read at once; None when pyarrow refuses one of them or finds more objects than values."""
     separated = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
     text = pc.binary_join(separated, "\n").buffers()[2]
-    reading = pj.ReadOptions(use_threads=False, block_size=_block(text.size))
+    reading = pj.ReadOptions(use_threads=False, block_size=_block(values))
     parsing = pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
     try:
         read = pj.read_json(pa.BufferReader(text), reading, parsing)
@@ -140,9 +135,10 @@ def _read_whole(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
     return read if read.num_rows == len(values) else None
 
 
-def _block(size: int) -> int:
-    """Blocks that stay in the processor's cache, unless a line could be longer than one."""
-    return max(size + 1, 1 << 20)
+def _block(values: pa.Array) -> int:
+    """Blocks that stay in the processor's cache, unless a value is longer than that."""
+    offsets, _ = _layout(values)
+    return max(BLOCK_BYTES, 2 * int((offsets[1:] - offsets[:-1]).max()))
 
 
 def _event(value: str | bytes | None, fields: pa.Schema) -> dict[str, Any]:
