@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped
+from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped, warning
 from starrocks_txn_sink.doctor.frontends import judge_redirect
 from starrocks_txn_sink.doctor.http_probe import REDIRECT, target_of
 from starrocks_txn_sink.doctor.patient import Patient
@@ -127,8 +127,21 @@ def _listed(patient: Patient) -> Iterator[tuple[Address | Finding, str]]:
             continue  # needs a privilege that the sink does not; loads tell where they go
         yield from ((finding, "") for finding in judge_versions(rows, "backend"))
         for row in rows:
-            if row.get("ip") and str(row.get("httpport", "")).isdigit():
+            if str(row.get("alive", "true")).lower() not in ("true", "1"):
+                yield judge_dead(str(row.get("ip"))), ""
+            elif row.get("ip") and str(row.get("httpport", "")).isdigit():
                 yield Address("http", str(row["ip"]), int(row["httpport"])), f"a backend of {statement}"
+
+
+def judge_dead(host: str) -> Finding:
+    """A backend that the cluster has lost; pure."""
+    return warning(
+        "backend.alive",
+        f"The backend {host} is not alive.",
+        "Loads go to the others, and commits need a quorum of replicas.",
+        "Start it, or remove it from the cluster.",
+        host,
+    )
 
 
 def _redirects(patient: Patient) -> Iterator[tuple[Address | Finding, str]]:

@@ -11,6 +11,7 @@ from multiprocessing import get_context
 
 import orjson
 
+from .bar import on_terminal
 from .checker import KINDS
 from .world import History, run_schedule
 
@@ -51,7 +52,7 @@ def prove(seeds: int, say: Say, first: int = 0, processes: int | None = None) ->
     """Run `seeds` schedules from `first` on; the last line is JSON; 1 if anything was violated."""
     started, tally = time.perf_counter(), Tally()
     workers = processes or os.cpu_count() or 1
-    for history in _histories(range(first, first + seeds), workers):
+    for history in on_terminal(_histories(range(first, first + seeds), workers), seeds):
         tally.add(history)
         for violation in history.violations[:3]:
             say(f"seed {history.seed}: {violation.kind}: {violation.text}")

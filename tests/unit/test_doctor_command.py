@@ -19,6 +19,7 @@ from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Limits, Settings
 
 PASSWORD = "secret-of-the-doctor"
+PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 TABLES = (
     "CREATE DATABASE shop",
     "CREATE TABLE shop.orders (id BIGINT, note VARCHAR(20)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
@@ -54,6 +55,9 @@ class Visit:
         assert PASSWORD not in said.out + said.err
         self.document = json.loads(said.out)
         self.findings = self.document["findings"]
+        sections = {one["section"] for one in self.findings}
+        for check in {one["check"] for one in self.findings} - sections:
+            assert f"`{check}`" in PAGE, "every check is in docs/operations.md"
 
     def bad(self, severity: str | None = None) -> dict[str, dict[str, Any]]:
         wanted = (severity,) if severity else ("warning", "failure")
@@ -198,6 +202,14 @@ def test_a_cluster_whose_leader_is_known_by_an_inner_name(server: Emulator, caps
     visit = Visit(server, capsys)
     assert "fe1.inner.invalid" in visit.bad("failure")["name.resolution"]["what"]
     assert "frontend.alive" in visit.bad("warning")
+
+
+def test_a_backend_that_is_not_alive_is_told_and_not_knocked_at(server: Emulator, capsys: Shown) -> None:
+    rows = [["10.9.8.7", 8040, "false", "4.0.7"]]
+    columns = ["IP", "HttpPort", "Alive", "Version"]
+    server.faults.replace([query_fault("SHOW BACKENDS", rows=rows, columns=columns)])
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (1, ["backend.alive"])
 
 
 def test_an_old_server(server: Emulator, capsys: Shown) -> None:
