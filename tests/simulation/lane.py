@@ -21,6 +21,7 @@ from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.transaction.label import Patience
 from starrocks_txn_sink.transaction.names import labels
 
+from .bounds import Bounds
 from .scheduler import Fiber, Node
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class LaneAttempt(Node):
         self._scan = 0
         self._scanning = False
         self._error: BaseException | None = None
+        self._bounds = Bounds(world.checker, name)
 
     def start(self) -> None:
         if self.attempt.retry:
@@ -79,9 +81,10 @@ class LaneAttempt(Node):
 
     def _write(self, positions: Mapping[str, Position]) -> None:
         world, task = self._world, self.task
+        self._limits = _limits(world)
         self._core = SharedTransactionCoordinator(
             Identity(task.job, self.attempt.lane, task.batch_id),
-            _limits(world),
+            self._limits,
             labels(task.job, task.epoch, self.attempt.lane, task.batch_id, self.attempt.number),
             world.rng,
             world.clock.wall,
@@ -119,9 +122,11 @@ class LaneAttempt(Node):
                 core.finish(now)
                 break
             if isinstance(segment, Written):
+                self._bounds.written(segment.piece.nbytes)
                 core.write(segment.partition, segment.table, segment.piece, segment.rows, now, segment.marks)
             else:
                 core.end_transactions(segment, now)
+            self._bounds.buffered(core.buffered_bytes, self._limits)
             pause = self._world.row_pause()
             if pause:
                 self._feeding = False
@@ -180,6 +185,7 @@ class LaneAttempt(Node):
     def _do(self, action: Action) -> None:
         self._under_way += 1
         self._scan = 0
+        self._bounds.sent(action)
         steps, deadline = self._performer.steps(action)
         self._fiber(steps, deadline.at, lambda result: self._completed(action, result))
 
@@ -193,7 +199,9 @@ class LaneAttempt(Node):
         except Exception as bug:
             self._end(bug)
             return
+        self._bounds.buffered(core.buffered_bytes, self._limits)
         for receipt in core.receipts[before:]:
+            self._bounds.committed(receipt)
             self._world.checker.receipt(receipt)
         if self._feeding:
             self._feed()

@@ -396,6 +396,23 @@ def a_label_that_failed_is_not_rolled_back(put: Any) -> None:
     put(protocol, "roll_back", _nothing)
 
 
+@bug
+def a_full_buffer_takes_more_rows(put: Any) -> None:
+    put(SharedTransactionCoordinator, "saturated", property(lambda self: False))
+
+
+@bug
+def a_label_that_was_given_up_is_not_counted(put: Any) -> None:
+    right = SharedTransactionCoordinator._rolled_back
+
+    def broken(self: Any, now: float) -> None:
+        before = self._retries
+        right(self, now)
+        self._retries = before
+
+    put(SharedTransactionCoordinator, "_rolled_back", broken)
+
+
 # --- rows ---
 
 
