@@ -72,3 +72,24 @@ mutate: setup
 	rm -rf .mutation && mkdir .mutation && cp -r starrocks_txn_sink tests pyproject.toml README.md .mutation
 	cd .mutation && ../$(BIN)/python -m mutmut run --max-children 1 $(ARGS) > mutmut.log || true
 	$(BIN)/python -m tests.mutation .mutation
+
+# The files made from the declarations of the metrics: docs/metrics.md, Grafana's dashboard, Prometheus' alert rules.
+.PHONY: monitoring browser
+monitoring: setup
+	$(BIN)/python -m starrocks_txn_sink.metrics .
+
+# What the tests of the page and of the alert rules need beside Python (Debian, as root); without it they are skipped.
+browser:
+	apt-get install -y --no-install-recommends chromium prometheus
+
+# The contract suite and the end-to-end tests, against the stand-in and a real StarRocks in a container; without a Docker
+# engine the real part is skipped. ARGS="--starrocks real --starrocks-tag 4.0.13" chooses.
+.PHONY: integration conformance
+integration: setup
+	$(BIN)/python -m pytest -p integration.plugin $(ARGS) tests/contract integration
+
+# docs/conformance.md, from a run of the contract suite; REAL=junit.xml adds a run against a real server.
+conformance: setup
+	mkdir -p artifacts
+	$(BIN)/python -m pytest -q -p integration.plugin --starrocks stand-in --junitxml artifacts/contract.xml tests/contract
+	$(BIN)/python -m integration.conformance --stand-in artifacts/contract.xml $(if $(REAL),--real $(REAL))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.errors import StarRocksSinkError
     from starrocks_txn_sink.lane.receipt import Receipt
     from starrocks_txn_sink.logs import configure_logging
+    from starrocks_txn_sink.metrics import MetricsServer
     from starrocks_txn_sink.options import SinkOptions, TableOptions
     from starrocks_txn_sink.options.recommended import recommended_conf
     from starrocks_txn_sink.sink import StarRocksSink, TableRoute, TransactionAssembly
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Audit": "starrocks_txn_sink.audit",
+    "MetricsServer": "starrocks_txn_sink.metrics",
     "Receipt": "starrocks_txn_sink.lane.receipt",
     "SinkOptions": "starrocks_txn_sink.options",
     "StarRocksSink": "starrocks_txn_sink.sink",
@@ -47,6 +49,7 @@ _HOMES = {
 
 __all__ = [
     "Audit",
+    "MetricsServer",
     "Receipt",
     "SinkOptions",
     "StarRocksSink",

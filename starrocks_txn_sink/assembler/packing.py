@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler import schema
 from starrocks_txn_sink.assembler.counters import Counters
-from starrocks_txn_sink.assembler.state import from_blob, pieces, to_blob
+from starrocks_txn_sink.assembler.state import AssemblerState, from_blob, pieces, to_blob
 from starrocks_txn_sink.errors import InputError
 
 BLOB: Final = "blob"
 COUNTS: Final = "counts"
+OLDEST: Final = "oldest_open"  # among the counts
 
 Partition = str | int
 Packet = tuple[Partition, bytes | None, str | None]
@@ -56,9 +57,11 @@ def packets(partition: Partition, released: Iterable[pa.Table]) -> Iterator[Pack
             yield partition, to_blob(piece), None
 
 
-def receipt(partition: Partition, counters: Counters) -> Packet:
-    """The packed row that only holds the counts of a step."""
-    return partition, None, orjson.dumps(counters.as_dict()).decode()
+def receipt(partition: Partition, counters: Counters, state: AssemblerState | None = None) -> Packet:
+    """The packed row that only holds the counts of a step, and since when the oldest of `state` has been open."""
+    opened = [each.opened_at for each in state.live()] if state is not None else []
+    counts = {**counters.as_dict(), **({OLDEST: min(opened)} if opened else {})}
+    return partition, None, orjson.dumps(counts).decode()
 
 
 def by_partition(table: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:

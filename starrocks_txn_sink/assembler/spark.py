@@ -17,7 +17,7 @@ from pyspark.sql import types as T  # noqa: N812
 from starrocks_txn_sink.assembler import schema
 from starrocks_txn_sink.assembler.counters import Counters
 from starrocks_txn_sink.assembler.in_memory import assemble_sorted
-from starrocks_txn_sink.assembler.packing import BLOB, COUNTS, pack, unpack
+from starrocks_txn_sink.assembler.packing import BLOB, COUNTS, OLDEST, pack, unpack
 from starrocks_txn_sink.assembler.policy import MissingBegin, OnOpenTimeout, Policy, seconds
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.logs import get_logger
@@ -65,8 +65,9 @@ def assemble_transactions(
 
     Counts of all this (assembler.counters.Counters) are in each progress of the query, under `observedMetrics[name]`:
     flows of the micro-batch, and the levels open, open_rows, state_bytes of the source partitions that had events in
-    it. Two stages in one query need two names. Under foreachBatch they are there once an action has read the rows;
-    reading a micro-batch twice, or a task that is retried, counts once.
+    it, and oldest_open, since when (seconds since the epoch) the oldest of those is open, 0 when none is. Two
+    stages in one query need two names. Under foreachBatch they are there once an action has read the rows; reading
+    a micro-batch twice, or a task that is retried, counts once.
 
     With `open_timeout` Spark runs a micro-batch at every trigger, events or not: set a trigger interval.
     transformWithState is used where the session's state store provider is RocksDB, applyInPandasWithState elsewhere:
@@ -87,6 +88,8 @@ def assemble_transactions(
         ordered = ordered.sortWithinPartitions(schema.SOURCE_PARTITION, schema.POSITION)
         assembled = ordered.mapInArrow(_in_task(policy, _ARROW[type(key)]), done)
     counts = [_count(each).alias(each) for each in Counters.names()]
+    oldest = F.min(F.get_json_object(F.col(COUNTS), f"$.{OLDEST}").cast("double"))
+    counts.append(F.coalesce(oldest, F.lit(0.0)).alias(OLDEST))
     return assembled.observe(name, *counts).mapInArrow(unpack, _output(prepared.schema))
 
 

@@ -111,7 +111,7 @@ class Processor(StatefulProcessor):
         self._header.update((step.state.to_json(),))
         if self._policy.open_timeout is not None:
             self._wake_at(step.state.expires_at(self._policy.open_timeout))
-        yield as_frame(receipt(partition, step.counters))
+        yield as_frame(receipt(partition, step.counters, step.state))
 
     def _wake_at(self, seconds: float | None) -> None:
         """Keep exactly one timer, for when the oldest open transaction is due."""
@@ -144,7 +144,7 @@ def group_function(policy: Policy) -> Callable[[Any, Iterator[pd.DataFrame], Gro
         due = step.state.expires_at(policy.open_timeout)
         if due is not None:
             group.setTimeoutDuration(max(1, math.ceil((due - now) * 1000)))
-        yield as_frame(receipt(partition, step.counters))
+        yield as_frame(receipt(partition, step.counters, step.state))
 
     return assemble
 

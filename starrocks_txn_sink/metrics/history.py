@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.lane.durations import Durations
@@ -57,18 +57,19 @@ class History:
         return _together([slot for slot in self._slots if slot.at + SLOT_SECONDS > start])
 
     def series(self, now: float, seconds: float) -> tuple[float, float, list[Window]]:
-        """The last `seconds` as at most POINTS windows: (start of the first, seconds of each, windows)."""
+        """The last `seconds` as at most POINTS windows: (start of the first, seconds of each, windows).
+
+        The window that has not ended yet is left out: its flows would look like a drop.
+        """
         step = max(1, -(-int(seconds / SLOT_SECONDS) // POINTS)) * SLOT_SECONDS
-        end = now - now % step + step
+        end = now - now % step
         count = max(1, round(seconds / step))
         start = end - count * step
         groups: list[list[Slot]] = [[] for _ in range(count)]
-        for slot in self._recent(start):
-            groups[min(int((slot.at - start) / step), count - 1)].append(slot)
+        for slot in self._slots:
+            if start <= slot.at < end:
+                groups[int((slot.at - start) / step)].append(slot)
         return start, step, [_together(group) for group in groups]
-
-    def _recent(self, start: float) -> Iterator[Slot]:
-        return (slot for slot in self._slots if slot.at >= start)
 
 
 def _together(slots: Sequence[Slot]) -> Window:

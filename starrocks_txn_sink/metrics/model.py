@@ -166,6 +166,8 @@ class Model:
         if self.timeout:
             ratio = max(figures.value("transaction_age_ratio"), receipt.open_seconds / self.timeout)
             figures.set("transaction_age_ratio", ratio)
+        for region in receipt.dead_lettered:
+            self._dead_lettered({"table": region.table, "reason": "rejected", "rows": region.rows}, now)
         self.recent.committed(receipt)
 
     def _phases(self, receipt: Receipt, slot: Slot) -> None:

@@ -114,6 +114,7 @@ def test_whole_transactions_over_batches_partitions_and_a_restart(stream: Stream
     assert before == Counter(
         events=13, data=7, released=2, rows=2, repeats=1, repeated_rows=1, abandoned=1, abandoned_rows=1,
         open=before["open"], open_rows=before["open_rows"], state_bytes=before["state_bytes"],
+        oldest_open=before["oldest_open"],
     )  # fmt: skip
     stream.out.clear()
     after = stream.all(list(reversed(script(1, "D E B D E", 5))))

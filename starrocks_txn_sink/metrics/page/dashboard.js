@@ -75,7 +75,7 @@ const ROWS = {
   },
   assembler({ assembler, series, now }, state) {
     const { lost } = assembler;
-    const rows = assembler.open_transactions.map((one) => ({ cells: [one.place, time(now - one.since), short(one.open), short(one.rows), bytes(one.bytes)] }));
+    const rows = assembler.open_transactions.map((one) => ({ cells: [one.stage, time(now - one.since), short(one.open), short(one.rows), bytes(one.bytes)] }));
     return [figures(["open", short(assembler.open)], ["oldest", assembler.oldest ? time(now - assembler.oldest) : NOTHING], ["rows held", short(assembler.rows)],
       ["state", bytes(assembler.bytes)], ["abandoned", short(lost.abandoned)], ["dropped", short(lost.dropped), caution(lost.dropped)]),
     ...plots(state, sparkline("open source transactions", [level(series.open)], short), sparkline("state", [level(series.state_bytes)], bytes)),
@@ -84,9 +84,9 @@ const ROWS = {
   },
   saturation({ saturation, series }, state) {
     const full = saturation.buffer_limit ? saturation.buffer / saturation.buffer_limit : 0;
-    return [figures(["buffer", bytes(saturation.buffer), caution(full >= 0.9), `of ${bytes(saturation.buffer_limit)}`], ["loads at once", number(saturation.inflight)],
+    return [figures([`buffer of ${bytes(saturation.buffer_limit)}`, bytes(saturation.buffer), caution(full >= 0.9)], ["loads at once", number(saturation.inflight)],
       ["open now", number(saturation.open)], ["running for", saturation.running === null ? NOTHING : time(saturation.running)],
-      ["age / timeout", saturation.timeout ? `${(saturation.age * 100).toFixed(1)} %` : NOTHING, saturation.age >= 0.8 ? "bad" : caution(saturation.age >= 0.5), saturation.timeout ? `of ${time(saturation.timeout)}` : ""],
+      [`age of ${time(saturation.timeout)}`, saturation.timeout ? `${(saturation.age * 100).toFixed(1)} %` : NOTHING, saturation.age >= 0.8 ? "bad" : caution(saturation.age >= 0.5)],
       ["recycled", number(saturation.recycled), caution(saturation.recycled)]),
     el("div", { class: "plots" }, el("figure", {}, el("figcaption", {}, "buffer of its limit"), meter("buffer of its limit", full)),
       el("figure", {}, el("figcaption", {}, "transaction's age of its timeout"), meter("age of timeout", saturation.age))),
@@ -134,7 +134,7 @@ function detail(one) {
 }
 
 const failure = (one) => [figures(["job", one.job], ["failed at", clock(one.at)], ["after", time(one.open_seconds)], ["rolled back", number(one.attempts)]),
-  el("p", {}, "Error ", el("a", { href: `runbook#${one.code}` }, one.code), ". Nothing that was open became visible; Spark or its supervisor repeats the micro-batch.")];
+  el("p", {}, "Error ", el("a", { href: `runbook#error-${one.code}` }, one.code), ". Nothing that was open became visible; Spark or its supervisor repeats the micro-batch.")];
 
 function content(one) {
   const phases = Object.entries(one.phases).filter(([, value]) => value);

@@ -1,0 +1,242 @@
+"""The alert rules for Prometheus: `docker/prometheus/alerts.yml` is made of them; each has a section in the runbook.
+
+A rule names metrics through `catalogue`, so that it cannot name one that does not exist.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from starrocks_txn_sink.metrics.catalogue import BY_NAME, Kind
+
+RUNBOOK = "docs/operations.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """`section` is the runbook's anchor, `lasting` how long the expression must hold; `critical` means look now."""
+
+    name: str
+    section: str
+    expression: str
+    lasting: str
+    critical: bool
+    summary: str
+    meaning: str
+
+    @property
+    def runbook(self) -> str:
+        """The section of the runbook that says what to do."""
+        return f"{RUNBOOK}#{self.section}"
+
+
+def metric(name: str, suffix: str = "", **labels: str) -> str:
+    """A selector of one of our metrics; raises KeyError for a name or a label that is not in the catalogue."""
+    known = BY_NAME[name]
+    if suffix and known.kind is not Kind.HISTOGRAM:
+        raise KeyError(f"{name} is no histogram")
+    if not labels.keys() <= set(known.labels):
+        raise KeyError(f"{name} has no label {', '.join(labels.keys() - set(known.labels))}")
+    wanted = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return known.full_name + suffix + (f"{{{wanted}}}" if wanted else "")
+
+
+def _since(name: str, window: str, **labels: str) -> str:
+    """How much a counter has grown per driver, also when its series is new in the window."""
+    by, found = "sum by (instance, job)", metric(name, **labels)
+    return f"{by} ({found}) - ({by} ({found} offset {window}) or {by} ({found}) * 0)"
+
+
+def _p99(name: str, window: str, **labels: str) -> str:
+    rate = f"rate({metric(name, '_bucket', **labels)}[{window}])"
+    return f"histogram_quantile(0.99, sum by (le, instance, job) ({rate}))"
+
+
+ALERTS = (
+    Alert(
+        "StarRocksSinkIntegrityViolation",
+        "alert-integrity-violated",
+        f"sum by (instance, job, kind) ({metric('integrity_violations_total')}) > 0",
+        "0m",
+        True,
+        "A reader can see something wrong ({{ $labels.kind }}).",
+        "A source transaction was seen in part, twice or not at all, or the source tells another story than it did.",
+    ),
+    Alert(
+        "StarRocksSinkInDoubt",
+        "alert-in-doubt",
+        f"{metric('in_doubt_transactions')} > 0",
+        "1m",
+        True,
+        "{{ $value }} StarRocks transactions are in doubt.",
+        "Nobody can say whether a commit took effect, and no run has taken the job over to settle it.",
+    ),
+    Alert(
+        "StarRocksSinkDown",
+        "alert-endpoint-down",
+        f"absent({metric('build_info')})",
+        "5m",
+        True,
+        "No driver of the sink can be scraped.",
+        "The driver has ended, its endpoint is off, or Prometheus cannot reach it.",
+    ),
+    Alert(
+        "StarRocksSinkStalled",
+        "alert-no-progress",
+        f"time() - ({metric('last_progress_timestamp_seconds')} > 0) > 300",
+        "1m",
+        True,
+        "No micro-batch has ended for {{ $value | humanizeDuration }}.",
+        "The query hangs, waits for a server, or its micro-batch is far too long.",
+    ),
+    Alert(
+        "StarRocksSinkNotCommitting",
+        "alert-no-progress",
+        f"sum by (instance, job) (increase({metric('spark_input_rows_total')}[10m])) > 0 and "
+        f"sum by (instance, job) (increase({metric('commits_total', outcome='committed')}[10m])) == 0",
+        "5m",
+        True,
+        "Rows come in, and nothing is committed.",
+        "Every commit fails, or no source transaction ever ends.",
+    ),
+    Alert(
+        "StarRocksSinkBatchesFailing",
+        "alert-batch-failing",
+        f"sum by (instance, job) (increase({metric('failed_batches_total')}[15m])) > 2",
+        "0m",
+        True,
+        "{{ $value | humanize }} micro-batches failed within 15 minutes.",
+        "errors_total by code says why.",
+    ),
+    Alert(
+        "StarRocksSinkFenced",
+        "error-fenced",
+        f"{_since('errors_total', '15m', code='fenced')} > 0",
+        "0m",
+        True,
+        "Another writer took the job or a lane over.",
+        "Two drivers run under one job name, or an old one woke up.",
+    ),
+    Alert(
+        "StarRocksSinkHighLatency",
+        "alert-latency-high",
+        f"{_p99('end_to_end_latency_seconds', '10m')} > 60",
+        "10m",
+        False,
+        "Source transactions take {{ $value | humanizeDuration }} to become visible (p99).",
+        "The sink, Spark or the source is behind.",
+    ),
+    Alert(
+        "StarRocksSinkHighVisibilityLatency",
+        "alert-commit-slow",
+        f"{_p99('phase_duration_seconds', '10m', phase='publish')} > 10",
+        "10m",
+        False,
+        "A commit takes {{ $value | humanizeDuration }} until its rows are visible (p99).",
+        "StarRocks is slow to publish versions.",
+    ),
+    Alert(
+        "StarRocksSinkTooManyTransactions",
+        "error-too_many_transactions",
+        f"{_since('errors_total', '15m', code='too_many_transactions')} > 0",
+        "0m",
+        False,
+        "StarRocks refuses new transactions: too many are running in the database.",
+        "Attempts wait their turn; other loads of the database use up the limit as well.",
+    ),
+    Alert(
+        "StarRocksSinkErrors",
+        "alert-errors",
+        f"sum by (instance, job, code) (increase({metric('errors_total')}[15m])) > 5",
+        "5m",
+        False,
+        "{{ $value | humanize }} errors {{ $labels.code }} within 15 minutes.",
+        "Retries may have repaired them; the code says what is behind them.",
+    ),
+    Alert(
+        "StarRocksSinkRetrying",
+        "alert-retries-high",
+        f"sum by (instance, job) (increase({metric('retries_total')}[10m])) > 20",
+        "10m",
+        False,
+        "{{ $value | humanize }} repetitions within 10 minutes.",
+        "The job goes on, but it costs time; retries_total says what is repeated and why.",
+    ),
+    Alert(
+        "StarRocksSinkTransactionAging",
+        "alert-near-timeout",
+        f"{metric('transaction_age_ratio')} > 0.5",
+        "5m",
+        False,
+        "StarRocks transactions live for {{ $value | humanizePercentage }} of their timeout.",
+        "At 80 % they are committed early; a source transaction that outlives the timeout fails the job.",
+    ),
+    Alert(
+        "StarRocksSinkBufferFull",
+        "alert-buffer-full",
+        f"{metric('buffer_bytes')} / ({metric('buffer_limit_bytes')} > 0) > 0.95",
+        "10m",
+        False,
+        "A lane's buffer is {{ $value | humanizePercentage }} full.",
+        "Loads are slower than the rows that come in.",
+    ),
+    Alert(
+        "StarRocksSinkDeadLetters",
+        "alert-dead-letters",
+        f"{_since('dead_letter_rows_total', '15m')} > 0",
+        "0m",
+        False,
+        "{{ $value }} rows were set aside within 15 minutes.",
+        "They are not in the tables; somebody has to correct and repeat them.",
+    ),
+    Alert(
+        "StarRocksSinkSourceTransactionsDropped",
+        "alert-open-transaction-old",
+        f"{_since('source_transactions_total', '15m', outcome='dropped')} > 0",
+        "0m",
+        False,
+        "{{ $value }} source transactions were dropped by policy.",
+        "Their BEGIN was never seen, or they stayed open too long.",
+    ),
+    Alert(
+        "StarRocksSinkOpenTooLong",
+        "alert-open-transaction-old",
+        f"time() - ({metric('oldest_open_transaction_timestamp_seconds')} > 0) > 900",
+        "5m",
+        False,
+        "A source transaction has been open for {{ $value | humanizeDuration }}.",
+        "Its END does not come: the assembler holds its rows.",
+    ),
+    Alert(
+        "StarRocksSinkEventTimeSkew",
+        "alert-skew",
+        f"{metric('event_time_skew_seconds')} > 600",
+        "15m",
+        False,
+        "Source partitions are {{ $value | humanizeDuration }} apart.",
+        "One partition is far behind the others, so readers see sources of different times.",
+    ),
+)
+
+
+def rules() -> str:
+    """The rules as YAML; strings are written as JSON, which YAML reads."""
+    lines = [
+        "# Made by `make monitoring`; a test keeps it up to date.",
+        "groups:",
+        "  - name: starrocks-txn-sink",
+        "    rules:",
+    ]
+    for alert in ALERTS:
+        lines += [
+            f"      - alert: {alert.name}",
+            f"        expr: {json.dumps(alert.expression)}",
+            f"        for: {alert.lasting}",
+            f"        labels: {{severity: {'critical' if alert.critical else 'warning'}}}",
+            "        annotations:",
+            f"          summary: {json.dumps(alert.summary)}",
+            f"          description: {json.dumps(alert.meaning)}",
+            f"          runbook_url: {json.dumps(alert.runbook)}",
+        ]
+    return "\n".join(lines) + "\n"

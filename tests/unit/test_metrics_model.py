@@ -1,0 +1,398 @@
+"""What the model makes of events: counts that come once, levels, jobs, the sentence and the lights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.lane.durations import BOUNDS, Durations
+from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
+from starrocks_txn_sink.lane.report import LaneReport, TableLoads, report_in, results
+from starrocks_txn_sink.metrics.catalogue import OTHER, TABLES
+from starrocks_txn_sink.metrics.history import POINTS, SLOT_SECONDS, SLOTS, History
+from starrocks_txn_sink.metrics.model import Model
+from starrocks_txn_sink.metrics.progress import progress_events, read_progress
+from starrocks_txn_sink.metrics.state import state
+from starrocks_txn_sink.metrics.verdict import Light, lights, readiness, verdict
+from starrocks_txn_sink.testing.manual_clock import ManualClock
+
+LIMIT = 60.0
+
+
+class Told:
+    """A model, and the events of a sink told to it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.model = Model(self.clock)
+        self.tell("sink.made", buffer_bytes=1000, timeout=100, version="1", spark="4")
+
+    def tell(self, event: str, /, **fields: Any) -> None:
+        self.model.tell(Event(event, fields))
+
+    def batch(self, batch_id: int, *receipts: Receipt, report: LaneReport | None = None, query: str = "q") -> None:
+        self.tell("batch.started", job="shop", batch_id=batch_id, lanes=2, query=query)
+        if report is not None:
+            self.tell("lane.reported", report=report)
+        for receipt in receipts:
+            self.tell("receipt.collected", receipt=receipt)
+        self.tell("batch.completed", job="shop", batch_id=batch_id, seconds=0.5, receipts=len(receipts))
+
+    def fail(self, batch_id: int, code: str = "commit_failed", report: LaneReport | None = None) -> None:
+        self.tell("batch.started", job="shop", batch_id=batch_id, lanes=2, query="q")
+        self.tell("batch.failed", job="shop", batch_id=batch_id, seconds=0.5, code=code, report=report)
+
+    def value(self, name: str, *labels: str) -> float:
+        return self.model.figures.value(name, *labels)
+
+    @property
+    def sentence(self) -> str:
+        return verdict(self.model, self.clock.wall(), LIMIT).text
+
+    @property
+    def light(self) -> Light:
+        return verdict(self.model, self.clock.wall(), LIMIT).light
+
+    @property
+    def ready(self) -> bool:
+        return readiness(self.model, self.clock.wall(), LIMIT).ready
+
+
+def receipt(told: Told, batch_id: int = 0, rows: int = 10, **changes: Any) -> Receipt:
+    made = Receipt(
+        label=f"shop-e-0-{batch_id}-1_0",
+        txn_id=7,
+        job="shop",
+        lane=0,
+        batch_id=batch_id,
+        regions=(RegionCount("0", "orders", rows, rows * 100), RegionCount("0", "items", 1, 50)),
+        positions=(PositionSpan("0", 1, 9, 3),),
+        loads=2,
+        attempts=1,
+        retries=0,
+        recycled=False,
+        phase_seconds={"begin": 0.01, "load": 0.2, "commit": 0.03, "publish": 0.07},
+        committed_at=told.clock.wall(),
+        open_seconds=50.0,
+    )
+    return replace(made, **changes)
+
+
+def test_a_committed_batch_is_counted_once_by_table_and_operation() -> None:
+    told = Told()
+    latency = Durations()
+    latency.add(0.4)
+    loads = (TableLoads("orders", "none", 1, 1002, 0.02, (0, 1, *[0] * (len(BOUNDS) - 1))),)
+    requests = (("load", "OK", 2), ("commit", "OK", 1))
+    report = LaneReport(
+        "shop",
+        0,
+        0,
+        committed=1,
+        requests=requests,
+        loads=loads,
+        deletes={"orders": 4},
+        buffer_peak=900,
+        inflight_peak=2,
+        latency=tuple(latency.counts),
+        latency_seconds=latency.total,
+        event_times={"0": 5.0, "1": 2.0},
+    )
+    told.batch(0, receipt(told), report=report)
+    figures = told.model.figures
+    assert figures.values("rows_total") == {
+        ("orders", "upsert"): 6.0,
+        ("orders", "delete"): 4.0,
+        ("items", "upsert"): 1.0,
+        ("items", "delete"): 0.0,
+    }
+    assert told.value("commits_total", "committed") == 1
+    assert told.value("source_transactions_total", "committed") == 3
+    assert told.value("bytes_total", "orders", "none") == 1002
+    assert told.value("requests_total", "load", "OK") == 2
+    assert figures.histogram("load_duration_seconds", "orders").count == 1
+    assert figures.histogram("commit_duration_seconds").total == pytest.approx(0.1)
+    assert figures.histogram("end_to_end_latency_seconds").count == 1
+    assert told.value("event_time_skew_seconds") == 3.0
+    assert told.value("buffer_bytes") == 900
+    assert told.value("transaction_age_ratio") == 0.5
+    assert told.value("last_committed_batch_id") == 0
+    assert dict(figures.positions.items()) == {"0": 9}
+    assert told.value("open_starrocks_transactions") == 0
+
+
+def test_levels_are_those_of_the_last_batch_and_stay_while_the_next_one_runs() -> None:
+    told = Told()
+    told.batch(0, report=LaneReport("shop", 0, 0, buffer_peak=900))
+    told.tell("batch.started", job="shop", batch_id=1, lanes=2, query="q")
+    assert told.value("buffer_bytes") == 900
+    assert told.value("open_starrocks_transactions") == 2
+    told.tell("lane.reported", report=LaneReport("shop", 0, 1, buffer_peak=100))
+    told.tell("lane.reported", report=LaneReport("shop", 1, 1, buffer_peak=200))
+    assert told.value("buffer_bytes") == 200
+
+
+def test_a_failed_batch_tells_what_its_lane_did() -> None:
+    told = Told()
+    report = LaneReport(
+        "shop",
+        0,
+        4,
+        committed=1,
+        aborted=2,
+        retries=(("commit", "commit_failed", 1),),
+        errors=(("commit_failed", 2),),
+        error="commit_failed",
+    )
+    told.fail(4, report=report)
+    assert told.value("errors_total", "commit_failed") == 2
+    assert told.value("commits_total", "aborted") == 2
+    assert told.value("commits_total", "committed") == 1  # its receipt went with the failure
+    assert told.value("retries_total", "commit", "commit_failed") == 1
+    assert told.value("failed_batches_total") == 1
+    assert told.light is Light.BAD
+    assert told.sentence == "The last micro-batch failed 0.0 s ago (commit_failed); nothing is committed yet."
+    (failed,) = told.model.recent.newest_first()
+    assert (failed["outcome"], failed["code"], failed["batch_id"]) == ("failed", "commit_failed", 4)
+
+
+def test_an_error_without_a_report_is_counted_by_its_code() -> None:
+    told = Told()
+    told.fail(1, "fenced")
+    assert told.value("errors_total", "fenced") == 1
+
+
+def test_what_is_in_doubt_shows_until_a_take_over_has_settled_it() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    told.fail(1, "outcome_unknown", LaneReport("shop", 0, 1, in_doubt=1, unsettled=1, errors=(("outcome_unknown", 1),)))
+    told.clock.advance(5)
+    assert told.value("in_doubt_transactions") == 1
+    assert told.value("commits_total", "unknown") == 1
+    assert "1 StarRocks transaction in doubt for 5.0 s" in told.sentence
+    assert not told.ready
+    told.tell("session.opened", job="shop", exactly_once=True)
+    assert told.value("in_doubt_transactions") == 0
+
+
+def test_without_a_ledger_a_take_over_settles_nothing() -> None:
+    told = Told()
+    told.fail(1, "outcome_unknown", LaneReport("shop", 0, 1, unsettled=1))
+    told.tell("session.opened", job="shop", exactly_once=False)
+    assert told.value("in_doubt_transactions") == 1
+
+
+def test_a_repeated_task_is_a_retry_and_its_rows_count_once() -> None:
+    told = Told()
+    told.batch(0, receipt(told), report=LaneReport("shop", 0, 0, task_retry=True, replayed_transactions=5))
+    assert told.value("retries_total", "task", "failed") == 1
+    assert told.value("source_transactions_total", "replayed") == 5
+    assert told.value("rows_total", "orders", "upsert") == 10
+
+
+def test_the_sentence_from_the_first_second_to_a_stalled_job() -> None:
+    told = Told()
+    assert (told.sentence, told.light) == ("Waiting for the first micro-batch for 0.0 s.", Light.NONE)
+    assert not told.ready
+    told.tell("batch.started", job="shop", batch_id=0, lanes=1, query="q")
+    assert told.sentence == "Nothing is committed yet, and nothing in doubt."
+    told.batch(0, receipt(told))
+    told.clock.advance(1.2)
+    assert (told.sentence, told.light) == ("Committed 1.2 s ago; nothing in doubt.", Light.OK)
+    assert told.ready
+    told.clock.advance(70)
+    assert (told.sentence, told.light) == ("No progress for 71 s.", Light.BAD)
+    assert not told.ready
+    told.tell("query.idle", query="q")
+    assert told.sentence == "Committed 71 s ago; nothing in doubt; the source is quiet."
+    assert told.ready
+
+
+def test_a_stopped_query_is_no_failure_and_a_failed_one_is() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    told.tell("query.ended", query="q", failed=False)
+    assert told.light is Light.NONE
+    told.batch(1, receipt(told, 1))
+    told.tell("query.ended", query="q", failed=True)
+    assert told.light is Light.BAD
+    assert not told.ready
+
+
+def test_a_batch_write_is_not_expected_to_go_on() -> None:
+    told = Told()
+    told.batch(0, receipt(told), query="")
+    told.clock.advance(1000)
+    assert told.ready
+
+
+def test_a_violation_outshines_everything() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    told.tell("integrity.violated", kind="torn")
+    told.batch(1, receipt(told, 1))
+    assert told.light is Light.BAD
+    assert "1 integrity violation" in told.sentence
+    assert lights(told.model, told.clock.wall(), LIMIT)["right"] is Light.BAD
+
+
+def test_a_source_that_changed_is_a_violation_too() -> None:
+    told = Told()
+    told.fail(0, "source_changed")
+    assert told.value("integrity_violations_total", "source_changed") == 1
+
+
+def test_repeated_attempts_warn_and_then_calm_down() -> None:
+    told = Told()
+    told.batch(0, receipt(told), report=LaneReport("shop", 0, 0, aborted=2, errors=(("load_failed", 2),)))
+    assert told.light is Light.WARN
+    assert "2 attempts failed in the last minute" in told.sentence
+    told.clock.advance(400)
+    told.batch(1, receipt(told, 1))
+    assert told.light is Light.OK
+    assert lights(told.model, told.clock.wall(), LIMIT)["errors"] is Light.OK
+
+
+def test_with_two_jobs_the_gauges_and_the_readiness_are_those_of_the_hindmost() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    first = told.clock.wall()
+    told.clock.advance(30)
+    told.tell("batch.started", job="other", batch_id=0, lanes=1, query="p")
+    assert told.value("last_commit_timestamp_seconds") == 0  # the other one has none yet
+    told.tell("receipt.collected", receipt=receipt(told, job="other"))
+    told.tell("batch.completed", job="other", batch_id=0, seconds=1, receipts=1)
+    assert told.value("last_commit_timestamp_seconds") == first
+    told.clock.advance(45)
+    assert not told.ready
+    assert told.sentence.startswith("shop: No progress")
+
+
+def test_progress_of_a_query_that_writes_elsewhere_is_not_ours() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    progress = read_progress({"sources": [{"numInputRows": 5}]})
+    told.tell("query.progressed", query="stranger", progress=progress)
+    told.tell("query.progressed", query="q", progress=progress)
+    assert told.value("spark_input_rows_total") == 5
+
+
+def test_sparks_progress_is_read_from_its_json() -> None:
+    document = {
+        "id": "q",
+        "durationMs": {"addBatch": 250, "triggerExecution": 300},
+        "eventTime": {"watermark": "1970-01-01T00:01:00.000Z"},
+        "stateOperators": [{"numRowsTotal": 3, "memoryUsedBytes": 100}, {"numRowsTotal": 4, "memoryUsedBytes": 50}],
+        "sources": [
+            {
+                "numInputRows": 7,
+                "endOffset": '{"orders":{"0":10,"1":20}}',
+                "latestOffset": '{"orders":{"0":15,"1":20}}',
+            },
+            {"numInputRows": -1, "endOffset": "12", "latestOffset": None},
+        ],
+    }
+    read = read_progress(document)
+    assert (read.input_rows, read.phases, read.watermark) == (7, {"addBatch": 0.25}, 60.0)
+    assert (read.state_rows, read.state_bytes) == (7, 150)
+    assert read.lags == {"0": 5, "1": 0}
+    assert [event.name for event in progress_events(document, {"mine": {"a": 1}})] == ["query.progressed"]
+
+
+def test_the_assembler_keeps_its_levels_while_nothing_comes() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    counts = {"events": 9, "open": 2, "open_rows": 5, "state_bytes": 70, "abandoned": 1, "oldest_open": 11.0}
+    told.tell("assembler.counted", query="q", name="q/a", counts=counts)
+    told.tell("assembler.counted", query="q", name="q/a", counts=dict.fromkeys(counts, 0))
+    assert told.value("open_source_transactions") == 2
+    assert told.value("oldest_open_transaction_timestamp_seconds") == 11.0
+    assert told.value("source_transactions_total", "abandoned") == 1
+    told.tell("assembler.counted", query="q", name="q/a", counts={**counts, "open": 0})
+    assert told.value("oldest_open_transaction_timestamp_seconds") == 0
+
+
+def test_too_many_tables_are_counted_together() -> None:
+    told = Told()
+    for number in range(TABLES + 50):
+        told.tell("rows.dead_lettered", table=f"t{number}", reason="bad", rows=1)
+    found = told.model.figures.values("dead_letter_rows_total")
+    assert len(found) == TABLES + 1
+    assert found[(OTHER, "bad")] == 50
+
+
+def test_an_event_nobody_knows_is_ignored() -> None:
+    Told().tell("transaction.abandoned", count=1)
+
+
+def test_the_pages_document_can_be_written_as_json_at_any_moment() -> None:
+    told = Told()
+    orjson.dumps(state(told.model, told.clock.wall(), LIMIT))
+    told.batch(0, receipt(told), report=LaneReport("shop", 0, 0, errors=(("input", 1),)))
+    told.fail(1)
+    told.clock.advance(3)
+    document = orjson.loads(orjson.dumps(state(told.model, told.clock.wall(), LIMIT)))
+    assert {one["runbook"] for one in document["errors"]["codes"]} == {
+        "runbook#error-input",
+        "runbook#error-commit_failed",
+    }
+    assert document["partitions"]["shown"][0]["position"] == 9
+    assert sum(value or 0 for value in document["series"]["rows"]) * document["series"]["step"] == pytest.approx(11)
+
+
+@given(st.lists(st.floats(0.0, 4000.0), min_size=1, max_size=60), st.sampled_from([300, 900, 3600]))
+def test_the_series_of_the_last_hour_loses_and_doubles_nothing(times: list[float], seconds: int) -> None:
+    history = History(0.0)
+    for time in sorted(times):
+        history.slot(time).counts["n"] += 1
+    now = max(times)
+    start, step, windows = history.series(now, seconds)
+    assert len(windows) <= POINTS
+    inside = [time for time in times if start <= time - time % SLOT_SECONDS < start + step * len(windows)]
+    assert sum(window.counts["n"] for window in windows) == len(inside)
+
+
+def test_the_history_is_bounded() -> None:
+    history = History(0.0)
+    for time in range(20_000):
+        history.slot(float(time)).counts["n"] += 1
+    assert history.since(0.0).counts["n"] == SLOTS * SLOT_SECONDS
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0.01, 1.0))
+def test_a_percentile_is_within_a_bucket_of_the_true_one(values: list[float], share: float) -> None:
+    durations = Durations()
+    for value in values:
+        durations.add(value)
+    found = durations.percentile(share)
+    true = sorted(values)[max(0, -int(-share * len(values) // 1) - 1)]
+    assert found is not None
+    higher = [bound for bound in BOUNDS if true <= bound]
+    assert found <= (higher[0] if higher else BOUNDS[-1]) + 1e-9
+
+
+def test_a_report_survives_its_way_in_a_line_and_in_an_error() -> None:
+    report = LaneReport(
+        "shop",
+        1,
+        2,
+        requests=(("load", "OK", 2),),
+        errors=(("input", 1),),
+        loads=(TableLoads("t", "none", 1, 2, 0.5, (1, 0)),),
+        deletes={"t": 1},
+        latency=(1, 2),
+        event_times={"0": 1.5},
+    )
+    told = Told()
+    receipts, reports = results([receipt(told).to_json(), report.to_json()])
+    assert (receipts, reports) == ([receipt(told)], [report])
+    assert report_in(f"Traceback …\nInputError: no.\n{report.note()}\n\tat java") == report
+    assert report_in("Lane report {cut") is None
+    assert report_in('Lane report {"lane_report":{"job":1}}') is None
+    assert report_in("nothing") is None
