@@ -1,0 +1,163 @@
+"""What a lane counts: it is all in the report, once, whether the lane succeeds or fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.errors import LoadFailed, OutcomeUnknown
+from starrocks_txn_sink.lane import task
+from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.deletes import Deletes
+from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff
+from starrocks_txn_sink.lane.event_times import EVENT_TIME, EventTimes
+from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt
+from starrocks_txn_sink.lane.report import LaneReport, report_in, results
+from starrocks_txn_sink.lane.segments import COLUMNS
+from starrocks_txn_sink.ledger.values import Position
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.testing.model_server import Fault, Faults, ModelServer, plan_faults
+from starrocks_txn_sink.transaction.steps import Backoff
+from starrocks_txn_sink.wire import Operation
+
+TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string(), pa.int64())
+SCHEMA = pa.schema(list(zip((*COLUMNS, EVENT_TIME), TYPES, strict=True)))
+Row = tuple[object, ...]
+END: Row = (None, END_POSITION, None, None, None, None)
+SECOND = 1_000_000
+ROWS: list[Row] = [
+    ("0", 1, "orders", False, ',{"a":1}', 10 * SECOND),
+    ("0", 1, "items", True, ',{"__op":1,"a":1}', 11 * SECOND),
+    ("0", 2, "orders", True, ',{"__op":1}', 12 * SECOND),
+    ("1", 5, "orders", True, ',{"a":2}', None),
+]
+
+
+def batch(*rows: Row) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(list(column), field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
+
+
+Lane = Callable[..., tuple[list[Receipt], LaneReport]]
+
+
+@pytest.fixture
+def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
+    """Runs a lane against a model server with `faults` and returns receipts and report, or raises."""
+
+    def run(*rows: Row, faults: Faults | None = None, retry: bool = False) -> tuple[list[Receipt], LaneReport]:
+        server = ModelServer(faults=faults)
+        monkeypatch.setattr(task, "HttpTransport", lambda _: server)
+        options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", max_attempts=2)
+        made = task.LaneTask(options, "job", "e", "c", 3)
+        lines = made.lines([batch(*rows)], Attempt(1, 1, retry), SystemClock())
+        receipts, (report,) = results(lines)
+        return receipts, report
+
+    monkeypatch.setattr(Backoff, "seconds", lambda *_: 0.0)
+    yield run
+    for equipment in task._kept.values():
+        equipment.close()
+    task._kept.clear()
+
+
+def test_a_lane_that_succeeds(lane: Lane) -> None:
+    (receipt,), report = lane(*ROWS, END)
+    assert (report.job, report.lane, report.batch_id, report.committed, report.aborted) == ("job", 1, 3, 1, 0)
+    asked = {operation: count for operation, status, count in report.requests if status == "OK"}
+    assert asked == {"begin": 1, "load": 2, "commit": 1, "get_load_state": asked["get_load_state"]}
+    assert report.deletes == {"items": 1, "orders": 1}
+    assert [(load.table, load.encoding, load.loads) for load in report.loads] == [
+        ("items", "none", 1),
+        ("orders", "none", 1),
+    ]
+    assert sum(sum(load.buckets) for load in report.loads) == 2
+    assert report.loads[0].bytes == len('[{"__op":1,"a":1}]')
+    assert report.event_times == {"0": 12.0}  # the time of partition 1 is not known
+    assert sum(report.latency) == 2
+    assert report.latency_seconds == pytest.approx(2 * receipt.committed_at - 11 - 12)
+    assert report.buffer_peak >= receipt.bytes
+    assert 1 <= report.inflight_peak <= 2
+    assert (report.errors, report.error, report.retries) == ((), "", ())
+    assert set(receipt.phase_seconds) == {"begin", "load", "commit", "publish"}
+    assert receipt.open_seconds > 0
+
+
+def test_a_failed_attempt_that_was_repeated(lane: Lane) -> None:
+    (receipt,), report = lane(*ROWS, END, faults=plan_faults({(Operation.LOAD, 0): Fault.REFUSED}))
+    assert receipt.attempts == 2
+    assert (report.committed, report.aborted) == (1, 1)
+    assert dict(report.errors)["load_failed"] >= 1  # the other table's load may fail with it
+    assert report.retries == (("load", "load_failed", 1),)
+    assert report.error == ""
+    assert ("rollback", "OK", 1) in report.requests
+    assert sum(report.latency) == 2  # once, whatever was repeated
+
+
+def test_a_lane_that_fails_tells_it_in_its_error(lane: Lane) -> None:
+    with pytest.raises(LoadFailed) as caught:
+        lane(*ROWS, END, faults=plan_faults({(Operation.LOAD, n): Fault.REFUSED for n in range(9)}))
+    report = report_in("\n".join(caught.value.__notes__))
+    assert report is not None
+    assert (report.error, report.committed, report.aborted) == ("load_failed", 0, 2)
+    assert dict(report.errors)["load_failed"] >= 2
+    assert report.retries == (("load", "load_failed", 1),)
+    assert report.latency == ()
+
+
+def test_an_error_of_the_input_is_counted_once(lane: Lane) -> None:
+    with pytest.raises(RowsCutOff) as caught:
+        lane(*ROWS)
+    report = report_in(caught.value.__notes__[0])
+    assert report is not None
+    assert (report.error, report.errors) == ("rows_cut_off", (("rows_cut_off", 1),))
+
+
+def test_an_outcome_that_stays_unknown_is_in_doubt(lane: Lane) -> None:
+    lost = {(Operation.COMMIT, n): Fault.LOST_BEFORE for n in range(99)}
+    with pytest.raises(OutcomeUnknown) as caught:
+        lane(*ROWS, END, faults=plan_faults(lost))
+    report = report_in(caught.value.__notes__[0])
+    assert report is not None
+    assert (report.in_doubt, report.unsettled, report.error) == (1, 1, "outcome_unknown")
+
+
+def test_a_task_that_spark_runs_again_says_so(lane: Lane) -> None:
+    assert lane(*ROWS, END, retry=True)[1].task_retry
+    assert not lane(*ROWS, END)[1].task_retry
+
+
+def test_a_lane_without_rows_has_nothing_to_tell(lane: Lane) -> None:
+    receipts, report = lane(END)
+    assert (receipts, report.requests, report.committed) == ([], (), 0)
+
+
+def test_deletes_that_are_visible_already_are_not_counted_again() -> None:
+    deletes = Deletes({"0": Position("0", 1, "c", 0, "l", 1, "")})
+    deletes.add(batch(*ROWS))
+    assert deletes.by_table == {"orders": 1}
+
+
+def test_event_times_belong_to_the_transaction_whose_receipt_has_them() -> None:
+    times = EventTimes()
+    times.add(batch(*ROWS[:2]))
+    times.add(batch(*ROWS[2:]))
+
+    def receipt(first: int, last: int, at: float) -> Receipt:
+        return Receipt("l", 1, "job", 0, 0, (), (PositionSpan("0", first, last, 1),), 1, 1, 0, False, {}, at)
+
+    latency, latest = times.settle([receipt(1, 1, 12.0), receipt(2, 2, 20.0)])
+    assert (latency.count, latency.total) == (2, pytest.approx(1.0 + 8.0))
+    assert latest == {"0": 12.0}
+    assert times.settle([receipt(1, 1, 12.0)])[0].count == 1
+
+
+def test_rows_without_event_time_cost_nothing_and_tell_nothing() -> None:
+    times = EventTimes()
+    times.add(batch(*ROWS).drop_columns([EVENT_TIME]))
+    assert times.settle([])[0].count == 0
