@@ -124,12 +124,14 @@ const ROWS = {
 
 // --- the detail view ---
 
-const open = (one, text) => el("button", { type: "button", onclick: () => detail(one), "data-key": `${one.job}/${one.batch_id}/${one.label || one.at}` }, text);
+const open = (one, text) => el("button", { type: "button", onclick: () => detail(one), "data-key": keyOf(one) }, text);
+const keyOf = (one) => `${one.job}/${one.batch_id}/${one.label || one.at}`;
 
 function detail(one) {
   const dialog = document.getElementById("detail");
   dialog.querySelector("h2").textContent = one.label || `Micro-batch ${one.batch_id} failed`;
   dialog.querySelector(".body").replaceChildren(...(one.outcome === "failed" ? failure(one) : content(one)));
+  dialog.onclose = () => document.querySelector(`#transactions [data-key="${CSS.escape(keyOf(one))}"]`)?.focus();
   dialog.showModal();
 }
 

@@ -1,0 +1,196 @@
+"""The page in a real browser, fed with told events: what it shows, that it moves, turns red, and can be used by all."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from conftest import Screen, refresh
+from playwright.sync_api import Page, expect
+from recorded import Pipeline
+
+from starrocks_txn_sink.metrics import MetricsServer
+
+ROWS = ["right", "fresh", "flow", "anatomy", "assembler", "saturation", "errors", "partitions"]
+
+# Every visible text against the background it stands on; WCAG's contrast of the pairs that are too close.
+CONTRAST = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = (css) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = css; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const linear = (v) => v <= 10 ? v / 3294 : ((v / 255 + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => [r, g, b].map(linear)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const found = rgb(getComputedStyle(at).backgroundColor);
+      if (found[3] === 255) return found;
+    }
+    return [255, 255, 255, 255];
+  };
+  const bad = [];
+  for (const node of document.querySelectorAll("body *")) {
+    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+    if (!own || !node.checkVisibility() || node.closest("noscript, .unseen, svg")) continue;
+    const [a, b] = [light(rgb(getComputedStyle(node).color)), light(ground(node))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) bad.push(`${node.textContent.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
+  }
+  return bad;
+}"""
+
+
+def figure(page: Page, row: str, name: str) -> Any:
+    return page.locator(f"#{row} .figures > div", has=page.locator("dt", has_text=name)).locator("dd").first
+
+
+def test_the_rows_come_in_the_order_of_an_operators_questions(screen: Screen, metrics: MetricsServer) -> None:
+    page = screen.open(metrics.url)
+    expect(page.locator("#sentence")).to_have_text("Waiting for the first micro-batch for 0.0 s.")
+    found = page.locator("main > section").evaluate_all("nodes => nodes.map(node => node.id)")
+    assert found == [*ROWS, "transactions"]
+
+
+def test_figures_appear_and_move(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
+    pipeline.run(40)
+    page = screen.open(metrics.url)
+    expect(page.locator("#verdict")).to_have_attribute("data-light", "ok")
+    expect(page.locator("#sentence")).to_have_text("Committed 0.0 s ago; nothing in doubt.")
+    expect(figure(page, "anatomy", "committed")).to_have_text("40")
+    expect(figure(page, "saturation", "loads at once")).to_have_text("3")
+    expect(figure(page, "partitions", "event-time skew")).to_have_text("1.05 s")
+    expect(page.locator("#partitions tbody tr")).to_have_count(4)
+    expect(page.locator("#flow tbody tr")).to_have_count(3)
+    expect(page.locator("#assembler tbody tr")).to_have_count(1)
+    line = page.locator("#flow .spark .line").first
+    before = line.get_attribute("d")
+    pipeline.run(20)
+    refresh(page)
+    expect(figure(page, "anatomy", "committed")).to_have_text("60")
+    assert line.get_attribute("d") != before
+    assert screen.complaints == []
+
+
+def test_it_refreshes_by_itself(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
+    page = screen.open(metrics.url)
+    pipeline.run(7)
+    expect(figure(page, "anatomy", "committed")).to_have_text("7", timeout=10_000)
+
+
+def test_it_turns_red_when_commits_fail_and_leads_to_the_runbook(
+    screen: Screen, metrics: MetricsServer, pipeline: Pipeline
+) -> None:
+    pipeline.run(10)
+    page = screen.open(metrics.url)
+    ground = "getComputedStyle(document.getElementById('verdict')).backgroundColor"
+    green = page.evaluate(ground)
+    pipeline.fail()
+    pipeline.fail()
+    refresh(page)
+    expect(page.locator("#verdict")).to_have_attribute("data-light", "bad")
+    expect(page.locator("#sentence")).to_contain_text("The last micro-batch failed 0.0 s ago (commit_failed)")
+    assert page.evaluate(ground) != green
+    for row in ("fresh", "anatomy", "errors"):
+        expect(page.locator(f"#{row}")).to_have_attribute("data-light", "bad")
+    expect(page.locator("#transactions tbody tr.failed")).to_have_count(2)
+    pipeline.run(1)
+    refresh(page)
+    expect(page.locator("#verdict")).to_have_attribute("data-light", "warn")
+    page.locator("#errors a", has_text="commit_failed").click()
+    expect(page.locator(":target")).to_have_text("Error commit_failed")
+
+
+def test_what_is_wrong_outshines_what_is_slow(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
+    pipeline.run(3)
+    pipeline.fail("outcome_unknown", unsettled=1)
+    page = screen.open(metrics.url)
+    expect(page.locator("#sentence")).to_contain_text("1 StarRocks transaction in doubt for 0.0 s")
+    pipeline.violate()
+    refresh(page)
+    expect(page.locator("#sentence")).to_contain_text("Not right: 1 integrity violation")
+    expect(page.locator("#right")).to_have_attribute("data-light", "bad")
+
+
+def test_a_transaction_opens_by_keyboard_and_closes_again(
+    screen: Screen, metrics: MetricsServer, pipeline: Pipeline
+) -> None:
+    pipeline.run(3)
+    page = screen.open(metrics.url)
+    page.locator("#transactions button").nth(1).focus()
+    refresh(page)  # new content must not take the keyboard's place away
+    page.keyboard.press("Enter")
+    dialog = page.locator("#detail")
+    expect(dialog).to_be_visible()
+    expect(dialog.locator("h2")).to_have_text("shop-orders-6b01b8a8-0-1-4_0")
+    expect(dialog.locator(".legend")).to_contain_text("publish")
+    expect(dialog.locator("table").nth(1).locator("tbody tr")).to_have_count(4)
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    assert page.evaluate("document.activeElement.textContent") == "shop-orders-6b01b8a8-0-1-4_0"
+
+
+def test_the_range_can_be_chosen(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
+    pipeline.run(400)
+    page = screen.open(metrics.url)
+    expect(page.locator("#ranges input:checked")).to_have_value("900")  # the smallest that holds the run
+    with page.expect_response("**/api/state?seconds=300"):
+        page.get_by_label("5 min", exact=True).check(force=True)
+    expect(page.locator("#ranges input:checked")).to_have_value("300")
+
+
+def test_a_driver_that_has_ended_is_said(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
+    pipeline.run(3)
+    page = screen.open(metrics.url)
+    metrics.close()
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("#sentence")).to_contain_text("The driver does not answer", timeout=10_000)
+    expect(page.locator("#verdict")).to_have_attribute("data-light", "bad")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_everybody_can_read_it(
+    screen: Screen, metrics: MetricsServer, pipeline: Pipeline, scheme: str, width: int
+) -> None:
+    pipeline.run(30)
+    pipeline.fail()
+    pipeline.run(1)
+    page = screen.open(metrics.url, width=width, scheme=scheme)
+    expect(page.locator("#transactions tbody tr").first).to_be_visible()
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    red, green, blue = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+    assert (red + green + blue > 600) == (scheme == "light")
+    wide = "nodes => nodes.filter(n => n.scrollWidth > n.parentElement.clientWidth + 6).map(n => n.textContent)"
+    assert page.locator(".figures dd").evaluate_all(wide) == []
+
+
+def test_it_makes_sense_without_eyes(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
+    pipeline.run(5)
+    page = screen.open(metrics.url)
+    expect(page.locator("h1")).to_have_count(1)
+    assert page.locator("#verdict").get_attribute("role") == "status"
+    assert page.evaluate("document.documentElement.lang") == "en"
+    unnamed = (
+        "nodes => nodes.filter(node => !node.getAttribute('aria-label') && !node.getAttribute('aria-hidden')).length"
+    )
+    assert (
+        page.locator("section svg").evaluate_all(
+            unnamed.replace("node =>", "node => !node.closest('.bar, .legend') &&")
+        )
+        == 0
+    )
+    assert page.locator("th:not([scope])").count() == 0
+    assert page.locator("table:not(:has(caption))").count() == 0
+    for row in ROWS:
+        assert page.get_by_role("region", name=page.locator(f"#{row}-h span").nth(1).inner_text()).count() >= 1
+
+
+def test_it_asks_nobody_but_the_driver(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
+    pipeline.run(2)
+    screen.open(metrics.url)
+    assert screen.asked == {urlsplit(metrics.url).netloc}
+    assert screen.complaints == []

@@ -1,0 +1,81 @@
+"""The sink and its endpoint: who makes it, who starts it, and that watching never breaks a commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+from starrocks_txn_sink import MetricsServer, SinkOptions, StarRocksSink
+from starrocks_txn_sink.errors import LoadFailed
+from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.lane.report import LaneReport
+from starrocks_txn_sink.sink import watch as watching
+from starrocks_txn_sink.sink.watch import Watch
+
+VALUES: dict[str, Any] = {"load_url": "http://fe:8030", "database": "shop", "delivery": "at-least-once"}
+OPTIONS = SinkOptions(**VALUES)
+
+
+class Frame:
+    """A frame of a session that is not Spark's."""
+
+    sparkSession = None  # noqa: N815
+
+
+def told(watch: Watch, *, error: BaseException | None = None) -> None:
+    with watch.batch(Frame(), "shop", 1, 1, "q"):  # type: ignore[arg-type]
+        if error is not None:
+            raise error
+
+
+def test_a_sink_starts_its_endpoint_and_shows_it() -> None:
+    with MetricsServer(0) as metrics:
+        assert StarRocksSink(OPTIONS, metrics=metrics).metrics is metrics
+        assert metrics.model.figures.value("buffer_limit_bytes") == OPTIONS.buffer_bytes
+    made = StarRocksSink(SinkOptions(**VALUES, metrics_port=0)).metrics
+    assert isinstance(made, MetricsServer)
+    assert made.url.startswith("http://127.0.0.1:")
+    made.close()
+    assert StarRocksSink(OPTIONS).metrics is None
+
+
+def test_a_pickled_sink_arrives_with_an_endpoint_of_its_own_that_knows_the_options() -> None:
+    with MetricsServer(0) as metrics:
+        there = cloudpickle.loads(cloudpickle.dumps(StarRocksSink(OPTIONS, metrics=metrics))).metrics
+    assert there is not metrics
+    assert there.url == ""
+    assert there.model.figures.value("buffer_limit_bytes") == OPTIONS.buffer_bytes
+    told(Watch(OPTIONS, there, None))
+    assert there.model.figures.histogram("batch_duration_seconds").count == 1
+
+
+def test_a_failing_batch_is_told_with_its_code_and_its_lanes_report() -> None:
+    events: list[Event] = []
+    watch = Watch(OPTIONS, events.append, None)
+    ours = LoadFailed("No.")
+    with pytest.raises(LoadFailed):
+        told(watch, error=ours)
+    report = LaneReport("shop", 0, 1, error="rows_rejected")
+    sparks = RuntimeError(f"Python worker said: RowsRejected: no.\n{report.note()}\n")
+    for error in (sparks, RuntimeError("something of Spark's")):
+        with pytest.raises(RuntimeError):
+            told(watch, error=error)
+    failed = [event.fields for event in events if event.name == "batch.failed"]
+    assert [(one["code"], one["report"]) for one in failed] == [
+        ("load_failed", None),
+        ("rows_rejected", report),
+        ("spark", None),
+    ]
+
+
+def test_an_endpoint_that_cannot_start_breaks_no_batch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = MetricsServer(0)
+    monkeypatch.setattr(watching, "is_remote", lambda: True)  # then nothing is started before the first micro-batch
+    watch = Watch(OPTIONS, lambda _: None, metrics)
+    monkeypatch.setattr(metrics, "start", lambda: 1 / 0)
+    told(watch)
+    assert "metrics.broken" in caplog.text
