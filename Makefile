@@ -93,3 +93,16 @@ conformance: setup
 	mkdir -p artifacts
 	$(BIN)/python -m pytest -q -p integration.plugin --starrocks stand-in --junitxml artifacts/contract.xml tests/contract
 	$(BIN)/python -m integration.conformance --stand-in artifacts/contract.xml $(if $(REAL),--real $(REAL))
+
+# Wheel and sdist, built and installed into an empty environment.
+.PHONY: package api news
+package: setup
+	PYTHON=$(BIN)/python .ci/package
+
+# The snapshot of the public names, after a change that is meant.
+api: setup
+	$(BIN)/python -m tests.unit.public_api
+
+# CHANGELOG.md from the fragments in news/: make news VERSION=0.2.0
+news: setup
+	$(BIN)/python .ci/news.py $(VERSION) $$(date -u +%Y-%m-%d)

@@ -1,8 +1,11 @@
-"""The servers that the contract suite runs against: here the stand-in, in both generations."""
+"""The servers that the contract suite runs against: the stand-in in both generations, and a real one on request.
+
+`make integration` adds the real one (`integration/plugin.py`); without it there is only the stand-in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from contract_client import Client, Server
@@ -11,17 +14,33 @@ from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Generation, Settings
 
 USER, PASSWORD, DATABASE = "writer", "a:b secret", "contract_db"
+STAND_IN = {"stand-in": ("B", "C"), "real": (), "both": ("B", "C")}
 
 
-@pytest.fixture(scope="package", params=["B", "C"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One run a server: B and C are the stand-in's generations, `real` what the plugin provides."""
+    if "server" in metafunc.fixturenames:
+        asked = str(metafunc.config.getoption("starrocks", default="stand-in"))
+        names = [*STAND_IN[asked], *([] if asked == "stand-in" else ["real"])]
+        metafunc.parametrize("server", names, indirect=True, scope="package")
+
+
+@pytest.fixture(scope="package")
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A running server with an empty database `contract_db` and another one, `other_db`."""
+    if request.param == "real":
+        start: Callable[[type[Server], str], Server] = request.getfixturevalue("real_contract_server")
+        yield _with_databases(start(Server, DATABASE))
+        return
     settings = Settings(Generation(request.param), user=USER, password=PASSWORD)
     with Emulator(tmp_path_factory.mktemp("stand-in"), settings) as emulator:
-        found = Server(emulator.load_url, emulator.query_url, USER, PASSWORD, DATABASE, request.param)
-        found.sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
-        found.sql("CREATE DATABASE IF NOT EXISTS other_db")
-        yield found
+        yield _with_databases(Server(emulator.load_url, emulator.query_url, USER, PASSWORD, DATABASE, request.param))
+
+
+def _with_databases(server: Server) -> Server:
+    for name in (DATABASE, "other_db"):
+        server.sql(f"CREATE DATABASE IF NOT EXISTS {name}")
+    return server
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,7 +24,10 @@ PATIENCE = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server under test. `generation` is "B" or "C" (contract, first table)."""
+    """A server under test. `generation` is "B" or "C" (contract, first table).
+
+    `rewrites` maps a backend's own address to the one at which it can be reached from here, as host:port.
+    """
 
     load_url: str
     query_url: str
@@ -32,6 +35,12 @@ class Server:
     password: str
     database: str
     generation: str
+    rewrites: Mapping[str, str] = field(default_factory=dict)
+
+    def reachable(self, url: str) -> str:
+        """`url` with an address that can be reached from here."""
+        where = urlsplit(url)
+        return where._replace(netloc=self.rewrites.get(where.netloc, where.netloc)).geturl()
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         where = urlsplit(self.query_url)
@@ -129,7 +138,10 @@ class Client:
             document = answer.json()
         except ValueError:
             document = {}
-        return Reply(answer.status_code, document, {name.lower(): value for name, value in answer.headers.items()})
+        found = {name.lower(): value for name, value in answer.headers.items()}
+        if "location" in found:
+            found["location"] = self.server.reachable(found["location"])
+        return Reply(answer.status_code, document, found)
 
     def headers(self, label: str, **more: str) -> dict[str, str]:
         headers = {"db": self.server.database, "label": label, "transaction_type": "multi", **more}

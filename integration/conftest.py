@@ -1,0 +1,76 @@
+"""The targets of the end-to-end tests: the stand-in, and a real StarRocks where Docker is."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from starrocks_txn_sink import SinkOptions
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.options.addresses import parse_query_url
+
+pytest_plugins = ["tests.spark.conftest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an end-to-end test writes: a server, and a database of its own."""
+
+    load_url: str
+    query_url: str
+    database: str
+    rewrites: dict[str, str]
+
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        (where,) = parse_query_url(self.query_url)
+        connection = pymysql.connect(host=where.host, port=where.port, user="root", autocommit=True)
+        with contextlib.closing(connection), connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def table(self, name: str, columns: str, key: str = "PRIMARY KEY(id)") -> None:
+        self.sql(
+            f"CREATE TABLE {self.database}.{name} ({columns}) {key} DISTRIBUTED BY HASH(id) BUCKETS 1"
+            " PROPERTIES ('replication_num' = '1')"
+        )
+
+    def options(self, **changes: Any) -> SinkOptions:
+        values = {
+            "load_url": self.load_url,
+            "query_url": self.query_url,
+            "database": self.database,
+            "job": "integration",
+            "redirect_map": self.rewrites,
+            "ledger_replication": 1,
+        }
+        return SinkOptions(**{**values, **changes})
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "target" in metafunc.fixturenames:
+        asked = str(metafunc.config.getoption("starrocks", default="stand-in"))
+        names = {"stand-in": ["stand-in"], "real": ["real"], "both": ["stand-in", "real"]}[asked]
+        metafunc.parametrize("target", names, indirect=True)
+
+
+@pytest.fixture
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+    """A server with a fresh database."""
+    database = f"e2e_{secrets.token_hex(4)}"
+    with contextlib.ExitStack() as stack:
+        if request.param == "real":
+            real = request.getfixturevalue("real_starrocks")
+            found = Target(real.load_url, real.query_url, database, dict(real.rewrites))
+        else:
+            emulator = stack.enter_context(Emulator(tmp_path / "stand-in"))
+            found = Target(emulator.load_url, emulator.query_url, database, {})
+        found.sql(f"CREATE DATABASE {database}")
+        yield found
+        found.sql(f"DROP DATABASE {database}")

@@ -1,0 +1,50 @@
+"""pytest plugin: `--starrocks stand-in|real|both`, `--starrocks-tag`, and the real server's fixtures.
+
+`make integration` loads it. Without a Docker engine everything that needs a real server is skipped with one sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from integration.engine import NO_ENGINE, DockerEngine
+from integration.starrocks import TAG, StarRocks, running
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("starrocks")
+    group.addoption("--starrocks", choices=("stand-in", "real", "both"), default="both", help="what to run against")
+    group.addoption("--starrocks-tag", default=TAG, help=f"tag of the image (default {TAG})")
+
+
+@pytest.fixture(scope="session")
+def real_starrocks(request: pytest.FixtureRequest) -> Iterator[StarRocks]:
+    """A real StarRocks, one for the whole run; skips where no Docker engine answers."""
+    if not DockerEngine.answers():
+        pytest.skip(NO_ENGINE)
+    with running(DockerEngine(), str(request.config.getoption("starrocks_tag"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def real_contract_server(real_starrocks: StarRocks) -> Callable[[type[Any], str], Any]:
+    """Makes the contract suite's own Server of the real one; its generation is found out by asking."""
+
+    def make(server: type[Any], database: str) -> Any:
+        from contract_client import Client
+
+        fields = (real_starrocks.load_url, real_starrocks.query_url, real_starrocks.user, real_starrocks.password)
+        found = server(*fields, database, "B", real_starrocks.rewrites)
+        found.sql(f"CREATE DATABASE IF NOT EXISTS {database}")
+        client = Client(found)
+        with client.session:
+            label = client.begin()
+            client.loaded(label, client.table(), b'{"id": 1}')
+            generation = "C" if client.state(label) == "PREPARE" else "B"  # C registers at the first load
+            client.rollback(label)
+        return server(*fields, database, generation, real_starrocks.rewrites)
+
+    return make

@@ -1,0 +1,129 @@
+"""From a DataFrame to rows in StarRocks, with real PySpark: the guarantees that only a real server can confirm."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import threading
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from integration.conftest import Target
+from starrocks_txn_sink import StarRocksSink, TableRoute, cli
+from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
+
+pytestmark = pytest.mark.spark
+
+ROWS = "source_partition string, position long, seq long, table string, op string, row string, transaction_end boolean"
+
+
+def transfers(spark: SparkSession, count: int, first: int = 1, bad: frozenset[int] = frozenset()) -> DataFrame:
+    """Source transactions that move money between two tables: the sum over both is always 0."""
+    rows: list[tuple[Any, ...]] = []
+    for position in range(first, first + count):
+        amount = "null" if position in bad else str(position)
+        rows.append(("p-0", position, 0, "debits", None, f'{{"id": {position}, "amount": -{position}}}', False))
+        rows.append(("p-0", position, 1, "credits", None, f'{{"id": {position}, "amount": {amount}}}', True))
+    return spark.createDataFrame(rows, ROWS)
+
+
+@pytest.fixture
+def bank(target: Target) -> Target:
+    target.table("debits", "id BIGINT NOT NULL, amount BIGINT NOT NULL", "DUPLICATE KEY(id)")
+    target.table("credits", "id BIGINT NOT NULL, amount BIGINT NOT NULL", "DUPLICATE KEY(id)")
+    return target
+
+
+def test_a_replay_writes_nothing_a_second_time(spark: SparkSession, bank: Target) -> None:
+    for _ in range(2):
+        StarRocksSink(bank.options()).write(transfers(spark, 200))
+    assert bank.sql(f"SELECT count(*), count(DISTINCT id) FROM {bank.database}.debits") == [(200, 200)]
+    assert bank.sql(f"SELECT count(*), count(DISTINCT id) FROM {bank.database}.credits") == [(200, 200)]
+
+
+def test_no_reader_sees_a_torn_transfer(spark: SparkSession, bank: Target) -> None:
+    """Contract section 4.11: no promise was found that tables become visible in the same moment."""
+    total = (
+        f"SELECT sum(amount) FROM (SELECT amount FROM {bank.database}.debits"
+        f" UNION ALL SELECT amount FROM {bank.database}.credits) AS both_tables"
+    )
+    seen: list[Any] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            seen.append(bank.sql(total)[0][0] or 0)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        sink = StarRocksSink(bank.options())
+        for number in range(5):
+            sink.write(transfers(spark, 50, first=1 + number * 50))
+    finally:
+        done.set()
+        reader.join()
+    assert len(seen) > 5
+    assert set(map(int, seen)) == {0}
+
+
+def test_typed_values_come_back_as_they_went(spark: SparkSession, target: Target) -> None:
+    target.table(
+        "typed",
+        "id BIGINT NOT NULL, li LARGEINT, de DECIMAL(38,18), d DOUBLE, dt DATETIME, s STRING, vb VARBINARY, bo BOOLEAN,"
+        " j JSON, ar ARRAY<INT>, dflt VARCHAR(9) DEFAULT 'there'",
+    )
+    row = (
+        1,
+        decimal.Decimal("9" * 38),
+        decimal.Decimal("12345678901234567890.123456789012345678"),
+        0.1,
+        datetime.datetime(2026, 1, 2, 3, 4, 5, 678901),
+        'quo"te\\ 😀\n\x01',
+        bytearray(b"\x00\xff"),
+        True,
+        '{"a": [1, null]}',
+        [1, None],
+    )
+    schema = (
+        "id long, li decimal(38,0), de decimal(38,18), d double, dt timestamp_ntz, s string, vb binary, bo boolean,"
+        " j string, ar array<int>"
+    )
+    frame = spark.createDataFrame([row], schema)
+    StarRocksSink(target.options(), routes=[TableRoute("typed", frame.columns)]).write(frame)
+    ((*got,),) = target.sql(f"SELECT id, li, de, d, dt, s, hex(vb), bo, dflt FROM {target.database}.typed")
+    assert [int(got[1]), got[2], got[3], got[4], got[5], got[6], int(got[7]), got[8]] == [
+        int(row[1]),
+        row[2],
+        row[3],
+        row[4],
+        row[5],
+        "00FF",
+        1,
+        "there",
+    ]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "lz4_frame", "zstd"])
+def test_each_compression_is_understood(spark: SparkSession, bank: Target, compression: str) -> None:
+    StarRocksSink(bank.options(compression=compression)).write(transfers(spark, 20))
+    assert bank.sql(f"SELECT count(*) FROM {bank.database}.credits") == [(20,)]
+
+
+def test_rejected_source_transactions_are_set_aside_and_replayed(spark: SparkSession, bank: Target) -> None:
+    sink = StarRocksSink(bank.options(on_bad_rows="quarantine"))
+    receipts = sink.write(transfers(spark, 40, bad=frozenset({7, 23})))
+    assert sum(receipt.dead_lettered_rows for receipt in receipts) == 4
+    assert bank.sql(f"SELECT count(*) FROM {bank.database}.debits") == [(38,)]
+    bank.sql(
+        f'UPDATE {bank.database}.{DEAD_LETTER_TABLE} SET content = \'{{"id": 7, "amount": 7}}\''
+        " WHERE position = 7 AND table_name = 'credits'"
+    )
+    words = ["--query-url", bank.query_url, "--load-url", bank.load_url, "--database", bank.database]
+    words += [part for source, to in bank.rewrites.items() for part in ("--option", f"redirect_map={source}={to}")][:2]
+    where = ["--job", "integration", "--source-partition", "p-0", "--position", "7"]
+    assert cli.main(["dead-letter", "replay", *words, *where]) == 0
+    assert bank.sql(f"SELECT amount FROM {bank.database}.credits WHERE id = 7") == [(7,)]
+    assert bank.sql(f"SELECT count(*) FROM {bank.database}.{DEAD_LETTER_TABLE}") == [(2,)]

@@ -1,0 +1,43 @@
+"""The conformance page: made of JUnit files, and never behind the suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from integration.conformance import NOT_RUN, PAGE, Rule, page, results, rules
+
+JUNIT = """<testsuites><testsuite><testcase classname="tests.contract.test_contract_fate" name="test_a[B]"/>
+<testcase classname="tests.contract.test_contract_fate" name="test_a[C]"><skipped/></testcase>
+<testcase classname="tests.contract.test_contract_fate" name="test_b[B]"/>
+<testcase classname="tests.contract.test_contract_fate" name="test_b[C]"><failure/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_one_failure_is_a_failure_and_a_skipped_generation_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "junit.xml"
+    file.write_text(JUNIT)
+    assert results([file]) == {
+        ("test_contract_fate", "test_a"): "passes",
+        ("test_contract_fate", "test_b"): "fails",
+    }
+
+
+def test_what_was_not_run_is_told_of() -> None:
+    first = rules()[0]
+    made = page({(first.module, first.name): "passes"}, {})
+    assert f"| passes | {NOT_RUN} |" in made
+    assert made.count(NOT_RUN) > len(rules())
+
+
+def test_the_page_has_every_rule_and_none_fails() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    shown = [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if line.startswith("| ")][1:]
+    assert shown == [rule.text for rule in rules()]
+    assert "| fails |" not in text
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.name)
+def test_each_rule_names_its_sections(rule: Rule) -> None:
+    assert rule.sections
