@@ -55,7 +55,8 @@ def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, keeping: Keepin
     """The rule's output as columns kind, row, before, extra (all text).
 
     Within a micro-batch a key's changes are taken in the order of the sequence; a -U before what shares its sequence;
-    then as they arrived. Raises OptionError for a stream whose session keeps state elsewhere than in RocksDB.
+    then as they arrived. A stream's state is kept with transformWithState where the session's state store provider is
+    RocksDB, with applyInPandasWithState elsewhere; a checkpoint belongs to one of them.
     """
     orders = sortable(frame, given.sequence)
     tie = F.when(given.kinds == "-U", 0).otherwise(1) if orders else F.lit(0)
@@ -70,10 +71,7 @@ def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, keeping: Keepin
     )
     wire = _numbered(wire, needed=not orders)
     if frame.isStreaming:
-        _require_rocksdb(frame)
-        processor = state.KeyProcessor(rule, len(orders), keeping.retention, keeping.clock)
-        grouped = _in_buckets(wire).groupBy("bucket")
-        done = grouped.transformWithStateInPandas(processor, state.LEFT_SCHEMA, "Append", "None")
+        done = _by_key(wire, rule, len(orders), keeping)
     else:
         places = [f"order_{number}" for number in range(len(orders))]
         ordered = wire.repartition(state.KEY).sortWithinPartitions(state.KEY, *places, state.TIE, state.ARRIVAL)
@@ -88,12 +86,12 @@ def in_event_time_order(
 ) -> DataFrame:
     """`frame` by event time, ties by `sequence`: a stream's rows wait for the watermark, those at or below it are lost.
 
-    How many were lost is counted as `late`. Rows of a key (`key`) leave in order, and in one task.
+    How many were lost is counted as `late`. Rows of a key (`key`) leave in order, and in one task. Raises OptionError
+    for a stream whose session keeps state elsewhere than in RocksDB.
     """
     if not frame.isStreaming:
         spread = frame.repartition(*key) if key else frame.repartition(1)
         return spread.sortWithinPartitions(*map(column, (time, *sequence)))
-    _require_rocksdb(frame)
     require_kept(frame.schema.fields)
     orders = sortable(frame, sequence)
     wire = frame.select(
@@ -102,8 +100,7 @@ def in_event_time_order(
         *(each.alias(f"order_{number}") for number, each in enumerate(orders)),
         to_text(map(column, frame.columns)).alias("row"),
     )
-    grouped = _in_buckets(_numbered(wire, needed=True)).groupBy("bucket")
-    done = grouped.transformWithStateInPandas(state.Reorderer(len(orders)), state.TIMED_SCHEMA, "Append", "EventTime")
+    done = _by_time(_in_buckets(_numbered(wire, needed=True)), len(orders))
     rows = _counting(done, f"{name}-order", "late").filter(F.col("counts").isNull())
     return rows.select(from_text(F.col("row"), frame.schema.fields).alias("row")).select("row.*")
 
@@ -128,9 +125,30 @@ def _counting(done: DataFrame, name: str, count: str) -> DataFrame:
     return done.observe(name, F.coalesce(F.sum(value), F.lit(0)).alias(count))
 
 
-def _require_rocksdb(frame: DataFrame) -> None:
-    if frame.sparkSession.conf.get(PROVIDER, "") != ROCKSDB:
+# --- the state operator that the session's state store provider allows ---
+
+
+def _by_key(wire: DataFrame, rule: KeyRule, orders: int, keeping: Keeping) -> DataFrame:
+    if _has_rocksdb(wire):
+        processor = state.KeyProcessor(rule, orders, keeping.retention, keeping.clock)
+        grouped = _in_buckets(wire).groupBy("bucket")
+        return grouped.transformWithStateInPandas(processor, state.LEFT_SCHEMA, "Append", "None")
+    from starrocks_txn_sink.changelog.spark_group_state import STATE, KeyGroup
+
+    group = KeyGroup(rule, orders, keeping.retention, keeping.clock)
+    timeout = "ProcessingTimeTimeout" if keeping.retention.seconds > 0 else "NoTimeout"
+    return wire.groupBy(state.KEY).applyInPandasWithState(group, state.LEFT_SCHEMA, STATE, "append", timeout)
+
+
+def _by_time(wire: DataFrame, orders: int) -> DataFrame:
+    if not _has_rocksdb(wire):  # the other operator would drop late rows without counting them, and end a chain
         raise OptionError(
-            "This conversion keeps state, and the session's state store cannot hold it.",
+            "order_by waits for the watermark, and the session's state store has no timers for that.",
             hint=f"Set {PROVIDER} to {ROCKSDB} before the query starts.",
         )
+    grouped = wire.groupBy("bucket")
+    return grouped.transformWithStateInPandas(state.Reorderer(orders), state.TIMED_SCHEMA, "Append", "EventTime")
+
+
+def _has_rocksdb(frame: DataFrame) -> bool:
+    return frame.sparkSession.conf.get(PROVIDER, "") == ROCKSDB

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from starrocks_txn_sink.changelog.keyed import Arrived, KeyRule, KeyStep, Left
-from starrocks_txn_sink.changelog.reorder import Timed, release
+from starrocks_txn_sink.changelog.reorder import Released, Timed, release
 from starrocks_txn_sink.changelog.retention import Retention
 from starrocks_txn_sink.changelog.state_text import read, written
 from starrocks_txn_sink.clock import Clock
@@ -161,6 +161,28 @@ def _record_batch(rows: list[Out]) -> pa.RecordBatch:
     return pa.record_batch([pa.array(values, pa.string()) for values in zip(*rows, strict=True)], LEFT_COLUMNS)
 
 
+def timed(columns: dict[str, Sequence[Any]], orders: int) -> Iterator[tuple[int, Timed]]:
+    """The rows in columns with their event time, each after its place of arrival."""
+    order = [columns[f"order_{number}"] for number in range(orders)]
+    places = zip(*order, strict=True) if order else ((),) * len(columns["row"])
+    for arrival, time, place, row in zip(columns[ARRIVAL], columns["time"], places, columns["row"], strict=True):
+        yield arrival, Timed(time, tuple(place), row)
+
+
+def released(held: list[Timed], arrived: list[Timed], watermark: int) -> tuple[Released, pd.DataFrame]:
+    """What the watermark (milliseconds) releases, and as rows of TIMED_COLUMNS, with the count of late rows."""
+    done = release(held, arrived, watermark * 1000 if watermark > 0 else None)
+    rows: list[Out] = [(each.row, None) for each in done.rows]
+    if done.late:
+        rows.append((None, orjson.dumps({"late": done.late}).decode()))
+    return done, pd.DataFrame(rows, columns=TIMED_COLUMNS, dtype=object)
+
+
+def wake_at(held: Sequence[Timed]) -> int:
+    """The watermark (milliseconds) at which the earliest row is due."""
+    return math.ceil(min(each.time for each in held) / 1000)
+
+
 class Reorderer(StatefulProcessor):
     """Holds the rows of a bucket until the watermark has passed them; one timer wakes it for the earliest of them."""
 
@@ -172,7 +194,7 @@ class Reorderer(StatefulProcessor):
         self._held = handle.getListState("held", "time bigint, place string, row string")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
-        arrived = [row for frame in rows for row in self._timed(lists(frame))]
+        arrived = [row for frame in rows for row in timed(lists(frame), self._orders)]
         arrived.sort(key=lambda pair: pair[0])
         return self._release([timed for _, timed in arrived], timerValues)
 
@@ -184,21 +206,11 @@ class Reorderer(StatefulProcessor):
     def close(self) -> None:
         """Nothing is held outside the state store."""
 
-    def _timed(self, columns: dict[str, Sequence[Any]]) -> Iterator[tuple[int, Timed]]:
-        order = [columns[f"order_{number}"] for number in range(self._orders)]
-        places = zip(*order, strict=True) if order else ((),) * len(columns["row"])
-        for arrival, time, place, row in zip(columns[ARRIVAL], columns["time"], places, columns["row"], strict=True):
-            yield arrival, Timed(time, tuple(place), row)
-
     def _release(self, arrived: list[Timed], timers: TimerValues) -> Iterator[pd.DataFrame]:
-        milliseconds = timers.getCurrentWatermarkInMs()
         held = [Timed(time, tuple(orjson.loads(place)), row) for time, place, row in self._held.get()]
-        done = release(held, arrived, milliseconds * 1000 if milliseconds > 0 else None)
+        done, frame = released(held, arrived, timers.getCurrentWatermarkInMs())
         self._hold(held, done.held)
-        rows: list[Out] = [(each.row, None) for each in done.rows]
-        if done.late:
-            rows.append((None, orjson.dumps({"late": done.late}).decode()))
-        yield pd.DataFrame(rows, columns=TIMED_COLUMNS, dtype=object)
+        yield frame
 
     def _hold(self, before: list[Timed], now: list[Timed]) -> None:
         """Write what changed: most micro-batches only append."""
@@ -209,7 +221,7 @@ class Reorderer(StatefulProcessor):
             self._held.put([_stored(each) for each in now])
         else:
             self._held.clear()
-        due = {math.ceil(min(each.time for each in now) / 1000)} if now else set()
+        due = {wake_at(now)} if now else set()
         known = set(self._handle.listTimers())
         for timer in known - due:
             self._handle.deleteTimer(timer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,8 +36,8 @@ class Feed:
 class Collected:
     """A running query and the rows that it has put out so far."""
 
-    def __init__(self, query: StreamingQuery, rows: list[tuple[Any, ...]]) -> None:
-        self.query, self._rows = query, rows
+    def __init__(self, query: StreamingQuery, rows: list[tuple[Any, ...]], batches: list[int]) -> None:
+        self.query, self._rows, self._batches = query, rows, batches
 
     def new(self) -> list[tuple[Any, ...]]:
         """Wait until all input is processed; the rows put out since the last call."""
@@ -44,6 +45,24 @@ class Collected:
         rows = self._rows[:]
         self._rows.clear()
         return rows
+
+    def until(self, count: int) -> list[tuple[Any, ...]]:
+        """Wait until so many rows have come, in micro-batches that are done.
+
+        For queries that run a micro-batch at every trigger and so are never at rest.
+        """
+        limit = time.monotonic() + 120
+        while len(self._rows) < count or self._done() < self._batches[-1]:
+            assert self.query.isActive, self.query.exception()
+            assert time.monotonic() < limit, f"{len(self._rows)} of {count} rows came"
+            time.sleep(0.05)
+        rows = self._rows[:]
+        self._rows.clear()
+        return rows
+
+    def _done(self) -> int:
+        last = self.query.lastProgress
+        return -1 if last is None else int(_as_dict(last)["batchId"])
 
     def observed(self, name: str, count: str) -> int:
         """The sum of a count over all micro-batches."""
@@ -60,15 +79,17 @@ def _as_dict(progress: Any) -> dict[str, Any]:
 def running(frame: DataFrame, home: Path) -> Iterator[Collected]:
     """Start a query over `frame` and stop it in the end; rows are collected with NULL and all."""
     rows: list[tuple[Any, ...]] = []
+    batches: list[int] = []  # those that had rows
 
     def collect(batch: DataFrame, batch_id: int) -> None:
-        del batch_id
-        rows.extend(tuple(row) for row in batch.collect())
+        found = [tuple(row) for row in batch.collect()]
+        batches.extend([batch_id] if found else [])
+        rows.extend(found)
 
     writer = frame.writeStream.foreachBatch(collect).option("checkpointLocation", str(home / "checkpoint"))
     query = writer.start()
     try:
-        yield Collected(query, rows)
+        yield Collected(query, rows, batches)
     finally:
         query.stop()
 

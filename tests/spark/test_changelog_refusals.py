@@ -119,7 +119,7 @@ def test_unknown_parameters_are_errors(spark: SparkSession) -> None:
         to_changelog(frame, order_by="lsn")  # type: ignore[call-arg]
 
 
-def test_a_stream_needs_rocksdb_for_state_and_a_watermark_for_order(spark: SparkSession, tmp_path: Any) -> None:
+def test_order_needs_a_watermark_and_rocksdb(spark: SparkSession, tmp_path: Any) -> None:
     stream = spark.readStream.schema(EVENTS).json(str(tmp_path))
     with pytest.raises(OptionError, match=r"ts, which has no watermark. Call withWatermark\('ts'"):
         from_changelog(stream, order_by="ts")
@@ -127,8 +127,8 @@ def test_a_stream_needs_rocksdb_for_state_and_a_watermark_for_order(spark: Spark
     provider = spark.conf.get(name)
     spark.conf.unset(name)
     try:
-        with pytest.raises(OptionError, match="This conversion keeps state"):
-            from_changelog(stream, op_mapping=UPSERT, partition_by="id")
+        with pytest.raises(OptionError, match=f"order_by waits for the watermark.*Set {name} to .*RocksDB"):
+            from_changelog(stream.withWatermark("ts", "1 minute"), order_by="ts")
     finally:
         spark.conf.set(name, str(provider))
 

@@ -98,6 +98,41 @@ def test_a_before_image_waits_for_its_after_image_over_micro_batches(spark: Spar
         assert query.new() == [("c", None, (1, 30))]
 
 
+def test_a_changelog_compacted_between_watermarks_and_exported(spark: SparkSession, tmp_path: Path) -> None:
+    """4.2.1.3.2: codes for the wire, the net effect per key between two watermarks, then pairs with images."""
+    feed = Feed(spark, tmp_path, "row_kind string, id int, name string, event_time timestamp")
+    kinds = {"INSERT": "+I", "UPDATE_BEFORE": "-U", "UPDATE_AFTER": "+U", "DELETE": "-D"}
+    coded = to_changelog(feed.frame, op_mapping=kinds).withWatermark("event_time", "5 minutes")
+    net = from_changelog(
+        coded,
+        partition_by="id",
+        order_by="event_time",
+        compact=True,
+        op_mapping={code: kind for kind, code in kinds.items()},
+    )
+    pairs = {"INSERT": "c", "UPDATE_BEFORE, UPDATE_AFTER": "u", "DELETE": "d"}
+    frame = to_changelog(
+        net, before="before", after="after", op_mapping=pairs, partition_by="id", passthrough="event_time"
+    )
+
+    def change(kind: str, key: int, name: str, clock: str) -> dict[str, Any]:
+        return {"row_kind": kind, "id": key, "name": name, "event_time": at(clock)}
+
+    with running(frame.drop("event_time"), tmp_path) as query:
+        feed.add(
+            change("+I", 5, "Alice", "10:05"),
+            change("-U", 5, "Alice", "10:06"),
+            change("+U", 5, "Alice Updated", "10:06"),
+        )
+        assert query.new() == []
+        feed.add(change("+I", 6, "Bob", "10:30"))
+        assert query.new() == [("c", None, (5, "Alice Updated"))]
+        feed.add(change("-U", 5, "Alice Updated", "10:50"), change("+U", 5, "Alice Final", "10:50"))
+        assert query.new() == [("c", None, (6, "Bob"))]
+        feed.add(change("+I", 7, "Carol", "11:10"))
+        assert query.new() == [("u", (5, "Alice Updated"), (5, "Alice Final"))]
+
+
 TYPED = (
     "op string, id bigint, lsn bigint, amount decimal(38,10), at timestamp, day date, ratio double, flag boolean,"
     " text string, tags array<int>, extra struct<x:bigint,y:string>"
@@ -164,8 +199,8 @@ def by_key(rows: list[tuple[Any, ...]]) -> dict[int, list[tuple[Any, ...]]]:
     return dict(groups)
 
 
-LEVELS = "seq long, row_kind string, id int, level int"
-ATTRIBUTES = "aid int, attr string"
+LEVELS = "op string, seq long, id int, level int"
+ATTRIBUTES = "op string, aid int, attr string"
 OLD, MOVED = (1, 10, "a1"), (1, 20, "b1")
 
 
@@ -177,20 +212,24 @@ def test_a_join_of_two_cdc_streams_whose_rows_arrive_out_of_order(
 
     With the materializer the table ends as the source; without it the late -U deletes the row.
     """
+    task = F.pmod(F.hash(F.col("id").cast("int")), F.lit(2))
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.range(10, 21, 10).select(task).distinct().count() == 2  # the two levels are joined by different tasks
     levels, attributes = Feed(spark, tmp_path / "s1", LEVELS), Feed(spark, tmp_path / "s2", ATTRIBUTES)
-    joined = levels.frame.join(attributes.frame, F.col("level") == F.col("aid")).drop("aid")
+    added = from_changelog(attributes.frame).filter("row_kind = '+I'").drop("row_kind")
+    joined = from_changelog(levels.frame).join(added, F.col("level") == F.col("aid")).drop("aid")
     changes = upsert_materializer(joined, sink_key="id", sequence="seq", mode=mode, uid="joined")
     assert (changes is joined) == (mode == "none")
     table: dict[int, Any] = {}
     with running(to_starrocks_ops(changes, sink_key="id", sequence="seq"), tmp_path) as query:
         levels.add(
             *as_dicts(
-                ["seq", "row_kind", "id", "level"],
-                [(1, "+I", 1, 10), (2, "-U", 1, 10), (2, "+U", 1, 20), (3, "+I", 2, 10)],
+                ["seq", "op", "id", "level"],
+                [(1, "INSERT", 1, 10), (2, "UPDATE_BEFORE", 1, 10), (2, "UPDATE_AFTER", 1, 20), (3, "INSERT", 2, 10)],
             )
         )
         for attribute in ({"aid": 20, "attr": "b1"}, {"aid": 10, "attr": "a1"}):
-            attributes.add(attribute)
+            attributes.add({"op": "INSERT", **attribute})
             for op, _, key, *row in query.new():
                 table[key] = (key, *row) if op == "upsert" else None
     assert table == {1: MOVED if mode == "auto" else None, 2: (2, 10, "a1")}

@@ -12,6 +12,7 @@ import pytest
 
 from starrocks_txn_sink.changelog.keyed import DecodeKey, MaterializeKey
 from starrocks_txn_sink.changelog.retention import Retention
+from starrocks_txn_sink.changelog.spark_group_state import KeyGroup
 from starrocks_txn_sink.changelog.spark_starrocks import LastPerKey
 from starrocks_txn_sink.changelog.spark_state import KeyProcessor, KeySweep, Reorderer, number
 from starrocks_txn_sink.testing.manual_clock import ManualClock
@@ -198,3 +199,63 @@ def test_the_last_row_of_each_key_is_kept(seed: int) -> None:
     assert {row["__key"]: (row["place"], row["value"]) for row in reducer.reduced(table).to_pylist()} == expected
     batches = list(reducer(table.to_batches(max_chunksize=3)))
     assert sum(batch.num_rows for batch in batches) == len(expected)
+
+
+class Group:
+    """The group state of one key: a value, and how long Spark is to wait before it wakes the key."""
+
+    def __init__(self) -> None:
+        self.value: tuple[str] | None = None
+        self.timeout: int | None = None
+
+    @property
+    def exists(self) -> bool:
+        return self.value is not None
+
+    @property
+    def get(self) -> tuple[str]:
+        assert self.value is not None
+        return self.value
+
+    def update(self, value: tuple[str]) -> None:
+        self.value = value
+
+    def remove(self) -> None:
+        self.value = None
+
+    def setTimeoutDuration(self, milliseconds: int) -> None:  # noqa: N802
+        assert self.exists
+        self.timeout = milliseconds
+
+
+@pytest.mark.parametrize("ttl", [0.0, 300.0])
+def test_both_operators_give_the_same_rows_and_keep_the_same_keys(ttl: float) -> None:
+    random, clock, store = Random(3), ManualClock(), Sweepable()
+    groups: dict[str, Group] = {key: Group() for key in "abc"}
+    processor = KeyProcessor(DecodeKey(keeps_rows=True), 1, Retention(ttl), clock)
+    processor.init(store)  # type: ignore[arg-type]
+    single = KeyGroup(DecodeKey(keeps_rows=True), 1, Retention(ttl), clock)
+    for sequence in range(200):
+        clock.advance(random.choice([1.0, 200.0]))
+        key, kinds = random.choice("abc"), random.choice(["+I-U+U", "+I-U+U", "-D"])
+        frame = changes((key, sequence, kinds, f"row {sequence}"))
+        (one,) = processor.handleInputRows(0, iter([frame.copy()]), None)  # type: ignore[arg-type]
+        (other,) = single((key,), iter([frame]), groups[key])  # type: ignore[arg-type]
+        assert one.equals(other)
+        kept = {name for name, group in groups.items() if group.exists}
+        assert {name for (name,) in store.map} <= kept
+        if ttl == 0:
+            assert {name for (name,) in store.map} == kept
+
+
+def test_a_key_that_is_woken_after_its_time_is_removed_and_otherwise_stays() -> None:
+    clock, group = ManualClock(), Group()
+    single = KeyGroup(DecodeKey(keeps_rows=True), 1, Retention(300), clock)
+    list(single(("a",), iter([changes(("a", 1, "+I-U+U", "row"))]), group))  # type: ignore[arg-type]
+    assert group.timeout == 300_000
+    clock.advance(299)
+    assert list(single(("a",), iter([]), group)) == []  # type: ignore[arg-type]
+    assert group.exists
+    clock.advance(1)
+    assert list(single(("a",), iter([]), group)) == []  # type: ignore[arg-type]
+    assert not group.exists

@@ -237,6 +237,14 @@ def test_an_unknown_retraction_is_swallowed_and_an_emptied_key_is_deleted_with_t
     assert run([("+I", ("k", 1)), ("-D", ("k", None))], key=lambda row: row[0])[0][-1] == ("-D", ("k", None))
 
 
+def test_a_row_replaced_in_place_is_shown_although_another_came_after_it() -> None:
+    """As in Flink: the update is put out, its delete is not, because the other row is the last of the list."""
+    changes = [("+I", ("k", 1)), ("+I", ("m", 1)), ("+U", ("k", 2)), ("-D", ("k", 2))]
+    out, rows = run(changes, key=lambda row: row[0])[:2]
+    assert out == [("+I", ("k", 1)), ("+U", ("m", 1)), ("+U", ("k", 2))]
+    assert [kept.row for kept in rows] == [("m", 1)]
+
+
 def test_updates_without_before_images_leave_rows_that_a_delete_shows_again() -> None:
     assert run([("+I", 1), ("+U", 2), ("-D", 2)])[0] == [("+I", 1), ("+U", 2), ("+U", 1)]
 
