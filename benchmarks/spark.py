@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 from starrocks_txn_sink import recommended_conf
 
 
-def session(cores: str = "*", **conf: str) -> SparkSession:
+def session(**conf: str) -> SparkSession:
     """A session with recommended_conf(); `conf` is laid over it."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     home = tempfile.mkdtemp(prefix="benchmark-")
-    builder = SparkSession.builder.master(f"local[{cores}]").appName("benchmark")
+    builder = SparkSession.builder.master("local[*]").appName("benchmark")
     settings = {
         **recommended_conf(),
         "spark.ui.enabled": "false",

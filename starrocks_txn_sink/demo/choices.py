@@ -16,6 +16,7 @@ class DemoOptions:
     seconds: float = 20.0
     seed: int = 1
     lanes: int = 1
+    assemble: str = "fused"
     generation: str = "B"
     interval: float = 0.0
     data_dir: Path | None = None
@@ -39,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=_positive, metavar="S", help="how long the source writes")
     add("--seed", type=int, metavar="N", help="start of the pseudo-random source transactions")
     add("--lanes", type=_count, metavar="N", help="StarRocks transactions written side by side")
+    add(
+        "--assemble",
+        choices=("fused", "stage"),
+        help="where source transactions are made whole: in the sink's lanes, or in a stateful stage of the query",
+    )
     add("--generation", choices=("B", "C"), help="behaviour of the stand-in: B (4.0.7 and later) or C (newer)")
     add("--interval", type=_seconds, metavar="S", help="seconds between two micro-batches; 0: as fast as it goes")
     add("--patience", type=_positive, metavar="S", help="how long to wait for the last rows to become visible")

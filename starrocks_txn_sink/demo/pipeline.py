@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from starrocks_txn_sink import SinkOptions, StarRocksSink, assemble_transactions
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, assemble_transactions
 from starrocks_txn_sink.events import Listener
 from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.metrics import MetricsServer
@@ -23,10 +23,11 @@ def start(
     options: SinkOptions,
     *,
     interval: float,
+    fused: bool = True,
     listener: Listener,
     metrics: MetricsServer | None = None,
 ) -> StreamingQuery:
-    """Start the query; `interval` is the time between micro-batches in seconds.
+    """Start the query; `interval` is the time between micro-batches in seconds. With `fused` the sink's lanes assemble.
 
     With `metrics` rows carry the time of their file, so that the endpoint can tell how long they take to be visible.
     """
@@ -34,8 +35,12 @@ def start(
     timed: tuple[str, ...] = ()
     if metrics is not None:
         lines, timed = lines.withColumn(EVENT_TIME, F.col("_metadata.file_modification_time")), (EVENT_TIME,)
-    rows = assemble_transactions(lines, by="source_partition", passthrough=timed)
-    sink = StarRocksSink(options, listener=listener, metrics=metrics)
+    if fused:
+        rows = lines
+        sink = StarRocksSink(options, assemble=TransactionAssembly(), listener=listener, metrics=metrics)
+    else:
+        rows = assemble_transactions(lines, by="source_partition", passthrough=timed)
+        sink = StarRocksSink(options, listener=listener, metrics=metrics)
     return (
         rows.writeStream.foreachBatch(sink)
         .option("checkpointLocation", str(checkpoint))

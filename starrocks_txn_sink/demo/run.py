@@ -116,6 +116,7 @@ class DemoRun:
                     batch_deadline=self._options.patience,
                 ),
                 interval=self._options.interval,
+                fused=self._options.assemble == "fused",
                 listener=self._deliveries,
                 metrics=metrics,
             )

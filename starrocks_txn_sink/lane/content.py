@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler import schema
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.body import SEPARATOR
+from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.lane.segments import COLUMNS
 
 UPSERTS: Final = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")
@@ -42,7 +43,9 @@ class Content:
             _array(rows[schema.TRANSACTION_END]),
             self._payload(partition, rows),
         ]
-        return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
+        further = [EVENT_TIME] if EVENT_TIME in rows.schema.names else []
+        columns += [_array(rows[name]) for name in further]
+        return pa.RecordBatch.from_arrays(columns, names=[*COLUMNS, *further])
 
     def _payload(self, partition: str, rows: pa.Table) -> pa.Array:
         row, op = _array(rows[schema.ROW]), _array(rows[schema.OP])

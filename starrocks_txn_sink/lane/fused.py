@@ -11,6 +11,7 @@ import base64
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import orjson
@@ -28,6 +29,7 @@ from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.content import Content
 from starrocks_txn_sink.lane.ending import RowsAfterEnd, until_end
+from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.lane.task import LaneTask, lines_batch
 from starrocks_txn_sink.sources.ahead import ahead
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
@@ -134,11 +136,16 @@ class Assembling:
         lines = self._assembly.lines
         if lines is None:
             return map(_as_events, batches)
-        return ahead(lines.parse, batches, _PARSERS)
+        return ahead(partial(_parsed, lines), batches, _PARSERS)
+
+
+def _parsed(lines: TxnEventLines, batch: pa.RecordBatch) -> pa.Table:
+    return lines.parse(batch, (EVENT_TIME,) if EVENT_TIME in batch.schema.names else ())
 
 
 def _as_events(batch: pa.RecordBatch) -> pa.Table:
-    return pa.table({name: batch.column(name) for name in (schema.SOURCE_PARTITION, *_EVENTS.names)})
+    further = [EVENT_TIME] if EVENT_TIME in batch.schema.names else []
+    return pa.table({name: batch.column(name) for name in (schema.SOURCE_PARTITION, *_EVENTS.names, *further)})
 
 
 def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

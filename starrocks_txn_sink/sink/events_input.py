@@ -10,6 +10,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.assembler.spark import prepared_events
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
 from starrocks_txn_sink.sink.spread import as_they_come, named, spread_events
 from starrocks_txn_sink.sources.txn_event import parse_txn_events
@@ -35,8 +36,9 @@ def events_input(
     lines = assembly.lines
     if lines is not None and sort and not lines.placed:
         taken = (lines.source_partition, lines.position)
+        kept = (EVENT_TIME,) if _event_time(frame) else ()
         frame = parse_txn_events(
-            frame, lines.value, source_partition=taken[0], position=taken[1], on_malformed=lines.on_malformed
+            frame, lines.value, source_partition=taken[0], position=taken[1], keep=kept, on_malformed=lines.on_malformed
         )
         lines, assembly = None, TransactionAssembly()
     rows = _raw(frame, lines) if lines is not None else _events(frame, assembly.by)
@@ -45,8 +47,16 @@ def events_input(
 
 
 def _events(frame: DataFrame, by: str) -> DataFrame:
-    events = prepared_events(frame, by)
-    return events.withColumn(SOURCE_PARTITION, F.col(SOURCE_PARTITION).cast("string"))
+    timed = _event_time(frame)
+    events = prepared_events(frame, by, (EVENT_TIME,) if timed else ())
+    events = events.withColumn(SOURCE_PARTITION, F.col(SOURCE_PARTITION).cast("string"))
+    return events.withColumns({EVENT_TIME: timed[0]}) if timed else events
+
+
+def _event_time(frame: DataFrame) -> list[Column]:
+    """The column `event_time`, if it is there and a timestamp, as lanes read it."""
+    kinds = [field.dataType for field in frame.schema.fields if field.name == EVENT_TIME]
+    return [F.unix_micros(EVENT_TIME).alias(EVENT_TIME)] if kinds == [T.TimestampType()] else []
 
 
 def _raw(frame: DataFrame, lines: TxnEventLines) -> DataFrame:
@@ -66,6 +76,7 @@ def _raw(frame: DataFrame, lines: TxnEventLines) -> DataFrame:
         _place(lines.source_partition, "string").alias(SOURCE_PARTITION),
         _place(lines.position, "bigint").alias(POSITION),
         _column(lines.value).alias(VALUE),
+        *_event_time(frame),
     )
 
 

@@ -51,8 +51,10 @@ class TxnEventLines:
         """Whether columns alone say where an event belongs, so that lines can be sorted before they are read."""
         return self.source_partition is not None and self.position is not None
 
-    def parse(self, batch: pa.RecordBatch) -> pa.Table:
+    def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> pa.Table:
         """The events in a batch with the columns value, source_partition and position (NULL where the JSON has them).
+
+        `keep` names further columns of the batch to hand on.
 
         Raises InputError, with the place and never the content, for a value that is no TxnEvent, unless such values
         are to be dropped.
@@ -60,21 +62,21 @@ class TxnEventLines:
         values = batch.column(VALUE)
         read = _read_whole(values, self._fields()) if _plain(values) else None
         if read is None:
-            return self._one_by_one(batch)
-        return self._placed(read, batch)
+            return self._one_by_one(batch, keep)
+        return self._placed(read, batch, keep)
 
     def _fields(self) -> pa.Schema:
         own = [] if self.source_partition else [(SOURCE_PARTITION, pa.string())]
         own += [] if self.position else [(POSITION, pa.int64())]
         return pa.schema([*own, *((name, pa.string()) for name in _TEXTS)])
 
-    def _placed(self, read: pa.Table, batch: pa.RecordBatch) -> pa.Table:
+    def _placed(self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]) -> pa.Table:
         columns = {name: read[name] for name in _TEXTS}
         given = {SOURCE_PARTITION: self.source_partition, POSITION: self.position}
         places = {name: pa.chunked_array([batch.column(name)]) if own else read[name] for name, own in given.items()}
-        return pa.table({**places, **columns})
+        return pa.table({**places, **columns, **{name: batch.column(name) for name in keep}})
 
-    def _one_by_one(self, batch: pa.RecordBatch) -> pa.Table:
+    def _one_by_one(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> pa.Table:
         fields = self._fields()
         rows: list[dict[str, Any]] = []
         kept = np.ones(batch.num_rows, dtype=bool)
@@ -85,7 +87,7 @@ class TxnEventLines:
                 kept[number] = False
                 if self.on_malformed == "fail":
                     raise self._refusal(batch, number, rows) from None
-        return self._placed(pa.Table.from_pylist(rows, schema=fields), batch.filter(pa.array(kept)))
+        return self._placed(pa.Table.from_pylist(rows, schema=fields), batch.filter(pa.array(kept)), keep)
 
     def _refusal(self, batch: pa.RecordBatch, number: int, rows: list[dict[str, Any]]) -> InputError:
         place = {}

@@ -54,7 +54,7 @@ def test_defaults_are_those_of_the_options() -> None:
 def test_every_option_can_be_given() -> None:
     words = (
         "--partitions 2 --rate 100 --seconds 3 --seed 9 --lanes 4 --generation C --interval 0.5 --patience 7 "
-        "--data-dir d --keep --json --quiet --picture p.svg"
+        "--data-dir d --keep --json --quiet --picture p.svg --assemble stage"
     )
     assert parsed(*words.split()) == DemoOptions(
         partitions=2,
@@ -62,6 +62,7 @@ def test_every_option_can_be_given() -> None:
         seconds=3.0,
         seed=9,
         lanes=4,
+        assemble="stage",
         generation="C",
         interval=0.5,
         patience=7.0,

@@ -65,3 +65,8 @@ def test_what_cannot_be_written_is_refused_with_its_place(rows: pa.Table, messag
 
 def test_no_database_is_this_one() -> None:
     assert Content("shop").batch("p", released((None, "{}"), database=None)).num_rows == 1
+
+
+def test_the_events_time_goes_along_when_it_is_there() -> None:
+    rows = released((None, "{}")).append_column("event_time", pa.array([7], pa.int64()))
+    assert Content("shop").batch("p", rows).column("event_time").to_pylist() == [7]

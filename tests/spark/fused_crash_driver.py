@@ -1,0 +1,40 @@
+"""A driver that stops for ever at one step of a micro-batch, and says so: the test kills it there.
+
+`python fused_crash_driver.py FOLDER SOURCE CHECKPOINT OPTIONS BATCH POINT`; POINT is `before` or `after` publishing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
+from starrocks_txn_sink.assembler.carried import Manifest
+from starrocks_txn_sink.sink.tail_log import TailLog
+from tests.crash.driver import _spark
+
+
+def main(folder: str, source: str, checkpoint: str, options: str, batch: str, point: str) -> None:
+    publish = TailLog.publish
+
+    def stopping(log: TailLog, manifest: Manifest) -> None:
+        if manifest.batch != int(batch) or point == "after":
+            publish(log, manifest)
+        if manifest.batch == int(batch):
+            print("there", flush=True)  # noqa: T201 - the test reads it
+            threading.Event().wait()
+
+    TailLog.publish = stopping  # type: ignore[method-assign]
+    Path(folder).mkdir()
+    spark = _spark(Path(folder), "local[2]")
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(source)
+    assemble = TransactionAssembly(lines=TxnEventLines(source_partition=None, position=None))
+    sink = StarRocksSink(SinkOptions(**json.loads(options)), assemble=assemble)
+    writer = lines.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

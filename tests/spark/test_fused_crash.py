@@ -1,0 +1,72 @@
+"""The driver is killed between the lanes' commit and the manifest, and right after it; nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from fused_shop import FusedShop, script
+from pyspark.sql import SparkSession
+
+from starrocks_txn_sink.emulator.server import Emulator
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Iterator[FusedShop]:
+    with Emulator(tmp_path / "emulator") as server:
+        made = FusedShop(spark, server, tmp_path)
+        yield made
+        assert made.open_labels() == []
+
+
+def kill_at(shop: FusedShop, batch: int, point: str) -> None:
+    """Run the query in a process of its own until it is at `point` of `batch`; then `kill -9` for all of it."""
+    options = {"load_url": shop.server.load_url, "query_url": shop.server.query_url, "database": "shop", "job": "test"}
+    command = [sys.executable, str(Path(__file__).with_name("fused_crash_driver.py")), str(shop.folder / "driver")]
+    command += [str(shop.source), str(shop.checkpoint()), json.dumps(options), str(batch), point]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        assert process.stdout is not None
+        assert any(line.strip() == "there" for line in process.stdout), "the driver ended by itself"
+    finally:
+        tree = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        process.kill()
+        for one in tree:
+            one.kill()
+        psutil.wait_procs(tree, 20)
+        process.wait(20)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@pytest.mark.parametrize("point", ["before", "after"])
+def test_a_driver_killed_around_the_manifest(shop: FusedShop, point: str) -> None:
+    """Micro-batch 1 ends what micro-batch 0 left open, and leaves something open itself."""
+    shop.put(script("p-0", "B D D E B D D"), script("p-1", "B D"))
+    shop.put(script("p-0", "D E B D", 8), script("p-1", "D D", 3))
+    shop.put(script("p-0", "D E", 12), script("p-1", "E", 5))
+    kill_at(shop, 1, point)
+    assert shop.written() == (5, 5), "the lanes had committed"
+    assert len(shop.state("batches")) == (1 if point == "before" else 2)
+    receipts = shop.go()
+    assert [receipt.batch_id for receipt in receipts] == [2]
+    assert shop.written() == (10, 10)
+    assert len(shop.state("batches")) == 3
+    assert {name.split("-")[1] for name in shop.state("batches")[1:]} == {"000002"}, "the younger run's count"
