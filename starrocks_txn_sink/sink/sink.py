@@ -30,7 +30,7 @@ from starrocks_txn_sink.sink.jobs import Jobs, context_of
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.session import Session, clean_up, open_session, sweep_for
 from starrocks_txn_sink.sink.table_route import TableRoute
-from starrocks_txn_sink.sink.termination import in_time, roll_back_at_exit
+from starrocks_txn_sink.sink.termination import begun, in_time, roll_back_at_exit
 from starrocks_txn_sink.sink.typed import TypedRoute, with_columns
 from starrocks_txn_sink.sink.watch import Endpoint, Watch
 
@@ -132,8 +132,8 @@ class StarRocksSink:
         """
         sessions = [*self._ending.values(), *(self._sessions.values() if self._jobs.running else ())]
         if sessions:
-            sweeps = [partial(sweep_for, self.options, session, seconds) for session in sessions]
-            in_time([self._jobs.cancel, *sweeps], seconds)
+            begun(self._jobs.cancel)  # not waited for: the JVM may be gone, or hang
+            in_time([partial(sweep_for, self.options, session, seconds) for session in sessions], seconds)
 
     @property
     def metrics(self) -> Endpoint | None:

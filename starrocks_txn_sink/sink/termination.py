@@ -71,14 +71,24 @@ def _give_up_all() -> None:
 
 
 def in_time(work: Sequence[Callable[[], None]], seconds: float) -> None:
-    """Do all of `work` at once, in threads of its own, and wait for it at most `seconds`: what hangs is left behind."""
+    """Do all of `work` at once, in threads of its own, and wait for it at most `seconds`: what hangs is left behind.
+
+    Where no thread can be started any more it is done one after the other, so each must be bounded by itself.
+    """
     limit = time.monotonic() + seconds
-    threads = [threading.Thread(target=one, name="starrocks-give-up", daemon=True) for one in work]
-    for thread in threads:
-        try:
-            thread.start()
-        except RuntimeError:  # Python 3.12 and later start no thread any more when the interpreter ends
-            thread.run()
-    for thread in threads:
-        if thread.ident is not None:
+    threads = [(one, begun(one)) for one in work]
+    for one, thread in threads:
+        if thread is None:
+            one()
+        else:
             thread.join(max(0.0, limit - time.monotonic()))
+
+
+def begun(work: Callable[[], None]) -> threading.Thread | None:
+    """`work` in a thread that nobody has to wait for; None when the interpreter ends and starts none (Python 3.12)."""
+    thread = threading.Thread(target=work, name="starrocks-give-up", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
