@@ -24,13 +24,13 @@ class Deletes:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take in a batch of rows, with positions or plain."""
-        deleted = pc.starts_with(batch.column(PAYLOAD), MARK)
-        if not pc.any(deleted).as_py():
+        deleted = pc.indices_nonzero(pc.starts_with(batch.column(PAYLOAD), MARK))
+        if not len(deleted):
             return
-        rows = batch.filter(deleted)
+        tables = batch.column(TABLE).take(deleted)
         if POSITION in batch.schema.names and self.committed:
-            rows = rows.filter(self._new(rows))
-        for found in pc.value_counts(rows.column(TABLE)).to_pylist():
+            tables = tables.filter(self._new(batch.select([PARTITION, POSITION]).take(deleted)))
+        for found in pc.value_counts(tables).to_pylist():
             table = found["values"]
             self.by_table[table] = self.by_table.get(table, 0) + found["counts"]
 

@@ -32,8 +32,9 @@ class EventTimes:
         """Take in a batch of rows in the lane's order; without the column nothing is done."""
         if EVENT_TIME not in batch.schema.names or self._count >= REMEMBERED:
             return
-        timed = pc.and_(batch.column(TRANSACTION_END), batch.column(EVENT_TIME).is_valid())
-        ends = batch.select([PARTITION, POSITION, EVENT_TIME]).filter(timed)
+        ends = batch.select([PARTITION, POSITION, EVENT_TIME]).take(pc.indices_nonzero(batch.column(TRANSACTION_END)))
+        if ends.column(EVENT_TIME).null_count:
+            ends = ends.filter(ends.column(EVENT_TIME).is_valid())
         self._count += ends.num_rows
         named = pc.dictionary_encode(ends.column(PARTITION))
         codes = named.indices.to_numpy(zero_copy_only=False)

@@ -135,15 +135,15 @@ function detail(one) {
   dialog.showModal();
 }
 
-const failure = (one) => [figures(["job", one.job], ["failed at", clock(one.at)], ["after", time(one.open_seconds)], ["rolled back", number(one.attempts)]),
+const failure = (one) => [none(`job ${one.job}`), figures(["failed at", clock(one.at)], ["after", time(one.open_seconds)], ["rolled back", number(one.attempts)]),
   el("p", {}, "Error ", el("a", { href: `runbook#error-${one.code}` }, one.code), ". Nothing that was open became visible; Spark or its supervisor repeats the micro-batch.")];
 
 function content(one) {
   const phases = Object.entries(one.phases).filter(([, value]) => value);
   const regions = one.regions.map(([partition, name, count, size]) => ({ cells: [partition, name, number(count), bytes(size)] }));
   const spans = one.positions.map(([partition, first, last, count]) => ({ cells: [partition, number(first), number(last), number(count)] }));
-  return [figures(["job", one.job], ["lane", one.lane], ["visible at", clock(one.at)], ["transaction id", one.txn_id ?? NOTHING], ["rows", number(one.rows)], ["bytes", bytes(one.bytes)],
-    ["source transactions", number(one.source_transactions)], ["loads", number(one.loads)], ["attempts", number(one.attempts), caution(one.attempts > 1)], ["retries", number(one.retries), caution(one.retries)],
+  return [none(`job ${one.job}, lane ${one.lane}, micro-batch ${one.batch_id}`), figures(["visible at", clock(one.at)], ["transaction id", one.txn_id ?? NOTHING], ["rows", number(one.rows)], ["bytes", bytes(one.bytes)],
+    ["N : 1", number(one.source_transactions)], ["loads", number(one.loads)], ["attempts", number(one.attempts), caution(one.attempts > 1)], ["retries", number(one.retries), caution(one.retries)],
     ["recycled", one.recycled ? "yes" : "no", caution(one.recycled)], ["open for", time(one.open_seconds)]),
   el("h3", {}, "Time"), ...shares(phases, time),
   el("h3", {}, "Rows"), table([["partition"], ["table"], ["rows", "n"], ["bytes", "n"]], regions, "Rows by partition and table"),

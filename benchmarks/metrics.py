@@ -1,0 +1,220 @@
+"""What the metrics cost, in CPU seconds: in a lane, on the driver for each micro-batch, and for each scrape.
+
+    python benchmarks/metrics.py [--rows 500000] [--rounds 7] [--spark]
+
+The lane is the real one, over Arrow rows made before, and talks to nobody: every request is answered OK at once. So its
+CPU seconds are the least that a micro-batch of so many rows can cost in Python. With `--spark` the same rows also take
+Spark's part of the way (read from Parquet, projected, spread, sorted, handed to Python), which makes the whole batch.
+Variants take turns; the least of all rounds counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+import numpy as np
+import psutil
+import pyarrow as pa
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.lane import task
+from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.event_times import EVENT_TIME
+from starrocks_txn_sink.lane.figures import LaneFigures
+from starrocks_txn_sink.lane.report import results
+from starrocks_txn_sink.metrics import MetricsServer
+from starrocks_txn_sink.metrics.exposition import exposition
+from starrocks_txn_sink.metrics.state import state
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.wire import LabelState, Operation, Reply, Request, Status
+
+BATCH = 10_000
+PARTITIONS = 4
+PER_TRANSACTION = 25
+OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
+SCHEMA = pa.schema(
+    [
+        ("source_partition", pa.string()),
+        ("position", pa.int64()),
+        ("table", pa.string()),
+        ("transaction_end", pa.bool_()),
+        ("payload", pa.string()),
+        (EVENT_TIME, pa.int64()),
+    ]
+)
+
+
+class Agreeing:
+    """A transport to a server that is always well and takes no time; bodies are read once, as a socket would."""
+
+    def send(self, request: Request, deadline: Deadline) -> Reply:
+        del deadline
+        if request.body is not None:
+            for _ in request.body:
+                pass
+        state = LabelState.VISIBLE if request.operation is Operation.LOAD_STATE else None
+        return Reply(Status.OK, label=request.label, txn_id=1, state=state)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def made(rows: int) -> list[pa.RecordBatch]:
+    """Rows of 150 bytes in three tables, a tenth of them deletes, as the sink's projection gives them."""
+    each = rows // PARTITIONS
+    numbers = np.arange(each)
+    tables = np.array(["order_events", "order_items", "orders"])[numbers % 3]
+    filler = "x" * 120
+    contents = [
+        f',{{{"" if n % 10 else chr(34) + "__op" + chr(34) + ":1,"}"id":{n},"note":"{filler}"}}' for n in range(each)
+    ]
+    found: list[pa.RecordBatch] = []
+    for partition in range(PARTITIONS):
+        columns = [
+            pa.array([str(partition)] * each),
+            pa.array(numbers // PER_TRANSACTION),
+            pa.array(tables),
+            pa.array(numbers % PER_TRANSACTION == PER_TRANSACTION - 1),
+            pa.array(contents),
+            pa.array(np.full(each, time.time_ns() // 1000)),
+        ]
+        found += pa.table(columns, schema=SCHEMA).to_batches(max_chunksize=BATCH)
+    end = [pa.array([value], field.type) for field, value in zip(SCHEMA, _END, strict=True)]
+    return [*found, pa.RecordBatch.from_arrays(end, schema=SCHEMA)]
+
+
+_END = (None, END_POSITION, None, None, None, None)
+
+
+def lane(batches: list[pa.RecordBatch]) -> list[str]:
+    return task.LaneTask(OPTIONS, "job", "e", "c", 0).lines(batches, Attempt(0, 1, False), SystemClock())
+
+
+def uncounted() -> mock._patch_dict | mock.MagicMock:
+    """The lane without its figures: nothing is watched, nothing is noted."""
+
+    def as_it_is(_: LaneFigures, inner: object, *rest: object) -> object:
+        del rest
+        return inner
+
+    return mock.patch.multiple(LaneFigures, reading=as_it_is, transport=as_it_is, performing=as_it_is)
+
+
+def cpu(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def turns(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    taken: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, measure in variants.items():
+            taken[name].append(measure())
+    return {name: min(seconds) for name, seconds in taken.items()}
+
+
+def told(lines: list[str]) -> Iterator[Event]:
+    """The events of one micro-batch."""
+    receipts, reports = results(lines)
+    yield Event("batch.started", {"job": "job", "batch_id": 0, "lanes": 1, "query": "q"})
+    yield from (Event("lane.reported", {"report": report}) for report in reports)
+    yield from (Event("receipt.collected", {"receipt": receipt}) for receipt in receipts)
+    yield Event("batch.completed", {"job": "job", "batch_id": 0, "seconds": 1.0, "receipts": len(receipts)})
+
+
+def through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Take the rows in and do nothing with them."""
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
+
+
+def spark_share(rows: int, rounds: int) -> float:
+    """CPU seconds of Spark and its Python workers until the lanes have such rows; the least of all rounds."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from starrocks_txn_sink.sink.projection import lane_input
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    each = rows // PARTITIONS
+    number = F.col("id") % each
+    with tempfile.TemporaryDirectory() as home:
+        spark.range(rows).select(
+            (F.col("id") / each).cast("int").alias("source_partition"),
+            F.floor(number / PER_TRANSACTION).alias("position"),
+            (number % PER_TRANSACTION).alias("seq"),
+            F.element_at(
+                F.array(*map(F.lit, ("order_events", "order_items", "orders"))), (number % 3 + 1).cast("int")
+            ).alias("table"),
+            F.concat(F.lit('{"id":'), number, F.lit(',"note":"'), F.repeat(F.lit("x"), 120), F.lit('"}')).alias("row"),
+            (number % PER_TRANSACTION == PER_TRANSACTION - 1).alias("transaction_end"),
+            F.current_timestamp().alias(EVENT_TIME),
+        ).write.parquet(f"{home}/rows")
+        frame = spark.read.parquet(f"{home}/rows")
+        taken = []
+        for _ in range(rounds + 1):  # the first one warms up
+            before = family_cpu()
+            lane_input(frame, "shop", 1, (), {}).rows.mapInArrow(through, "rows long").collect()
+            taken.append(family_cpu() - before)
+        spark.stop()
+    return min(taken[1:])
+
+
+def family_cpu() -> float:
+    """CPU seconds of this process's living descendants."""
+    times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+    return sum(one.user + one.system for one in times)
+
+
+def main(rows: int, rounds: int, with_spark: bool) -> None:
+    batches = made(rows)
+    with mock.patch.object(task, "HttpTransport", return_value=Agreeing()):
+        lines = lane(batches)
+
+        def without() -> float:
+            with uncounted():
+                return cpu(lambda: lane(batches))
+
+        spent = turns({"without": without, "with": lambda: cpu(lambda: lane(batches))}, rounds)
+    metrics = MetricsServer(0)
+
+    def tell() -> None:
+        for event in told(lines):
+            metrics(event)
+
+    driver = min(cpu(tell) for _ in range(200))
+    scrape = min(cpu(lambda: exposition(metrics._registry, "")) for _ in range(20))
+    page = min(cpu(lambda: state(metrics.model, time.time(), 60.0)) for _ in range(20))
+    base, share = spent["without"], spent["with"] / spent["without"] - 1
+    say = sys.stdout.write
+    say(f"a lane with {rows:,} rows and {rows // PER_TRANSACTION:,} source transactions: {base:.3f} CPU seconds\n")
+    say(f"  its figures                 {spent['with'] - base:+.4f} s, {share:+.2%} of the lane\n")
+    say(f"  the driver, a micro-batch   {driver:.5f} s, {driver / base:.3%} of the lane\n")
+    if with_spark:
+        whole = base + spark_share(rows, max(3, rounds // 2))
+        say(f"the whole batch, with Spark: {whole:.3f} CPU seconds\n")
+        say(f"  all metrics of it           {(spent['with'] - base + driver) / whole:.2%}\n")
+    say(f"a scrape of /metrics          {scrape * 1000:.1f} ms; every 15 s {scrape / 15:.3%} of a core\n")
+    say(f"an open page                  {page * 1000:.1f} ms; every 2 s {page / 2:.3%} of a core\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=500_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--spark", action="store_true", help="measure Spark's part of the batch too")
+    chosen = parser.parse_args()
+    main(chosen.rows, chosen.rounds, chosen.spark)
