@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import http.client
 import pickle
+import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,6 +21,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.metrics import MetricsServer
+from starrocks_txn_sink.metrics.assets import ASSETS
 from starrocks_txn_sink.metrics.catalogue import METRICS, Kind
 from starrocks_txn_sink.metrics.runbook import anchor
 from starrocks_txn_sink.metrics.server import shared
@@ -197,3 +201,13 @@ def test_a_wrong_port_is_refused(port: object) -> None:
 def test_anchors_are_made_as_github_makes_them() -> None:
     assert anchor("Error `too_many_transactions`") == "error-too_many_transactions"
     assert anchor("A label is gone: what now?") == "a-label-is-gone-what-now"
+
+
+def test_the_wheel_has_the_page_and_the_runbook(tmp_path: Path) -> None:
+    program = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=root, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    folder = "starrocks_txn_sink/metrics/page/"
+    there = {name.removeprefix(folder) for name in zipfile.ZipFile(wheel).namelist() if name.startswith(folder)}
+    assert there == {*ASSETS, "operations.md"}
