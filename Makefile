@@ -106,3 +106,8 @@ api: setup
 # CHANGELOG.md from the fragments in news/: make news VERSION=0.2.0
 news: setup
 	$(BIN)/python .ci/news.py $(VERSION) $$(date -u +%Y-%m-%d)
+
+# Every benchmark, one after the other; BENCH="raw_lines --rounds 7" runs one. docs/performance.md explains them.
+.PHONY: bench
+bench: setup
+	$(if $(BENCH),$(BIN)/python -m benchmarks.$(BENCH),$(BIN)/python -m benchmarks)

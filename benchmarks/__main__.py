@@ -1,0 +1,36 @@
+"""All benchmarks, one after the other, each in a process of its own; together they take less than 15 minutes.
+
+python -m benchmarks
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from benchmarks.measure import say
+
+RUNS = (
+    "raw_lines --rows 6000000 --rounds 5 --only parse,fused",
+    "throughput --rows 2000000 --rounds 5",
+    "long_open --batches 100 --rows 1000 --huge 1000",
+    "scale --rows 200000 --rounds 5",
+    "freshness --seconds 15",
+    "stand_in",
+)
+
+
+def main() -> int:
+    """Run them; the exit code counts those that failed."""
+    started, failed = time.monotonic(), 0
+    for run in RUNS:
+        began = time.monotonic()
+        failed += subprocess.run([sys.executable, "-m", *f"benchmarks.{run}".split()], check=False).returncode != 0
+        say(f"{run.split()[0]}: {time.monotonic() - began:.0f} s")
+    say(f"all: {time.monotonic() - started:.0f} s")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

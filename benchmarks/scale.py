@@ -1,0 +1,144 @@
+"""How cost grows: with lanes, with source partitions, with tables; at a low rate; and with a ledger.
+
+    python -m benchmarks.scale [--rows 400000] [--rounds 5] [--only lanes,partitions,tables,low,ledger]
+
+Events are parsed already and assembled in the lanes, one micro-batch a run, into a null server. The ledger's part needs
+the stand-in's SQL port; loads go to the null server all the same.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from benchmarks import choices, feeds
+from benchmarks.measure import Variant, line, report, say, take_turns
+from benchmarks.null_server import NullServer
+from benchmarks.spark import session
+from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TransactionAssembly
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.events import Event
+
+PARTS = ("lanes", "partitions", "tables", "low", "ledger")
+
+
+@dataclass(slots=True)
+class Bench:
+    """What every part needs."""
+
+    spark: SparkSession
+    server: NullServer
+    home: Path
+    rows: int
+    rounds: int
+
+    def events(self, partitions: int = 4, tables: int = 2) -> DataFrame:
+        """`rows` rows in transactions of ten, spread over source partitions and tables, as one Parquet file."""
+        file = self.home / f"events-{partitions}-{tables}"
+        if not file.exists():
+            plain = feeds.events(self.spark, self.rows, 0)
+            transaction = F.floor(F.col("position") / feeds.EVENTS)
+            spread = plain.withColumns(
+                {
+                    "source_partition": F.concat(F.lit("p-"), F.pmod(transaction, F.lit(partitions))),
+                    "table": F.when(
+                        F.col("table").isNotNull(), F.concat(F.lit("t"), F.pmod("position", F.lit(tables)))
+                    ),
+                }
+            )
+            spread.write.parquet(str(file))
+        return self.spark.readStream.schema(self.spark.read.parquet(str(file)).schema).parquet(str(file))
+
+    def run(self, frame: DataFrame, options: SinkOptions, receipts: list[Receipt] | None = None) -> None:
+        shutil.rmtree(self.home / "checkpoint", ignore_errors=True)
+
+        def listen(event: Event) -> None:
+            if receipts is not None and event.name == "receipt.collected":
+                receipts.append(event.fields["receipt"])
+
+        sink = StarRocksSink(options, assemble=TransactionAssembly(), listener=listen)
+        writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(self.home / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def options(self, **changes: Any) -> SinkOptions:
+        values = {"load_url": self.server.load_url, "database": "shop", "delivery": "at-least-once", "job": "benchmark"}
+        return SinkOptions(**{**values, **changes})
+
+    def variant(self, name: str, **changes: Any) -> Variant:
+        shape = {key: changes.pop(key) for key in ("partitions", "tables") if key in changes}
+        frame, options = self.events(**shape), self.options(**changes)
+        return Variant(name, self.rows, lambda: self.run(frame, options))
+
+
+def lanes(bench: Bench) -> None:
+    """Lanes 1, 2, 4 over eight source partitions."""
+    _compare("scale: lanes", [bench.variant(f"{n} lanes", lanes=n, partitions=8) for n in (1, 2, 4)], bench.rounds)
+
+
+def partitions(bench: Bench) -> None:
+    """Source partitions 1 to 1000."""
+    made = [bench.variant(f"{n} source partitions", partitions=n) for n in (1, 10, 100, 1000)]
+    _compare("scale: source partitions", made, bench.rounds)
+
+
+def tables(bench: Bench) -> None:
+    """Tables 2 to 200."""
+    _compare("scale: tables", [bench.variant(f"{n} tables", tables=n) for n in (2, 20, 200)], bench.rounds)
+
+
+def low(bench: Bench) -> None:
+    """20 000 rows in a micro-batch, 60 source partitions: how many loads a commit has."""
+    small = Bench(bench.spark, bench.server, bench.home / "low", 20_000, 1)
+    small.home.mkdir(exist_ok=True)
+    receipts: list[Receipt] = []
+    small.run(small.events(60), small.options(), receipts)
+    loads = [receipt.loads for receipt in receipts]
+    say(f"low rate: {len(receipts)} StarRocks transactions, loads of each: {loads}, for 2 tables")
+    line("low rate", {"transactions": len(receipts), "loads": loads, "tables": 2})
+
+
+def ledger(bench: Bench) -> None:
+    """The ledger's rows, the owner check and the take-over, against none of it."""
+    with Emulator(bench.home / "stand-in") as server:
+        connection = {"query_url": server.query_url, "delivery": "exactly-once"}
+        _create(server.query_url)
+        made = [bench.variant("without a ledger"), bench.variant("with a ledger", **connection)]
+        _compare("ledger", made, bench.rounds)
+
+
+def _create(query_url: str) -> None:
+    import pymysql
+
+    port = int(query_url.rpartition(":")[2])
+    with pymysql.connect(host="127.0.0.1", port=port, user="root", autocommit=True) as connection:
+        connection.cursor().execute("CREATE DATABASE shop")
+
+
+def _compare(title: str, variants: list[Variant], rounds: int) -> None:
+    take_turns(variants, rounds)
+    report(title, variants)
+
+
+def main() -> None:
+    parser = choices.arguments(__doc__, rows=400_000)
+    parser.add_argument("--only", default=",".join(PARTS))
+    given = parser.parse_args()
+    parts: dict[str, Callable[[Bench], None]] = {
+        "lanes": lanes, "partitions": partitions, "tables": tables, "low": low, "ledger": ledger
+    }  # fmt: skip
+    spark = session()
+    with choices.home(given.home) as home, NullServer() as server:
+        bench = Bench(spark, server, home, given.rows, given.rounds)
+        for name in given.only.split(","):
+            parts[name](bench)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""How fast the stand-in commits: megabytes per second of JSON through load and commit, so that no test measures it.
+
+    python -m benchmarks.stand_in [--rows 200000] [--rounds 5]
+
+One StarRocks transaction of 150-byte rows into one PRIMARY KEY table a round.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import pymysql
+import requests
+
+from benchmarks import choices
+from benchmarks.measure import line, say
+from starrocks_txn_sink.emulator.settings import Settings
+from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+
+
+def main() -> None:
+    given = choices.arguments(__doc__, rows=200_000).parse_args()
+    with choices.home(given.home) as home, EmulatorProcess(home / "stand-in", Settings()) as server:
+        port = int(server.query_url.rpartition(":")[2])
+        with pymysql.connect(host="127.0.0.1", port=port, user="root", autocommit=True) as connection:
+            cursor = connection.cursor()
+            cursor.execute("CREATE DATABASE shop")
+            cursor.execute(
+                "CREATE TABLE shop.orders (id BIGINT NOT NULL, customer VARCHAR(40), amount VARCHAR(20),"
+                " note VARCHAR(99)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+            )
+        speeds = [_round(server.load_url, number, given.rows) for number in range(given.rounds + 1)][1:]
+    say(f"stand-in: {statistics.median(speeds):.0f} MB/s committed")
+    line("stand-in", {"megabytes_per_second": round(statistics.median(speeds), 1)})
+
+
+def _round(url: str, number: int, rows: int) -> float:
+    """Megabytes per second of one transaction, begin to commit."""
+    row = '{"id":%d,"customer":"customer-%06d","amount":"%07d.50","note":"' + "x" * 75 + '"}'
+    body = ("[" + ",".join(row % (number * rows + n, n, n) for n in range(rows)) + "]").encode()
+    headers = {"label": f"bench-{number}", "db": "shop", "table": "orders", "transaction_type": "multi"}
+    headers |= {"Expect": "100-continue", "format": "json", "strip_outer_array": "true", "timeout": "600"}
+    login = ("root", "")
+    started = time.perf_counter()
+    requests.post(f"{url}/api/transaction/begin", headers=headers, auth=login, timeout=60).raise_for_status()
+    asked = requests.put(f"{url}/api/transaction/load", headers=headers, auth=login, timeout=60, allow_redirects=False)
+    target = asked.headers["Location"]
+    answer = requests.put(target, data=body, headers=headers, auth=login, timeout=60)
+    if answer.json()["Status"] != "OK":
+        raise RuntimeError(answer.text)
+    requests.post(f"{url}/api/transaction/commit", headers=headers, auth=login, timeout=60).raise_for_status()
+    return len(body) / 1e6 / (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Rows per second of the sink alone, of typed rows, and of events that are assembled on the way.
+
+    python -m benchmarks.throughput [--rows 5000000] [--rounds 5] [--home DIR] [--only scan,ready,…]
+
+One micro-batch from Parquet into a null server, four source partitions, two tables, transactions of ten rows of 150
+bytes. Each part has its own ceiling in the same run: `scan` reads the ready rows and throws them away, `to_json` makes
+the rows' JSON and throws it away, `ready` is what `events …` is compared with.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from benchmarks import choices, feeds
+from benchmarks.measure import Variant, line, report, take_turns
+from benchmarks.null_server import NullServer
+from benchmarks.spark import session
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly, assemble_transactions
+
+TYPED = ("id", "customer", "amount", "note")
+MARKS = ("source_partition", "position", "seq", "transaction_end")
+
+
+def main() -> None:
+    parser = choices.arguments(__doc__, rows=5_000_000)
+    parser.add_argument("--only", default="", help="the variants' first words, comma-separated")
+    given = parser.parse_args()
+    rows = given.rows // (feeds.PARTITIONS * feeds.ROWS) * feeds.PARTITIONS * feeds.ROWS
+    spark = session()
+    with choices.home(given.home) as home, NullServer() as server:
+        variants = _variants(spark, server, home, rows)
+        chosen = [each for each in variants if not given.only or each.name.split()[0] in given.only.split(",")]
+        take_turns(chosen, given.rounds)
+        report("throughput", chosen)
+        rates = {each.name: each.rate for each in chosen}
+        ratios = {
+            f"{name} / {base}": round(rates[name] / rates[base], 3) for name, base in _GOALS if {name, base} <= {*rates}
+        }
+        line("throughput, ratios", ratios)
+    spark.stop()
+
+
+_GOALS = (
+    ("ready rows", "scan"),
+    ("ready rows, two lanes", "scan"),
+    ("typed rows", "to_json"),
+    ("events, fused", "ready rows"),
+    ("events, fused with a shuffle", "ready rows"),
+    ("events, stage", "ready rows"),
+)
+
+
+def _variants(spark: SparkSession, server: NullServer, home: Path, rows: int) -> list[Variant]:
+    whole = feeds.write_parquet(spark, home, rows, whole=True)
+    raw = feeds.write_parquet(spark, home, rows, whole=False)
+    checkpoint = home / "checkpoint"
+
+    def stream(folder: Path) -> DataFrame:
+        return spark.readStream.schema(spark.read.parquet(str(folder)).schema).parquet(str(folder))
+
+    def run(frame: DataFrame, sink: StarRocksSink | None) -> None:
+        writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        made = writer.format("noop") if sink is None else writer.foreachBatch(sink)
+        made.start().awaitTermination()
+
+    def clean() -> None:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+    def options(lanes: int = 1) -> SinkOptions:
+        return SinkOptions(
+            load_url=server.load_url, database="shop", delivery="at-least-once", job="benchmark", lanes=lanes
+        )
+
+    ready, events = stream(whole), stream(raw)
+    typed = _typed(ready)
+    route = TableRoute("orders", TYPED)
+    as_json = typed.select(F.to_json(F.struct(*TYPED)))
+    return [
+        Variant("scan", rows, lambda: run(ready, None), clean),
+        Variant("ready rows", rows, lambda: run(ready, StarRocksSink(options())), clean),
+        Variant("ready rows, two lanes", rows, lambda: run(ready, StarRocksSink(options(2))), clean),
+        Variant("to_json", rows, lambda: run(as_json, None), clean),
+        Variant("typed rows", rows, lambda: run(typed, StarRocksSink(options(2), routes=[route])), clean),
+        Variant("events, fused", rows, lambda: run(events, _fused(options())), clean),
+        Variant("events, fused with a shuffle", rows, lambda: run(events, _fused(options(2))), clean),
+        Variant("events, stage", rows, lambda: run(assemble_transactions(events), StarRocksSink(options())), clean),
+    ]
+
+
+def _fused(options: SinkOptions) -> StarRocksSink:
+    return StarRocksSink(options, assemble=TransactionAssembly())
+
+
+def _typed(ready: DataFrame) -> DataFrame:
+    """The same rows with typed columns instead of ready JSON, all for one table."""
+    number = F.monotonically_increasing_id()
+    return ready.select(
+        *MARKS,
+        F.lit("orders").alias("table"),
+        number.alias("id"),
+        F.format_string("customer-%06d", F.pmod(number, F.lit(100_000))).alias("customer"),
+        (F.pmod(number, F.lit(9_999_999)).cast("decimal(12,2)") / 2).alias("amount"),
+        F.substring("row", 70, 75).alias("note"),
+    )
+
+
+if __name__ == "__main__":
+    main()
