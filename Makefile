@@ -107,6 +107,11 @@ api: setup
 news: setup
 	$(BIN)/python .ci/news.py $(VERSION) $$(date -u +%Y-%m-%d)
 
+# The same for lanes that assemble: make prove-fused SEEDS=10000, or SEED=7.
+.PHONY: prove-fused
+prove-fused: setup
+	$(BIN)/python -m tests.simulation.fused_world $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
 # Every benchmark, one after the other; BENCH="raw_lines --rounds 7" runs one. docs/performance.md explains them.
 .PHONY: bench
 bench: setup
