@@ -6,6 +6,7 @@ A rule names metrics through `catalogue`, so that it cannot name one that does n
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 
 from starrocks_txn_sink.metrics.catalogue import BY_NAME, Kind
@@ -15,15 +16,20 @@ RUNBOOK = "docs/operations.md"
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """`section` is the runbook's anchor, `lasting` how long the expression must hold; `critical` means look now."""
+    """`lasting` is how long the expression must hold; `critical` means that somebody is to look now, also at night."""
 
     name: str
-    section: str
     expression: str
     lasting: str
     critical: bool
     summary: str
     meaning: str
+
+    @property
+    def section(self) -> str:
+        """The anchor of the runbook's section: `alert-in-doubt` for StarRocksSinkInDoubt."""
+        words = re.findall("[A-Z][a-z]+", self.name.removeprefix("StarRocksSink"))
+        return "-".join(["alert", *words]).lower()
 
     @property
     def runbook(self) -> str:
@@ -55,8 +61,7 @@ def _p99(name: str, window: str, **labels: str) -> str:
 
 ALERTS = (
     Alert(
-        "StarRocksSinkIntegrityViolation",
-        "alert-integrity-violated",
+        "StarRocksSinkIntegrityViolated",
         f"sum by (instance, job, kind) ({metric('integrity_violations_total')}) > 0",
         "0m",
         True,
@@ -65,7 +70,6 @@ ALERTS = (
     ),
     Alert(
         "StarRocksSinkInDoubt",
-        "alert-in-doubt",
         f"{metric('in_doubt_transactions')} > 0",
         "1m",
         True,
@@ -73,8 +77,7 @@ ALERTS = (
         "Nobody can say whether a commit took effect, and no run has taken the job over to settle it.",
     ),
     Alert(
-        "StarRocksSinkDown",
-        "alert-endpoint-down",
+        "StarRocksSinkEndpointDown",
         f"absent({metric('build_info')})",
         "5m",
         True,
@@ -82,8 +85,7 @@ ALERTS = (
         "The driver has ended, its endpoint is off, or Prometheus cannot reach it.",
     ),
     Alert(
-        "StarRocksSinkStalled",
-        "alert-no-progress",
+        "StarRocksSinkNoProgress",
         f"time() - ({metric('last_progress_timestamp_seconds')} > 0) > 300",
         "1m",
         True,
@@ -92,7 +94,6 @@ ALERTS = (
     ),
     Alert(
         "StarRocksSinkNotCommitting",
-        "alert-no-progress",
         f"sum by (instance, job) (increase({metric('spark_input_rows_total')}[10m])) > 0 and "
         f"sum by (instance, job) (increase({metric('commits_total', outcome='committed')}[10m])) == 0",
         "5m",
@@ -101,8 +102,7 @@ ALERTS = (
         "Every commit fails, or no source transaction ever ends.",
     ),
     Alert(
-        "StarRocksSinkBatchesFailing",
-        "alert-batch-failing",
+        "StarRocksSinkBatchFailing",
         f"sum by (instance, job) (increase({metric('failed_batches_total')}[15m])) > 2",
         "0m",
         True,
@@ -111,7 +111,6 @@ ALERTS = (
     ),
     Alert(
         "StarRocksSinkFenced",
-        "error-fenced",
         f"{_since('errors_total', '15m', code='fenced')} > 0",
         "0m",
         True,
@@ -119,8 +118,7 @@ ALERTS = (
         "Two drivers run under one job name, or an old one woke up.",
     ),
     Alert(
-        "StarRocksSinkHighLatency",
-        "alert-latency-high",
+        "StarRocksSinkLatencyHigh",
         f"{_p99('end_to_end_latency_seconds', '10m')} > 60",
         "10m",
         False,
@@ -128,8 +126,7 @@ ALERTS = (
         "The sink, Spark or the source is behind.",
     ),
     Alert(
-        "StarRocksSinkHighVisibilityLatency",
-        "alert-commit-slow",
+        "StarRocksSinkCommitSlow",
         f"{_p99('phase_duration_seconds', '10m', phase='publish')} > 10",
         "10m",
         False,
@@ -138,7 +135,6 @@ ALERTS = (
     ),
     Alert(
         "StarRocksSinkTooManyTransactions",
-        "error-too_many_transactions",
         f"{_since('errors_total', '15m', code='too_many_transactions')} > 0",
         "0m",
         False,
@@ -147,7 +143,6 @@ ALERTS = (
     ),
     Alert(
         "StarRocksSinkErrors",
-        "alert-errors",
         f"sum by (instance, job, code) (increase({metric('errors_total')}[15m])) > 5",
         "5m",
         False,
@@ -155,8 +150,7 @@ ALERTS = (
         "Retries may have repaired them; the code says what is behind them.",
     ),
     Alert(
-        "StarRocksSinkRetrying",
-        "alert-retries-high",
+        "StarRocksSinkRetriesHigh",
         f"sum by (instance, job) (increase({metric('retries_total')}[10m])) > 20",
         "10m",
         False,
@@ -164,8 +158,7 @@ ALERTS = (
         "The job goes on, but it costs time; retries_total says what is repeated and why.",
     ),
     Alert(
-        "StarRocksSinkTransactionAging",
-        "alert-near-timeout",
+        "StarRocksSinkNearTimeout",
         f"{metric('transaction_age_ratio')} > 0.5",
         "5m",
         False,
@@ -174,7 +167,6 @@ ALERTS = (
     ),
     Alert(
         "StarRocksSinkBufferFull",
-        "alert-buffer-full",
         f"{metric('buffer_bytes')} / ({metric('buffer_limit_bytes')} > 0) > 0.95",
         "10m",
         False,
@@ -183,7 +175,6 @@ ALERTS = (
     ),
     Alert(
         "StarRocksSinkDeadLetters",
-        "alert-dead-letters",
         f"{_since('dead_letter_rows_total', '15m')} > 0",
         "0m",
         False,
@@ -191,8 +182,7 @@ ALERTS = (
         "They are not in the tables; somebody has to correct and repeat them.",
     ),
     Alert(
-        "StarRocksSinkSourceTransactionsDropped",
-        "alert-open-transaction-old",
+        "StarRocksSinkTransactionsDropped",
         f"{_since('source_transactions_total', '15m', outcome='dropped')} > 0",
         "0m",
         False,
@@ -200,8 +190,7 @@ ALERTS = (
         "Their BEGIN was never seen, or they stayed open too long.",
     ),
     Alert(
-        "StarRocksSinkOpenTooLong",
-        "alert-open-transaction-old",
+        "StarRocksSinkOpenTransactionOld",
         f"time() - ({metric('oldest_open_transaction_timestamp_seconds')} > 0) > 900",
         "5m",
         False,
@@ -209,8 +198,7 @@ ALERTS = (
         "Its END does not come: the assembler holds its rows.",
     ),
     Alert(
-        "StarRocksSinkEventTimeSkew",
-        "alert-skew",
+        "StarRocksSinkSkew",
         f"{metric('event_time_skew_seconds')} > 600",
         "15m",
         False,

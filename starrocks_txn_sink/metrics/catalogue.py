@@ -119,7 +119,7 @@ METRICS = (
         "last_progress_timestamp_seconds",
         _G,
         "When a micro-batch last ended well or the query said that it has nothing to do, since the Unix epoch; with "
-        "several jobs, the oldest of theirs. 0 before the first.",
+        "several jobs, the oldest of theirs. 0 before the first, and where no job is to go on.",
     ),
     # flow
     Metric("rows_total", _C, "Rows that became visible, by table and operation (upsert, delete).", ("table", "op"), ()),

@@ -33,10 +33,16 @@ class Job:
     ended_at: float = 0.0
     ended_code: str = ""
 
+    @property
+    def expected(self) -> bool:
+        """Whether it is to go on: a query that was not stopped, or a batch write while it runs."""
+        if self.ended_at:
+            return bool(self.ended_code)
+        return bool(self.query or self.running_since)
+
     def stale(self, now: float, limit: float) -> bool:
         """Whether it should have got something done and did not."""
-        expected = bool(self.query or self.running_since) and not self.ended_at
-        return expected and now - (self.last_progress or self.first_seen) > limit
+        return self.expected and not self.ended_at and now - (self.last_progress or self.first_seen) > limit
 
 
 class Jobs:
@@ -68,8 +74,10 @@ class Jobs:
         return sum(job.in_doubt for job in self)
 
     def oldest_commit(self) -> float:
-        """The oldest of the jobs' last commits; 0 while one has none."""
-        return min((job.last_commit for job in self), default=0.0)
+        """The oldest last commit of the jobs that are to go on, 0 while one has none; else the newest of all."""
+        newest = max((job.last_commit for job in self), default=0.0)
+        return min((job.last_commit for job in self if job.expected), default=newest)
 
     def oldest_progress(self) -> float:
-        return min((job.last_progress for job in self), default=0.0)
+        """The oldest last progress of the jobs that are to go on; 0 when there is no such job, or one has none."""
+        return min((job.last_progress for job in self if job.expected), default=0.0)

@@ -289,6 +289,8 @@ class Model:
         if job is not None:
             job.ended_at, job.running_since, job.lanes = now, 0.0, 0
             job.ended_code = (job.failed_code or SPARK) if fields["failed"] else ""
+            if not fields["failed"]:
+                job.failed_at = 0.0  # a stop in the middle of a micro-batch is no failure
             self._levels()
 
     def _levels(self) -> None:

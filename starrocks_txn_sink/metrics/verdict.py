@@ -106,7 +106,7 @@ def readiness(model: Model, now: float, limit: float) -> Readiness:
     if not len(model.jobs):
         return Readiness(False, "No micro-batch has been started yet.")
     for job in model.jobs:
-        if job.ended_at:
+        if job.ended_at and (job.ended_code or not any(other.expected for other in model.jobs)):
             return Readiness(False, f"The query of job {job.name} has ended.")
         if not job.last_progress:
             return Readiness(False, f"Job {job.name} has not finished a micro-batch yet.")

@@ -230,6 +230,28 @@ def test_a_batch_write_is_not_expected_to_go_on() -> None:
     told.batch(0, receipt(told), query="")
     told.clock.advance(1000)
     assert told.ready
+    assert told.value("last_progress_timestamp_seconds") == 0  # nothing for an alert to wait for
+    assert told.value("last_commit_timestamp_seconds") > 0
+
+
+def test_a_stop_in_the_middle_of_a_micro_batch_is_no_failure() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    told.fail(1, "spark")
+    assert told.light is Light.BAD
+    told.tell("query.ended", query="q", failed=False)
+    assert told.sentence == "The query was stopped; last committed 0.0 s ago; nothing in doubt."
+
+
+def test_a_query_that_was_stopped_does_not_hold_the_others_back() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    told.tell("query.ended", query="q", failed=False)
+    told.clock.advance(100)
+    told.tell("batch.started", job="other", batch_id=0, lanes=1, query="p")
+    told.tell("batch.completed", job="other", batch_id=0, seconds=1, receipts=0)
+    assert told.ready
+    assert told.value("last_progress_timestamp_seconds") == told.clock.wall()
 
 
 def test_a_violation_outshines_everything() -> None:

@@ -29,17 +29,17 @@ NAMES = {
 
 # For each alert, series (in promtool's notation, a sample a minute) that must set it off, and after how many minutes.
 FIRES = {
-    "StarRocksSinkIntegrityViolation": ({'integrity_violations_total{kind="torn"}': "0 0 1 1"}, 3),
+    "StarRocksSinkIntegrityViolated": ({'integrity_violations_total{kind="torn"}': "0 0 1 1"}, 3),
     "StarRocksSinkInDoubt": ({"in_doubt_transactions": "0 1 1 1 1"}, 4),
-    "StarRocksSinkDown": ({"buffer_bytes": "1x10"}, 6),
-    "StarRocksSinkStalled": ({"last_progress_timestamp_seconds": "1x20"}, 10),
+    "StarRocksSinkEndpointDown": ({"buffer_bytes": "1x10"}, 6),
+    "StarRocksSinkNoProgress": ({"last_progress_timestamp_seconds": "1x20"}, 10),
     "StarRocksSinkNotCommitting": (
         {"spark_input_rows_total": "0+100x30", 'commits_total{outcome="committed"}': "5x30"},
         25,
     ),
-    "StarRocksSinkBatchesFailing": ({"failed_batches_total": "0+1x15"}, 12),
+    "StarRocksSinkBatchFailing": ({"failed_batches_total": "0+1x15"}, 12),
     "StarRocksSinkFenced": ({'errors_total{code="fenced"}': "0 0 0 1 1 1"}, 5),
-    "StarRocksSinkHighLatency": (
+    "StarRocksSinkLatencyHigh": (
         {
             'end_to_end_latency_seconds_bucket{le="60"}': "0+1x40",
             'end_to_end_latency_seconds_bucket{le="300"}': "0+100x40",
@@ -47,7 +47,7 @@ FIRES = {
         },
         30,
     ),
-    "StarRocksSinkHighVisibilityLatency": (
+    "StarRocksSinkCommitSlow": (
         {
             'phase_duration_seconds_bucket{phase="publish",le="10"}': "0+1x40",
             'phase_duration_seconds_bucket{phase="publish",le="60"}': "0+10x40",
@@ -57,13 +57,13 @@ FIRES = {
     ),
     "StarRocksSinkTooManyTransactions": ({'errors_total{code="too_many_transactions"}': "0 0 0 3 3 3"}, 5),
     "StarRocksSinkErrors": ({'errors_total{code="load_failed"}': "0+2x30"}, 25),
-    "StarRocksSinkRetrying": ({'retries_total{operation="load",reason="busy"}': "0+10x40"}, 30),
-    "StarRocksSinkTransactionAging": ({"transaction_age_ratio": "0.7x20"}, 10),
+    "StarRocksSinkRetriesHigh": ({'retries_total{operation="load",reason="busy"}': "0+10x40"}, 30),
+    "StarRocksSinkNearTimeout": ({"transaction_age_ratio": "0.7x20"}, 10),
     "StarRocksSinkBufferFull": ({"buffer_bytes": "99x30", "buffer_limit_bytes": "100x30"}, 20),
     "StarRocksSinkDeadLetters": ({'dead_letter_rows_total{table="t",reason="rejected"}': "0 0 4 4 4"}, 4),
-    "StarRocksSinkSourceTransactionsDropped": ({'source_transactions_total{outcome="dropped"}': "0 0 2 2"}, 3),
-    "StarRocksSinkOpenTooLong": ({"oldest_open_transaction_timestamp_seconds": "1x40"}, 30),
-    "StarRocksSinkEventTimeSkew": ({"event_time_skew_seconds": "700x30"}, 20),
+    "StarRocksSinkTransactionsDropped": ({'source_transactions_total{outcome="dropped"}': "0 0 2 2"}, 3),
+    "StarRocksSinkOpenTransactionOld": ({"oldest_open_transaction_timestamp_seconds": "1x40"}, 30),
+    "StarRocksSinkSkew": ({"event_time_skew_seconds": "700x30"}, 20),
 }
 
 # A driver that is well: every counter that must not grow stands still, commits and rows go on.
