@@ -215,7 +215,9 @@ class _HumanLines(logging.Formatter):
 
     def __init__(self, colours: bool) -> None:
         super().__init__()
-        self._render = structlog.dev.ConsoleRenderer(colors=colours, timestamp_key="at", pad_event_to=18, sort_keys=False)
+        self._render = structlog.dev.ConsoleRenderer(
+            colors=colours, timestamp_key="at", pad_event_to=18, sort_keys=False
+        )
 
     def format(self, record: logging.LogRecord) -> str:
         text = self._render(None, record.levelname.lower(), _fields_of(record))
