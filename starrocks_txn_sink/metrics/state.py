@@ -83,14 +83,8 @@ def _fresh(model: Model, recent: Window, now: float) -> dict[str, Any]:
         "age": now - max(commits) if commits else None,
         "batch_id": model.figures.value("last_committed_batch_id"),
         **_percentiles(recent.latency, "p50", "p99"),
-        "batch_seconds": _mean(recent, "batches", model),
         "lag": sum(lag for _, lag in model.lags.items()) if len(model.lags) else None,
     }
-
-
-def _mean(recent: Window, name: str, model: Model) -> float | None:
-    durations = next((found for _, found in model.figures.histograms("batch_duration_seconds")), Durations())
-    return durations.total / durations.count if recent.counts[name] and durations.count else None
 
 
 def _percentiles(durations: Durations, half: str, most: str) -> dict[str, float | None]:

@@ -1,0 +1,107 @@
+"""The metrics of a real query: lanes' figures reach the driver, failures count once, Spark's own progress is there."""
+
+from __future__ import annotations
+
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exactly_once_shop import SCHEMA, Shop, rows_of, wait_for
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from starrocks_txn_sink import MetricsServer, StarRocksSink
+from starrocks_txn_sink.emulator.server import Emulator
+
+pytestmark = pytest.mark.spark
+
+ROLLED_BACK = {"operation": "commit", "action": "commit_ok_rolled_back"}
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
+    with Emulator(tmp_path / "emulator") as server:
+        yield Shop(spark, server, tmp_path)
+
+
+@pytest.fixture
+def metrics() -> Iterator[MetricsServer]:
+    before = set(threading.enumerate())
+    with MetricsServer(0) as server:
+        yield server
+    assert not [thread for thread in set(threading.enumerate()) - before if "metrics" in thread.name]
+
+
+def start(shop: Shop, metrics: MetricsServer, **changes: Any) -> Any:
+    sink = StarRocksSink(shop.options(**changes), metrics=metrics)
+    rows = shop.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(shop.source))
+    rows = rows.withColumn("event_time", F.timestamp_seconds(F.lit(1_700_000_000) + F.col("position")))
+    writer = rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(shop.checkpoint()))
+    return writer.trigger(availableNow=True).start()
+
+
+def get(metrics: MetricsServer, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(metrics.url + path, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def values(metrics: MetricsServer) -> dict[str, float]:
+    """Every sample by its name and labels, without the prefix."""
+    lines = [line for line in get(metrics, "metrics")[1].splitlines() if not line.startswith("#")]
+    return {
+        name.removeprefix("starrocks_txn_sink_"): float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines)
+    }
+
+
+def test_a_query_that_repeats_an_attempt_fails_and_starts_again_counts_every_row_once(
+    shop: Shop, metrics: MetricsServer
+) -> None:
+    shop.feed(rows_of("p-0", [1, 2]) + rows_of("p-1", [7]))
+    shop.fault({**ROLLED_BACK, "nth": 1})
+    assert start(shop, metrics).awaitTermination(120)
+    wait_for(lambda: values(metrics)["spark_input_rows_total"] == 6)  # Spark tells it a little later
+    good = values(metrics)
+    assert good['rows_total{op="upsert",table="items"}'] == 6
+    assert good['source_transactions_total{outcome="committed"}'] == 3
+    assert (good['commits_total{outcome="committed"}'], good['commits_total{outcome="aborted"}']) == (1, 1)
+    assert good['retries_total{operation="commit",reason="commit_failed"}'] == 1
+    assert good['errors_total{code="commit_failed"}'] == 1
+    assert good['partition_position{partition="p-1"}'] == 7
+    assert good["end_to_end_latency_seconds_count"] == 3
+    assert good["event_time_skew_seconds"] == 5
+    assert good['bytes_total{encoding="none",table="items"}'] > 0
+    assert good['spark_phase_duration_seconds{phase="addBatch"}'] > 0
+    assert get(metrics, "readyz")[0] == 503  # availableNow: the query has ended
+
+    shop.feed(rows_of("p-0", [3]))
+    shop.fault(ROLLED_BACK)
+    with pytest.raises(StreamingQueryException):
+        start(shop, metrics, max_attempts=2).awaitTermination(120)
+    bad = values(metrics)
+    assert bad["failed_batches_total"] == 1
+    assert bad['errors_total{code="commit_failed"}'] == 3
+    assert bad['commits_total{outcome="aborted"}'] == 3
+    assert bad['rows_total{op="upsert",table="items"}'] == 6
+    assert '"light":"bad"' in get(metrics, "api/state")[1]
+
+    shop.fault()
+    assert start(shop, metrics).awaitTermination(120)
+    healed = values(metrics)
+    assert healed['rows_total{op="upsert",table="items"}'] == 8
+    assert healed['commits_total{outcome="committed"}'] == 2
+    assert shop.written() == (8, 8)
+
+    shop.forget_commit(1)
+    assert start(shop, metrics).awaitTermination(120)
+    again = values(metrics)
+    assert again['rows_total{op="upsert",table="items"}'] == 8
+    assert again['source_transactions_total{outcome="replayed"}'] == 1
