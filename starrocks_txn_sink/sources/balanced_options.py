@@ -1,0 +1,108 @@
+"""The options of `format("balanced_kafka")`: read from the strings that Spark hands over, checked, documented once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starrocks_txn_sink.errors import OptionError
+
+_PREFIX: Final = "kafka."
+_OURS: Final = frozenset(
+    {"subscribe", "subscribepattern", "startingoffsets", "max_rows", "max_bytes", "idle_timeout", "patience"}
+    | {"tasks", "failondataloss"}
+)
+_FETCHING: Final = {
+    # A slice needs few rows of many partitions: what is fetched beyond its end is thrown away.
+    "queued.min.messages": 10_000,
+    "queued.max.messages.kbytes": 32_768,
+    "fetch.message.max.bytes": 262_144,
+    "fetch.wait.max.ms": 50,
+    "log_level": 2,
+}
+_NEEDED: Final = {
+    "group.id": "balanced_kafka",  # librdkafka wants one; nothing is ever committed under it
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+}
+
+
+@dataclass(frozen=True)
+class BalancedOptions:
+    """`config` is librdkafka's (options `kafka.*`); the rest:
+
+    `topics` / `pattern`   subscribe (names, comma between them) or subscribePattern (a regular expression)
+    `from_start`           startingOffsets: earliest (default) or latest; for the first start only
+    `max_rows`             rows of a micro-batch at most (default 500 000)
+    `max_bytes`            bytes of a micro-batch, estimated from samples of each partition's rows (default: no limit)
+    `idle_timeout`         seconds of silence after which a partition no longer holds the others back (default 10)
+    `patience`             seconds that Kafka may give nothing before the query fails (default 120)
+    `tasks`                tasks of a micro-batch, each with one consumer (default: the driver's cores)
+    `fail_on_data_loss`    failOnDataLoss: fail when Kafka has dropped rows that were not read (default true)
+    """
+
+    config: Mapping[str, Any] = field(repr=False)  # it may have a password
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    from_start: bool = True
+    max_rows: int = 500_000
+    max_bytes: int | None = None
+    idle_timeout: float = 10.0
+    patience: float = 120.0
+    tasks: int = field(default_factory=lambda: os.cpu_count() or 1)
+    fail_on_data_loss: bool = True
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> BalancedOptions:
+        """Raises OptionError for what is unknown, missing or not a number."""
+        given = {name.lower(): value for name, value in options.items()}
+        config = {name.removeprefix(_PREFIX): value for name, value in given.items() if name.startswith(_PREFIX)}
+        unknown = [name for name in given if name not in _OURS and not name.startswith(_PREFIX)]
+        _refuse(unknown, config, given)
+        return cls(
+            config={**_FETCHING, **config, **_NEEDED},
+            topics=tuple(each.strip() for each in given.get("subscribe", "").split(",") if each.strip()),
+            pattern=given.get("subscribepattern"),
+            from_start=_choice(given, "startingoffsets", ("earliest", "latest")) != "latest",
+            max_rows=int(_number(given, "max_rows", 500_000)),
+            max_bytes=int(_number(given, "max_bytes", 0)) or None,
+            idle_timeout=_number(given, "idle_timeout", 10.0),
+            patience=_number(given, "patience", 120.0),
+            tasks=int(_number(given, "tasks", os.cpu_count() or 1)),
+            fail_on_data_loss=_choice(given, "failondataloss", ("true", "false")) != "false",
+        )
+
+
+def _refuse(unknown: list[str], config: Mapping[str, str], given: Mapping[str, str]) -> None:
+    if unknown:
+        raise OptionError(f"balanced_kafka has no option {', '.join(sorted(unknown))}.", hint="See docs/sources.md.")
+    if "bootstrap.servers" not in config:
+        raise OptionError(
+            "kafka.bootstrap.servers is missing.", hint="Name the brokers: host:port, comma between them."
+        )
+    fixed = sorted(set(config) & (_NEEDED.keys() - {"group.id"}))
+    if fixed:
+        raise OptionError(f"kafka.{fixed[0]} is set by the reader itself.", hint="Leave it out.")
+    if bool(given.get("subscribe")) == bool(given.get("subscribepattern")):
+        raise OptionError("Exactly one of subscribe and subscribePattern is needed.", hint="Give one of them.")
+
+
+def _number(given: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        value = float(given.get(name, default))
+    except ValueError:
+        raise OptionError(f"{name} is {given[name]!r}.", hint="Give a number.") from None
+    if name in given and not value > 0:
+        raise OptionError(f"{name} must be above zero.", hint="Leave it out for the default.")
+    return value
+
+
+def _choice(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    value = given.get(name, allowed[0]).lower()
+    if value not in allowed:
+        raise OptionError(f"{name} is {given[name]!r}.", hint=f"Use {' or '.join(allowed)}.")
+    return value

@@ -1,0 +1,84 @@
+"""One PostgreSQL of Debian's package in a folder of its own: logical WAL, a free loopback port."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_UP_SECONDS = "120"
+
+
+class NoPostgres(Exception):
+    """PostgreSQL is not installed, or this user may not run it."""
+
+
+class Postgres:
+    """A context manager; `sql` runs statements as the superuser `postgres`, without a password."""
+
+    def __init__(self, folder: Path) -> None:
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+        if not found:
+            raise NoPostgres("PostgreSQL is not installed (Debian: apt install postgresql).")
+        self._bin = found[-1].parent
+        self._user = _somebody() if os.getuid() == 0 else None  # it refuses to run as root
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True)
+        if self._user is not None:
+            shutil.chown(self.folder, self._user)
+        data = str(self.folder / "data")
+        self._run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8")
+        settings = (
+            f"-c port={self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={self.folder}"
+            " -c wal_level=logical -c fsync=off -c max_connections=40"
+        )
+        log = str(self.folder / "postgres.log")
+        self._run("pg_ctl", "-D", data, "-l", log, "-w", "-t", _UP_SECONDS, "-o", settings, "start")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
+
+    def sql(self, text: str) -> list[list[str]]:
+        """Run statements, each in a transaction of its own unless the text has BEGIN; the rows of the answers."""
+        done = self._run(
+            "psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-X", "-q", "-A", "-t", "-F", "\t",
+            "-v", "ON_ERROR_STOP=1", "-f", "-", text=text,
+        )  # fmt: skip
+        return [line.split("\t") for line in done.splitlines()]
+
+    def _run(self, program: str, *words: str, text: str = "") -> str:
+        prefix = ["runuser", "-u", self._user, "--"] if self._user else []
+        # pg_ctl's server would hold a pipe open for as long as it runs, so only psql gets one
+        out = subprocess.PIPE if program == "psql" else subprocess.DEVNULL
+        command = [*prefix, str(self._bin / program), *words]
+        done = subprocess.run(
+            command, input=text, stdout=out, stderr=out, text=True, check=False, cwd=self.folder, timeout=600
+        )
+        if done.returncode:
+            raise NoPostgres(f"{program} failed: {(done.stderr or '')[:500]}")
+        return done.stdout or ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _somebody() -> str:
+    """A user who is not root: PostgreSQL's own, or nobody."""
+    names = {each.pw_name for each in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"

@@ -1,0 +1,127 @@
+"""The whole way once: writers on PostgreSQL, Debezium, Kafka, the query and the stand-in, with crashes in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+from tests.cdc import shop
+from tests.cdc.connect import Connect
+from tests.cdc.postgres import Postgres
+from tests.cdc.witness import Witness, until
+from tests.kafka.broker import Broker
+from tests.kafka.jars import SPARK, archives
+from tests.kafka.query_process import QueryProcess
+from tests.kafka.workload import MARKERS
+
+_WAIT = 400.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`different` names the tables that do not equal PostgreSQL's at the end."""
+
+    looks: int
+    torn: int
+    rows: int
+    different: tuple[str, ...]
+
+    @property
+    def good(self) -> bool:
+        return self.looks > 0 and not self.torn and not self.different
+
+
+def run(home: Path, *, writers: int, transactions: int, huge: int, say: Callable[[str], None]) -> Verdict:
+    """Capture, crash, catch up, compare. Raises NoMaven and NoPostgres where something is not there."""
+    home.chmod(0o755)  # PostgreSQL runs as another user
+    jars = archives(SPARK)
+    with ExitStack() as stack:
+        postgres = stack.enter_context(Postgres(home / "postgres"))
+        broker = stack.enter_context(Broker(home / "broker"))
+        starrocks = stack.enter_context(EmulatorProcess(home / "starrocks"))
+        ask = _asking(starrocks)
+        postgres.sql(shop.POSTGRES)
+        for sql in shop.STARROCKS:
+            ask(sql)
+        connect = stack.enter_context(Connect(home / "connect", broker.servers, postgres.port))
+        until(lambda: MARKERS in broker.topics() or not postgres.sql(_TOUCH), _WAIT, "Debezium")
+        say("PostgreSQL, Debezium, Kafka and the stand-in for StarRocks are up")
+        task = _task(broker, starrocks, jars, home)
+        query = QueryProcess(task)
+        stack.callback(lambda: query.kill())
+        witness = stack.enter_context(Witness(ask))
+        until(lambda: witness.looks > 0, _WAIT, f"the snapshot; {query.messages()}")
+        say("the snapshot is in StarRocks; the reader looks from now on")
+        with ThreadPoolExecutor(writers) as pool:
+            work = [pool.submit(postgres.sql, shop.writer(n, transactions)) for n in range(1, writers + 1)]
+            until(lambda: witness.items > 0, _WAIT, "the first orders")
+            say(f"{witness.items} items, {witness.looks} looks; kill -9 of the driver and of Kafka Connect")
+            query.kill()
+            connect.kill()
+            for each in work:
+                each.result()
+        postgres.sql(shop.huge(huge))
+        connect.start()
+        query = QueryProcess(task)
+        until(lambda: not _different(postgres, ask), _WAIT, f"StarRocks to equal PostgreSQL; {query.messages()}")
+        count = sum(len(postgres.sql(sql.format(""))) for sql in shop.CONTENT.values())
+        return Verdict(witness.looks, len(witness.torn), count, tuple(_different(postgres, ask)))
+
+
+_TOUCH = "UPDATE stock_a SET n = n WHERE id = 1"  # a transaction makes Debezium create the transaction topic
+
+
+def _task(broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path) -> dict[str, Any]:
+    options = {
+        "load_url": starrocks.load_url,
+        "query_url": starrocks.query_url,
+        "database": shop.DATABASE,
+        "username": starrocks.settings.user,
+        "password": starrocks.settings.password,
+        "job": "cdc",
+    }
+    return {
+        "servers": broker.servers,
+        "jars": jars,
+        "folder": str(home / "spark"),
+        "checkpoint": str(home / "checkpoint"),
+        "format": "debezium",
+        "per_trigger": 50_000,
+        "trigger": "500 milliseconds",
+        "options": options,
+    }
+
+
+def _asking(starrocks: EmulatorProcess) -> Callable[[str], list[tuple[Any, ...]]]:
+    settings = starrocks.settings
+
+    def ask(sql: str) -> list[tuple[Any, ...]]:
+        with pymysql.connect(
+            host="127.0.0.1", port=starrocks.query_port, user=settings.user, password=settings.password,
+            autocommit=True,
+        ) as connection, connection.cursor() as cursor:  # fmt: skip
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    return ask
+
+
+def _different(postgres: Postgres, ask: Callable[[str], list[tuple[Any, ...]]]) -> list[str]:
+    return [
+        table
+        for table, sql in shop.CONTENT.items()
+        if [tuple(row) for row in postgres.sql(sql.format(""))] != [_text(row) for row in ask(sql.format("shop."))]
+    ]
+
+
+def _text(row: tuple[Any, ...]) -> tuple[str, ...]:
+    """As psql shows it."""
+    return tuple("" if each is None else f"{each:.2f}" if isinstance(each, Decimal) else str(each) for each in row)

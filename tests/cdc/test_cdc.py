@@ -1,0 +1,26 @@
+"""PostgreSQL's tables arrive whole, in order and once, while a reader looks and processes are killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cdc.postgres import NoPostgres
+from tests.cdc.run import run
+from tests.kafka.jars import NoMaven
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+def test_stock_never_appears_or_vanishes_and_the_tables_equal_postgresqls(tmp_path: Path) -> None:
+    said: list[str] = []
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    try:
+        found = run(tmp_path, writers=2, transactions=60, huge=20_000, say=said.append)
+    except (NoMaven, NoPostgres) as missing:
+        pytest.skip(str(missing))
+    assert found.different == ()
+    assert found.torn == 0
+    assert found.looks > 3

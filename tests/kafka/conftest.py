@@ -1,0 +1,41 @@
+"""One broker and one stand-in for all tests of this folder; without Maven the tests skip with a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+from tests.kafka.broker import Broker
+from tests.kafka.jars import BROKER, SPARK, NoMaven, archives, fetched
+from tests.spark.conftest import spark
+
+__all__ = ["spark"]  # the session of tests/spark, the same one where both folders run
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A real Kafka broker."""
+    try:
+        fetched(BROKER)
+    except NoMaven as missing:
+        pytest.skip(str(missing))
+    with Broker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark_kafka() -> str:
+    """The archives of Spark's Kafka source."""
+    try:
+        return archives(SPARK)
+    except NoMaven as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def starrocks(tmp_path: Path) -> Iterator[EmulatorProcess]:
+    with EmulatorProcess(tmp_path / "starrocks") as running:
+        yield running

@@ -1,0 +1,71 @@
+"""A streaming query from Kafka into StarRocks in a process of its own: Spark takes archives only at its start.
+
+`python -m tests.kafka.query TASK.json`; it ends when everything that was in Kafka at its start is written, or, with a
+trigger interval, never.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from starrocks_txn_sink import SinkOptions, StarRocksSink, assemble_debezium, assemble_transactions
+from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions, parse_txn_events
+from tests.kafka.workload import CHANGES, EVENTS, MARKERS
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def main(task: dict[str, Any]) -> None:
+    """`task` has servers, jars, folder, format (events, debezium), per_trigger, checkpoint, the sink's options, and
+    may have a trigger interval."""
+    spark = _spark(Path(task["folder"]), task["jars"])
+
+    def read(**topics: str) -> DataFrame:
+        options = {"kafka.bootstrap.servers": task["servers"], "startingOffsets": "earliest"}
+        options |= {"maxOffsetsPerTrigger": str(task["per_trigger"])}
+        return spark.readStream.format("kafka").options(**options, **topics).load()
+
+    if task["format"] == "events":
+        rows = assemble_transactions(parse_txn_events(read(subscribe=EVENTS)))
+    else:
+        changes = parse_debezium(read(subscribePattern=CHANGES.replace(".", r"\.") + r"\..*"))
+        rows = assemble_debezium(changes, parse_debezium_transactions(read(subscribe=MARKERS)))
+    writer = rows.writeStream.foreachBatch(StarRocksSink(SinkOptions(**task["options"])))
+    writer = writer.option("checkpointLocation", task["checkpoint"])
+    interval = task.get("trigger")
+    writer = writer.trigger(processingTime=interval) if interval else writer.trigger(availableNow=True)
+    writer.start().awaitTermination()
+
+
+def _spark(folder: Path, jars: str) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    options = {
+        "spark.jars": jars,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "700m",
+        "spark.driver.extraJavaOptions": f"-Xss16m -Djava.io.tmpdir={folder}",
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+    }
+    builder = SparkSession.builder.master("local[2]").appName("kafka")
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))

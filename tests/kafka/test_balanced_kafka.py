@@ -1,0 +1,201 @@
+"""The balanced reader on a real broker: one event time for all partitions, exact offsets, restarts, what goes wrong."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from starrocks_txn_sink.sources.balanced_kafka import BalancedKafka
+from starrocks_txn_sink.sources.skew import skew_of
+from tests.kafka.broker import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+T0 = 1_700_000_000_000
+
+
+class Reading:
+    """A topic of its own, a query over it, and the rows of its micro-batches in the order in which they came."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, home: Path) -> None:
+        spark.dataSource.register(BalancedKafka)
+        self.spark, self.broker, self.home = spark, broker, home
+        self.topics = [f"t{uuid.uuid4().hex[:8]}", f"t{uuid.uuid4().hex[:8]}"]
+        self.batches: list[list[Row]] = []
+        self.queries: list[StreamingQuery] = []
+        self.producer = Producer({"bootstrap.servers": broker.servers, "log_level": 0})
+
+    def put(self, topic: int, partition: int, *times: int, value: str = "x") -> None:
+        for at in times:
+            self.producer.produce(
+                self.topics[topic], value.encode(), partition=partition, timestamp=T0 + at, on_delivery=_arrived
+            )
+            self.producer.poll(0)
+        assert self.producer.flush(60) == 0
+
+    def start(self, now: bool = True, **options: Any) -> StreamingQuery:
+        given = {"kafka.bootstrap.servers": self.broker.servers, "subscribe": ",".join(self.topics)}
+        given |= {name: str(value) for name, value in options.items()}
+        frame = self.spark.readStream.format("balanced_kafka").options(**given).load()
+        writer = frame.writeStream.foreachBatch(self.take).option("checkpointLocation", str(self.home / "checkpoint"))
+        query = (writer.trigger(availableNow=True) if now else writer).start()
+        self.queries.append(query)
+        return query
+
+    def run(self, **options: Any) -> None:
+        query = self.start(**options)
+        assert query.awaitTermination(300)
+
+    def take(self, batch: DataFrame, _: int) -> None:
+        rows = batch.collect()
+        if rows:
+            self.batches.append(rows)
+
+    def times(self) -> list[list[int]]:
+        return [[_milliseconds(row) for row in batch] for batch in self.batches]
+
+    def places(self) -> list[tuple[str, int, int]]:
+        return [(row.topic, row.partition, row.offset) for batch in self.batches for row in batch]
+
+
+def _arrived(error: Any, _: Any) -> None:
+    assert error is None, error
+
+
+def _milliseconds(row: Row) -> int:
+    return round(row.timestamp.timestamp() * 1000) - T0
+
+
+@pytest.fixture
+def reading(spark: SparkSession, broker: Broker, tmp_path: Path) -> Iterator[Reading]:
+    running = Reading(spark, broker, tmp_path)
+    broker.create({running.topics[0]: 2, running.topics[1]: 1})
+    yield running
+    for query in running.queries:
+        query.stop()
+
+
+def test_every_batch_ends_at_one_time_on_all_partitions_of_all_topics(reading: Reading) -> None:
+    """A dense, a sparse and a bursty partition, over two topics; a restart in between."""
+    reading.put(0, 0, *range(0, 3000, 2))
+    reading.put(0, 1, *range(0, 3000, 100))
+    reading.put(1, 0, *[1500] * 400, 2999)
+    reading.run(max_rows=500)
+    times = reading.times()
+    assert len(times) >= 4
+    assert all(batch == sorted(batch) for batch in times)
+    assert all(len(batch) <= 500 for batch in times)
+    assert all(before[-1] <= after[0] for before, after in itertools.pairwise(times))
+    reading.put(0, 0, 4000, 4001)
+    reading.run(max_rows=500)
+    assert [t - 4000 for t in reading.times()[-1]] == [0, 1]
+    assert sorted(reading.places()) == sorted(
+        [(reading.topics[0], 0, n) for n in range(1502)]
+        + [(reading.topics[0], 1, n) for n in range(30)]
+        + [(reading.topics[1], 0, n) for n in range(401)]
+    )
+
+
+def test_the_columns_are_those_of_sparks_own_source(reading: Reading) -> None:
+    reading.put(0, 0, 5, value="ü")
+    reading.run()
+    (row,) = reading.batches[0]
+    assert row.__fields__ == ["key", "value", "topic", "partition", "offset", "timestamp"]
+    assert (row.key, bytes(row.value).decode(), row.topic, row.partition, row.offset) == (
+        None, "ü", reading.topics[0], 0, 0
+    )  # fmt: skip
+
+
+def test_slices_of_several_tasks_are_in_order_of_time(reading: Reading) -> None:
+    reading.put(0, 0, *range(40_000))
+    reading.put(1, 0, *range(0, 40_000, 2))
+    reading.run(tasks=3, max_rows=100_000)
+    (times,) = reading.times()
+    assert (len(times), times == sorted(times)) == (60_000, True)
+
+
+def test_a_partition_that_falls_silent_holds_the_others_back_only_for_a_while(reading: Reading) -> None:
+    reading.put(0, 0, 1, 2, 3)
+    reading.put(0, 1, 1)
+    reading.put(1, 0, 2)
+    reading.start(now=False, idle_timeout=4)
+    _until(lambda: bool(reading.batches))
+    assert reading.times()[0] == [1, 1]
+    _until(lambda: len(reading.places()) == 5)
+    reading.put(0, 1, 2, 9)  # back, and late: handed on at once
+    _until(lambda: len(reading.places()) >= 6)
+    assert 2 in reading.times()[-1]
+
+
+def test_skew_and_rows_held_back_are_in_the_progress(reading: Reading) -> None:
+    reading.put(0, 0, *range(0, 10_000, 10))
+    reading.put(0, 1, 500)
+    reading.put(1, 0, 9000)
+    query = reading.start(now=False, idle_timeout=600)
+    _until(lambda: query.lastProgress is not None and bool(reading.batches))
+    _until(lambda: skew_of(query.recentProgress[-1].sources[0]).read_until is not None)
+    found = skew_of(query.recentProgress[-1].sources[0])
+    assert (found.read_until, found.seconds) == ((T0 + 500) / 1000, pytest.approx(9.49, abs=0.001))
+    assert found.held_back == {f"{reading.topics[0]}-0": 949, f"{reading.topics[0]}-1": 0, f"{reading.topics[1]}-0": 1}
+    assert found.held_back_rows == 950
+
+
+def test_bytes_are_limited_by_samples(reading: Reading) -> None:
+    reading.put(0, 0, *range(400), value="x" * 1000)
+    reading.run(max_bytes=100_000)
+    sizes = [sum(len(row.value) for row in batch) for batch in reading.batches]
+    assert sum(sizes) == 400_000
+    assert all(size <= 101_000 for size in sizes)
+
+
+def test_a_topic_that_began_anew_is_noticed(reading: Reading) -> None:
+    reading.put(0, 0, *range(50))
+    reading.run()
+    reading.broker.delete(reading.topics[0])
+    _until(lambda: _created(reading))
+    reading.put(0, 0, 1)
+    with pytest.raises(PySparkException, match=r"ends before what was read already.*offset=50"):
+        reading.run()
+
+
+def test_a_topic_that_is_not_there_is_named(reading: Reading) -> None:
+    reading.broker.delete(reading.topics[1])
+    with pytest.raises(PySparkException, match=f"no topic {reading.topics[1]}"):
+        reading.run()
+
+
+def test_a_broker_that_is_away_for_a_while_costs_only_time(reading: Reading) -> None:
+    reading.put(0, 0, *range(100))
+    reading.start(now=False, idle_timeout=1)
+    _until(lambda: len(reading.places()) == 100)
+    reading.broker.kill()
+    time.sleep(3)
+    reading.broker.start()
+    reading.put(0, 0, *range(200, 300))
+    _until(lambda: len(reading.places()) == 200)
+    assert len(set(reading.places())) == 200
+
+
+def _created(reading: Reading) -> bool:
+    try:
+        reading.broker.create({reading.topics[0]: 2})
+    except Exception:  # the old one is still being deleted
+        return False
+    return True
+
+
+def _until(true: Any, seconds: float = 240) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.1)

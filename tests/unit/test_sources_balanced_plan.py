@@ -1,0 +1,128 @@
+"""Where a micro-batch ends, over logs that are plain lists of event times."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink.sources.balanced_plan import Limits, Log, Offsets, Place, common_time, plan, slices
+from starrocks_txn_sink.sources.idleness import Idleness
+from starrocks_txn_sink.testing.manual_clock import ManualClock
+
+Times = Mapping[Place, list[int]]
+A, B = ("a", 0), ("b", 0)
+
+
+def log(times: Times) -> Log:
+    return Log({p: len(each) for p, each in times.items()}, {p: max(each, default=None) for p, each in times.items()})
+
+
+def lookup(times: Times, asked: list[int] | None = None):  # type: ignore[no-untyped-def]
+    def offsets_from(time: int) -> Offsets:
+        if asked is not None:
+            asked.append(time)
+        return {place: bisect_left(each, time) for place, each in times.items()}
+
+    return offsets_from
+
+
+def ends(times: Times, limits: Limits, idle: set[Place] = frozenset(), start: Offsets | None = None, since: int = -1):  # type: ignore[no-untyped-def, assignment]
+    begin = start or dict.fromkeys(times, 0)
+    found = plan(begin, since, log(times), idle, limits, lookup(times))
+    return dict(found.end), found.time
+
+
+def test_it_ends_where_the_slowest_awake_partition_is() -> None:
+    times = {A: [1, 2, 3, 4, 5], B: [2, 3]}
+    assert ends(times, Limits()) == ({A: 3, B: 2}, 3)
+
+
+def test_an_idle_partition_is_left_out_and_all_idle_flushes() -> None:
+    times = {A: [1, 2, 5], B: [2]}
+    assert ends(times, Limits(), {B}) == ({A: 3, B: 1}, 5)
+    assert ends(times, Limits(), {A, B}) == ({A: 3, B: 1}, 5)
+    assert common_time(log({A: [], B: []}), {A, B}) is None
+
+
+def test_an_empty_partition_holds_the_others_back_until_it_is_idle() -> None:
+    times = {A: [1, 2], B: []}
+    assert ends(times, Limits()) == ({A: 0, B: 0}, None)
+    assert ends(times, Limits(), {B}) == ({A: 2, B: 0}, 2)
+
+
+def test_rows_are_limited_at_one_event_time_for_all() -> None:
+    times = {A: list(range(1000)), B: list(range(0, 1000, 10))}
+    end, time = ends(times, Limits(rows=110))
+    assert time is not None
+    assert (end[A], end[B]) == (time + 1, time // 10 + 1)
+    assert 90 <= end[A] + end[B] <= 110
+
+
+def test_bytes_are_limited_by_the_mean_size_of_rows() -> None:
+    times = {A: list(range(1000)), B: list(range(1000))}
+    end, _ = ends(times, Limits(bytes=11_000, row_bytes={A: 100, B: 10}))
+    assert 9000 <= 110 * end[A] <= 11_000
+
+
+def test_one_millisecond_above_the_limit_is_cut_in_proportion() -> None:
+    times = {A: [7] * 900, B: [7] * 100}
+    assert ends(times, Limits(rows=100), since=6) == ({A: 90, B: 10}, 6)
+    assert ends({A: [7], B: []}, Limits(bytes=1, row_bytes={A: 50}), {B}, since=6) == ({A: 1, B: 0}, 6)
+
+
+def test_time_never_goes_back_and_late_rows_are_taken_at_once() -> None:
+    times = {A: [1, 2, 9], B: [1, 2, 3]}
+    assert ends(times, Limits(), start={A: 3, B: 1}, since=9) == ({A: 3, B: 3}, 9)
+
+
+def test_slices_are_about_equal_and_in_order_of_time() -> None:
+    times = {A: list(range(0, 10_000, 1)), B: list(range(0, 10_000, 5))}
+    start, end = {A: 0, B: 0}, {A: 10_000, B: 2000}
+    cuts = slices(start, end, -1, 9999, 4, lookup(times))
+    sizes = [sum(high[p] - low[p] for p in start) for low, high in itertools.pairwise(cuts)]
+    assert (len(sizes), sum(sizes), cuts[0], cuts[-1]) == (4, 12_000, start, end)
+    assert all(2400 <= size <= 3600 for size in sizes)
+
+
+def test_few_questions_are_asked() -> None:
+    asked: list[int] = []
+    times = {A: list(range(0, 86_400_000, 1000))}
+    plan({A: 0}, -1, log(times), set(), Limits(rows=10_000), lookup(times, asked))
+    assert len(asked) <= 30
+
+
+def test_idle_is_who_was_silent_for_the_timeout() -> None:
+    clock = ManualClock()
+    idleness = Idleness(10, clock)
+    assert idleness.idle({A: 1, B: 1}) == set()
+    clock.sleep(9)
+    assert idleness.idle({A: 1, B: 2}) == set()
+    clock.sleep(1)
+    assert idleness.idle({A: 1, B: 2}) == {A}
+    assert idleness.idle({A: 2, B: 2}) == set()
+
+
+TIMES = st.fixed_dictionaries(
+    {(name, 0): st.lists(st.integers(0, 60), max_size=40).map(sorted) for name in ("a", "b", "c")}
+)
+
+
+@given(TIMES, st.integers(1, 30))
+def test_all_rows_come_in_batches_that_end_at_one_time_within_the_limit(times: Times, rows: int) -> None:
+    start: Offsets = dict.fromkeys(times, 0)
+    since, limits, idle = -1, Limits(rows=rows), set(times)
+    while dict(start) != {place: len(each) for place, each in times.items()}:
+        found = plan(start, since, log(times), idle, limits, lookup(times))
+        assert found.time is not None
+        count = sum(found.end[p] - start[p] for p in start)
+        assert 0 < count <= rows
+        assert found.time >= since
+        for place, each in times.items():
+            batch = each[start[place] : found.end[place]]
+            assert all(time <= found.time + 1 for time in batch)  # a millisecond that is cut is the one after
+            assert all(time > found.time for time in each[found.end[place] :])
+        start, since = found.end, found.time

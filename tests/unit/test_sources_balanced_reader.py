@@ -1,0 +1,146 @@
+"""What the driver's side of the balanced reader plans, over a Kafka that is a few lists of event times."""
+
+from __future__ import annotations
+
+import pickle
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from starrocks_txn_sink.errors import InputError, SourceChanged
+from starrocks_txn_sink.sources.balanced_kafka import BalancedKafkaReader
+from starrocks_txn_sink.sources.balanced_options import BalancedOptions
+from starrocks_txn_sink.sources.balanced_plan import Log, Offsets, Place
+from starrocks_txn_sink.testing.manual_clock import ManualClock
+
+ALL = ReadAllAvailable()
+
+
+class Lists:
+    """`times` of each place's rows, of which the first `gone` have been dropped by retention."""
+
+    def __init__(self, times: dict[Place, list[int]]) -> None:
+        self.times = times
+        self.gone = dict.fromkeys(times, 0)
+
+    def partitions(self, topics: Iterable[str], pattern: str | None) -> list[Place]:  # noqa: ARG002
+        return sorted(self.times)
+
+    def first(self, places: Iterable[Place]) -> Offsets:
+        return {each: self.gone.get(each, 0) for each in places}
+
+    def ends(self, places: Iterable[Place]) -> Offsets:
+        return {each: len(self.times[each]) for each in places}
+
+    def log(self, places: Iterable[Place]) -> Log:
+        chosen = list(places)
+        return Log(self.ends(chosen), {each: max(self.times[each], default=None) for each in chosen})
+
+    def oldest(self, places: Iterable[Place]) -> int | None:
+        return min((self.times[each][0] for each in places if self.times[each]), default=None)
+
+    def offsets_from(self, places: Iterable[Place], end: Offsets) -> Callable[[int], Offsets]:  # noqa: ARG002
+        return lambda time: {each: bisect_left(self.times[each], time) for each in places}
+
+
+def reader(kafka: Lists, **options: str) -> tuple[BalancedKafkaReader, ManualClock]:
+    clock = ManualClock()
+    given = {"kafka.bootstrap.servers": "nowhere:1", "kafka.sasl.password": "secret", "subscribe": "a", **options}
+    return BalancedKafkaReader(BalancedOptions.read(given), clock, kafka), clock  # type: ignore[arg-type]
+
+
+def ranges(slices: Iterable[Any]) -> list[dict[Place, tuple[int, int]]]:
+    return [dict(each.ranges) for each in slices]
+
+
+def test_a_micro_batch_ends_where_all_have_come_to_and_the_next_goes_on_there() -> None:
+    kafka = Lists({("a", 0): [10, 20, 30], ("a", 1): [5, 20]})
+    driver, _ = reader(kafka)
+    start = driver.initialOffset()
+    assert start == {"a": {"0": 0, "1": 0}, "@time": -1}
+    end = driver.latestOffset(start, ALL)
+    assert end == {"a": {"0": 2, "1": 2}, "@time": 20}
+    assert ranges(driver.partitions(start, end)) == [{("a", 0): (0, 2), ("a", 1): (0, 2)}]
+    assert driver.latestOffset(end, ALL) == end
+    kafka.times[("a", 1)].append(30)
+    after = driver.latestOffset(end, ALL)
+    assert ranges(driver.partitions(end, after)) == [{("a", 0): (2, 3), ("a", 1): (2, 3)}]
+    assert driver.partitions(after, after) == []
+
+
+def test_who_is_silent_is_left_out_after_the_timeout() -> None:
+    driver, clock = reader(Lists({("a", 0): [1, 9], ("a", 1): []}), idle_timeout="5")
+    start = driver.initialOffset()
+    assert driver.latestOffset(start, ALL) == start
+    clock.advance(5)
+    assert driver.latestOffset(start, ALL)["a"] == {"0": 2, "1": 0}
+
+
+def test_available_now_reads_what_was_there_and_no_more() -> None:
+    kafka = Lists({("a", 0): [1, 2, 9], ("a", 1): [1]})
+    driver, _ = reader(kafka)
+    start = driver.initialOffset()
+    driver.prepareForTriggerAvailableNow()
+    kafka.times[("a", 1)] += [3, 50]
+    half = driver.latestOffset(start, ReadMaxRows(3))
+    assert half["a"] == {"0": 2, "1": 1}
+    end = driver.latestOffset(half, ReadMaxRows(3))
+    assert end["a"] == {"0": 3, "1": 1}
+    assert driver.latestOffset(end, ReadMaxRows(3)) == end
+
+
+def test_a_new_partition_is_read_from_its_beginning() -> None:
+    kafka = Lists({("a", 0): [1, 2]})
+    driver, _ = reader(kafka)
+    end = driver.latestOffset(driver.initialOffset(), ALL)
+    kafka.times[("a", 1)] = [1, 2]
+    kafka.gone[("a", 1)] = 1
+    after = driver.latestOffset(end, ALL)
+    assert ranges(driver.partitions(end, after)) == [{("a", 1): (1, 2)}]
+
+
+def test_rows_that_are_gone_stop_the_query_or_are_put_up_with() -> None:
+    kafka = Lists({("a", 0): [1, 2, 3, 4]})
+    kafka.gone[("a", 0)] = 2
+    start = {"a": {"0": 1}, "@time": 1}
+    with pytest.raises(SourceChanged, match=r"dropped rows that were not read yet.*first=2.*offset=1"):
+        reader(kafka)[0].latestOffset(start, ALL)
+    tolerant, _ = reader(kafka, failOnDataLoss="false")
+    end = tolerant.latestOffset(start, ALL)
+    assert ranges(tolerant.partitions(start, end)) == [{("a", 0): (2, 4)}]
+
+
+def test_a_topic_that_began_anew_or_lost_a_partition_stops_the_query() -> None:
+    with pytest.raises(SourceChanged, match=r"ends before what was read already.*end=1.*offset=50"):
+        reader(Lists({("a", 0): [1]}))[0].latestOffset({"a": {"0": 50}, "@time": 1}, ALL)
+    with pytest.raises(InputError, match="not there any more"):
+        reader(Lists({("a", 0): [1]}))[0].latestOffset({"a": {"0": 0, "1": 0}, "@time": 1}, ALL)
+
+
+def test_latest_begins_at_the_end() -> None:
+    driver, _ = reader(Lists({("a", 0): [1, 2]}), startingOffsets="latest")
+    assert driver.initialOffset()["a"] == {"0": 2}
+
+
+def test_tasks_get_slices_of_time_over_all_partitions() -> None:
+    kafka = Lists({("a", 0): list(range(60_000)), ("a", 1): list(range(0, 60_000, 2))})
+    driver, _ = reader(kafka, tasks="3")
+    start = driver.initialOffset()
+    driver.prepareForTriggerAvailableNow()
+    cuts = ranges(driver.partitions(start, driver.latestOffset(start, ALL)))
+    assert len(cuts) == 3
+    assert all(len(each) == 2 for each in cuts)
+    assert [each[("a", 0)][0] for each in cuts[1:]] == [each[("a", 0)][1] for each in cuts[:-1]]
+    assert cuts[-1][("a", 0)][1] == 60_000
+
+
+def test_what_travels_to_the_tasks_has_no_client_and_shows_no_password() -> None:
+    driver, _ = reader(Lists({("a", 0): [1]}))
+    start = driver.initialOffset()
+    (piece,) = driver.partitions(start, driver.latestOffset(start, ALL))
+    assert "secret" not in repr(piece)
+    assert pickle.loads(pickle.dumps(piece)).config["sasl.password"] == "secret"
+    assert pickle.loads(pickle.dumps(driver))._kafka_log is None
