@@ -14,10 +14,20 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 from pyarrow import fs
 
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, Transient
 
 _RENAMES: Final = ("local", "hdfs", "abfs", "py")  # elsewhere a file appears only when it is complete
 _SAME: Final = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names for what pyarrow calls otherwise
+
+
+class StateNotWritten(StarRocksSinkError, Transient):
+    """What is open after a micro-batch could not be put away; the micro-batch is repeated from the state before."""
+
+    code = "state_not_written"
+    hint = (
+        "Check that driver and executors may write the checkpoint's folder starrocks_txn_sink (or state_dir), and that "
+        "all of them see the same one."
+    )
 
 
 class Directory(Protocol):
@@ -47,17 +57,20 @@ class FileDirectory:
         self.uri, self._made, self._connected = state[0], set(), None
 
     def write(self, name: str, content: bytes | pa.Buffer) -> None:
-        """Write the file whole; an older one of that name is replaced."""
+        """Write the file whole; an older one of that name is replaced. Raises StateNotWritten."""
         system, path = self._path(name)
         folder = path.rsplit("/", 1)[0]
-        if folder not in self._made:
-            system.create_dir(folder, recursive=True)
-            self._made.add(folder)
-        target = f"{folder}/.{secrets.token_hex(8)}.tmp" if system.type_name.startswith(_RENAMES) else path
-        with system.open_output_stream(target) as stream:
-            stream.write(content)
-        if target != path:
-            system.move(target, path)
+        try:
+            if folder not in self._made:
+                system.create_dir(folder, recursive=True)
+                self._made.add(folder)
+            target = f"{folder}/.{secrets.token_hex(8)}.tmp" if system.type_name.startswith(_RENAMES) else path
+            with system.open_output_stream(target) as stream:
+                stream.write(content)
+            if target != path:
+                system.move(target, path)
+        except OSError as error:
+            raise StateNotWritten(f"The fused assembler's state cannot be written ({type(error).__name__}).") from error
 
     def open(self, name: str) -> pa.NativeFile:
         """The file for reading anywhere in it; FileNotFoundError."""

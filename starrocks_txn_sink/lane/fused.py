@@ -25,6 +25,7 @@ from starrocks_txn_sink.assembler.fold import Fold, Unordered
 from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.assembler.shelf import Shelf
 from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.errors import SourceTransactionError
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.content import Content
@@ -35,7 +36,6 @@ from starrocks_txn_sink.sources.ahead import ahead
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 
 _CARRIED: Final = "carried"
-_EVENTS: Final = schema.event_schema()
 _PARSERS: Final = 2  # threads that parse ahead of the rules; pyarrow lets go of the interpreter meanwhile
 _CHUNK_ROWS: Final = 30_000  # fewer would be more calls of the rules than needed
 
@@ -46,7 +46,7 @@ class LaneAssembly:
     seconds since the epoch; `lines` parses raw values, None when the JVM has parsed them.
 
     `directory` None (a batch frame, nothing before or after it) keeps what does not fit memory on the machine's disk.
-    `arrival_order` tells that rows were not sorted.
+    `arrival_order` tells that rows were not sorted, `sortable` that they may be, if their order turns out to be wrong.
     """
 
     policy: Policy
@@ -58,6 +58,7 @@ class LaneAssembly:
     inline: Mapping[str, bytes] = field(default_factory=dict)
     lines: TxnEventLines | None = None
     arrival_order: bool = True
+    sortable: bool = True
 
     def open(self, attempt: Attempt) -> Assembling:
         """The assembly of one attempt at a lane."""
@@ -144,8 +145,9 @@ def _parsed(lines: TxnEventLines, batch: pa.RecordBatch) -> pa.Table:
 
 
 def _as_events(batch: pa.RecordBatch) -> pa.Table:
-    further = [EVENT_TIME] if EVENT_TIME in batch.schema.names else []
-    return pa.table({name: batch.column(name) for name in (schema.SOURCE_PARTITION, *_EVENTS.names, *further)})
+    kinds = {schema.SOURCE_PARTITION: pa.string(), **dict(schema.EVENT_FIELDS)}
+    columns = {name: batch.column(name).cast(kind) for name, kind in kinds.items()}  # large strings become plain ones
+    return pa.table(columns | ({EVENT_TIME: batch.column(EVENT_TIME)} if EVENT_TIME in batch.schema.names else {}))
 
 
 def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -190,6 +192,10 @@ class FusedLaneTask:
             return self.lane.lines(batches, attempt, SystemClock(), assembling.rows), assembling.carry()
         except (Unordered, RowsAfterEnd) as unordered:
             return [], Carry(unordered=unordered.message)
+        except SourceTransactionError as refused:  # its BEGIN may only come later: in order it may well be whole
+            if not (self.assembly.arrival_order and self.assembly.sortable):
+                raise
+            return [], Carry(unordered=refused.message)
 
 
 def carries(lines: Iterable[str]) -> tuple[list[str], list[Carry]]:

@@ -107,6 +107,7 @@ class FusedWriter:
             inline=before.inline,
             lines=events.lines,
             arrival_order=not self.sort,
+            sortable=self.assembly.shuffle is not False,
         )
         fused = FusedLaneTask(replace(task, at_end_only=not self.sort), assembly)
         return carries(row[0] for row in events.rows.mapInArrow(fused, RECEIPT_SCHEMA).collect())

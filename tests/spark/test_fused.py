@@ -151,6 +151,13 @@ def test_events_out_of_order_are_sorted_after_nothing_was_committed(shop: FusedS
     assert shop.written() == (8, 8)
 
 
+def test_rows_that_arrive_long_before_their_begin_are_sorted_too(shop: FusedShop) -> None:
+    """The rules see the first file alone, where a BEGIN seems to be missing."""
+    shop.put(script("p-0", "B D"))
+    shop.put(script("p-0", "D " * 31_000 + "E", 3))
+    assert [r.rows for r in shop.go(files=2)] == [31_001]
+
+
 def test_without_a_shuffle_events_out_of_order_are_an_error(shop: FusedShop) -> None:
     shop.put(script("p-0", "B D E B D"))
     shop.put(script("p-0", "D D D D D D E", 6))
@@ -187,8 +194,9 @@ def test_a_plain_frame_is_assembled_as_a_whole(shop: FusedShop) -> None:
 def test_counters_and_levels_reach_the_listener(shop: FusedShop) -> None:
     shop.put(script("p-0", "B D D E B D"), script("p-1", "B D"))
     shop.put(script("p-0", "B D D E B D"), script("p-0", "D", 7))
-    query, _, told = shop.begin()
+    query, _, told = shop.begin("check point %41")
     assert query.awaitTermination(60)
+    assert (shop.checkpoint("check point %41") / "starrocks_txn_sink" / "batches").is_dir()
     first, second = [event.fields["counts"] for event in told if event.name == "assembler.counted"]
     assert (first["events"], first["released"], first["rows"], first["open"], first["open_rows"]) == (8, 1, 2, 2, 2)
     assert (second["repeats"], second["repeated_rows"], second["data"], second["open_rows"]) == (6, 3, 4, 3)

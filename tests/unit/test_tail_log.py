@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.assembler.carried import Carried, Manifest, Place
-from starrocks_txn_sink.assembler.directory import Directory, FileDirectory
+from starrocks_txn_sink.assembler.directory import Directory, FileDirectory, StateNotWritten
 from starrocks_txn_sink.assembler.state import AssemblerState, OpenTransaction
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sink.tail_log import INLINE_LIMIT, TailLog
@@ -149,6 +149,12 @@ def test_a_directory_of_files(tmp_path: Path, form: str) -> None:
     directory.delete("rows/a")
     with pytest.raises(FileNotFoundError):
         directory.open("rows/a")
+
+
+def test_a_directory_that_cannot_be_written_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_text("a file where a folder should be")
+    with pytest.raises(StateNotWritten, match="executors may write"):
+        FileDirectory(str(tmp_path)).write("rows/a", b"")
 
 
 def test_a_file_system_that_nobody_knows_is_an_error_that_says_what_to_do() -> None:
