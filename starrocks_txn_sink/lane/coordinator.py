@@ -26,7 +26,6 @@ from starrocks_txn_sink.errors import (
     RowsRejected,
     StarRocksSinkError,
     TooManyTransactions,
-    TransactionTimedOut,
 )
 from starrocks_txn_sink.lane.actions import (
     Action,
@@ -41,6 +40,7 @@ from starrocks_txn_sink.lane.actions import (
 )
 from starrocks_txn_sink.lane.marks import Marks
 from starrocks_txn_sink.lane.phases import MOVES, Phase
+from starrocks_txn_sink.lane.place import outlived, trouble
 from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.region import Chunk, Region
@@ -83,6 +83,7 @@ class SharedTransactionCoordinator:
         self._first_row_at: float | None = None
         self._finishing = False
         self._phase = Phase.IDLE
+        self._trouble = ""
         self._label = ""
         self._began_at = 0.0
         self._not_before = 0.0
@@ -119,10 +120,11 @@ class SharedTransactionCoordinator:
 
     @property
     def waiting_for(self) -> str:
-        """One sentence for a deadline's error: what was going on."""
+        """For a deadline's error: what is going on, or, once that is over, what hung or failed before."""
         if self._loading:
             return f"loads into {', '.join(sorted(self._loading))} under label {self._label}"
-        return f"label {self._label or '(none yet)'} in phase {self._phase.value}"
+        over = self._phase in (Phase.IDLE, Phase.ABORTING, Phase.RECOVERING)
+        return f"label {self._label or '(none yet)'} in phase {self._phase.value}{self._trouble if over else ''}"
 
     # --- rows in ---
 
@@ -212,7 +214,7 @@ class SharedTransactionCoordinator:
 
     def _load_or_commit(self, now: float) -> list[Action]:
         if now - self._began_at >= self._limits.timeout:
-            self._abort(self._outlived())
+            self._abort(outlived(self._limits.timeout, self._open_partition, self._label))
             return self._next_actions(now)
         work = self._works[0]
         loads = list(self._loads(work, now))
@@ -270,6 +272,7 @@ class SharedTransactionCoordinator:
     def completed(self, action: Action, result: object, now: float) -> None:
         """`action` ended with `result`: what its steps returned, or the error they raised."""
         self._under_way -= 1
+        self._trouble = trouble(action, result, self._trouble)
         match action:
             case BeginAction():
                 self._begun(result, now)
@@ -442,17 +445,6 @@ class SharedTransactionCoordinator:
         if not self._filling.empty:
             self._filling.sealed = True
             self._works.append(Work(self._limits.retry_buffer_bytes))
-
-    def _outlived(self) -> TransactionTimedOut:
-        return TransactionTimedOut(
-            f"The rows of one StarRocks transaction took longer than its timeout of {self._limits.timeout:g} s"
-            + (
-                f"; source partition {self._open_partition} is still inside one source transaction."
-                if self._open_partition
-                else "."
-            ),
-            label=self._label,
-        )
 
     def _abort(self, error: StarRocksSinkError) -> None:
         """Step 5: the first error counts; loads under way end first, then the label is rolled back."""
