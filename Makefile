@@ -118,3 +118,27 @@ prove-fused: setup
 .PHONY: bench
 bench: setup
 	$(if $(BENCH),$(BIN)/python -m benchmarks.$(BENCH),$(BIN)/python -m benchmarks)
+
+# Real servers, fetched by Maven into ~/.cache/starrocks-txn-sink and started on free loopback ports; where Maven or
+# PostgreSQL is missing the tests skip with a sentence. `make servers` installs both (Debian, as root).
+.PHONY: kafka cdc broker endurance demo-cdc servers
+kafka: setup
+	$(BIN)/python -m pytest -n 0 tests/kafka $(ARGS)
+
+cdc: setup
+	$(BIN)/python -m pytest -n 0 tests/cdc $(ARGS)
+
+# A Kafka broker to try things with, until Ctrl-C.
+broker: setup
+	$(BIN)/python -m tests.kafka $(ARGS)
+
+# 200 000 source transactions from 60 partitions over a restarted broker and a killed driver.
+endurance: setup
+	$(BIN)/python -m tests.kafka.endurance $(ARGS)
+
+# PostgreSQL -> Debezium -> Kafka -> the sink -> the stand-in, to watch.
+demo-cdc: setup
+	$(BIN)/python -m tests.cdc $(ARGS)
+
+servers:
+	apt-get install -y --no-install-recommends maven postgresql

@@ -1,4 +1,4 @@
-"""A Kafka broker to try things with: `make kafka`. It runs until Ctrl-C or the end of its standard input."""
+"""A Kafka broker to try things with: `make broker`. It runs until Ctrl-C or the end of its standard input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.kafka.jars import BROKER, SPARK, NoMaven, archives, fetched
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser("make kafka", description=__doc__)
+    parser = argparse.ArgumentParser("make broker", description=__doc__)
     parser.add_argument("--fetch", action="store_true", help="only fetch what is needed, and say where it is")
     args = parser.parse_args()
     try:

@@ -14,33 +14,51 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from starrocks_txn_sink import SinkOptions, StarRocksSink, assemble_debezium, assemble_transactions
+from starrocks_txn_sink import (
+    SinkOptions,
+    StarRocksSink,
+    TransactionAssembly,
+    TxnEventLines,
+    assemble_debezium,
+    assemble_transactions,
+)
 from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions, parse_txn_events
+from starrocks_txn_sink.sources.balanced_kafka import BalancedKafka
 from tests.kafka.workload import CHANGES, EVENTS, MARKERS
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def main(task: dict[str, Any]) -> None:
-    """`task` has servers, jars, folder, format (events, debezium), per_trigger, checkpoint, the sink's options, and
-    may have a trigger interval."""
+    """`task` has servers, jars, folder, format (events, debezium), per_trigger, checkpoint, the sink's options; it may
+    have a trigger interval, `source` (balanced_kafka), `topic`, and `assemble` (lanes)."""
     spark = _spark(Path(task["folder"]), task["jars"])
-
-    def read(**topics: str) -> DataFrame:
-        options = {"kafka.bootstrap.servers": task["servers"], "startingOffsets": "earliest"}
-        options |= {"maxOffsetsPerTrigger": str(task["per_trigger"])}
-        return spark.readStream.format("kafka").options(**options, **topics).load()
-
-    if task["format"] == "events":
-        rows = assemble_transactions(parse_txn_events(read(subscribe=EVENTS)))
-    else:
-        changes = parse_debezium(read(subscribePattern=CHANGES.replace(".", r"\.") + r"\..*"))
-        rows = assemble_debezium(changes, parse_debezium_transactions(read(subscribe=MARKERS)))
-    writer = rows.writeStream.foreachBatch(StarRocksSink(SinkOptions(**task["options"])))
+    spark.dataSource.register(BalancedKafka)
+    frame, assemble = _frame(spark, task)
+    writer = frame.writeStream.foreachBatch(StarRocksSink(SinkOptions(**task["options"]), assemble=assemble))
     writer = writer.option("checkpointLocation", task["checkpoint"])
     interval = task.get("trigger")
     writer = writer.trigger(processingTime=interval) if interval else writer.trigger(availableNow=True)
     writer.start().awaitTermination()
+
+
+def _frame(spark: SparkSession, task: dict[str, Any]) -> tuple[DataFrame, TransactionAssembly | None]:
+    """What the sink gets, and whether its lanes assemble."""
+    if task["format"] == "debezium":
+        changes = parse_debezium(_read(spark, task, subscribePattern=CHANGES.replace(".", r"\.") + r"\..*"))
+        return assemble_debezium(changes, parse_debezium_transactions(_read(spark, task, subscribe=MARKERS))), None
+    topic = _read(spark, task, subscribe=task.get("topic", EVENTS))
+    if task.get("assemble") == "lanes":
+        return topic, TransactionAssembly(lines=TxnEventLines())
+    return assemble_transactions(parse_txn_events(topic)), None
+
+
+def _read(spark: SparkSession, task: dict[str, Any], **topics: str) -> DataFrame:
+    source = task.get("source", "kafka")
+    limit = {"kafka": "maxOffsetsPerTrigger", "balanced_kafka": "max_rows"}[source]
+    options = {"kafka.bootstrap.servers": task["servers"], "startingOffsets": "earliest"}
+    options |= {limit: str(task["per_trigger"])}
+    return spark.readStream.format(source).options(**options, **topics).load()
 
 
 def _spark(folder: Path, jars: str) -> SparkSession:

@@ -13,6 +13,7 @@ import pytest
 
 from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
 from tests.crash.workload import JUDGEMENT, TABLES, Verdict, ddl, judge
+from tests.kafka import endurance
 from tests.kafka.broker import Broker
 from tests.kafka.query_process import QueryProcess
 from tests.kafka.workload import CHANGES, EVENTS, MARKERS, debezium, expected, send, txn_events
@@ -89,6 +90,17 @@ def test_txn_events_over_a_restarted_broker_and_a_killed_driver(
         query.kill()
     QueryProcess(run.task).finish(400)
     assert judge(run.seen(), expected(partitions, transactions)) == Verdict()
+
+
+@pytest.mark.parametrize(("source", "assemble"), [("balanced_kafka", "lanes"), ("kafka", "stage")])
+def test_sixty_partitions_while_events_come_over_a_restarted_broker_and_a_killed_driver(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path, source: str, assemble: str
+) -> None:
+    plan = endurance.Plan(60, 50, per_trigger=3000, source=source, assemble=assemble)
+    said: list[str] = []
+    last, reader = endurance.run(broker, starrocks, spark_kafka, tmp_path, plan, said.append)
+    assert last == endurance.Look(3000, 0, 0, 60, 1, 50)
+    assert (reader.worst, reader.looks > 0, len(said)) == (None, True, 2)
 
 
 def test_debezium_rows_and_ends_of_many_partitions_over_a_killed_driver(

@@ -27,13 +27,13 @@ class Message:
     at: int  # event time in milliseconds
 
 
-def txn_events(partitions: int, transactions: int, size: int) -> Iterator[Message]:
+def txn_events(partitions: int, transactions: int, size: int, topic: str = EVENTS) -> Iterator[Message]:
     """TxnEvent JSON: BEGIN, `size` rows and END for each transaction, the partitions taking turns."""
     for number in range(1, transactions + 1):
         for partition in range(partitions):
             txn = f"{partition}-{number}"
             at = 1_700_000_000_000 + number
-            yield Message(EVENTS, partition, {"type": "BEGIN", "txn_id": txn}, at)
+            yield Message(topic, partition, {"type": "BEGIN", "txn_id": txn}, at)
             for seq in range(size):
                 data = {
                     "type": "DATA",
@@ -41,8 +41,8 @@ def txn_events(partitions: int, transactions: int, size: int) -> Iterator[Messag
                     "table": TABLES[seq % 2],
                     "row": _row(partition, number, seq, size),
                 }
-                yield Message(EVENTS, partition, data, at)
-            yield Message(EVENTS, partition, {"type": "END", "txn_id": txn}, at)
+                yield Message(topic, partition, data, at)
+            yield Message(topic, partition, {"type": "END", "txn_id": txn}, at)
 
 
 def debezium(transactions: int, size: int, partitions: int, random: Random) -> Iterator[Message]:

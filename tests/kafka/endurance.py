@@ -1,0 +1,198 @@
+"""Many source transactions from a Kafka topic of 60 partitions, with the broker restarted and the driver killed on the
+way; a reader looks all the time.
+
+    python -m tests.kafka.endurance [--transactions 200000] [--source kafka] [--assemble stage]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+from tests.crash.workload import JUDGEMENT, ddl
+from tests.kafka.broker import Broker, BrokerFailed
+from tests.kafka.jars import SPARK, NoMaven, archives
+from tests.kafka.query_process import QueryProcess
+from tests.kafka.workload import send, txn_events
+
+_DATABASE, _SIZE = "shop", 4
+_LOOK = (
+    "SELECT COUNT(*), SUM(CASE WHEN n > d THEN 1 ELSE 0 END), SUM(CASE WHEN d <> size THEN 1 ELSE 0 END),"
+    " COUNT(DISTINCT part), MIN(position), MAX(position)"
+    f" FROM ({JUDGEMENT.format(_DATABASE)}) AS txns (part, position, n, d, size)"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much, and how it is read and assembled."""
+
+    partitions: int = 60
+    transactions: int = 3333  # for each partition
+    per_trigger: int = 100_000
+    source: str = "balanced_kafka"
+    assemble: str = "lanes"
+
+    @property
+    def topic(self) -> str:
+        return f"endurance-{self.source}"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one statement shows: source transactions, those with a row twice, those with a row missing, where from."""
+
+    transactions: int = 0
+    duplicated: int = 0
+    torn: int = 0
+    parts: int = 0
+    first: int = 0
+    last: int = 0
+
+
+class Reader:
+    """Looks again and again; `worst` is the first look that showed something wrong."""
+
+    def __init__(self, starrocks: EmulatorProcess) -> None:
+        self._starrocks = starrocks
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.looks = 0
+        self.now = Look()
+        self.worst: Look | None = None
+
+    def look(self) -> Look:
+        return Look(*(int(each or 0) for each in ask(self._starrocks, _LOOK)[0]))
+
+    def _run(self) -> None:
+        while not self._over.wait(0.5):
+            with suppress(pymysql.MySQLError, OSError):
+                self.now = self.look()
+                self.looks += 1
+                if (self.now.duplicated or self.now.torn) and self.worst is None:
+                    self.worst = self.now
+
+    def __enter__(self) -> Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(60)
+
+
+def ask(starrocks: EmulatorProcess, sql: str) -> list[tuple[Any, ...]]:
+    settings = starrocks.settings
+    with pymysql.connect(
+        host="127.0.0.1", port=starrocks.query_port, user=settings.user, password=settings.password, autocommit=True
+    ) as connection, connection.cursor() as cursor:  # fmt: skip
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def run(
+    broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path, plan: Plan, say: Callable[[str], None]
+) -> tuple[Look, Reader]:
+    """The last look, and the reader. Events are sent all the while; the broker is killed and started again at a
+    quarter of what is written, the driver killed at a half, and a second driver finishes."""
+    for sql in ddl(_DATABASE):
+        ask(starrocks, sql)
+    broker.create({plan.topic: plan.partitions})
+    whole = plan.partitions * plan.transactions
+    events = txn_events(plan.partitions, plan.transactions, _SIZE, plan.topic)
+    sending = threading.Thread(target=send, args=(broker.servers, events), daemon=True)
+    task = _task(broker, starrocks, jars, home, plan)
+    query = QueryProcess({**task, "trigger": "0 seconds"})
+    try:
+        with Reader(starrocks) as reader:
+            sending.start()
+            _until(lambda: reader.now.transactions >= whole / 4, query)
+            say(f"{reader.now.transactions} source transactions are there; the broker is killed and started again")
+            broker.kill()
+            broker.start()
+            _until(lambda: reader.now.transactions >= whole / 2, query)
+            say(f"{reader.now.transactions} source transactions are there; the driver is killed")
+            query.kill()
+            sending.join(900)
+            query = QueryProcess(task)
+            query.finish(1800)
+            return reader.look(), reader
+    finally:
+        query.kill()
+
+
+def _until(true: Callable[[], bool], query: QueryProcess, seconds: float = 1200) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert query.running, query.messages()
+        assert time.monotonic() < end, f"waited in vain; {query.messages()}"
+        time.sleep(0.2)
+
+
+def _task(broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path, plan: Plan) -> dict[str, Any]:
+    options = {
+        "load_url": starrocks.load_url,
+        "query_url": starrocks.query_url,
+        "database": _DATABASE,
+        "username": starrocks.settings.user,
+        "password": starrocks.settings.password,
+        "job": "endurance",
+    }
+    return {
+        "servers": broker.servers,
+        "jars": jars,
+        "folder": str(home / "spark"),
+        "checkpoint": str(home / "checkpoint"),
+        "format": "events",
+        "topic": plan.topic,
+        "source": plan.source,
+        "assemble": plan.assemble,
+        "per_trigger": plan.per_trigger,
+        "options": options,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("python -m tests.kafka.endurance", description=__doc__)
+    parser.add_argument("--partitions", type=int, default=60)
+    parser.add_argument("--transactions", type=int, default=200_000, help="over all partitions")
+    parser.add_argument("--source", choices=("balanced_kafka", "kafka"), default="balanced_kafka")
+    parser.add_argument("--assemble", choices=("lanes", "stage"), default="lanes")
+    args = parser.parse_args()
+    each = -(-args.transactions // args.partitions)
+    plan = Plan(args.partitions, each, source=args.source, assemble=args.assemble)
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - began:6.1f} s  {text}\n")
+        sys.stdout.flush()
+
+    try:
+        with ExitStack() as stack:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="endurance-")))
+            jars = archives(SPARK)
+            broker = stack.enter_context(Broker(home / "broker"))
+            starrocks = stack.enter_context(EmulatorProcess(home / "starrocks"))
+            last, reader = run(broker, starrocks, jars, home, plan, say)
+    except (NoMaven, BrokerFailed) as failed:
+        say(str(failed))
+        return 1
+    whole = Look(each * args.partitions, 0, 0, args.partitions, 1, each)
+    say(f"{last}; {reader.looks} looks of the reader, something wrong in {'none' if reader.worst is None else 'one'}")
+    say("nothing lost, duplicated or torn" if last == whole and reader.worst is None else f"expected {whole}")
+    return 0 if last == whole and reader.worst is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
