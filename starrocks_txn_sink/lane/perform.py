@@ -22,10 +22,10 @@ from starrocks_txn_sink.lane.actions import (
 )
 from starrocks_txn_sink.lane.authority import Authority
 from starrocks_txn_sink.lane.body import load_body
-from starrocks_txn_sink.lane.rejections import Query, explain_or_keep
+from starrocks_txn_sink.lane.rejections import Query, explain_or_keep, filtered_rows
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.transaction import label as protocol
-from starrocks_txn_sink.transaction.label import Aborted, Label, Patience, Unknown
+from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Patience, Unknown
 from starrocks_txn_sink.transaction.steps import Ledger, Steps, run
 from starrocks_txn_sink.wire import Transport
 
@@ -35,7 +35,10 @@ _ROLLBACK_SECONDS = 10.0  # a rollback may go on after the batch's deadline, but
 
 @dataclass(frozen=True, slots=True)
 class Performer:
-    """Runs actions; may be called from several threads at once."""
+    """Runs actions; may be called from several threads at once.
+
+    `filtered` gets, by label, the rows of each table that the server left out of a commit (`max_filter_ratio`).
+    """
 
     options: SinkOptions
     transport: Transport
@@ -47,6 +50,7 @@ class Performer:
     authority: Authority | None = None
     ledger: Ledger | None = None
     query: Query | None = None
+    filtered: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __call__(self, action: Action) -> object:
         """Do `action` and return what its steps returned; raises StarRocksSinkError as they do."""
@@ -111,12 +115,14 @@ class Performer:
         return self.authority
 
     def _explained(self, action: Action, result: object) -> object:
-        """Rejected rows with the server's reasons, if it can be asked for them."""
-        if self.query is None or not isinstance(action, CommitAction) or not isinstance(result, Aborted):
-            return result
-        if not isinstance(result.error, RowsRejected):
+        """Rejected rows with the server's reasons, if it can be asked for them; filtered ones are counted."""
+        if self.query is None or not isinstance(action, CommitAction):
             return result
         limit = Deadline.after(min(_EXPLAIN_SECONDS, self.deadline.remaining()), self.clock)
+        if isinstance(result, Committed) and self.options.lets_rows_go:
+            self.filtered[result.label] = filtered_rows(self.query, result.label, limit)
+        if not isinstance(result, Aborted) or not isinstance(result.error, RowsRejected):
+            return result
         values = self.options.show_rejected_values
         error = explain_or_keep(result.error, self.query, result.label, limit, values=values)
         return Aborted(result.label, error)

@@ -47,6 +47,7 @@ class Receipt:
     `phase_seconds` has begin, load, check, commit (the request), publish (until VISIBLE) and, after an unknown outcome,
     recover, summed over all attempts. `open_seconds` is the age of the last attempt's label when it was visible.
     `dead_lettered` rows were rejected by the server and written to the dead-letter table; they are not in `regions`.
+    `filtered` rows, by table, are in `regions` and were left out by the server, because `max_filter_ratio` let it.
     """
 
     label: str
@@ -64,6 +65,7 @@ class Receipt:
     committed_at: float = 0.0
     open_seconds: float = 0.0
     dead_lettered: tuple[RegionCount, ...] = ()
+    filtered: dict[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

@@ -55,6 +55,15 @@ def ask(query: Query, label: str, deadline: Deadline) -> Rejections:
     return Rejections(counts, tuple(line for line in lines if line))
 
 
+def filtered_rows(query: Query, label: str, deadline: Deadline) -> dict[str, int]:
+    """Rows by table that the server left out of the committed `label`, because `max_filter_ratio` let it; empty when it
+    cannot be asked."""
+    try:
+        return {str(table): int(rows) for table, rows in query(_COUNTS, (label,), deadline)}
+    except (StarRocksSinkError, ValueError):
+        return {}
+
+
 def explained(error: RowsRejected, found: Rejections, *, values: bool = False) -> RowsRejected:
     """`error` with tables, counts and reasons; with `values` the server's own lines, which repeat rows."""
     if not found.rows and not found.lines:

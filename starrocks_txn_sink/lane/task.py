@@ -8,7 +8,7 @@ import pickle
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -160,7 +160,8 @@ class LaneTask:
         lines = logs.EventLog("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
         performing = figures.performing(told(performer, lines, clock))
         runner = LaneRunner(core, performing, equipment.crew, clock, deadline)
-        return compacted.noted(runner.run(segments))
+        receipts = compacted.noted(runner.run(segments))
+        return [replace(receipt, filtered=performer.filtered.get(receipt.label, {})) for receipt in receipts]
 
     def _log(self, lane: int, clock: Clock) -> LedgerEntries | None:
         if not self.options.receipts_log:

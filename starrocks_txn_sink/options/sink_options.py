@@ -44,6 +44,14 @@ class Delivery(Enum):
     EXACTLY_ONCE = "exactly-once"
 
 
+class SchemaChanges(Enum):
+    """What happens when a typed route and its table differ."""
+
+    FAIL = "fail"
+    IGNORE = "ignore"
+    APPLY = "apply"
+
+
 class OnBadRows(Enum):
     """What happens when the server rejects rows."""
 
@@ -252,6 +260,12 @@ class SinkOptions:
         "in the main thread and the application has no handler of its own; needs `query_url`.",
         default=True,
     )
+    schema_changes: SchemaChanges | str = option(  # noqa: RUF009 - makes a field
+        choice(SchemaChanges),
+        "When a `TableRoute` has columns that its table lacks, or wider ones: `fail`, `ignore` (they are left out if "
+        "lacking) or `apply` (ALTER TABLE between two micro-batches; docs/types.md).",
+        default=SchemaChanges.FAIL,
+    )
     on_bad_rows: OnBadRows | str = option(  # noqa: RUF009 - makes a field
         choice(OnBadRows),
         "When the server rejects rows: `fail` ends the job with the reasons, `quarantine` writes the source "
@@ -324,6 +338,7 @@ class SinkOptions:
         self._check_delivery()
         self._check_receipts_log()
         self._check_quarantine()
+        self._check_schema_changes()
         self._check_times()
         self._check_sizes()
         self._check_password()
@@ -403,6 +418,12 @@ class SinkOptions:
         headers.pop("compression", None)
         return headers if compression is None else {**headers, "compression": compression}
 
+    @property
+    def lets_rows_go(self) -> bool:
+        """Whether the server may leave out rows of some table without refusing the commit."""
+        ratios = [self.properties, *(self.properties_of(table) for table in self.tables)]
+        return any(float(one.get("max_filter_ratio", "0")) > 0 for one in ratios)
+
     def compression_of(self, table: str) -> Compression:
         """How the bodies of loads into `table` are compressed."""
         return Compression(self.properties_of(table).get("compression", self.compression))
@@ -429,6 +450,15 @@ class SinkOptions:
     def quarantines(self) -> bool:
         """Whether rejected source transactions are set aside."""
         return self.on_bad_rows is OnBadRows.QUARANTINE
+
+    def _check_schema_changes(self) -> None:
+        if self.schema_changes is not SchemaChanges.FAIL and self.query_url is None:
+            raise OptionError(
+                f"schema_changes is {SchemaChanges(self.schema_changes).value}, and there is no query_url to see tables"
+                " by.",
+                hint="Set query_url='mysql://<frontend>:9030', or schema_changes='fail'.",
+                option="schema_changes",
+            )
 
     def _check_quarantine(self) -> None:
         if self.quarantines and self.query_url is None:

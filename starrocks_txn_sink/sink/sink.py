@@ -23,8 +23,10 @@ from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport, results
 from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.sink_options import SchemaChanges
 from starrocks_txn_sink.sink.assembly import TransactionAssembly, refuse_with
 from starrocks_txn_sink.sink.compaction import compaction_of
+from starrocks_txn_sink.sink.evolve import evolve, planned
 from starrocks_txn_sink.sink.fused import FusedWriter
 from starrocks_txn_sink.sink.jobs import Jobs, context_of
 from starrocks_txn_sink.sink.projection import lane_input
@@ -194,6 +196,7 @@ class StarRocksSink:
         return self._fused[session.epoch].write(frame, task, self._listener)
 
     def _write_rows(self, frame: DataFrame, origin: Origin, session: Session) -> tuple[list[Receipt], list[LaneReport]]:
+        self._evolve(frame, session)
         mandate, routes = session.mandate, self._typed(frame, session)
         options = with_columns(self.options, routes, strict=self.options.quarantines)
         lanes = lane_input(
@@ -223,6 +226,20 @@ class StarRocksSink:
         )
         return results(row[0] for row in lanes.rows.mapInArrow(task, RECEIPT_SCHEMA).collect())
 
+    def schema_changes(self, frame: DataFrame) -> list[str]:
+        """The statements that `schema_changes="apply"` would run before rows of `frame` are written; runs none of them.
+
+        Raises OptionError without `query_url`, QueryFailed or QueryRefused when the server cannot be asked.
+        """
+        return [change.sql for change in planned(self.options, self.routes, frame)]
+
+    def _evolve(self, frame: DataFrame, session: Session) -> None:
+        """Between two micro-batches nothing of the job is open, so this is where tables may change."""
+        if self.options.schema_changes is SchemaChanges.APPLY and session.columns is not None:
+            made = evolve(self.options, self.routes, frame, session)
+            if made:
+                self._watch.tell(Event("schema.changed", {"statements": made}))
+
     def _typed(self, frame: DataFrame, session: Session) -> list[TypedRoute]:
         """The routes, checked against the frame and the tables; raises InputError that names each column."""
         if not self.routes:
@@ -237,6 +254,7 @@ class StarRocksSink:
                 None if known is None else known.get(route.table, ()),
                 zones,
                 self.options.properties_of(route.table),
+                ignore_unknown=self.options.schema_changes is SchemaChanges.IGNORE,
             )
             for route in self.routes
         ]

@@ -12,11 +12,13 @@ from starrocks_txn_sink.errors import OptionError
 class TableRoute:
     """Rows of `table` are made of `columns`: names, or a mapping of the table's column to the DataFrame's.
 
-    The JVM makes the JSON (`to_json`). Raises OptionError for an empty table name or no columns.
+    The JVM makes the JSON (`to_json`). With `keys` and `schema_changes="apply"` a table that is not there is created
+    with that primary key. Raises OptionError for an empty table name or no columns.
     """
 
     table: str
     columns: Sequence[str] | Mapping[str, str]
+    keys: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not self.table:

@@ -82,7 +82,8 @@ def test_a_filter_ratio_lets_bad_rows_go_and_strict_mode_makes_them_bad(spark: S
     values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
     with pytest.raises(PythonException, match="RowsRejected"):
         StarRocksSink(SinkOptions(**values)).write(frame)
-    StarRocksSink(SinkOptions(**values, tables={"t": {"max_filter_ratio": "0.5"}})).write(frame)
+    (receipt,) = StarRocksSink(SinkOptions(**values, tables={"t": {"max_filter_ratio": "0.5"}})).write(frame)
+    assert (receipt.rows, receipt.filtered) == (3, {"t": 1})
     assert rows(server)[2:] == [(6, 6, "new"), (7, None, "new")]
     strict = {"max_filter_ratio": "0.7", "strict_mode": "true"}
     query(server, "TRUNCATE TABLE shop.t")

@@ -251,3 +251,37 @@ def test_without_sql_access_rows_go_by_their_own_types(spark: SparkSession, serv
     query(server, TABLE)
     sink(server, ["id", "v"], query_url=None, delivery="at-least-once").write(one_row(spark))
     assert query(server, "SELECT v, n FROM shop.t") == [("ok", 7)]
+
+
+def test_tables_follow_the_frame_between_two_micro_batches(spark: SparkSession, server: Emulator) -> None:
+    query(server, "CREATE TABLE shop.t (id BIGINT NOT NULL, n INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    query(server, "INSERT INTO shop.t VALUES (7, 70)")
+    frame = one_row(spark, n=F.lit(1 << 40), note=F.lit("new"))
+    columns = ["id", "n", "note"]
+    with pytest.raises(InputError, match=r"column n: bigint does not fit into INT.*the table has no column note"):
+        sink(server, columns).write(frame)
+    seen: list[Any] = []
+    options = {"schema_changes": "apply", "ledger_replication": None}
+    applying = sink(server, columns, **options)
+    assert [sql.split("COLUMN ")[1] for sql in applying.schema_changes(frame)] == [
+        "`n` BIGINT NULL",
+        "`note` VARCHAR(65533) NULL",
+    ]
+    assert len(query(server, "SELECT * FROM shop.t")[0]) == 2  # planned only
+    listening = StarRocksSink(applying.options, routes=applying.routes, listener=seen.append)
+    listening.write(frame)
+    listening.write(one_row(spark, n=F.lit(1), note=F.lit("x")).withColumn("position", F.lit(6)))
+    assert query(server, "SELECT id, n, note FROM shop.t ORDER BY id") == [(1, 1, "x"), (7, 70, None)]
+    assert [len(event.fields["statements"]) for event in seen if event.name == "schema.changed"] == [2]
+
+
+def test_new_tables_and_ignored_columns(spark: SparkSession, server: Emulator) -> None:
+    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    frame = one_row(spark, note=F.lit("new"))
+    route = TableRoute("fresh", ["note", "id"], keys=["id"])
+    StarRocksSink(SinkOptions(**values, schema_changes="apply"), routes=[route]).write(frame)
+    assert query(server, "SELECT id, note FROM shop.fresh") == [(1, "new")]
+    query(server, "ALTER TABLE shop.fresh DROP COLUMN note")
+    later = frame.withColumns({"position": F.lit(6), "id": F.lit(2).cast("long")})
+    StarRocksSink(SinkOptions(**values, schema_changes="ignore"), routes=[route]).write(later)
+    assert query(server, "SELECT id FROM shop.fresh ORDER BY id") == [(1,), (2,)]

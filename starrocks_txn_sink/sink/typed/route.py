@@ -62,15 +62,21 @@ class TypedRoute:
         columns: Sequence[TargetColumn] | None,
         zones: tuple[str, str],
         properties: Mapping[str, str],
+        *,
+        ignore_unknown: bool = False,
     ) -> TypedRoute:
         """Join `route` with the frame's types and the table's `columns`, None when the server cannot be asked.
 
-        `zones` are the session's and the written time zone, `properties` the stream-load properties of the table.
+        `zones` are the session's and the written time zone, `properties` the stream-load properties of the table;
+        with `ignore_unknown` columns that the table lacks are left out.
         Raises InputError that names every column which is missing, unknown, or would lose something.
         """
         own = properties.get("columns")
         if columns is not None and not columns:
-            raise InputError(f"There is no table {route.table}.", hint="Create it, or correct the TableRoute.")
+            raise InputError(
+                f"There is no table {route.table}.",
+                hint="Create it, or give the TableRoute keys and set schema_changes='apply'.",
+            )
         complaints = [*_missing(route, columns, properties)] if columns is not None and own is None else []
         known = {column.name.lower(): column for column in columns or ()}
         fields = []
@@ -79,6 +85,8 @@ class TypedRoute:
                 complaints.append(f"the input has no column {source}")
                 continue
             target = known.get(name.lower())
+            if target is None and ignore_unknown and own is None:
+                continue
             made = _field(
                 name, source, frame[source].dataType, target, zones, unknown_is_fine=columns is None or bool(own)
             )

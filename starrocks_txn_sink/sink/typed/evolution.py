@@ -1,0 +1,174 @@
+"""Schema changes that a route asks for: the statements, and carrying them out between two micro-batches.
+
+Only what loses nothing: a column that the table lacks, a wider type for a column that is neither a key nor has a
+DEFAULT, a table for a route that names its keys. Everything else stays an error of the route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+
+from starrocks_txn_sink.clock import Clock, Deadline
+from starrocks_txn_sink.errors import InputError, QueryFailed, QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.sink.table_route import TableRoute
+from starrocks_txn_sink.sink.typed.fit import Fit, fit
+from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
+
+Columns = Mapping[str, Sequence[TargetColumn]]
+_POLL_SECONDS = 0.5
+_GRACE_SECONDS = 2.0
+_KEY_TEXT = "VARCHAR(255)"
+_PLAIN: dict[type[T.DataType], str] = {
+    T.BooleanType: "BOOLEAN",
+    T.ByteType: "TINYINT",
+    T.ShortType: "SMALLINT",
+    T.IntegerType: "INT",
+    T.LongType: "BIGINT",
+    T.FloatType: "FLOAT",
+    T.DoubleType: "DOUBLE",
+    T.StringType: "VARCHAR(65533)",
+    T.BinaryType: "VARBINARY",
+    T.DateType: "DATE",
+    T.TimestampType: "DATETIME",
+    T.TimestampNTZType: "DATETIME",
+    T.VariantType: "JSON",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One statement, and the columns that the table has when it has taken effect: name → type."""
+
+    table: str
+    sql: str
+    expected: Mapping[str, str]
+
+    def done(self, columns: Columns) -> bool:
+        """Whether `columns`, as the server tells them, show it."""
+        there = {column.name.lower(): str(column.type) for column in columns.get(self.table, ())}
+        return all(there.get(name.lower()) == kind for name, kind in self.expected.items())
+
+
+def plan(
+    database: str, routes: Iterable[TableRoute], frame: T.StructType, columns: Columns, replication: int | None = None
+) -> list[Change]:
+    """The changes that make `routes` fit, in the order in which they are to be made."""
+    changes: list[Change] = []
+    for route in routes:
+        known = columns.get(route.table, ())
+        changes += (
+            _alterations(database, route, frame, known) if known else _creation(database, route, frame, replication)
+        )
+    return changes
+
+
+def apply(
+    changes: Sequence[Change],
+    execute: Callable[[str], object],
+    read: Callable[[], Columns],
+    clock: Clock,
+    deadline: Deadline,
+) -> Columns:
+    """Make one change after the other, each visible before the next; the columns afterwards.
+
+    A lost reply, and a refusal because an earlier run's same change is still under way, are no failures when the change
+    shows within seconds. Raises what `execute` raises otherwise, DeadlineExceeded when a change that the server took
+    does not become visible in time.
+    """
+    columns = read()
+    for change in changes:
+        failure = _failure(execute, change.sql)
+        limit = deadline if failure is None else deadline.earlier(_GRACE_SECONDS)
+        while not change.done(columns := read()):
+            if failure is not None and limit.remaining() <= 0:
+                raise failure
+            clock.sleep(limit.bounded(_POLL_SECONDS, f"table {change.table} being altered"))
+    return columns
+
+
+def _failure(execute: Callable[[str], object], sql: str) -> StarRocksSinkError | None:
+    try:
+        execute(sql)
+    except (QueryFailed, QueryRefused) as error:
+        return error
+    return None
+
+
+def type_of(source: T.DataType, *, key: bool = False) -> str:
+    """The type that a new column for `source` gets; raises InputError where StarRocks has none."""
+    if key and isinstance(source, T.StringType):
+        return _KEY_TEXT
+    if isinstance(source, T.DecimalType):
+        return f"DECIMAL({source.precision},{source.scale})"
+    if isinstance(source, T.ArrayType):
+        return f"ARRAY<{type_of(source.elementType)}>"
+    if isinstance(source, T.MapType):
+        return f"MAP<{type_of(source.keyType, key=True)},{type_of(source.valueType)}>"
+    if isinstance(source, T.StructType):
+        return f"STRUCT<{', '.join(f'{field.name} {type_of(field.dataType)}' for field in source.fields)}>"
+    for kind, name in _PLAIN.items():
+        if isinstance(source, kind):
+            return name
+    raise InputError(
+        f"StarRocks has no type for {source.simpleString()}.", hint="Cast the column before the sink, or leave it out."
+    )
+
+
+def _alterations(
+    database: str, route: TableRoute, frame: T.StructType, known: Sequence[TargetColumn]
+) -> Iterator[Change]:
+    by_name = {column.name.lower(): column for column in known}
+    for name, source in route.sources.items():
+        if source not in frame.names:
+            continue
+        kind, column = frame[source].dataType, by_name.get(name.lower())
+        if column is None:
+            yield _change(database, route.table, f"ADD COLUMN `{name}` {type_of(kind)} NULL", {name: type_of(kind)})
+        elif _widens(kind, column):
+            wider = type_of(kind)
+            null = "NULL" if column.nullable else "NOT NULL"
+            yield _change(database, route.table, f"MODIFY COLUMN `{column.name}` {wider} {null}", {column.name: wider})
+
+
+def _change(database: str, table: str, action: str, types: Mapping[str, str]) -> Change:
+    expected = {name: str(parse_type(kind)) for name, kind in types.items()}
+    return Change(table, f"ALTER TABLE `{database}`.`{table}` {action}", expected)
+
+
+def _widens(source: T.DataType, column: TargetColumn) -> bool:
+    """Whether the column is too narrow for `source`, and everything that is in it fits the wider type."""
+    if column.key or column.defaulted or column.generated or isinstance(fit(source, column.type), Fit):
+        return False
+    order = ("TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT")
+    wider = parse_type(type_of(source)) if not isinstance(source, T.NullType) else column.type
+    if column.type.name in order and wider.name in order:
+        return order.index(wider.name) > order.index(column.type.name)
+    if wider.name == column.type.name == "DECIMAL":
+        whole = wider.precision - wider.scale >= column.type.precision - column.type.scale
+        return whole and wider.scale >= column.type.scale
+    return (column.type.name, wider.name) == ("FLOAT", "DOUBLE")
+
+
+def _creation(database: str, route: TableRoute, frame: T.StructType, replication: int | None) -> Iterator[Change]:
+    if not route.keys:
+        return
+    kinds = {name: frame[source].dataType for name, source in route.sources.items() if source in frame.names}
+    missing = [key for key in route.keys if key not in kinds]
+    if missing:
+        raise InputError(
+            f"The TableRoute of {route.table} names the keys {', '.join(missing)}, which are none of its columns.",
+            hint="Name key columns among its columns.",
+        )
+    names = [*route.keys, *(name for name in kinds if name not in route.keys)]
+    types = {name: type_of(kinds[name], key=name in route.keys) for name in names}
+    columns = ", ".join(f"`{name}` {types[name]} {'NOT NULL' if name in route.keys else 'NULL'}" for name in names)
+    keys = ", ".join(f"`{key}`" for key in route.keys)
+    properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
+    sql = (
+        f"CREATE TABLE IF NOT EXISTS `{database}`.`{route.table}` ({columns}) PRIMARY KEY ({keys}) "
+        f"DISTRIBUTED BY HASH ({keys}){properties}"
+    )
+    yield Change(route.table, sql, {name: str(parse_type(kind)) for name, kind in types.items()})

@@ -1,0 +1,180 @@
+"""Schema changes of typed routes: what is planned, that one is visible before the next, what stays an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+
+from starrocks_txn_sink import SinkOptions, TableRoute
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.errors import DeadlineExceeded, InputError, OptionError, QueryFailed, QueryRefused
+from starrocks_txn_sink.ledger.access import LeaderConnection
+from starrocks_txn_sink.sink.evolve import evolve, planned
+from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.typed.evolution import Columns, apply, plan, type_of
+from starrocks_txn_sink.sink.typed.fit import Fit, fit
+from starrocks_txn_sink.sink.typed.reference import SOURCES
+from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
+from starrocks_txn_sink.testing.manual_clock import ManualClock
+
+FRAME = (
+    T.StructType().add("id", "long").add("small", "integer").add("big", "long").add("text", "string").add("d", "double")
+    .add("m2", "decimal(12,2)").add("m4", "decimal(12,4)")
+)  # fmt: skip
+
+
+def columns(**kinds: str) -> dict[str, tuple[TargetColumn, ...]]:
+    made = (
+        TargetColumn(name, parse_type(kind), nullable=name != "id", key=name == "id") for name, kind in kinds.items()
+    )
+    return {"t": tuple(made)}
+
+
+def statements(known: Columns, *names: str, keys: tuple[str, ...] = ()) -> list[str]:
+    return [change.sql for change in plan("shop", [TableRoute("t", names, keys)], FRAME, known)]
+
+
+def test_what_fits_needs_no_change() -> None:
+    assert statements(columns(id="bigint", small="bigint", d="double"), "id", "small", "d") == []
+
+
+def test_lacking_columns_are_added_and_narrow_ones_widened() -> None:
+    known = columns(id="bigint", big="smallint", d="float", m2="decimal(10, 2)")
+    assert statements(known, "id", "big", "d", "m2", "text") == [
+        "ALTER TABLE `shop`.`t` MODIFY COLUMN `big` BIGINT NULL",
+        "ALTER TABLE `shop`.`t` MODIFY COLUMN `d` DOUBLE NULL",
+        "ALTER TABLE `shop`.`t` MODIFY COLUMN `m2` DECIMAL(12,2) NULL",
+        "ALTER TABLE `shop`.`t` ADD COLUMN `text` VARCHAR(65533) NULL",
+    ]
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        columns(id="int"),  # a key
+        {"t": (TargetColumn("id", parse_type("int"), defaulted=True),)},
+        {"t": (TargetColumn("id", parse_type("int"), generated=True),)},
+        columns(id="varchar(9)"),  # no widening
+    ],
+)
+def test_what_may_lose_something_is_left_to_the_routes_error(known: Columns) -> None:
+    assert statements(known, "id") == []
+
+
+def test_decimals_grow_on_both_sides_or_not_at_all() -> None:
+    assert statements(columns(m4="decimal(10, 2)"), "m4") == [
+        "ALTER TABLE `shop`.`t` MODIFY COLUMN `m4` DECIMAL(12,4) NULL"
+    ]
+    assert statements(columns(m2="decimal(12, 4)"), "m2") == []  # scale would shrink
+
+
+def test_a_table_is_created_for_a_route_with_keys() -> None:
+    (sql,) = statements({}, "text", "big", "id", keys=("id",))
+    assert sql == (
+        "CREATE TABLE IF NOT EXISTS `shop`.`t` (`id` BIGINT NOT NULL, `text` VARCHAR(65533) NULL, `big` BIGINT NULL) "
+        "PRIMARY KEY (`id`) DISTRIBUTED BY HASH (`id`)"
+    )
+    assert statements({}, "id") == []
+    with pytest.raises(InputError, match="names the keys other, which are none of its columns"):
+        statements({}, "id", keys=("other",))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.simpleString())
+def test_a_new_column_takes_what_it_was_made_for(source: T.DataType) -> None:
+    assert isinstance(fit(source, parse_type(type_of(source))), Fit)
+
+
+def test_what_has_no_type_is_named() -> None:
+    with pytest.raises(InputError, match="StarRocks has no type for interval day to second"):
+        type_of(T.DayTimeIntervalType())
+
+
+# --- carrying out ---
+
+
+def reads(*found: Columns) -> Callable[[], Columns]:
+    left = list(found)
+    return lambda: left.pop(0) if len(left) > 1 else left[0]
+
+
+def test_each_change_is_visible_before_the_next_is_asked_for() -> None:
+    clock, ran = ManualClock(), []
+    before = columns(id="bigint", big="int")
+    changes = plan("shop", [TableRoute("t", ["big", "text"])], FRAME, before)
+    widened = columns(id="bigint", big="bigint(20)")
+    done = columns(id="bigint", big="bigint(20)", text="varchar(65533)")
+    after = apply(
+        changes, lambda sql: ran.append((sql.split()[3], clock.monotonic())),
+        reads(before, before, before, widened, widened, done), clock, Deadline.after(60, clock),
+    )  # fmt: skip
+    assert ran == [("MODIFY", 0.0), ("ADD", 1.0)]
+    assert after == done
+
+
+def test_a_change_that_never_shows_ends_at_the_deadline() -> None:
+    clock = ManualClock()
+    before = columns(id="bigint")
+    changes = plan("shop", [TableRoute("t", ["text"])], FRAME, before)
+    with pytest.raises(DeadlineExceeded, match="table t being altered"):
+        apply(changes, lambda _: None, reads(before), clock, Deadline.after(5, clock))
+
+
+@pytest.mark.parametrize("failure", [QueryFailed("no answer"), QueryRefused("a change is under way")])
+def test_a_change_that_shows_after_all_is_none_that_failed(failure: Exception) -> None:
+    clock, before, after = ManualClock(), columns(id="bigint"), columns(id="bigint", text="varchar(65533)")
+    changes = plan("shop", [TableRoute("t", ["text"])], FRAME, before)
+
+    def execute(_: str) -> None:
+        raise failure
+
+    assert apply(changes, execute, reads(before, before, after), clock, Deadline.after(60, clock)) == after
+    with pytest.raises(type(failure)):
+        apply(changes, execute, reads(before), clock, Deadline.after(60, clock))
+    assert clock.monotonic() < 5
+
+
+def test_the_policy_needs_sql_access() -> None:
+    with pytest.raises(OptionError, match="no query_url to see tables by"):
+        SinkOptions(load_url="fe:1", database="d", delivery="at-least-once", schema_changes="apply")
+
+
+# --- over SQL, on the stand-in ---
+
+
+class Frame:
+    """All that planning reads of a DataFrame."""
+
+    schema = FRAME
+
+
+def test_tables_are_created_widened_and_extended_over_sql(tmp_path: Path) -> None:
+    with Emulator(tmp_path / "data") as server:
+        options = SinkOptions(
+            load_url=server.load_url, query_url=server.query_url, database="shop", delivery="at-least-once"
+        )
+        connection = LeaderConnection(options)
+        with closing(connection):
+            deadline = Deadline.after(30, SystemClock())
+            connection.query("CREATE DATABASE shop", (), deadline)
+            first = [TableRoute("t", ["small", "id"], keys=["id"])]
+            second = [TableRoute("t", {"id": "id", "small": "big", "text": "text"})]
+            assert len(planned(options, first, Frame())) == 1  # type: ignore[arg-type]
+            session = Session("key", "job", "epoch", "checkpoint", {}, columns={})
+            for routes, count in ((first, 1), (second, 2), (second, 0)):
+                assert len(evolve(options, routes, Frame(), session)) == count  # type: ignore[arg-type]
+            assert session.models["t"] == "PRIMARY_KEYS"
+            rows = connection.query("SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns", (), deadline)
+            assert rows == [("id", "bigint"), ("small", "bigint"), ("text", "varchar(65533)")]
+
+
+def test_a_change_that_the_server_refuses_is_shown(tmp_path: Path) -> None:
+    with Emulator(tmp_path / "data") as server:
+        options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="nowhere", job="j")
+        session = Session("key", "job", "epoch", "checkpoint", {}, columns={})
+        with pytest.raises(QueryRefused, match="Run it by hand, or change it: CREATE TABLE"):
+            evolve(options, [TableRoute("t", ["id"], keys=["id"])], Frame(), session)  # type: ignore[arg-type]
