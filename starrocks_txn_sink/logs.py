@@ -200,6 +200,11 @@ def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
     }
 
 
+_LINE_ENDS = {
+    ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"
+}  # JSON allows them as they are, some readers split
+
+
 class _JsonLines(logging.Formatter):
     """One JSON object a line; an exception in the field `exception`."""
 
@@ -207,7 +212,7 @@ class _JsonLines(logging.Formatter):
         fields = _fields_of(record)
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(fields, default=str).decode()
+        return orjson.dumps(fields, default=str).decode().translate(_LINE_ENDS)
 
 
 class _HumanLines(logging.Formatter):

@@ -147,7 +147,7 @@ def test_every_source_transaction_is_visible_once_and_none_is_torn(
 
 
 def test_a_pipeline_that_loses_and_doubles_rows_is_found_out(demo: Callable[..., Demo]) -> None:
-    running = demo("--json --seconds 3 --rate 1000 --partitions 2", script=DAMAGED)
+    running = demo("--json --seconds 3 --rate 1000 --partitions 2 --assemble stage", script=DAMAGED)
     code, out = running.wait()
     assert code == 1, running.stderr
     found = result(out)

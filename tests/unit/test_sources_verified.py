@@ -246,17 +246,27 @@ def test_every_transaction_comes_out_once_whole_and_in_commit_order(history: Any
     assert stage.adds_up()
 
 
+def without(places: list[Any], transactions: list[Transaction]) -> list[Any]:
+    """The places that belong to other transactions."""
+    return [place for place in places if place[0] not in {each.txn for each in transactions}]
+
+
 @given(histories(flaws=True))
 def test_flawed_ones_are_quarantined_and_all_others_come_out_in_commit_order(history: Any) -> None:
     transactions, batches = history
     good = [place for each in transactions if not each.flaw for place in each.output()]
+    # A row too many that comes when its transaction has added up and gone is a repeat.
+    may_go = [each for each in transactions if each.flaw in ("two at one place", "a row too many")]
     stage = Stage(open_timeout=100)
     for now, batch in enumerate(batches):
         stage.feed(*batch, now=now)
-        assert stage.places() == good[: len(stage.out)]
+        went = without(stage.places(), may_go)
+        assert went == good[: len(went)]
         assert not stage.out or stage.out[-1]["transaction_end"]
     stage.feed(now=200)
-    assert stage.places() == good
+    assert without(stage.places(), may_go) == good
+    for each in may_go:
+        assert without(stage.places(), [other for other in transactions if other is not each]) in ([], each.output())
     flawed = {each.txn for each in transactions if each.flaw}
     assert {each.fields["txn_id"] for each in stage.notices} <= flawed
     assert (stage.level.open_rows, stage.level.open) == (0, 0)
