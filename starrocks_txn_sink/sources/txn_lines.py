@@ -126,15 +126,22 @@ def _layout(values: pa.Array) -> tuple[np.ndarray[Any, Any], pa.Buffer]:
 
 def _read_whole(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
     """All values read at once; None when pyarrow refuses one of them or finds more objects than values."""
-    separated = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
-    text = pc.binary_join(separated, "\n").buffers()[2]
     reading = pj.ReadOptions(use_threads=False, block_size=_block(values))
     parsing = pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
     try:
+        lines = _checked(values)
+        one = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
+        text = pc.binary_join(one, pa.scalar("\n", lines.type)).buffers()[2]
         read = pj.read_json(pa.BufferReader(text), reading, parsing)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
     return read if read.num_rows == len(values) else None
+
+
+def _checked(values: pa.Array) -> pa.Array:
+    """Binary values, Kafka's, as text; ArrowInvalid for what is not UTF-8, which the JSON reader would let pass."""
+    kinds = {pa.binary(): pa.string(), pa.large_binary(): pa.large_string()}
+    return values.cast(kinds[values.type]) if values.type in kinds else values
 
 
 def _block(values: pa.Array) -> int:

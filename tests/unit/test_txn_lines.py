@@ -50,6 +50,19 @@ def test_both_readers_give_every_character(events: list[dict[str, Any]]) -> None
     assert read(*values) == IN_JSON._one_by_one(batch(values)).to_pylist()
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()])
+def test_kafkas_binary_values_are_read_at_once_too(kind: pa.DataType) -> None:
+    values = pa.array(['{"type": "BEGIN", "txn_id": "ü"}', '{"type": "END"}']).cast(kind)
+    whole = _read_whole(values, IN_JSON._fields())
+    assert whole is not None
+    assert whole["txn_id"].to_pylist() == ["ü", None]
+
+
+def test_bytes_that_are_no_text_are_refused_also_between_braces() -> None:
+    with pytest.raises(InputError, match=r"source_partition_before=p position_before=1"):
+        read(b'{"type": "BEGIN", "source_partition": "p", "position": 1}', b'{"type": "\xff"}')
+
+
 def test_missing_and_further_fields() -> None:
     (event,) = read('{"type": "BEGIN", "further": {"a": [1, "}{"]}, "position": 1}')
     assert event == dict.fromkeys(NAMES) | {"type": "BEGIN", "position": 1}
