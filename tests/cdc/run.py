@@ -52,13 +52,17 @@ def run(home: Path, *, writers: int, transactions: int, huge: int, say: Callable
         for sql in shop.STARROCKS:
             ask(sql)
         connect = stack.enter_context(Connect(home / "connect", broker.servers, postgres.port))
-        until(lambda: MARKERS in broker.topics() or not postgres.sql(_TOUCH), _WAIT, "Debezium")
+        until(
+            lambda: not connect.running or MARKERS in broker.topics() or bool(postgres.sql(_TOUCH)), _WAIT, "Debezium"
+        )
+        _check(connect)
         say("PostgreSQL, Debezium, Kafka and the stand-in for StarRocks are up")
         task = _task(broker, starrocks, jars, home)
         query = QueryProcess(task)
         stack.callback(lambda: query.kill())
         witness = stack.enter_context(Witness(ask))
-        until(lambda: witness.looks > 0, _WAIT, f"the snapshot; {query.messages()}")
+        until(lambda: witness.looks > 0 or not query.running, _WAIT, "the snapshot")
+        _check(query)
         say("the snapshot is in StarRocks; the reader looks from now on")
         with ThreadPoolExecutor(writers) as pool:
             work = [pool.submit(postgres.sql, shop.writer(n, transactions)) for n in range(1, writers + 1)]
@@ -71,12 +75,18 @@ def run(home: Path, *, writers: int, transactions: int, huge: int, say: Callable
         postgres.sql(shop.huge(huge))
         connect.start()
         query = QueryProcess(task)
-        until(lambda: not _different(postgres, ask), _WAIT, f"StarRocks to equal PostgreSQL; {query.messages()}")
+        until(lambda: not _different(postgres, ask) or not query.running, _WAIT, "StarRocks to equal PostgreSQL")
+        _check(query)
         count = sum(len(postgres.sql(sql.format(""))) for sql in shop.CONTENT.values())
         return Verdict(witness.looks, len(witness.torn), count, tuple(_different(postgres, ask)))
 
 
-_TOUCH = "UPDATE stock_a SET n = n WHERE id = 1"  # a transaction makes Debezium create the transaction topic
+def _check(one: QueryProcess | Connect) -> None:
+    if not one.running:
+        raise TimeoutError(f"It ended too early: {one.messages()}")
+
+
+_TOUCH = "UPDATE stock_a SET n = n WHERE id = 1"  # no row comes back; Debezium creates the topic for a transaction
 
 
 def _task(broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path) -> dict[str, Any]:

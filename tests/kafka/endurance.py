@@ -20,17 +20,18 @@ from typing import Any
 import pymysql
 
 from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
-from tests.crash.workload import JUDGEMENT, ddl
+from tests.crash.workload import JUDGEMENT
 from tests.kafka.broker import Broker, BrokerFailed
 from tests.kafka.jars import SPARK, NoMaven, archives
 from tests.kafka.query_process import QueryProcess
+from tests.kafka.shop import DATABASE, Shop
 from tests.kafka.workload import send, txn_events
 
-_DATABASE, _SIZE = "shop", 4
+_SIZE = 4
 _LOOK = (
     "SELECT COUNT(*), SUM(CASE WHEN n > d THEN 1 ELSE 0 END), SUM(CASE WHEN d <> size THEN 1 ELSE 0 END),"
     " COUNT(DISTINCT part), MIN(position), MAX(position)"
-    f" FROM ({JUDGEMENT.format(_DATABASE)}) AS txns (part, position, n, d, size)"
+    f" FROM ({JUDGEMENT.format(DATABASE)}) AS txns (part, position, n, d, size)"
 )
 
 
@@ -64,8 +65,8 @@ class Look:
 class Reader:
     """Looks again and again; `worst` is the first look that showed something wrong."""
 
-    def __init__(self, starrocks: EmulatorProcess) -> None:
-        self._starrocks = starrocks
+    def __init__(self, shop: Shop) -> None:
+        self._shop = shop
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.looks = 0
@@ -73,7 +74,7 @@ class Reader:
         self.worst: Look | None = None
 
     def look(self) -> Look:
-        return Look(*(int(each or 0) for each in ask(self._starrocks, _LOOK)[0]))
+        return Look(*(int(each or 0) for each in self._shop.ask(_LOOK)[0]))
 
     def _run(self) -> None:
         while not self._over.wait(0.5):
@@ -92,30 +93,20 @@ class Reader:
         self._thread.join(60)
 
 
-def ask(starrocks: EmulatorProcess, sql: str) -> list[tuple[Any, ...]]:
-    settings = starrocks.settings
-    with pymysql.connect(
-        host="127.0.0.1", port=starrocks.query_port, user=settings.user, password=settings.password, autocommit=True
-    ) as connection, connection.cursor() as cursor:  # fmt: skip
-        cursor.execute(sql)
-        return list(cursor.fetchall())
-
-
 def run(
     broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path, plan: Plan, say: Callable[[str], None]
 ) -> tuple[Look, Reader]:
     """The last look, and the reader. Events are sent all the while; the broker is killed and started again at a
     quarter of what is written, the driver killed at a half, and a second driver finishes."""
-    for sql in ddl(_DATABASE):
-        ask(starrocks, sql)
+    shop = Shop(starrocks)
     broker.create({plan.topic: plan.partitions})
     whole = plan.partitions * plan.transactions
     events = txn_events(plan.partitions, plan.transactions, _SIZE, plan.topic)
     sending = threading.Thread(target=send, args=(broker.servers, events), daemon=True)
-    task = _task(broker, starrocks, jars, home, plan)
+    task = _task(broker, shop, jars, home, plan)
     query = QueryProcess({**task, "trigger": "0 seconds"})
     try:
-        with Reader(starrocks) as reader:
+        with Reader(shop) as reader:
             sending.start()
             _until(lambda: reader.now.transactions >= whole / 4, query)
             say(f"{reader.now.transactions} source transactions are there; the broker is killed and started again")
@@ -140,15 +131,7 @@ def _until(true: Callable[[], bool], query: QueryProcess, seconds: float = 1200)
         time.sleep(0.2)
 
 
-def _task(broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path, plan: Plan) -> dict[str, Any]:
-    options = {
-        "load_url": starrocks.load_url,
-        "query_url": starrocks.query_url,
-        "database": _DATABASE,
-        "username": starrocks.settings.user,
-        "password": starrocks.settings.password,
-        "job": "endurance",
-    }
+def _task(broker: Broker, shop: Shop, jars: str, home: Path, plan: Plan) -> dict[str, Any]:
     return {
         "servers": broker.servers,
         "jars": jars,
@@ -159,7 +142,7 @@ def _task(broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path, pla
         "source": plan.source,
         "assemble": plan.assemble,
         "per_trigger": plan.per_trigger,
-        "options": options,
+        "options": shop.options("endurance"),
     }
 
 

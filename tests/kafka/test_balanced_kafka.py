@@ -18,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 from starrocks_txn_sink.sources.balanced_kafka import BalancedKafka
 from starrocks_txn_sink.sources.skew import skew_of
 from tests.kafka.broker import Broker
+from tests.kafka.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -129,11 +130,11 @@ def test_a_partition_that_falls_silent_holds_the_others_back_only_for_a_while(re
     reading.put(0, 1, 1)
     reading.put(1, 0, 2)
     reading.start(now=False, idle_timeout=4)
-    _until(lambda: bool(reading.batches))
+    until(lambda: bool(reading.batches))
     assert reading.times()[0] == [1, 1]
-    _until(lambda: len(reading.places()) == 5)
+    until(lambda: len(reading.places()) == 5)
     reading.put(0, 1, 2, 9)  # back, and late: handed on at once
-    _until(lambda: len(reading.places()) >= 6)
+    until(lambda: len(reading.places()) >= 6)
     assert 2 in reading.times()[-1]
 
 
@@ -142,8 +143,8 @@ def test_skew_and_rows_held_back_are_in_the_progress(reading: Reading) -> None:
     reading.put(0, 1, 500)
     reading.put(1, 0, 9000)
     query = reading.start(now=False, idle_timeout=600)
-    _until(lambda: query.lastProgress is not None and bool(reading.batches))
-    _until(lambda: skew_of(query.recentProgress[-1].sources[0]).read_until is not None)
+    until(lambda: query.lastProgress is not None and bool(reading.batches))
+    until(lambda: skew_of(query.recentProgress[-1].sources[0]).read_until is not None)
     found = skew_of(query.recentProgress[-1].sources[0])
     assert (found.read_until, found.seconds) == ((T0 + 500) / 1000, pytest.approx(9.49, abs=0.001))
     assert found.held_back == {f"{reading.topics[0]}-0": 949, f"{reading.topics[0]}-1": 0, f"{reading.topics[1]}-0": 1}
@@ -162,7 +163,7 @@ def test_a_topic_that_began_anew_is_noticed(reading: Reading) -> None:
     reading.put(0, 0, *range(50))
     reading.run()
     reading.broker.delete(reading.topics[0])
-    _until(lambda: _created(reading))
+    until(lambda: _created(reading))
     reading.put(0, 0, 1)
     with pytest.raises(PySparkException, match=r"ends before what was read already.*offset=50"):
         reading.run()
@@ -174,15 +175,24 @@ def test_a_topic_that_is_not_there_is_named(reading: Reading) -> None:
         reading.run()
 
 
-def test_a_broker_that_is_away_for_a_while_costs_only_time(reading: Reading) -> None:
+def test_a_topic_that_is_deleted_while_it_is_read_stops_the_query(reading: Reading) -> None:
+    reading.put(0, 0, *range(50))
+    query = reading.start(now=False, idle_timeout=1)
+    until(lambda: len(reading.places()) == 50)
+    reading.broker.delete(reading.topics[0])
+    until(lambda: not query.isActive)
+    assert "no topic" in str(query.exception()) or "not there any more" in str(query.exception())
+
+
+def test_a_broker_that_is_away_for_a_minute_costs_only_time(reading: Reading) -> None:
     reading.put(0, 0, *range(100))
     reading.start(now=False, idle_timeout=1)
-    _until(lambda: len(reading.places()) == 100)
+    until(lambda: len(reading.places()) == 100)
     reading.broker.kill()
-    time.sleep(3)
+    time.sleep(60)
     reading.broker.start()
     reading.put(0, 0, *range(200, 300))
-    _until(lambda: len(reading.places()) == 200)
+    until(lambda: len(reading.places()) == 200)
     assert len(set(reading.places())) == 200
 
 
@@ -192,10 +202,3 @@ def _created(reading: Reading) -> bool:
     except Exception:  # the old one is still being deleted
         return False
     return True
-
-
-def _until(true: Any, seconds: float = 240) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.1)

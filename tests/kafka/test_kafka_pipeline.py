@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import pymysql
 import pytest
 
 from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
-from tests.crash.workload import JUDGEMENT, TABLES, Verdict, ddl, judge
+from tests.crash.workload import TABLES, Verdict, judge
 from tests.kafka import endurance
 from tests.kafka.broker import Broker
 from tests.kafka.query_process import QueryProcess
+from tests.kafka.shop import Shop
+from tests.kafka.waiting import until
 from tests.kafka.workload import CHANGES, EVENTS, MARKERS, debezium, expected, send, txn_events
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-
-_DATABASE = "shop"
 
 
 class Run:
     """One query over several lives, and what the tables show."""
 
     def __init__(self, broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path, kind: str) -> None:
-        self.starrocks = starrocks
-        options = {
-            "load_url": starrocks.load_url,
-            "query_url": starrocks.query_url,
-            "database": _DATABASE,
-            "username": starrocks.settings.user,
-            "password": starrocks.settings.password,
-            "job": kind,
-        }
+        self.shop = Shop(starrocks)
         self.task = {
             "servers": broker.servers,
             "jars": jars,
@@ -43,35 +31,14 @@ class Run:
             "checkpoint": str(home / "checkpoint"),
             "format": kind,
             "per_trigger": 300,
-            "options": options,
+            "options": self.shop.options(kind),
         }
-        for sql in ddl(_DATABASE):
-            self.ask(sql)
-
-    def ask(self, sql: str) -> list[tuple[Any, ...]]:
-        settings = self.starrocks.settings
-        with pymysql.connect(
-            host="127.0.0.1", port=self.starrocks.query_port, user=settings.user, password=settings.password,
-            autocommit=True,
-        ) as connection, connection.cursor() as cursor:  # fmt: skip
-            cursor.execute(sql)
-            return list(cursor.fetchall())
-
-    def seen(self) -> list[tuple[Any, ...]]:
-        return self.ask(JUDGEMENT.format(_DATABASE))
 
     def until_some(self, query: QueryProcess) -> None:
         """Wait until the query has written something; what is there must be whole."""
-        until(lambda: bool(self.seen()) or not query.running)
+        until(lambda: bool(self.shop.seen()) or not query.running)
         assert query.running, query.messages()
-        assert judge(self.seen()) == Verdict()
-
-
-def until(true: Callable[[], bool], seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
+        assert judge(self.shop.seen()) == Verdict()
 
 
 def test_txn_events_over_a_restarted_broker_and_a_killed_driver(
@@ -89,7 +56,7 @@ def test_txn_events_over_a_restarted_broker_and_a_killed_driver(
     finally:
         query.kill()
     QueryProcess(run.task).finish(400)
-    assert judge(run.seen(), expected(partitions, transactions)) == Verdict()
+    assert judge(run.shop.seen(), expected(partitions, transactions)) == Verdict()
 
 
 @pytest.mark.parametrize(("source", "assemble"), [("balanced_kafka", "lanes"), ("kafka", "stage")])
@@ -116,4 +83,4 @@ def test_debezium_rows_and_ends_of_many_partitions_over_a_killed_driver(
     finally:
         query.kill()
     QueryProcess(run.task).finish(400)
-    assert judge(run.seen(), expected(1, transactions)) == Verdict()
+    assert judge(run.shop.seen(), expected(1, transactions)) == Verdict()

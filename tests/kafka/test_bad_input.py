@@ -1,0 +1,164 @@
+"""What comes wrong through a real broker: a clear error or the stated policy, counted, and nothing lost."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from starrocks_txn_sink import SinkOptions, StarRocksSink, assemble_debezium, assemble_transactions
+from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions, parse_txn_events
+from starrocks_txn_sink.sources.balanced_kafka import BalancedKafka
+from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+from tests.crash.workload import Verdict, judge
+from tests.kafka.broker import Broker
+from tests.kafka.query_process import QueryProcess
+from tests.kafka.shop import DATABASE, Shop
+from tests.kafka.waiting import until
+from tests.kafka.workload import Message, expected, send, txn_events
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+LETTERS = (
+    f"CREATE TABLE {DATABASE}.letters (id BIGINT NOT NULL AUTO_INCREMENT, txn_id STRING, total_order BIGINT,"
+    " collection STRING, position BIGINT, reason STRING, op STRING, content STRING)"
+    " DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)"
+)
+
+
+class Flow:
+    """Topics of its own → balanced reading → assembler → sink → stand-in."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, starrocks: EmulatorProcess, home: Path) -> None:
+        spark.dataSource.register(BalancedKafka)
+        self.spark, self.broker, self.home = spark, broker, home
+        self.shop = Shop(starrocks)
+        self.name = f"f{uuid.uuid4().hex[:8]}"
+        self.queries: list[StreamingQuery] = []
+
+    def read(self, **topics: str) -> DataFrame:
+        options = {"kafka.bootstrap.servers": self.broker.servers, "idle_timeout": "1", **topics}
+        return self.spark.readStream.format("balanced_kafka").options(**options).load()
+
+    def write(self, rows: DataFrame, now: bool = True) -> StreamingQuery:
+        writer = rows.writeStream.foreachBatch(StarRocksSink(SinkOptions(**self.shop.options(self.name))))
+        writer = writer.option("checkpointLocation", str(self.home / "checkpoint"))
+        self.queries.append((writer.trigger(availableNow=True) if now else writer).start())
+        return self.queries[-1]
+
+
+@pytest.fixture
+def flow(spark: SparkSession, broker: Broker, starrocks: EmulatorProcess, tmp_path: Path) -> Iterator[Flow]:
+    running = Flow(spark, broker, starrocks, tmp_path)
+    yield running
+    for query in running.queries:
+        query.stop()
+
+
+def put(servers: str, topic: str, *values: bytes) -> None:
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(60) == 0
+
+
+@pytest.mark.parametrize("bad", [b'{"type": "DATA", secret', b'{"type": "DATA", "txn_id": [1], "row": "secret"}', b""])
+def test_what_is_no_event_fails_with_its_place_or_is_left_out(flow: Flow, bad: bytes) -> None:
+    flow.broker.create({flow.name: 2})
+    send(flow.broker.servers, txn_events(2, 2, 3, flow.name))
+    put(flow.broker.servers, flow.name, bad)
+    topic = flow.read(subscribe=flow.name)
+    with pytest.raises(PySparkException, match="source_partition=0 position=10") as failed:
+        flow.write(assemble_transactions(parse_txn_events(topic))).awaitTermination()
+    assert "secret" not in str(failed.value)
+    assert flow.shop.seen() == []
+    assert flow.write(assemble_transactions(parse_txn_events(topic, on_malformed="drop"))).awaitTermination(300)
+    assert judge(flow.shop.seen(), expected(2, 2)) == Verdict()
+
+
+def test_what_does_not_add_up_is_quarantined_and_counted_and_the_others_go_on(flow: Flow) -> None:
+    """Transactions 2 (no END), 3 (a count too high) and 4 (too low) between two good ones."""
+    changes, markers = f"{flow.name}.public.debits", f"{flow.name}.transaction"
+    flow.broker.create({changes: 2, markers: 1})
+    flow.shop.ask(LETTERS)
+    counts = {1: 2, 2: None, 3: 3, 4: 1, 5: 2}
+    send(flow.broker.servers, (each for n, count in counts.items() for each in _transaction(flow.name, n, count)))
+    rows = parse_debezium(flow.read(subscribe=changes), on_unknown_table="dead_letter", dead_letter_table="letters")
+    ends = parse_debezium_transactions(flow.read(subscribe=markers))
+    whole = assemble_debezium(rows, ends, open_timeout="3 seconds", dead_letter_table="letters")
+    query = flow.write(whole, now=False)
+    letters = f"SELECT txn_id, COUNT(*) FROM {DATABASE}.letters GROUP BY txn_id ORDER BY txn_id"
+    until(lambda: len(flow.shop.seen()) == 2 and len(flow.shop.ask(letters)) == 3)
+    assert judge(flow.shop.seen(), {("part-0", 1), ("part-0", 5)}) == Verdict()
+    assert flow.shop.ask(letters) == [("702", 2), ("703", 2), ("704", 2)]
+    until(lambda: _observed(query)["quarantined"] == 3)
+    seen = _observed(query)
+    assert (seen["data"], seen["rows"], seen["released"], seen["quarantined_rows"]) == (10, 4, 2, 6)
+
+
+def test_sparks_own_source_a_topic_that_began_anew_and_a_checkpoint_that_is_gone(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
+) -> None:
+    shop, topic = Shop(starrocks), f"f{uuid.uuid4().hex[:8]}"
+    task: dict[str, Any] = {
+        "servers": broker.servers,
+        "jars": spark_kafka,
+        "folder": str(tmp_path / "spark"),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "format": "events",
+        "topic": topic,
+        "per_trigger": 100,
+        "options": shop.options("anew"),
+    }
+    broker.create({topic: 1})
+    send(broker.servers, txn_events(1, 20, 3, topic))
+    QueryProcess(task).finish(300)
+    QueryProcess({**task, "checkpoint": str(tmp_path / "another")}).finish(300)
+    assert judge(shop.seen(), expected(1, 20)) == Verdict()  # all of it came again, none of it was written again
+    broker.delete(topic)
+    until(lambda: _created(broker, topic))
+    send(broker.servers, txn_events(1, 2, 3, topic))
+    with pytest.raises(AssertionError, match="some data may have been missed"):
+        QueryProcess(task).finish(300)
+    assert judge(shop.seen(), expected(1, 20)) == Verdict()
+
+
+def _transaction(prefix: str, number: int, count: int | None) -> Iterator[Message]:
+    """Two rows, and an END that says `count` unless it is None."""
+    changes, markers = f"{prefix}.public.debits", f"{prefix}.transaction"
+    xid, lsn = 700 + number, 1000 * number
+    yield Message(markers, 0, {"status": "BEGIN", "id": f"{xid}:{lsn}"}, number)
+    source = {"connector": "postgresql", "name": prefix, "schema": "public", "table": "debits"}
+    for seq in range(2):
+        row = {"part": "part-0", "position": number, "seq": seq, "size": 2}
+        transaction = {"id": f"{xid}:{lsn + seq}", "total_order": seq + 1}
+        value = {"before": None, "after": row, "source": source | {"lsn": lsn + seq}, "op": "c"}
+        yield Message(changes, seq, value | {"transaction": transaction}, number)
+    if count is not None:
+        counted = [{"data_collection": "public.debits", "event_count": count}]
+        end = {"status": "END", "id": f"{xid}:{lsn + 2}", "event_count": count, "data_collections": counted}
+        yield Message(markers, 0, end, number)
+
+
+def _observed(query: StreamingQuery) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    for progress in query.recentProgress:
+        if "assemble_debezium" in progress.observedMetrics:
+            seen.update(progress.observedMetrics["assemble_debezium"].asDict())
+    return seen
+
+
+def _created(broker: Broker, topic: str) -> bool:
+    try:
+        broker.create({topic: 1})
+    except Exception:  # the old one is still being deleted
+        return False
+    return True
