@@ -199,8 +199,8 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 story = "has dropped rows that were not read yet" if lost else "ends before what was read already"
                 raise SourceChanged(
                     f"The topic {story}.",
-                    hint="Start with a new checkpoint and, because offsets begin anew, a new job of the sink; for dropped rows "
-                    'failOnDataLoss="false" goes on without them.',
+                    hint="Start with a new checkpoint and, because offsets begin anew, a new job of the sink; "
+                    'for dropped rows failOnDataLoss="false" goes on without them.',
                     topic=place[0],
                     partition=place[1],
                     offset=offset,
