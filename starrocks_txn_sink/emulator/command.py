@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from starrocks_txn_sink.emulator.row_order import RowOrder
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Generation, Limits, Settings
+from starrocks_txn_sink.emulator.tables.row_order import RowOrder
 from starrocks_txn_sink.errors import OptionError
 
 

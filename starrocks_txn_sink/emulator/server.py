@@ -10,25 +10,25 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from starrocks_txn_sink.clock import Clock, SystemClock
-from starrocks_txn_sink.emulator.backend import Backend, body_names
-from starrocks_txn_sink.emulator.be import BackendService
-from starrocks_txn_sink.emulator.commit import Committer
-from starrocks_txn_sink.emulator.control import Control
-from starrocks_txn_sink.emulator.fault_gate import FaultGate, Levers
 from starrocks_txn_sink.emulator.faults import FaultPlan
-from starrocks_txn_sink.emulator.fe import FollowerFrontend, LeaderFrontend
-from starrocks_txn_sink.emulator.follower import LaggingStore
-from starrocks_txn_sink.emulator.frontend import Frontend, refresh_committed
-from starrocks_txn_sink.emulator.http_listener import Listener
-from starrocks_txn_sink.emulator.loads_view import load_rows
-from starrocks_txn_sink.emulator.memory import FrontendMemory
-from starrocks_txn_sink.emulator.mysql import QueryListener
-from starrocks_txn_sink.emulator.publisher import Publisher
-from starrocks_txn_sink.emulator.query_gate import QueryGate
-from starrocks_txn_sink.emulator.request import Credentials
-from starrocks_txn_sink.emulator.row_order import Shuffle
+from starrocks_txn_sink.emulator.http.be import BackendService
+from starrocks_txn_sink.emulator.http.control import Control
+from starrocks_txn_sink.emulator.http.fault_gate import FaultGate, Levers
+from starrocks_txn_sink.emulator.http.fe import FollowerFrontend, LeaderFrontend
+from starrocks_txn_sink.emulator.http.listener import Listener
 from starrocks_txn_sink.emulator.settings import Settings
-from starrocks_txn_sink.emulator.store import Store
+from starrocks_txn_sink.emulator.sql.follower import LaggingStore
+from starrocks_txn_sink.emulator.sql.loads_view import load_rows
+from starrocks_txn_sink.emulator.sql.mysql import QueryListener
+from starrocks_txn_sink.emulator.sql.query_gate import QueryGate
+from starrocks_txn_sink.emulator.tables.row_order import Shuffle
+from starrocks_txn_sink.emulator.tables.store import Store
+from starrocks_txn_sink.emulator.transactions.backend import Backend, body_names
+from starrocks_txn_sink.emulator.transactions.commit import Committer
+from starrocks_txn_sink.emulator.transactions.frontend import Frontend, refresh_committed
+from starrocks_txn_sink.emulator.transactions.memory import FrontendMemory
+from starrocks_txn_sink.emulator.transactions.publisher import Publisher
+from starrocks_txn_sink.emulator.transactions.request import Credentials
 from starrocks_txn_sink.errors import OptionError
 
 Part = TypeVar("Part")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from starrocks_txn_sink.emulator.row_order import RowOrder
+from starrocks_txn_sink.emulator.tables.row_order import RowOrder
 
 JSON_PAYLOAD_LIMIT = 4_294_967_296
 """Bytes of one JSON body that no setting can raise (contract section 2.5)."""

@@ -8,8 +8,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from starrocks_txn_sink.emulator.session import QuerySession
-from starrocks_txn_sink.emulator.store import Store, TableCounts
+from starrocks_txn_sink.emulator.sql.session import QuerySession
+from starrocks_txn_sink.emulator.sql.statements import run
+from starrocks_txn_sink.emulator.tables.store import Store, TableCounts
 
 DDL = """
 CREATE DATABASE `test`;
@@ -41,7 +42,7 @@ _names = count()
 
 
 def with_tables(store: Store) -> Store:
-    store.query(DDL, QuerySession())
+    run(store, QuerySession(), DDL)
     return store
 
 
@@ -73,4 +74,4 @@ def load(
 
 
 def rows(store: Store, sql: str) -> Sequence[tuple[Any, ...]]:
-    return [tuple(row) for row in store.query(sql, QuerySession(database="test")).rows]
+    return [tuple(row) for row in run(store, QuerySession(database="test"), sql).rows]

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from store_setup import load, rows, with_tables
 
-from starrocks_txn_sink.emulator.catalog import Table
-from starrocks_txn_sink.emulator.session import QuerySession, SqlError
-from starrocks_txn_sink.emulator.store import Store
+from starrocks_txn_sink.emulator.sql import statements
+from starrocks_txn_sink.emulator.sql.session import QuerySession, SqlError
+from starrocks_txn_sink.emulator.tables.catalog import Table
+from starrocks_txn_sink.emulator.tables.store import Store
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def run(store: Store, sql: str) -> int:
-    return store.query(sql, QuerySession(database="test")).affected
+    return statements.run(store, QuerySession(database="test"), sql).affected
 
 
 def test_definitions_survive_reopening_and_json(store: Store, tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_altered_columns_keep_the_rows(store: Store) -> None:
     run(store, 'ALTER TABLE orders ADD COLUMN region VARCHAR(8) DEFAULT "eu" AFTER customer_id')
     run(store, "ALTER TABLE orders MODIFY COLUMN total_amount DECIMAL(20,4)")
     run(store, "ALTER TABLE orders RENAME COLUMN order_status TO state")
-    answer = store.query("SELECT * FROM orders", QuerySession(database="test"))
+    answer = statements.run(store, QuerySession(database="test"), "SELECT * FROM orders")
     assert [name for name, _ in answer.columns] == ["order_id", "customer_id", "region", "total_amount", "state"]
     assert list(answer.rows) == [(1, 2, "eu", Decimal("1.5000"), "new")]
     with pytest.raises(SqlError, match="stored values do not fit"):

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_setup import JSON_ARRAY, load, rows, with_tables
 
-from starrocks_txn_sink.emulator.session import QuerySession
-from starrocks_txn_sink.emulator.store import CommitRejected, Store
+from starrocks_txn_sink.emulator.sql.session import QuerySession
+from starrocks_txn_sink.emulator.sql.statements import run
+from starrocks_txn_sink.emulator.tables.store import CommitRejected, Store
 
 WIDE = """CREATE TABLE test.wide (id BIGINT NOT NULL, bo BOOLEAN, ti TINYINT, si SMALLINT, i INT, bi BIGINT,
 li LARGEINT, f FLOAT, d DOUBLE, de DECIMAL(6,2), da DATE, dt DATETIME, ch CHAR(3), vc VARCHAR(4), s STRING,
@@ -76,14 +77,14 @@ MISFITTING: list[tuple[str, Any]] = [
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     opened = with_tables(Store(tmp_path_factory.mktemp("judge")))
-    opened.query(WIDE, QuerySession())
+    run(opened, QuerySession(), WIDE)
     yield opened
     opened.close()
 
 
 @pytest.fixture(autouse=True)
 def _empty(store: Store) -> None:
-    store.query("TRUNCATE TABLE test.wide; TRUNCATE TABLE test.orders", QuerySession())
+    run(store, QuerySession(), "TRUNCATE TABLE test.wide; TRUNCATE TABLE test.orders")
 
 
 @pytest.mark.parametrize(("column", "value", "kept"), FITTING)
@@ -157,7 +158,7 @@ def test_unknown_operations_are_filtered_and_names_are_understood(store: Store) 
 
 
 def test_a_too_large_primary_key_fails_the_commit(store: Store) -> None:
-    store.query("CREATE TABLE IF NOT EXISTS test.named (name VARCHAR(200) NOT NULL) PRIMARY KEY(name)", QuerySession())
+    run(store, QuerySession(), "CREATE TABLE IF NOT EXISTS test.named (name VARCHAR(200) NOT NULL) PRIMARY KEY(name)")
     load(store, "named", [{"name": "x" * 128}])
     with pytest.raises(CommitRejected, match="primary key size exceed the limit"):
         load(store, "named", [{"name": "x" * 129}])
@@ -173,9 +174,8 @@ def test_decimals_stay_exact(store: Store, unscaled: int, quoted: bool) -> None:
 
 
 def test_long_decimals_stay_exact_as_strings(store: Store) -> None:
-    store.query(
-        "CREATE TABLE IF NOT EXISTS test.exact (id INT NOT NULL, d DECIMAL(38,10)) PRIMARY KEY(id)", QuerySession()
-    )
+    ddl = "CREATE TABLE IF NOT EXISTS test.exact (id INT NOT NULL, d DECIMAL(38,10)) PRIMARY KEY(id)"
+    run(store, QuerySession(), ddl)
     text = "1234567890123456789012345678.0123456789"
     load(store, "exact", [{"id": 1, "d": text}])
     assert rows(store, "SELECT d FROM exact") == [(Decimal(text),)]

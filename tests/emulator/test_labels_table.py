@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.emulator.labels import ANSWERS, FINAL, MOVES, IllegalMove, Task, TaskState, check_label, refusal
-from starrocks_txn_sink.emulator.replies import Thrown
+from starrocks_txn_sink.emulator.transactions.labels import (
+    ANSWERS,
+    FINAL,
+    MOVES,
+    IllegalMove,
+    Task,
+    TaskState,
+    check_label,
+    refusal,
+)
+from starrocks_txn_sink.emulator.transactions.replies import Thrown
 from starrocks_txn_sink.wire import Operation
 
 OPERATIONS = [Operation.BEGIN, Operation.LOAD, Operation.COMMIT, Operation.ROLLBACK]

@@ -13,8 +13,8 @@ import pymysql
 import pytest
 from store_setup import load, with_tables
 
-from starrocks_txn_sink.emulator.mysql import QueryListener
-from starrocks_txn_sink.emulator.store import Store
+from starrocks_txn_sink.emulator.sql.mysql import QueryListener
+from starrocks_txn_sink.emulator.tables.store import Store
 
 
 @pytest.fixture

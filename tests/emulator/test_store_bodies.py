@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from store_setup import JSON_ARRAY, load, rows, with_tables
 
-from starrocks_txn_sink.emulator.session import QuerySession
-from starrocks_txn_sink.emulator.store import CommitRejected, PlanRejected, Store
+from starrocks_txn_sink.emulator.sql.session import QuerySession
+from starrocks_txn_sink.emulator.sql.statements import run
+from starrocks_txn_sink.emulator.tables.store import CommitRejected, PlanRejected, Store
 
 JSON = {"format": "json"}
 CSV = {"format": "csv", "column_separator": ","}
@@ -29,7 +30,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture(autouse=True)
 def _empty(store: Store) -> None:
-    store.query("TRUNCATE TABLE test.orders", QuerySession())
+    run(store, QuerySession(), "TRUNCATE TABLE test.orders")
 
 
 @pytest.mark.parametrize(

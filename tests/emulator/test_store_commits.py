@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_setup import JSON_ARRAY, body, load, rows, with_tables
 
-from starrocks_txn_sink.emulator.session import QuerySession, SqlError
-from starrocks_txn_sink.emulator.store import CommitRejected, PlanRejected, Store
+from starrocks_txn_sink.emulator.sql.session import QuerySession, SqlError
+from starrocks_txn_sink.emulator.sql.statements import run
+from starrocks_txn_sink.emulator.tables.store import CommitRejected, PlanRejected, Store
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_a_change_by_sql_waits_for_the_invisible_commit_before_it(store: Store) 
     done = threading.Event()
 
     def insert() -> None:
-        store.query("INSERT INTO test.orders (order_id, customer_id) VALUES (1, 9)", QuerySession())
+        run(store, QuerySession(), "INSERT INTO test.orders (order_id, customer_id) VALUES (1, 9)")
         done.set()
 
     writer = threading.Thread(target=insert)
@@ -127,7 +128,7 @@ def test_a_merge_condition_lets_only_newer_rows_win(store: Store) -> None:
 
 def test_a_table_altered_since_the_plan_is_noticed(store: Store) -> None:
     plan = store.plan("test", "orders", JSON_ARRAY)
-    store.query("ALTER TABLE test.orders ADD COLUMN more INT", QuerySession())
+    run(store, QuerySession(), "ALTER TABLE test.orders ADD COLUMN more INT")
     with pytest.raises(CommitRejected, match="altered or dropped"):
         store.commit("test", 1, "l", [(plan, [body(store, [order(1)])])])
 
@@ -162,7 +163,7 @@ def test_concurrent_writers_by_load_and_sql_never_conflict(store: Store) -> None
     def updates() -> None:
         try:
             for _ in range(10):
-                store.query("UPDATE test.orders SET order_status = 'u' WHERE order_id < 10", QuerySession())
+                run(store, QuerySession(), "UPDATE test.orders SET order_status = 'u' WHERE order_id < 10")
         except BaseException as error:
             failures.append(error)
 
@@ -238,4 +239,4 @@ def test_upserts_and_deletes_agree_with_a_dictionary(transactions: list[list[tup
 
 def test_an_update_of_a_duplicate_key_table_is_refused(store: Store) -> None:
     with pytest.raises(SqlError, match="Only primary key table support update"):
-        store.query("UPDATE test.order_events SET note = 'x' WHERE event_id = 1", QuerySession())
+        run(store, QuerySession(), "UPDATE test.order_events SET note = 'x' WHERE event_id = 1")

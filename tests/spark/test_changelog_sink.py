@@ -17,9 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.changelog import from_changelog, to_starrocks_ops
-from starrocks_txn_sink.emulator.row_order import RowOrder
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Settings
+from starrocks_txn_sink.emulator.tables.row_order import RowOrder
 
 pytestmark = pytest.mark.spark
 

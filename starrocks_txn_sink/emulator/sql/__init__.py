@@ -1,0 +1,1 @@
+"""The query port: statements, SHOW, information_schema, followers."""

@@ -1,0 +1,1 @@
+"""Tables and their rows: definitions, judging, staging, the DuckDB store."""

@@ -1,0 +1,1 @@
+"""What frontend and backend know of labels, loads and commits, without HTTP and without SQL."""
