@@ -16,6 +16,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.changelog.keyed import DecodeKey
 from starrocks_txn_sink.changelog.mapping import OpMapping, code_to_kinds
+from starrocks_txn_sink.changelog.parameters import check_choice, check_flags, check_names, named
 from starrocks_txn_sink.changelog.retention import Duration, Retention
 from starrocks_txn_sink.changelog.spark_events import ChangeEvents, change_events
 from starrocks_txn_sink.changelog.spark_keyed import Keeping, KeyedInput, in_event_time_order, metrics_name, run_rule
@@ -79,9 +80,11 @@ def from_changelog(
     Raises InputError or OptionError at once, naming the parameter; in the running query a bad code, a NULL key or a
     missing image fails with the event's place (sequence, offset, position), never its content.
     """
+    check_names({"op": op, "row_kind": row_kind}, {"before": before, "after": after, "order_by": order_by, "uid": uid})
+    check_flags(consume_full_deletes=consume_full_deletes, compact=compact)
+    check_choice("invalid_op_handling", invalid_op_handling, get_args(InvalidOps))
     mapping = code_to_kinds(op_mapping)
-    _one_of("invalid_op_handling", invalid_op_handling, get_args(InvalidOps))
-    keys = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
+    keys = named("partition_by", partition_by)
     order, passed = names(sequence, "sequence", df), names(passthrough, "passthrough", df)
     keeping, name = Keeping(Retention.of(state_ttl), clock or SystemClock()), metrics_name("from_changelog", uid)
     events = change_events(df, op, mapping, before, after, passed, keys, row_kind)
@@ -138,11 +141,6 @@ def _by_key(
     shape = [*(field.name for field in events.fields), *events.passthrough]
     fields = [F.col("__extra" if name in beside else "__row").getField(name).alias(name) for name in shape]
     return done.select(kind, *parsed).select(column(row_kind), *fields)
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise OptionError(f"{name} is {value!r}.", hint=f"Use one of: {', '.join(allowed)}.")
 
 
 def _check_state_parameters(events: ChangeEvents, stateful: bool, order_by: str | None, compact: bool) -> None:

@@ -17,6 +17,7 @@ from starrocks_txn_sink.changelog.encode import ImageEncoder
 from starrocks_txn_sink.changelog.keyed import EncodeKey, KeyRule, NormalizeKey
 from starrocks_txn_sink.changelog.kinds import DELETE, UPDATE_AFTER, UPDATE_BEFORE, RowKind
 from starrocks_txn_sink.changelog.mapping import OpMapping, kinds_to_code, pairs_updates
+from starrocks_txn_sink.changelog.parameters import check_flags, check_names
 from starrocks_txn_sink.changelog.retention import Duration, Retention
 from starrocks_txn_sink.changelog.spark_keyed import Keeping, KeyedInput, run_rule
 from starrocks_txn_sink.changelog.spark_rows import (
@@ -72,7 +73,8 @@ def to_changelog(
     Raises InputError or OptionError at once, naming the parameter; in the running query an unknown row kind or a NULL
     key fails with the row's place, never its content.
     """
-    del uid
+    check_names({"op": op}, {"before": before, "after": after, "uid": uid})
+    check_flags(produces_full_deletes=produces_full_deletes)
     require_row_kind(df, row_kind)
     keys, order = names(partition_by, "partition_by", df), names(sequence, "sequence", df)
     codes, paired = kinds_to_code(op_mapping), pairs_updates(op_mapping)

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from starrocks_txn_sink.changelog.keyed import MaterializeKey
 from starrocks_txn_sink.changelog.kinds import UPDATE_BEFORE, RowKind
 from starrocks_txn_sink.changelog.materialize import needs_materializer
+from starrocks_txn_sink.changelog.parameters import check_choice, check_names
 from starrocks_txn_sink.changelog.retention import Duration, Retention
 from starrocks_txn_sink.changelog.spark_events import FULL_DELETES, POSSIBLE_KINDS
 from starrocks_txn_sink.changelog.spark_keyed import Keeping, KeyedInput, metrics_name, run_rule
@@ -69,10 +70,12 @@ def upsert_materializer(
     Raises InputError or OptionError at once, naming the parameter. Warns (ChangelogWarning) about columns of
     non-deterministic functions without an upsert key, and about input without -U and without an upsert key.
     """
+    check_names({}, {"uid": uid})
+    check_choice("mode", mode, get_args(Mode))
     require_row_kind(df, row_kind)
     keys, order = names(sink_key, "sink_key", df), names(sequence, "sequence", df)
     identity = None if upsert_key is None else names(upsert_key, "upsert_key", df)
-    _check(keys, identity, mode)
+    _check(keys, identity)
     sortable(df, order)
     keeping = Keeping(Retention.of(state_ttl), clock or SystemClock(), metrics_name("upsert_materializer", uid))
     if not needs_materializer(mode, keys, identity):
@@ -110,13 +113,11 @@ def upsert_materializer(
     )
 
 
-def _check(keys: tuple[str, ...], identity: tuple[str, ...] | None, mode: str) -> None:
+def _check(keys: tuple[str, ...], identity: tuple[str, ...] | None) -> None:
     if not keys:
         raise OptionError("sink_key is empty.", hint="Name the columns of the table's primary key.")
     if identity == ():
         raise OptionError("upsert_key is empty.", hint="Leave it out when no columns identify a source row.")
-    if mode not in get_args(Mode):
-        raise OptionError(f"mode is {mode!r}.", hint=f"Use one of: {', '.join(get_args(Mode))}.")
 
 
 def _warn(frame: DataFrame, row_kind: str) -> None:

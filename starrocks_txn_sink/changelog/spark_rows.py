@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.changelog.kinds import RowKind
+from starrocks_txn_sink.changelog.parameters import check_names, named
 from starrocks_txn_sink.errors import InputError, OptionError
 
 FORMATS: Final = {
@@ -57,7 +58,7 @@ def from_text(text: Column, fields: Sequence[T.StructField]) -> Column:
 
 def names(value: str | Sequence[str] | None, parameter: str, frame: DataFrame) -> tuple[str, ...]:
     """A parameter that names columns, as a tuple; InputError for a column that the frame does not have."""
-    found = () if value is None else (value,) if isinstance(value, str) else tuple(value)
+    found = named(parameter, value)
     missing = [name for name in found if name not in frame.columns]
     if missing:
         raise InputError(
@@ -185,7 +186,8 @@ def kind_checks(row_kind: str, keys: Sequence[str], sequence: Sequence[str], wha
 
 
 def require_row_kind(frame: DataFrame, row_kind: str) -> None:
-    """InputError for a frame without a string column of row kinds."""
+    """OptionError or InputError for a frame without a string column of row kinds."""
+    check_names({"row_kind": row_kind}, {})
     names(row_kind, "row_kind", frame)
     if not isinstance(frame.schema[row_kind].dataType, T.StringType):
         raise InputError(

@@ -6,6 +6,7 @@ Examples whose point is the passing of time are in test_changelog_streams.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import pytest
@@ -38,6 +39,7 @@ IMAGES = {"before": "before", "after": "after"}
 PERSON = "struct<id:int,name:string>"
 ENVELOPE = f"op string, before {PERSON}, after {PERSON}"
 OLD, NEW = (5, "old"), (5, "new")
+NOON, MINUTE = datetime(2026, 1, 1, 12), timedelta(minutes=1)
 CHANGES = [("c", None, OLD), ("u", OLD, NEW), ("d", NEW, None)]
 RETRACTED = [("+I", 5, "old"), ("-U", 5, "old"), ("+U", 5, "new"), ("-D", 5, "new")]
 UPSERTED = [RETRACTED[0], *RETRACTED[2:]]
@@ -88,6 +90,29 @@ FROM = [
         [("+I", 1, "Alice", 1234)],
     ),
     Example(
+        "4.1.2.5",
+        take(
+            partition_by="id",
+            order_by="event_time",
+            uid="my-cdc-ptf",
+            **IMAGES,
+            op="op",
+            state_ttl="10 minutes",
+            consume_full_deletes=False,
+            passthrough=("event_time", "source"),
+            op_mapping=PAIRS,
+            invalid_op_handling="FAIL",
+        ),
+        f"op string, event_time timestamp, source string, before {PERSON}, after {PERSON}",
+        [("u", NOON + MINUTE, "b", None, NEW), ("d", NOON + 2 * MINUTE, "c", NEW, None), ("r", NOON, "a", None, OLD)],
+        [
+            ("+I", *OLD, NOON, "a"),
+            ("-U", *OLD, NOON + MINUTE, "b"),
+            ("+U", *NEW, NOON + MINUTE, "b"),
+            ("-D", *NEW, NOON + 2 * MINUTE, "c"),
+        ],
+    ),
+    Example(
         "4.1.3.1",
         take(partition_by="id", op="__op", op_mapping=UPDATES),
         "__op string, id int, name string",
@@ -112,10 +137,10 @@ FROM = [
     ),
     Example(
         "4.1.3.6",
-        take(partition_by="id", consume_full_deletes=True, op_mapping=UPDATES),
-        "op string, id int, name string",
-        FLAT,
-        UPSERTED,
+        take(partition_by="id", uid="full-delete-consumer", consume_full_deletes=True, op_mapping=UPDATES),
+        "op string, id int, name string, age int",
+        [("d", 5, "Alice", 30)],
+        [("-D", 5, "Alice", 30)],
     ),
     Example(
         "4.1.3.7",
@@ -172,6 +197,8 @@ PAIRED = {"INSERT": "c", "DELETE": "d", "UPDATE_BEFORE, UPDATE_AFTER": "u"}
 NAMED = [("INSERT", 5, "name"), ("UPDATE_AFTER", 5, "updated_name"), ("DELETE", 5, "updated_name")]
 VALUES = "row_kind string, id int, val int"
 STATES = {"before": "before_state", "after": "after_state"}
+ALICES = [("+I", 1, "Alice"), ("+U", 1, "Alice Updated"), ("-D", 1, "Alice Updated")]
+ALICE_EVENTS = [("INSERT", 1, "Alice"), ("UPDATE_AFTER", 1, "Alice Updated"), ("DELETE", 1, "Alice Updated")]
 ALICE = ("row_kind string, id int, name string, age int", [("-D", 5, "Alice", 30)])
 
 TO = [
@@ -247,6 +274,26 @@ TO = [
         ],
     ),
     Example(
+        "4.2.1.6 as called: deletes by key",
+        give(
+            partition_by="id",
+            uid="my-cdc-ptf",
+            **IMAGES,
+            op="op",
+            state_ttl="10 minutes",
+            produces_full_deletes=False,
+            passthrough=("field1", "field2"),
+            op_mapping=PAIRED,
+        ),
+        "row_kind string, id int, name string, field1 int, field2 int",
+        [(*row, number, -number) for number, row in enumerate(RETRACT_ROWS)],
+        [
+            ("c", 0, 0, None, (5, "name")),
+            ("u", 2, -2, (5, "name"), (5, "updated_name")),
+            ("d", 3, -3, (5, None), None),
+        ],
+    ),
+    Example(
         "4.2.2.1",
         give(partition_by="id", op="deleted", op_mapping={"INSERT, UPDATE_AFTER": "false", "DELETE": "true"}),
         ROWS,
@@ -309,7 +356,7 @@ TO = [
         [("+I", 1, "Alice", 1234), ("-U", 1, "Alice", 1235), ("+U", 1, "Bob", 1235)],
         [("c", 1234, None, (1, "Alice")), ("u", 1235, (1, "Alice"), (1, "Bob"))],
     ),
-    Example("4.5.1", lambda frame: from_changelog(to_changelog(frame)), ROWS, UPSERTED, UPSERTED),
+    Example("4.5.1", lambda frame: from_changelog(to_changelog(frame)), ROWS, ALICES, ALICES),
     Example(
         "4.5.1 with before images",
         lambda frame: from_changelog(
@@ -323,8 +370,8 @@ TO = [
         "4.5.2",
         lambda frame: to_changelog(from_changelog(frame)),
         "op string, id int, name string",
-        NAMED,
-        NAMED,
+        ALICE_EVENTS,
+        ALICE_EVENTS,
     ),
 ]
 

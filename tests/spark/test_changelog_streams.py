@@ -44,18 +44,18 @@ def test_an_upsert_stream_with_a_state_ttl_unzips_as_the_document_says(spark: Sp
         assert event("upsert", "Back again") == [("+I", 99, "Back again")]
 
 
-def at(clock: str) -> str:
-    return f"2026-01-01T{clock}:00Z"
+def at(clock: str, day: int = 1) -> str:
+    return f"2026-01-0{day}T{clock}:00Z"
 
 
 def test_event_time_order_waits_sorts_compacts_and_counts_what_is_late(spark: SparkSession, tmp_path: Path) -> None:
-    """4.1.2.2.1 and 4.1.2.2.3 in one stream: rows wait for the watermark, ten minutes behind the highest time seen."""
+    """4.1.2.2.3, and 4.1.2.2.1 a day later: rows wait for the watermark, five minutes behind the highest time seen."""
     feed = Feed(spark, tmp_path, "op string, id int, name string, event_time timestamp")
     events = feed.frame.withWatermark("event_time", "5 minutes")
     frame = from_changelog(events, partition_by="id", order_by="event_time", compact=True, uid="ordered")
 
-    def event(op: str, key: int, name: str, clock: str) -> dict[str, Any]:
-        return {"op": op, "id": key, "name": name, "event_time": at(clock)}
+    def event(op: str, key: int, name: str, clock: str, day: int = 1) -> dict[str, Any]:
+        return {"op": op, "id": key, "name": name, "event_time": at(clock, day)}
 
     with running(frame.select("row_kind", "id", "name"), tmp_path) as query:
         feed.add(event("INSERT", 5, "A", "09:55"))
@@ -70,6 +70,12 @@ def test_event_time_order_waits_sorts_compacts_and_counts_what_is_late(spark: Sp
         feed.add(event("INSERT", 7, "C", "10:30"))
         assert sorted(query.new()) == [("+I", 6, "B"), ("+U", 5, "Later A")]
         assert query.observed("ordered-order", "late") == 2
+        feed.add(event("INSERT", 6, "A", "10:05", day=2))
+        assert query.new() == [("+I", 7, "C")]  # 10:00: Record A is buffered
+        feed.add(event("INSERT", 5, "B", "09:55", day=2))
+        feed.add(event("INSERT", 7, "C", "10:11", day=2))
+        assert query.new() == [("+I", 6, "A")]  # 10:06: Record A is emitted, Record C is buffered
+        assert query.observed("ordered-order", "late") == 3  # Record B was dropped
 
 
 def test_a_before_image_waits_for_its_after_image_over_micro_batches(spark: SparkSession, tmp_path: Path) -> None:
