@@ -141,8 +141,17 @@ def _assembler(model: Model) -> dict[str, Any]:
         "spark_rows": figures.value("spark_state_rows"),
         "spark_bytes": figures.value("spark_state_bytes"),
         "lost": {fate: outcomes.get(fate, 0.0) for fate in ("abandoned", "dropped", "empty")},
-        "open_transactions": model.assembly.open_transactions(),
+        "open_transactions": [
+            {**one, "stage": _stage(model, one["stage"])} for one in model.assembly.open_transactions()
+        ],
     }
+
+
+def _stage(model: Model, name: str) -> str:
+    """An assembling stage as people call it: with its job only where there are several."""
+    query, _, stage = name.rpartition("/")
+    job = model.jobs.of_query(query)
+    return f"{job.name}: {stage}" if job is not None and len(model.jobs) > 1 else stage
 
 
 def _saturation(model: Model, now: float) -> dict[str, Any]:

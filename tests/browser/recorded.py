@@ -125,4 +125,4 @@ class Pipeline:
         self._tell("query.progressed", query=QUERY, progress=progress)
         counts = {"events": rows, "open": 4, "open_rows": 90, "state_bytes": int(40_000 * wave), "abandoned": 2}
         counts["oldest_open"] = self.clock.wall() - 1.7
-        self._tell("assembler.counted", query=QUERY, name="assemble", counts=counts)
+        self._tell("assembler.counted", query=QUERY, name=f"{QUERY}/assemble", counts=counts)

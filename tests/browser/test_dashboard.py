@@ -65,6 +65,9 @@ def test_figures_appear_and_move(screen: Screen, metrics: MetricsServer, pipelin
     expect(page.locator("#partitions tbody tr")).to_have_count(4)
     expect(page.locator("#flow tbody tr")).to_have_count(3)
     expect(page.locator("#assembler tbody tr")).to_have_count(1)
+    expect(page.locator("#assembler tbody td").first).to_have_text("assemble")
+    first = page.locator("#transactions tbody tr").first
+    expect(first).to_contain_text("#39order_events, order_items, orders")
     line = page.locator("#flow .spark .line").first
     before = line.get_attribute("d")
     pipeline.run(20)
@@ -166,6 +169,30 @@ def test_everybody_can_read_it(
     assert (red + green + blue > 600) == (scheme == "light")
     wide = "nodes => nodes.filter(n => n.scrollWidth > n.parentElement.clientWidth + 6).map(n => n.textContent)"
     assert page.locator(".figures dd").evaluate_all(wide) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_everybody_can_read_the_runbook(screen: Screen, metrics: MetricsServer, scheme: str, width: int) -> None:
+    page = screen.open(metrics.url, width=width, scheme=scheme)
+    page.goto(f"{metrics.url}runbook#error-commit_failed")
+    expect(page.locator(":target")).to_have_text("Error commit_failed")
+    expect(page.locator(":target + p")).to_contain_text("The server did not commit")
+    assert page.locator("table, ol, pre, code").count() > 20
+    assert page.evaluate(CONTRAST) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert screen.complaints == []
+
+
+def test_nothing_is_red_while_nothing_is_wrong(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
+    pipeline.run(20)
+    page = screen.open(metrics.url)
+    expect(page.locator("#errors .spark .line.calm")).to_have_count(1)
+    assert page.locator(".spark .red").count() == 0
+    pipeline.fail()
+    pipeline.run(4)  # a sparkline shows what has ended
+    refresh(page)
+    expect(page.locator("#errors .spark .line.red")).to_have_count(1)
 
 
 def test_it_makes_sense_without_eyes(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:

@@ -340,6 +340,23 @@ def test_the_assembler_keeps_its_levels_while_nothing_comes() -> None:
     assert told.value("oldest_open_transaction_timestamp_seconds") == 0
 
 
+def test_an_assembling_stage_is_shown_with_its_job_only_where_there_are_several() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    counts = {"events": 9, "open": 2, "open_rows": 5, "state_bytes": 70, "oldest_open": told.clock.wall() - 4}
+    told.tell("assembler.counted", query="q", name="q/assemble", counts=counts)
+
+    def shown() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = state(told.model, told.clock.wall(), LIMIT)["assembler"]["open_transactions"]
+        return found
+
+    (one,) = shown()
+    assert (one["stage"], one["open"], one["rows"], told.clock.wall() - one["since"]) == ("assemble", 2, 5, 4)
+    told.tell("batch.started", job="other", batch_id=0, lanes=1, query="p")
+    told.tell("assembler.counted", query="p", name="p/fused", counts={**counts, "oldest_open": 1.0})
+    assert [one["stage"] for one in shown()] == ["other: fused", "shop: assemble"]  # the oldest first
+
+
 def test_too_many_tables_are_counted_together() -> None:
     told = Told()
     for number in range(TABLES + 50):

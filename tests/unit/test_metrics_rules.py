@@ -14,7 +14,7 @@ from starrocks_txn_sink.metrics.__main__ import generated
 from starrocks_txn_sink.metrics.alerts import ALERTS, Alert, metric, rules
 from starrocks_txn_sink.metrics.catalogue import BY_NAME, CODES, ERRORS, METRICS, PREFIX, Kind
 from starrocks_txn_sink.metrics.grafana import dashboard
-from starrocks_txn_sink.metrics.runbook import anchor
+from starrocks_txn_sink.metrics.markdown import anchor
 
 ROOT = Path(__file__).parents[2]
 PROMTOOL = shutil.which("promtool")

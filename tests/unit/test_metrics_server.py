@@ -23,7 +23,6 @@ from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.assets import ASSETS
 from starrocks_txn_sink.metrics.catalogue import METRICS, Kind
-from starrocks_txn_sink.metrics.runbook import anchor
 from starrocks_txn_sink.metrics.server import shared
 from starrocks_txn_sink.testing.manual_clock import ManualClock
 
@@ -196,11 +195,6 @@ def test_sinks_with_the_same_port_share_an_endpoint() -> None:
 def test_a_wrong_port_is_refused(port: object) -> None:
     with pytest.raises(OptionError, match="metrics_port"):
         SinkOptions(load_url="http://fe:8030", database="d", delivery="at-least-once", metrics_port=port)  # type: ignore[arg-type]
-
-
-def test_anchors_are_made_as_github_makes_them() -> None:
-    assert anchor("Error `too_many_transactions`") == "error-too_many_transactions"
-    assert anchor("A label is gone: what now?") == "a-label-is-gone-what-now"
 
 
 def test_the_wheel_has_the_page_and_the_runbook(tmp_path: Path) -> None:

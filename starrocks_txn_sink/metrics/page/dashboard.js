@@ -33,6 +33,7 @@ const line = (values, kind) => ({ values, kind });
 const level = (values, kind) => ({ values, kind, joined: true });  // measured now and then, and true in between
 const alarm = (value) => value ? "bad" : "";
 const caution = (value) => value ? "warn" : "";
+const of = (limit) => el("span", {}, "of ", el("b", {}, limit));
 const none = (text) => el("p", { class: "none" }, text);
 
 // --- the rows, in the order of an operator's questions ---
@@ -43,7 +44,7 @@ const ROWS = {
     return [figures(["torn", number(violations.torn), alarm(violations.torn)], ["duplicated", number(violations.duplicated), alarm(violations.duplicated)],
       ["lost", number(violations.lost), alarm(violations.lost)], ["source changed", number(violations.source_changed), alarm(violations.source_changed)],
       ["in doubt", number(right.in_doubt), alarm(right.in_doubt)], ["quarantined", number(right.dead_letter_rows), caution(right.dead_letter_rows), "rows"]),
-    ...plots(state, sparkline("commits and failed micro-batches a second", [line(series.commits), line(series.failed, "red")], (value) => number(value, 2)),
+    ...plots(state, sparkline("commits and failures a second", [line(series.commits), line(series.failed, "red")], (value) => number(value, 2)),
       sparkline("violations a second", [line(series.violations, "red")], (value) => number(value, 2))),
     none(`${short(outcomes.committed)} source transactions committed, ${short(outcomes.replayed)} came again and were left out, ` +
       `${short(outcomes.abandoned)} were abandoned by the source.`)];
@@ -84,19 +85,19 @@ const ROWS = {
   },
   saturation({ saturation, series }, state) {
     const full = saturation.buffer_limit ? saturation.buffer / saturation.buffer_limit : 0;
-    return [figures([`buffer of ${bytes(saturation.buffer_limit)}`, bytes(saturation.buffer), caution(full >= 0.9)], ["loads at once", number(saturation.inflight)],
+    return [figures(["buffer", bytes(saturation.buffer), caution(full >= 0.9)], ["loads at once", number(saturation.inflight)],
       ["open now", number(saturation.open)], ["running for", saturation.running === null ? NOTHING : time(saturation.running)],
-      [`age of ${time(saturation.timeout)}`, saturation.timeout ? `${(saturation.age * 100).toFixed(1)} %` : NOTHING, saturation.age >= 0.8 ? "bad" : caution(saturation.age >= 0.5)],
+      ["age", saturation.timeout ? `${(saturation.age * 100).toFixed(1)} %` : NOTHING, saturation.age >= 0.8 ? "bad" : caution(saturation.age >= 0.5)],
       ["recycled", number(saturation.recycled), caution(saturation.recycled)]),
-    el("div", { class: "plots" }, el("figure", {}, el("figcaption", {}, "buffer of its limit"), meter("buffer of its limit", full)),
-      el("figure", {}, el("figcaption", {}, "transaction's age of its timeout"), meter("age of timeout", saturation.age))),
+    el("div", { class: "plots" }, el("figure", {}, el("figcaption", {}, "fullest lane's buffer", of(bytes(saturation.buffer_limit))), meter("buffer of its limit", full)),
+      el("figure", {}, el("figcaption", {}, "oldest transaction's age", of(time(saturation.timeout))), meter("age of timeout", saturation.age))),
     ...plots(state, sparkline("most bytes a lane held", [level(series.buffer_bytes)], bytes), sparkline("retries a second", [line(series.retries)], (value) => number(value, 2)))];
   },
   errors({ errors, series, now }, state) {
     const rows = errors.codes.map((one) => ({ cells: [el("a", { href: one.runbook }, one.code), short(one.count), since(now, one.last), [one.meaning, one.advice].join(" ")] }));
     const letters = errors.dead_letters.map(([name, reason, count]) => ({ cells: [name, reason, short(count)] }));
     const retried = errors.retries.map(([operation, reason, count]) => `${operation} ${short(count)}× (${reason})`).join(", ");
-    return [figures(["failed micro-batches", short(errors.failed_batches), caution(errors.failed_batches)],
+    return [figures(["failed batches", short(errors.failed_batches), caution(errors.failed_batches)],
       ["errors", short(errors.codes.reduce((sum, one) => sum + one.count, 0)), caution(errors.codes.length)],
       ["retries", short(errors.retries.reduce((sum, one) => sum + one[2], 0))],
       ["requests", short(errors.requests.reduce((sum, one) => sum + one[2], 0))]),
@@ -110,21 +111,21 @@ const ROWS = {
     const rows = partitions.shown.map((one) => ({ cells: [one.partition, number(one.position), one.lag === null ? NOTHING : short(one.lag),
       one.event_time === null ? NOTHING : since(now, one.event_time), one.behind === null ? NOTHING : time(one.behind)] }));
     return [figures(["partitions", number(partitions.count)], ["event-time skew", time(partitions.skew)]),
-      table([["partition"], ["position", "n"], ["behind (offsets)", "n"], ["event time"], ["skew", "n"]], rows, "Source partitions")];
+      table([["partition"], ["position", "n"], ["lag", "n"], ["event time"], ["skew", "n"]], rows, "Source partitions")];
   },
   transactions({ transactions, now }) {
     if (!transactions.length) return [none("None yet.")];
     const rows = transactions.map((one) => one.outcome === "failed"
       ? { kind: "failed", cells: [since(now, one.at), open(one, `failed: ${one.code}`), `#${one.batch_id}`, NOTHING, NOTHING, NOTHING, NOTHING, time(one.open_seconds)] }
-      : { cells: [since(now, one.at), open(one, one.label), `#${one.batch_id}`, Object.keys(one.tables).length, number(one.rows), `${number(one.source_transactions)} : 1`,
+      : { cells: [since(now, one.at), open(one, one.label), `#${one.batch_id}`, Object.keys(one.tables).join(", "), number(one.rows), `${number(one.source_transactions)} : 1`,
         time((one.phases.commit || 0) + (one.phases.publish || 0)), time(one.open_seconds)] });
-    return [table([["when"], ["label", "label"], ["batch", "n"], ["tables", "n"], ["rows", "n"], ["N : 1", "n"], ["commit → visible", "n"], ["open for", "n"]], rows, "Recent StarRocks transactions")];
+    return [table([["when"], ["label", "label"], ["batch", "n"], ["tables", "names"], ["rows", "n"], ["N : 1", "n"], ["commit → visible", "n"], ["open for", "n"]], rows, "Recent StarRocks transactions")];
   },
 };
 
 // --- the detail view ---
 
-const open = (one, text) => el("button", { type: "button", onclick: () => detail(one), "data-key": keyOf(one) }, text);
+const open = (one, text) => el("button", { type: "button", onclick: () => detail(one), "data-key": keyOf(one) }, el("bdi", {}, text));
 const keyOf = (one) => `${one.job}/${one.batch_id}/${one.label || one.at}`;
 
 function detail(one) {

@@ -37,14 +37,16 @@ export function sparkline(title, lines, show) {
 function draw(drawing, line, top, filled) {
   const step = WIDTH / Math.max(1, line.values.length - 1);
   const place = (value, at) => `${(at * step).toFixed(1)},${(HEIGHT - 1 - (value / top) * (HEIGHT - 5)).toFixed(1)}`;
+  const calm = line.kind === "red" && !line.values.some(Boolean);  // nothing bad happened: no red on the page
+  const kind = calm ? "calm" : line.kind || "";
   for (const run of runs(line.values, line.joined)) {
     const points = run.map(([value, at]) => place(value, at));
     if (points.length === 1) points.push(place(run[0][0], run[0][1] + 0.6));
     if (filled) {
       const [first, end] = [points[0].split(",")[0], points.at(-1).split(",")[0]];
-      drawing.append(svg("path", { class: `area ${line.kind || ""}`, d: `M${first},${HEIGHT} L${points.join(" L")} L${end},${HEIGHT} Z` }));
+      drawing.append(svg("path", { class: `area ${kind}`, d: `M${first},${HEIGHT} L${points.join(" L")} L${end},${HEIGHT} Z` }));
     }
-    drawing.append(svg("path", { class: `line ${line.kind || ""}`, d: `M${points.join(" L")}` }));
+    drawing.append(svg("path", { class: `line ${kind}`, d: `M${points.join(" L")}` }));
   }
 }
 

@@ -1,0 +1,92 @@
+"""The runbook's page: what a document's marks become, and that nothing of a text is taken as markup."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink.metrics.markdown import anchor, inline, to_html
+from starrocks_txn_sink.metrics.runbook import runbook_page, runbook_text
+
+VOID = {"meta", "link"}
+TAGS = {"h1", "h2", "h3", "h4", "p", "ul", "ol", "li", "pre", "code", "strong", "em", "a", "cite", "div"}
+TABLES = {"table", "thead", "tbody", "tr", "th", "td"}
+
+
+class Reader(HTMLParser):
+    """The page's text, its anchors and links; complains about a tag that is not closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.anchors: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.add(tag)
+        self.open += [] if tag in VOID else [tag]
+        self.anchors += [given["id"] or ""] if "id" in given else []
+        self.links += [given["href"] or ""] if tag == "a" else []
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += f" {data}"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a `b*c*` d", "a <code>b*c*</code> d"),
+        ("**now** and *then*", "<strong>now</strong> and <em>then</em>"),
+        ("see [the `code`](#error-x)", 'see <a href="#error-x">the <code>code</code></a>'),
+        ("see [types.md](types.md#a)", "see <cite>types.md</cite>"),
+        ("2 * 3 * 4", "2 * 3 * 4"),
+        ("[x](javascript:alert)", "<cite>x</cite>"),
+        ("`<b>` & <i>", "<code>&lt;b&gt;</code> &amp; &lt;i&gt;"),
+    ],
+)
+def test_what_is_marked_in_a_line(text: str, shown: str) -> None:
+    assert inline(text) == shown
+
+
+def test_blocks() -> None:
+    text = "# A `b`\nfirst\nline\n\n1. n\n\n```sh\n# no heading\n\n| no table\n```\nend\n\n"
+    text += "| a | b |\n|---|---|\n| 1 | `2` |"
+    assert to_html(text) == (
+        '<h1 id="a-b">A b</h1><p>first line</p><ol><li>n</li></ol>'
+        '<pre tabindex="0"># no heading\n\n| no table</pre><p>end</p><div class="scroll" tabindex="0">'
+        '<table><thead><tr><th scope="col">a</th><th scope="col">b</th></tr></thead>'
+        "<tbody><tr><td>1</td><td><code>2</code></td></tr></tbody></table></div>"
+    )
+    assert to_html("- one\n  more\n- two") == "<ul><li>one more</li><li>two</li></ul>"
+
+
+@given(st.text(st.sampled_from("ab<>&\"'`*[]()#|-1. \n"), max_size=60))
+def test_any_text_makes_a_well_formed_page_and_no_markup_of_its_own(text: str) -> None:
+    assert Reader(to_html(text)).tags <= TAGS | TABLES
+
+
+def test_the_runbook_says_all_that_the_document_says_and_its_links_arrive() -> None:
+    page = Reader(runbook_page())
+    words = re.findall(r"[A-Za-z]{3,}", re.sub(r"\]\([^)]*\)|```\w*", "]", runbook_text()))
+    assert set(words) <= set(re.findall(r"[A-Za-z]{3,}", page.text))
+    assert {link.removeprefix("#") for link in page.links if link.startswith("#")} <= set(page.anchors)
+    assert "`" not in re.sub(r"(?s)\{.*?\}", "", page.text)
+    assert "script" not in page.tags
+
+
+def test_anchors_are_made_as_github_makes_them() -> None:
+    assert anchor("Error `too_many_transactions`") == "error-too_many_transactions"
+    assert anchor("A label is gone: what now?") == "a-label-is-gone-what-now"
