@@ -1,7 +1,8 @@
 """`starrocks-txn-sink dead-letter list|replay`: what a job has set aside, and writing it again once it can be written.
 
 A replay writes each source transaction in a StarRocks transaction of its own, oldest first, which also deletes its dead
-letters: it is either still among them, or visible. It stops at the first one that the server rejects again.
+letters: it is either still among them, or visible. It stops at the first one that the server rejects again. A replay
+ends those that were begun before it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import random
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TextIO
 
@@ -27,18 +28,19 @@ from starrocks_txn_sink.dead_letter.table import (
     select_letters,
     select_rows,
 )
-from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.dead_letter_replay import REPLAY, ledger_row, take_over_replays, write_again
+from starrocks_txn_sink.errors import RowsRejected
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.body import load_body
 from starrocks_txn_sink.lane.rejections import explain_or_keep
-from starrocks_txn_sink.ledger.access import LeaderConnection
+from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
+from starrocks_txn_sink.ledger.take_over import fresh_tokens
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.server_arguments import add_server_arguments, server_options
-from starrocks_txn_sink.transaction import label as protocol
-from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Outcome, Patience
+from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Outcome
 from starrocks_txn_sink.transaction.names import labels
-from starrocks_txn_sink.transaction.steps import Steps
 from starrocks_txn_sink.transaction.steps import run as run_steps
+from starrocks_txn_sink.wire import Body
 
 _EXPLAIN_SECONDS = 10.0
 
@@ -60,9 +62,12 @@ def run(args: argparse.Namespace) -> int:
     deadline = Deadline.after(args.deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
         sql, parameters = select_letters(args.database, args.job, args.source_partition, args.position)
-        letters = read_letters(connection.query(sql, parameters, deadline))
+
+        def letters() -> list[Letter]:
+            return read_letters(connection.query(sql, parameters, deadline))
+
         if args.action == "list":
-            _print(letters, args.json, sys.stdout)
+            _print(letters(), args.json, sys.stdout)
             return 0
         return _replay(options, connection, args.job, letters, deadline, sys.stdout)
 
@@ -71,52 +76,45 @@ def _replay(
     options: SinkOptions,
     connection: LeaderConnection,
     job: str,
-    letters: list[Letter],
+    letters: Callable[[], list[Letter]],
     deadline: Deadline,
     out: TextIO,
 ) -> int:
-    names = labels(job, f"replay{secrets.token_hex(8)}", 0, 0, 1)
-    clock, rng = SystemClock(), random.Random()
+    names = labels(job, REPLAY, 0, secrets.randbits(62), 1)
+    clock, rng, ledger = SystemClock(), random.Random(), SqlLedger(connection, options.database)
+    if options.ledger_create:
+        ledger.create(options.ledger_replication, deadline)
     with contextlib.closing(HttpTransport(options)) as transport:
-        for letter in letters:
+        tokens = fresh_tokens(REPLAY, 0, random.SystemRandom())
+        owner = run_steps(take_over_replays(job, options.database, tokens, rng), transport, clock, deadline, ledger)
+        found = letters()
+        for letter in found:
             sql, parameters = select_rows(options.database, job, letter.partition, letter.position)
             rows = read_rows(connection.query(sql, parameters, deadline))
             label = Label(options.database, next(names))
-            _require_visible(
-                run_steps(_write(options, label, rows, rng), transport, clock, deadline), connection, letter, options
-            )
+            steps = write_again(label, job, owner, _loads(options, job, label, rows), options.begin_headers(), rng)
+            _require_visible(run_steps(steps, transport, clock, deadline, ledger), connection, letter, options)
             out.write(f"{letter.partition}  {letter.position}  {letter.rows} rows are visible, label {label.name}\n")
-    out.write(f"replayed: {len(letters) or 'none'}\n")
+    out.write(f"replayed: {len(found) or 'none'}\n")
     return 0
 
 
-def _write(options: SinkOptions, label: Label, rows: list[KeptRow], rng: random.Random) -> Steps[Outcome]:
-    """One source transaction, and the deletes of its dead letters; whatever fails, the label is rolled back."""
-    patience = Patience(commit_again=True)
-    yield from protocol.begin(label, options.begin_headers())
-    try:
-        for table in dict.fromkeys(row.table for row in rows):
-            mine = [row for row in rows if row.table == table]
-            pieces = [memoryview(b"," + row.content.encode()) for row in mine]
-            yield from _load(options, label, table, pieces, _headers(options, table, mine[0].columns), rng)
-        deletes = [memoryview(piece) for piece in delete_rows(row.id for row in rows)]
-        yield from _load(options, label, DEAD_LETTER_TABLE, deletes, options.load_headers(DEAD_LETTER_TABLE), rng)
-    except StarRocksSinkError:
-        yield from protocol.roll_back(label, patience, rng)
-        raise
-    return (yield from protocol.commit(label, patience, rng))
-
-
-def _load(
-    options: SinkOptions,
-    label: Label,
-    table: str,
-    pieces: list[memoryview],
-    headers: dict[str, str],
-    rng: random.Random,
-) -> Steps[protocol.Loaded]:
-    body = load_body(pieces, options.compression_of(table).value)
-    return (yield from protocol.load(label, table, body, headers, Patience(), rng))
+def _loads(
+    options: SinkOptions, job: str, label: Label, rows: list[KeptRow]
+) -> list[tuple[str, Body, Mapping[str, str]]]:
+    """The rows of one source transaction, the deletes of its dead letters, and the ledger's row."""
+    loads = []
+    for table in dict.fromkeys(row.table for row in rows):
+        mine = [row for row in rows if row.table == table]
+        pieces = [memoryview(b"," + row.content.encode()) for row in mine]
+        loads.append((table, pieces, _headers(options, table, mine[0].columns)))
+    deletes = [memoryview(piece) for piece in delete_rows(row.id for row in rows)]
+    loads.append((DEAD_LETTER_TABLE, deletes, options.load_headers(DEAD_LETTER_TABLE)))
+    ledger, row = ledger_row(job, label.name)
+    loads.append((ledger, [row], options.load_headers(ledger)))
+    return [
+        (table, load_body(pieces, options.compression_of(table).value), headers) for table, pieces, headers in loads
+    ]
 
 
 def _headers(options: SinkOptions, table: str, columns: str) -> dict[str, str]:

@@ -80,7 +80,8 @@ class TakenOver:
 def take_over(
     scope: Scope, new_token: NewToken, rng: random.Random, driver_token: str | None = None
 ) -> Steps[TakenOver]:
-    """Take `scope` over. A lane passes its driver's token: it must still be the job's owner.
+    """Take `scope` over. A lane passes its driver's token: it must still be the job's owner. One that no driver stands
+    behind (a replay of dead letters) passes none.
 
     Raises Fenced when somebody newer took over, and the steps' DeadlineExceeded when the server cannot be made to
     answer; nothing was loaded by then.
@@ -90,7 +91,7 @@ def take_over(
     yield from _roll_back_unfinished(scope, rng)
     yield from _barrier(scope, new_token, rng)
     owners: Owners = yield from insist(_owners_of(scope.job, owner), rng)
-    refuse_others(owners, owner, driver_token or owner.token)
+    refuse_others(owners, owner, owner.token if owner.lane is None else driver_token)
     positions: dict[str, Position] = yield from insist(ReadPositions(scope.job), rng)
     return TakenOver(owner, positions)
 
@@ -158,7 +159,7 @@ def _barrier(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[Non
         yield Wait(BACKOFF.seconds(tries, rng), "the ledger's marker being written")
 
 
-def check_owner(job: str, mine: Owner, driver_token: str, rng: random.Random) -> Steps[None]:
+def check_owner(job: str, mine: Owner, driver_token: str | None, rng: random.Random) -> Steps[None]:
     """The check before a commit: read the owner rows again; raises Fenced when they are not ours.
 
     `mine` is the lane's claim, or, for an attempt that never had to claim, an owner with an empty token.
@@ -171,14 +172,14 @@ def _owners_of(job: str, mine: Owner) -> ReadOwners:
     return ReadOwners(job) if mine.lane is None else ReadOwners(job, mine.lane, mine.epoch, mine.batch)
 
 
-def refuse_others(owners: Owners, mine: Owner, driver_token: str) -> None:
-    """Raise Fenced unless `driver_token` owns the job and `mine`, if it has a lane, owns that.
+def refuse_others(owners: Owners, mine: Owner, driver_token: str | None) -> None:
+    """Raise Fenced unless `driver_token`, if there is one, owns the job and `mine`, if it has a lane, owns that.
 
     An attempt without a claim of its own (an empty token) owns its lane as long as nobody has claimed it in the same
     run of the driver for the same micro-batch or a later one.
     """
     holder = owners.driver
-    if holder is None or holder.token != driver_token:
+    if driver_token is not None and (holder is None or holder.token != driver_token):
         raise _fenced("The job", holder)
     if mine.lane is None:
         return

@@ -11,9 +11,10 @@ import orjson
 import pymysql
 import pytest
 
-from starrocks_txn_sink import cli
+from starrocks_txn_sink import cli, dead_letter_replay
 from starrocks_txn_sink.dead_letter.table import COLUMNS, DEAD_LETTER_TABLE, Place, create_table, letter_rows
 from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.transaction import label as protocol
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,6 +105,49 @@ def test_one_position_alone_can_be_replayed(server: Emulator) -> None:
     set_aside(server, 10, orders=['{"id":2}'])
     assert command(server, "replay", "--source-partition", "p-0", "--position", "10") == 0
     assert ask(server, "SELECT id FROM shop.orders") == [(2,)]
+
+
+@pytest.mark.parametrize("step", ["check_owner", "commit"])
+def test_a_replay_that_slept_writes_nothing_that_a_newer_one_has_written(
+    server: Emulator, step: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before its check of the owner, or between that and its commit, which may be carried out at any later time."""
+    set_aside(server, 9, items=['{"id":1}'])
+    set_aside(server, 10, items=['{"id":2}'])
+    place = dead_letter_replay if step == "check_owner" else protocol
+    real, newer = getattr(place, step), []
+
+    def slept(*words: Any) -> Iterator[Any]:
+        if not newer:
+            newer.append(None)
+            newer[0] = command(server, "replay")
+        return (yield from real(*words))
+
+    monkeypatch.setattr(place, step, slept)
+    assert command(server, "replay") == 1
+    assert newer == [0]
+    assert "replayed: 2" in capsys.readouterr().out
+    assert ask(server, "SELECT id FROM shop.items ORDER BY id") == [(1,), (2,)]
+
+
+def test_a_replay_waits_until_what_a_killed_one_has_committed_is_visible(server: Emulator) -> None:
+    set_aside(server, 9, items=['{"id":1}'])
+    server.faults.replace({"rules": [{"operation": "commit", "action": "hold_commit", "seconds": 2.0}]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol, "confirm", killed)
+        with pytest.raises(Killed):
+            command(server, "replay")
+    assert ask(server, "SELECT count(*) FROM shop.items") == [(0,)]  # committed, but not visible yet
+    assert command(server, "replay") == 0
+    assert ask(server, "SELECT id FROM shop.items") == [(1,)]
+
+
+class Killed(BaseException):
+    """What nobody catches."""
+
+
+def killed(*_: Any) -> Iterator[Any]:
+    raise Killed
 
 
 def test_the_page_has_the_tables_ddl() -> None:
