@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pymysql
 import pytest
 
-from starrocks_txn_sink import cli
+from starrocks_txn_sink import SinkOptions, cli
+from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.doctor import libraries
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Limits, Settings
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.wire import Operation, Request
 
 PASSWORD = "secret-of-the-doctor"
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
@@ -157,7 +162,7 @@ def test_a_query_port_that_is_down(server: Emulator, capsys: Shown) -> None:
 
 def test_a_query_url_that_names_the_http_port(server: Emulator, capsys: Shown) -> None:
     visit = Visit(
-        server, capsys, "--option", "read_timeout=2", **{"--query-url": f"mysql://127.0.0.1:{server.fe_port}"}
+        server, capsys, "--option", "read_timeout=1", **{"--query-url": f"mysql://127.0.0.1:{server.fe_port}"}
     )
     assert "query_port" in visit.bad("failure")["sql.login"]["advice"]
 
@@ -329,15 +334,87 @@ def test_a_clock_that_is_wrong(server: Emulator, capsys: Shown) -> None:
     assert (visit.code, list(visit.bad())) == (1, ["server.clock"])
 
 
-def test_a_library_that_is_too_new(server: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    version = libraries.metadata.version
+@pytest.mark.parametrize(
+    ("name", "module", "version"),
+    [
+        ("pandas", "pandas", "3.0.1"),
+        ("pyarrow", "pyarrow", "15.0.2"),
+        ("protobuf", "google.protobuf", None),
+        ("pyspark", "pyspark", "3.5.6"),
+    ],
+)
+def test_each_library_that_does_not_work(
+    server: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch, name: str, module: str, version: str | None
+) -> None:
+    really = libraries.metadata.version
 
-    def installed(name: str) -> str:
-        return "3.0.1" if name == "pandas" else version(name)
+    def installed(asked: str) -> str:
+        if asked == name and version is None:
+            raise libraries.metadata.PackageNotFoundError
+        return version if asked == name and version else really(asked)
 
     monkeypatch.setattr(libraries.metadata, "version", installed)
+    if version is None:
+        monkeypatch.setitem(sys.modules, module, None)
     visit = Visit(server, capsys)
-    assert (visit.code, list(visit.bad())) == (2, ["library.pandas"])
+    assert (visit.code, list(visit.bad())) == (2, [f"library.{name}"])
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "1.8.0_392", None])
+def test_a_jdk_that_does_not_work(
+    server: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str | None
+) -> None:
+    if version is not None:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (2, ["library.java"])
+    assert (version or "No JDK") in visit.bad()["library.java"]["what"]
+
+
+def test_a_table_whose_model_takes_no_changes_and_a_view(server: Emulator, capsys: Shown) -> None:
+    columns = ["TABLE_NAME", "TABLE_MODEL", "DISTRIBUTE_TYPE"]
+    rows: list[list[object]] = [["orders", "AGG_KEYS", "HASH"], ["events", "DUP_KEYS", "HASH"]]
+    planted = query_fault(r"information_schema\.tables_config", rows=rows, columns=columns)
+    server.faults.replace([planted])
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (1, ["table.model"])
+    assert visit.bad()["table.model"]["place"] == "orders"
+    server.faults.replace([{**planted, "body": json.dumps({"columns": columns, "rows": rows[1:]})}])
+    viewed = Visit(server, capsys, "--tables", "orders,events")
+    assert "is a view" in viewed.bad("failure")["table.model"]["what"]
+
+
+def test_a_cluster_in_the_middle_of_an_upgrade(server: Emulator, capsys: Shown) -> None:
+    columns = ["IP", "HttpPort", "Alive", "Version"]
+    rows: list[list[object]] = [["127.0.0.1", server.be_port, "true", "3.5.2-old"]]
+    server.faults.replace([query_fault("SHOW BACKENDS", rows=rows, columns=columns)])
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (2, ["server.version"])
+    assert "The backend 127.0.0.1 runs StarRocks 3.5.2-old" in visit.bad()["server.version"]["what"]
+
+
+def test_transactions_that_somebody_leaves_open_take_the_room(server: Emulator, capsys: Shown) -> None:
+    rows: list[list[object]] = [["max_running_txn_num_per_db", "4"]]
+    server.faults.replace([query_fault("ADMIN SHOW FRONTEND CONFIG", rows=rows, columns=["Key", "Value"])])
+    options = SinkOptions(
+        load_url=server.load_url, query_url=server.query_url, database="shop", password=PASSWORD, timeout=60
+    )
+    deadline = Deadline.after(30, SystemClock())
+    with closing(HttpTransport(options)) as transport:
+        for label in (f"left-{number}" for number in range(4)):
+            begin = Request(Operation.BEGIN, "shop", label, headers={"timeout": "60"})
+            rows_of = Request(
+                Operation.LOAD, "shop", label, "orders", options.load_headers("orders"), body=[b'[{"id": 1}]']
+            )
+            assert transport.send(begin, deadline).ok
+            assert transport.send(rows_of, deadline).ok
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (2, ["transaction.headroom"])
+    assert "No room: 4 of 4 running" in visit.bad()["transaction.headroom"]["what"]
 
 
 def test_without_a_database_the_rest_is_examined(server: Emulator, capsys: Shown) -> None:
