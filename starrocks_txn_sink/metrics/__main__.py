@@ -15,7 +15,7 @@ def generated() -> Mapping[str, str]:
     """The content of each generated file, by its path in the repository."""
     return {
         "docs/metrics.md": reference(),
-        "docker/grafana/starrocks-txn-sink.json": dashboard_json(),
+        "docker/grafana/dashboards/starrocks-txn-sink.json": dashboard_json(),
         "docker/prometheus/alerts.yml": rules(),
     }
 

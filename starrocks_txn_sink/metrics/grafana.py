@@ -15,6 +15,7 @@ from starrocks_txn_sink.metrics.alerts import metric
 
 _WINDOW = "$__rate_interval"
 _COLUMNS = 24
+_SOURCE = "source"
 _HEIGHT = 7
 
 
@@ -169,11 +170,10 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it; it asks which Prometheus to read."""
+    """The dashboard as Grafana imports it, or finds it in a folder; a list on it chooses which Prometheus to read."""
+    source = {"name": _SOURCE, "label": "Prometheus", "type": "datasource", "query": "prometheus"}
     return {
-        "__inputs": [
-            {"name": "DS_PROMETHEUS", "label": "Prometheus", "type": "datasource", "pluginId": "prometheus"},
-        ],
+        "templating": {"list": [{**source, "hide": 0, "includeAll": False, "multi": False, "refresh": 1}]},
         "uid": "starrocks-txn-sink",
         "title": "StarRocks transaction sink",
         "tags": ["starrocks", "spark"],
@@ -207,7 +207,7 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
     steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
     if panel.red_above is not None:
         steps.append({"color": "red", "value": panel.red_above + 1e-9})
-    source = {"type": "prometheus", "uid": "${DS_PROMETHEUS}"}
+    source = {"type": "prometheus", "uid": f"${{{_SOURCE}}}"}
     return {
         "id": number,
         "type": "stat" if panel.figure else "timeseries",

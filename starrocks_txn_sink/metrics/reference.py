@@ -73,8 +73,9 @@ def _buckets() -> str:
 
 def _alerts() -> str:
     head = (
-        "\n## Alerts\n\n`docker/prometheus/alerts.yml` has these rules, `docker/grafana/starrocks-txn-sink.json` a dashboard; "
-        "`make monitoring` makes\nboth, and this page, from the code.\n\n| alert | severity | for | when |\n|---|---|---|---|\n"
+        "\n## Alerts\n\n`docker/prometheus/alerts.yml` has these rules, "
+        "`docker/grafana/dashboards/starrocks-txn-sink.json` a dashboard;\n`make monitoring` makes both, and this page, "
+        "from the code.\n\n| alert | severity | for | when |\n|---|---|---|---|\n"
     )
     return head + "".join(
         f"| [{alert.name}](operations.md#{alert.section}) | {'critical' if alert.critical else 'warning'} | "

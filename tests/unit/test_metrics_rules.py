@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from starrocks_txn_sink.metrics.__main__ import generated
 from starrocks_txn_sink.metrics.alerts import ALERTS, Alert, metric, rules
@@ -98,6 +99,17 @@ def test_what_is_generated_is_up_to_date(name: str) -> None:
     assert (ROOT / name).read_text(encoding="utf-8") == generated()[name], "Run: make monitoring"
 
 
+@pytest.mark.parametrize(
+    ("service", "file"),
+    [("prometheus", "prometheus/alerts.yml"), ("grafana", "grafana/dashboards/starrocks-txn-sink.json")],
+)
+def test_the_containers_read_what_is_generated(service: str, file: str) -> None:
+    mounts = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())["services"][service]["volumes"]
+    folders = [mount.split(":")[0] for mount in mounts if mount.startswith("./")]
+    assert f"docker/{file}" in generated()
+    assert f"./{Path(file).parent}" in folders
+
+
 def expressions() -> list[str]:
     panels = [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
     return [*panels, *(alert.expression for alert in ALERTS)]
@@ -122,6 +134,16 @@ def test_a_selector_of_a_metric_or_label_that_does_not_exist_cannot_be_written()
         with pytest.raises(KeyError):
             wrong()
     assert metric("errors_total", code="input") == 'starrocks_txn_sink_errors_total{code="input"}'
+
+
+def test_every_panel_reads_the_prometheus_that_is_chosen_on_the_dashboard() -> None:
+    document = dashboard()
+    (chosen,) = document["templating"]["list"]
+    assert (chosen["type"], chosen["query"]) == ("datasource", "prometheus")
+    panels = [panel for panel in document["panels"] if panel["type"] != "row"]
+    sources = [one["datasource"] for panel in panels for one in (panel, *panel["targets"])]
+    assert {source["uid"] for source in sources} == {f"${{{chosen['name']}}}"}
+    assert "__inputs" not in document  # a dashboard that is found in a folder is not asked for its inputs
 
 
 def test_grafanas_panels_lie_side_by_side() -> None:
