@@ -11,10 +11,15 @@ _ENTRIES = 1200
 """Bytes of the ledger's rows of one transaction at most, which are held beside the user's."""
 
 
-class Bounds:
-    """Told what a lane writes, sends and says; reports what it may not."""
+LETTERS = 20_000
+"""Bytes of dead letters at most: they repeat rows with their reason, for all bad source transactions of a schedule."""
 
-    def __init__(self, checker: Checker, who: str) -> None:
+
+class Bounds:
+    """Told what a lane writes, sends and says; reports what it may not. `letters` are bytes of dead letters."""
+
+    def __init__(self, checker: Checker, who: str, letters: int = 0) -> None:
+        self._letters = letters
         self._checker = checker
         self._who = who
         self._largest = 0
@@ -29,7 +34,7 @@ class Bounds:
     def buffered(self, size: int, limits: Limits) -> None:
         """The coordinator holds `size` bytes of rows: never more than its buffers, and what a repetition puts back."""
         put_back = limits.retry_buffer_bytes if self._given_up else 0
-        if size > limits.buffer_bytes + self._largest + put_back + _ENTRIES:
+        if size > limits.buffer_bytes + self._largest + put_back + _ENTRIES + self._letters:
             self._checker.report("other", f"{self._who} holds {size} bytes, buffer_bytes is {limits.buffer_bytes}")
         if size < 0:
             self._checker.report("other", f"{self._who} holds {size} bytes")

@@ -23,9 +23,16 @@ PUBLISH_WAIT = 5.0  # a commit's reply waits at most so long for its rows to bec
 class Cluster:
     """Executes requests and questions when they arrive; answers when the server would."""
 
-    def __init__(self, scheduler: Scheduler, profile: Profile, rng: Random, trace: Trace) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        profile: Profile,
+        rng: Random,
+        trace: Trace,
+        make_server: Callable[[str], ModelServer] = ModelServer,
+    ) -> None:
         self.scheduler = scheduler
-        self.server = ModelServer(profile.generation)
+        self.server = make_server(profile.generation)
         self.ledger = ModelLedger(self.server)
         self._profile = profile
         self._rng = rng

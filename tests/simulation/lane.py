@@ -21,7 +21,7 @@ from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.transaction.label import Patience
 from starrocks_txn_sink.transaction.names import labels
 
-from .bounds import Bounds
+from .bounds import LETTERS, Bounds
 from .scheduler import Fiber, Node
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class LaneAttempt(Node):
         self._scan = 0
         self._scanning = False
         self._error: BaseException | None = None
-        self._bounds = Bounds(world.checker, name)
+        self._bounds = Bounds(world.checker, name, LETTERS if task.options.quarantines else 0)
 
     def start(self) -> None:
         if self.attempt.retry:
@@ -89,6 +89,7 @@ class LaneAttempt(Node):
             world.rng,
             world.clock.wall,
             self.authority.entries,
+            quarantine=task._quarantine(world.clock),
         )
         self._performer = Performer(
             task.options,
@@ -244,4 +245,5 @@ def _limits(world: World) -> Limits:
         load_parallelism=profile.load_parallelism,
         max_attempts=world.options.max_attempts,
         body_bytes=2000,
+        seal_bytes=profile.load_bytes if world.options.quarantines else None,
     )

@@ -37,6 +37,7 @@ from starrocks_txn_sink.transaction.steps import Wait
 from starrocks_txn_sink.wire import LabelState, Operation, Reply, Status
 
 from . import driver, lane
+from .sabotage_quarantine import PLANTS
 from .world import run_schedule
 
 Plant = Callable[[Callable[[Any, str, Any], None]], None]
@@ -677,6 +678,10 @@ def the_driver_removes_claims_of_its_own_run(put: Any) -> None:
             yield Wait(1.0, "")
 
     put(driver, "forget_dead_claims", broken)
+
+
+for _plant in PLANTS:
+    bug(_plant)
 
 
 # --- the run ---

@@ -24,6 +24,7 @@ from starrocks_txn_sink.errors import (
 from starrocks_txn_sink.lane.ending import RowsCutOff
 from starrocks_txn_sink.ledger import table
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.testing.model_server import ModelServer
 
 from .checker import Checker, Violation
 from .cluster import Cluster
@@ -31,7 +32,8 @@ from .driver import DATABASE, JOB, Checkpoint, Driver
 from .lane import LaneAttempt
 from .network import LATEST, Network
 from .plain import PlainChecker
-from .profile import draw, plain_profile
+from .poison import JudgingServer, PoisonChecker, poison_profile, poisoned
+from .profile import Profile, draw, plain_profile
 from .scheduler import Fiber, Node, Scheduler, SimulatedClock
 from .source import make_source
 from .trace import Say, Trace
@@ -39,6 +41,7 @@ from .trace import Say, Trace
 TIMEOUT = 60
 LONGEST_PAUSE = 60.0
 PLAIN = 8, 4  # schedules whose seed has this remainder have plain rows
+POISON = 8, 6  # and these have rows that the server rejects, under a quarantine
 MOST_DRIVERS = 8  # while there is trouble
 MOST_EVENTS = 60_000
 _EXPECTED = (
@@ -58,7 +61,7 @@ _EXPECTED = (
 
 
 @cache
-def _options(lanes: int = 1) -> SinkOptions:
+def _options(lanes: int = 1, poison: bool = False) -> SinkOptions:
     return SinkOptions(
         load_url="http://fe:8030",
         query_url="mysql://fe:9030",
@@ -68,6 +71,7 @@ def _options(lanes: int = 1) -> SinkOptions:
         timeout=TIMEOUT,
         batch_deadline=2.0 * TIMEOUT,
         max_attempts=3,
+        on_bad_rows="quarantine" if poison else "fail",
     )
 
 
@@ -94,14 +98,18 @@ class World:
         self.clock = SimulatedClock(self.scheduler)
         self.trace = Trace(self.scheduler, say)
         self.plain = seed % PLAIN[0] == PLAIN[1]
-        self.profile = plain_profile(draw(rng)) if self.plain else draw(rng)
-        self.options = _options()
+        self.poison = seed % POISON[0] == POISON[1]
+        self.profile = self._shaped(draw(rng))
+        self.options = _options(1, self.poison)
         self.source = make_source(rng, assembled=seed % 8 == 0)
-        self.cluster = Cluster(self.scheduler, self.profile, rng, self.trace)
+        if self.poison:
+            self.source = poisoned(self.source, Random(seed))
+        server = JudgingServer if self.poison else ModelServer
+        self.cluster = Cluster(self.scheduler, self.profile, rng, self.trace, server)
         self.network = Network(self.cluster, self.profile, rng, self.trace)
         self.network.listen = self._sent
         self.network.stall = self._stall
-        make_checker = PlainChecker if self.plain else Checker
+        make_checker = PlainChecker if self.plain else PoisonChecker if self.poison else Checker
         self.checker = make_checker(self.source, self.cluster.server.store, JOB, self.trace)
         self.checker.token_of = self._token_of
         self.drivers: list[Driver] = []
@@ -114,7 +122,12 @@ class World:
         self._trouble_at = self._plan_trouble()
 
     def options_of(self, lanes: int) -> SinkOptions:
-        return _options(lanes)
+        return _options(lanes, self.poison)
+
+    def _shaped(self, profile: Profile) -> Profile:
+        if self.poison:
+            return poison_profile(profile)
+        return plain_profile(profile) if self.plain else profile
 
     def _plan_trouble(self) -> dict[int, str]:
         kinds = sorted(self.profile.events - {"old_checkpoint", "cut_off"})
