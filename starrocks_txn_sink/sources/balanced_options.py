@@ -20,6 +20,7 @@ _FETCHING: Final = {
     "queued.max.messages.kbytes": 32_768,
     "fetch.message.max.bytes": 262_144,
     "fetch.wait.max.ms": 50,
+    "fetch.queue.backoff.ms": 10,  # a second by default, after which a full queue is looked at again
     "log_level": 2,
 }
 _NEEDED: Final = {

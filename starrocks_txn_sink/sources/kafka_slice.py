@@ -108,12 +108,15 @@ class _OpenEnds:
     def take(self, messages: list[Message]) -> tuple[pa.Table, list[Place]]:
         """The rows among the messages that are before the ends, and the places that have reached theirs now."""
         passed = {place for message in messages if (place := self._told(message)) is not None}
-        rows, numbers, offsets = _columns([each for each in messages if each.error() is None], self._numbers)
+        given = [each for each in messages if each.error() is None]
+        numbers = np.array([self._numbers[place_of(each)] for each in given], dtype=np.int64)
+        offsets = np.fromiter((each.offset() for each in given), dtype=np.int64, count=len(given))
         newest = np.full(len(self._ends), -1, dtype=np.int64)
         np.maximum.at(newest, numbers, offsets)
         passed |= {self._ordered[number] for number in np.flatnonzero(newest >= self._ends - 1)}
         done = [place for place in passed if self.places.pop(place, None) is not None]
-        return rows.filter(pa.array(offsets < self._ends[numbers])), done
+        wanted = [given[n] for n in np.flatnonzero(offsets < self._ends[numbers])]
+        return _table(wanted), done
 
     def _told(self, message: Message) -> Place | None:
         """The place that has no more rows before its end, if the message says so: its last offsets belong to markers of
@@ -154,22 +157,17 @@ def place_of(message: Message) -> Place:
     return topic, number
 
 
-def _columns(messages: list[Message], places: Mapping[Any, int]) -> tuple[pa.Table, Any, Any]:
-    """The rows of `messages`, their places by number, and their offsets."""
-    topics = [each.topic() for each in messages]
-    numbers = [each.partition() for each in messages]
-    offsets = np.fromiter((each.offset() for each in messages), dtype=np.int64, count=len(messages))
-    codes = np.array([places[each] for each in zip(topics, numbers, strict=True)], dtype=np.int64)
+def _table(messages: list[Message]) -> pa.Table:
     times = np.fromiter((each.timestamp()[1] for each in messages), dtype=np.int64, count=len(messages))
     columns = [
         pa.array([each.key() for each in messages], pa.binary()),
         pa.array([each.value() for each in messages], pa.binary()),
-        pa.array(topics, pa.string()),
-        pa.array(numbers, pa.int32()),
-        pa.array(offsets),
+        pa.array([each.topic() for each in messages], pa.string()),
+        pa.array([each.partition() for each in messages], pa.int32()),
+        pa.array([each.offset() for each in messages], pa.int64()),
         pa.array(times * 1000).cast(pa.timestamp("us", "UTC")),
     ]
-    return pa.table(columns, _ARROW), codes, offsets
+    return pa.table(columns, _ARROW)
 
 
 def _sorted(rows: pa.Table) -> pa.Table:

@@ -44,7 +44,7 @@ class QueryProcess:
         assert code == 0, self.messages()
 
     def messages(self) -> str:
-        return self._log.read_text(errors="replace")[-4000:]
+        return self._log.read_text(errors="replace")[-8000:]
 
     def kill(self) -> None:
         """`kill -9` of the whole tree."""

@@ -28,9 +28,8 @@ from tests.kafka.workload import Message, expected, send, txn_events
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 LETTERS = (
-    f"CREATE TABLE {DATABASE}.letters (id BIGINT NOT NULL AUTO_INCREMENT, txn_id STRING, total_order BIGINT,"
-    " collection STRING, position BIGINT, reason STRING, op STRING, content STRING)"
-    " DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)"
+    f"CREATE TABLE {DATABASE}.letters (txn_id VARCHAR(64), total_order BIGINT, collection STRING, position BIGINT,"
+    " reason STRING, op STRING, content STRING) DUPLICATE KEY(txn_id) DISTRIBUTED BY HASH(txn_id)"
 )
 
 
@@ -70,7 +69,7 @@ def put(servers: str, topic: str, *values: bytes) -> None:
     assert producer.flush(60) == 0
 
 
-@pytest.mark.parametrize("bad", [b'{"type": "DATA", secret', b'{"type": "DATA", "txn_id": [1], "row": "secret"}', b""])
+@pytest.mark.parametrize("bad", [b'{"type": "DATA", secret', b'["secret"]', b""])
 def test_what_is_no_event_fails_with_its_place_or_is_left_out(flow: Flow, bad: bytes) -> None:
     flow.broker.create({flow.name: 2})
     send(flow.broker.servers, txn_events(2, 2, 3, flow.name))
@@ -126,7 +125,7 @@ def test_sparks_own_source_a_topic_that_began_anew_and_a_checkpoint_that_is_gone
     broker.delete(topic)
     until(lambda: _created(broker, topic))
     send(broker.servers, txn_events(1, 2, 3, topic))
-    with pytest.raises(AssertionError, match="some data may have been missed"):
+    with pytest.raises(AssertionError, match="data may have been (lost|missed)"):
         QueryProcess(task).finish(300)
     assert judge(shop.seen(), expected(1, 20)) == Verdict()
 
