@@ -17,6 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser("make demo-cdc", description=__doc__)
     parser.add_argument("--writers", type=int, default=3)
     parser.add_argument("--transactions", type=int, default=500, help="for each writer")
+    parser.add_argument("--seconds", type=float, default=60, help="that the writers take")
     parser.add_argument("--huge", type=int, default=100_000, help="rows of the one huge transaction")
     args = parser.parse_args()
     began = time.monotonic()
@@ -27,7 +28,7 @@ def main() -> int:
 
     try:
         with tempfile.TemporaryDirectory(prefix="cdc-", ignore_cleanup_errors=True) as folder:
-            found = run(Path(folder), writers=args.writers, transactions=args.transactions, huge=args.huge, say=say)
+            found = run(Path(folder), **vars(args), say=say)
     except (NoMaven, NoPostgres, TimeoutError) as failed:
         say(str(failed))
         return 1

@@ -39,8 +39,11 @@ class Verdict:
         return self.looks > 0 and not self.torn and not self.different
 
 
-def run(home: Path, *, writers: int, transactions: int, huge: int, say: Callable[[str], None]) -> Verdict:
-    """Capture, crash, catch up, compare. Raises NoMaven and NoPostgres where something is not there."""
+def run(
+    home: Path, *, writers: int, transactions: int, seconds: float, huge: int, say: Callable[[str], None]
+) -> Verdict:
+    """Capture, crash, catch up, compare; writers are busy for `seconds` with so many transactions each. Raises NoMaven
+    and NoPostgres where something is not there."""
     home.chmod(0o755)  # PostgreSQL runs as another user
     jars = archives(SPARK)
     with ExitStack() as stack:
@@ -65,16 +68,17 @@ def run(home: Path, *, writers: int, transactions: int, huge: int, say: Callable
         _check(query)
         say("the snapshot is in StarRocks; the reader looks from now on")
         with ThreadPoolExecutor(writers) as pool:
-            work = [pool.submit(postgres.sql, shop.writer(n, transactions)) for n in range(1, writers + 1)]
+            work = [pool.submit(postgres.sql, shop.writer(n, transactions, seconds)) for n in range(1, writers + 1)]
             until(lambda: witness.items > 0, _WAIT, "the first orders")
             say(f"{witness.items} items, {witness.looks} looks; kill -9 of the driver and of Kafka Connect")
             query.kill()
             connect.kill()
+            connect.start()
+            query = QueryProcess(task)
             for each in work:
                 each.result()
+            say(f"{witness.items} items, {witness.looks} looks; the writers are done, one transaction of {huge} rows")
         postgres.sql(shop.huge(huge))
-        connect.start()
-        query = QueryProcess(task)
         until(lambda: not _different(postgres, ask) or not query.running, _WAIT, "StarRocks to equal PostgreSQL")
         _check(query)
         count = sum(len(postgres.sql(sql.format(""))) for sql in shop.CONTENT.values())

@@ -50,9 +50,11 @@ CONTENT = {
 }
 
 
-def writer(number: int, transactions: int) -> str:
-    """The SQL of one writer: moved stock, orders with items, changed keys, deletes; some of it rolled back."""
-    return "\n".join(_transactions(number, transactions, Random(number)))
+def writer(number: int, transactions: int, seconds: float) -> str:
+    """The SQL of one writer: moved stock, orders with items, changed keys, deletes; some of it rolled back. It pauses
+    in between, so that all of it takes about `seconds`."""
+    pause = f"SELECT pg_sleep({seconds / transactions});"
+    return "\n".join(f"{each} {pause}" for each in _transactions(number, transactions, Random(number)))
 
 
 def _transactions(number: int, count: int, random: Random) -> Iterator[str]:
