@@ -125,7 +125,7 @@ def test_sparks_own_source_a_topic_that_began_anew_and_a_checkpoint_that_is_gone
     broker.delete(topic)
     until(lambda: _created(broker, topic))
     send(broker.servers, txn_events(1, 2, 3, topic))
-    with pytest.raises(AssertionError, match="data may have been (lost|missed)"):
+    with pytest.raises(AssertionError, match=r"data may have been (lost|missed)"):
         QueryProcess(task).finish(300)
     assert judge(shop.seen(), expected(1, 20)) == Verdict()
 
