@@ -1,7 +1,7 @@
 """The part of Markdown that our own documents use, as HTML: headings with anchors, paragraphs, lists, tables, code.
 
 Everything is escaped before it is marked up. A link leads to an anchor of the same page or to another server; one to
-another document is shown as its text, because that document is not there.
+another document, or a picture, is shown as its text, because it is not there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 _HEADING = re.compile(r"(#{1,4}) +(.+)")
 _ITEM = re.compile(r"(-|\d+\.) +(.+)")
 _SPAN = re.compile(
-    r"`(?P<code>[^`]+)`|\[(?P<text>[^\]]+)\]\((?P<to>[^)\s]+)\)|\*\*(?P<bold>[^*]+)\*\*|\*(?P<mild>[^*\s][^*]*)\*"
+    r"`(?P<code>[^`]+)`|!?\[(?P<text>[^\]]+)\]\((?P<to>[^)\s]+)\)|\*\*(?P<bold>[^*]+)\*\*|\*(?P<mild>[^*\s][^*]*)\*"
 )
 _FENCE = "```"
 

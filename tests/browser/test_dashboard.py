@@ -154,7 +154,7 @@ def test_a_driver_that_has_ended_is_said(screen: Screen, metrics: MetricsServer,
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [1440, 1280, 390])
 def test_everybody_can_read_it(
     screen: Screen, metrics: MetricsServer, pipeline: Pipeline, scheme: str, width: int
 ) -> None:
@@ -169,6 +169,8 @@ def test_everybody_can_read_it(
     assert (red + green + blue > 600) == (scheme == "light")
     wide = "nodes => nodes.filter(n => n.scrollWidth > n.parentElement.clientWidth + 6).map(n => n.textContent)"
     assert page.locator(".figures dd").evaluate_all(wide) == []
+    two_lines = "nodes => nodes.filter(n => n.clientHeight > 25).map(n => n.textContent)"
+    assert page.locator("main .figures dt, main .figures dd, figcaption").evaluate_all(two_lines) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -52,6 +52,7 @@ class Reader(HTMLParser):
         ("**now** and *then*", "<strong>now</strong> and <em>then</em>"),
         ("see [the `code`](#error-x)", 'see <a href="#error-x">the <code>code</code></a>'),
         ("see [types.md](types.md#a)", "see <cite>types.md</cite>"),
+        ("![a picture](images/a.png)!", "<cite>a picture</cite>!"),
         ("2 * 3 * 4", "2 * 3 * 4"),
         ("[x](javascript:alert)", "<cite>x</cite>"),
         ("`<b>` & <i>", "<code>&lt;b&gt;</code> &amp; &lt;i&gt;"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -25,6 +26,8 @@ from starrocks_txn_sink.metrics.assets import ASSETS
 from starrocks_txn_sink.metrics.catalogue import METRICS, Kind
 from starrocks_txn_sink.metrics.server import shared
 from starrocks_txn_sink.testing.manual_clock import ManualClock
+
+PROMTOOL = shutil.which("promtool")
 
 
 @pytest.fixture
@@ -82,6 +85,26 @@ def test_the_names_units_and_labels_are_the_ones_that_were_agreed() -> None:
     """
     there = {metric.name + (f"{{{','.join(metric.labels)}}}" if metric.labels else "") for metric in METRICS}
     assert set(agreed.split()) <= there
+
+
+def test_a_histogram_counts_what_is_at_most_each_bound(server: MetricsServer, clock: ManualClock) -> None:
+    for _ in range(3):
+        commit(server, clock)
+    text = get(server, "/metrics")[1]
+    (family,) = [one for one in text_string_to_metric_families(text) if one.name.endswith("batch_duration_seconds")]
+    buckets = {one.labels["le"]: one.value for one in family.samples if one.name.endswith("_bucket")}
+    sums = {one.name.rpartition("_")[2]: one.value for one in family.samples if not one.name.endswith("_bucket")}
+    assert [buckets[bound] for bound in ("0.075", "0.1", "0.15", "21600.0", "+Inf")] == [0, 3, 3, 3, 3]
+    assert sums == {"count": 3, "sum": pytest.approx(0.3)}
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian's package prometheus) is not installed.")
+def test_promtool_finds_nothing_to_say_about_names_types_and_help(server: MetricsServer, clock: ManualClock) -> None:
+    commit(server, clock)
+    words = [str(PROMTOOL), "check", "metrics"]
+    text = get(server, "/metrics")[1]
+    done = subprocess.run(words, input=text, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_scraper_may_ask_for_openmetrics(server: MetricsServer) -> None:

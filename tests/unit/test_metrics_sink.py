@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from pyspark import cloudpickle
 from starrocks_txn_sink import MetricsServer, SinkOptions, StarRocksSink
 from starrocks_txn_sink.errors import LoadFailed
 from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.sink import watch as watching
 from starrocks_txn_sink.sink.watch import Watch
@@ -24,8 +26,9 @@ class Frame:
     sparkSession = None  # noqa: N815
 
 
-def told(watch: Watch, *, error: BaseException | None = None) -> None:
-    with watch.batch(Frame(), "shop", 1, 1, "q"):  # type: ignore[arg-type]
+def told(watch: Watch, receipts: Sequence[Receipt] = (), *, error: BaseException | None = None) -> None:
+    with watch.batch(Frame(), "shop", 1, 1, "q") as collected:  # type: ignore[arg-type]
+        collected += receipts
         if error is not None:
             raise error
 
@@ -68,6 +71,19 @@ def test_a_failing_batch_is_told_with_its_code_and_its_lanes_report() -> None:
         ("rows_rejected", report),
         ("spark", None),
     ]
+
+
+def test_receipts_are_told_before_the_micro_batchs_success_and_none_of_a_failed_one() -> None:
+    events: list[Event] = []
+    watch = Watch(OPTIONS, events.append, None)
+    receipts = [Receipt(f"l-{n}", n, "shop", 0, 1, (), (), 1, 1, 0, False, {}, 1.0) for n in (1, 2)]
+    told(watch, receipts)
+    assert [event.name for event in events[1:]] == ["batch.started", *["receipt.collected"] * 2, "batch.completed"]
+    assert [event.fields["receipt"] for event in events[2:4]] == receipts
+    del events[:]
+    with pytest.raises(LoadFailed):
+        told(watch, receipts, error=LoadFailed("No."))
+    assert [event.name for event in events] == ["batch.started", "batch.failed"]
 
 
 def test_an_endpoint_that_cannot_start_breaks_no_batch(

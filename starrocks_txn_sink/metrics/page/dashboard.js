@@ -42,7 +42,7 @@ const ROWS = {
   right({ right, series }, state) {
     const { violations, outcomes } = right;
     return [figures(["torn", number(violations.torn), alarm(violations.torn)], ["duplicated", number(violations.duplicated), alarm(violations.duplicated)],
-      ["lost", number(violations.lost), alarm(violations.lost)], ["source changed", number(violations.source_changed), alarm(violations.source_changed)],
+      ["lost", number(violations.lost), alarm(violations.lost)], ["changed", number(violations.source_changed), alarm(violations.source_changed)],
       ["in doubt", number(right.in_doubt), alarm(right.in_doubt)], ["quarantined", number(right.dead_letter_rows), caution(right.dead_letter_rows), "rows"]),
     ...plots(state, sparkline("commits and failures a second", [line(series.commits), line(series.failed, "red")], (value) => number(value, 2)),
       sparkline("violations a second", [line(series.violations, "red")], (value) => number(value, 2))),
@@ -50,7 +50,7 @@ const ROWS = {
       `${short(outcomes.abandoned)} were abandoned by the source.`)];
   },
   fresh({ fresh, series, now }, state) {
-    return [figures(["last commit", fresh.last_commit ? since(now, fresh.last_commit) : NOTHING], ["visible in, p50", time(fresh.p50)],
+    return [figures(["last commit", fresh.last_commit ? time(Math.max(0, now - fresh.last_commit)) : NOTHING, "", fresh.last_commit ? "ago" : ""], ["visible in, p50", time(fresh.p50)],
       ["visible in, p99", time(fresh.p99)], ["behind", fresh.lag === null ? NOTHING : short(fresh.lag), "", fresh.lag === null ? "" : "offsets"],
       ["micro-batch", fresh.batch_id < 0 ? NOTHING : `#${fresh.batch_id}`]),
     ...plots(state, sparkline("source → visible, p50 and p99", [level(series.latency_p99, "second"), level(series.latency_p50)], time),
