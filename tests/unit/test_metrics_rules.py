@@ -204,6 +204,15 @@ def test_the_rules_are_valid(tmp_path: Path) -> None:
 
 
 @needs_promtool
+def test_every_expression_of_the_dashboard_can_be_read(tmp_path: Path) -> None:
+    """As rules, because promtool reads no dashboards; Grafana puts the interval in."""
+    read = [expression.replace("$__rate_interval", "1m") for expression in expressions()]
+    recorded = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(read)]
+    (tmp_path / "panels.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": recorded}]}))
+    assert f"{len(read)} rules found" in promtool(tmp_path, "check", "rules", "--lint=none", "panels.yml")
+
+
+@needs_promtool
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_the_alert_fires(tmp_path: Path, alert: Alert) -> None:
     given, minutes = FIRES[alert.name]
