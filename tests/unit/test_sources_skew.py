@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+from starrocks_txn_sink.metrics.progress import read_progress
 from starrocks_txn_sink.sources.skew import skew_of
 
 END = {"a": {"0": 5, "1": 7}, "@time": 2500}
@@ -20,3 +21,7 @@ def test_skew_and_rows_held_back_by_partition() -> None:
 def test_before_anything_was_read_there_is_no_skew() -> None:
     found = skew_of({"endOffset": None, "latestOffset": None})
     assert (found.read_until, found.seconds, found.held_back_rows) == (None, 0.0, 0)
+
+
+def test_the_metrics_show_its_lag_as_that_of_sparks_own_source() -> None:
+    assert read_progress({"sources": [{"endOffset": END, "latestOffset": LATEST}]}).lags == {"a/0": 4, "a/1": 0}
