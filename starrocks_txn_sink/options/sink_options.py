@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from enum import Enum
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.options import load_properties
+from starrocks_txn_sink.options import agreement, load_properties
 from starrocks_txn_sink.options.addresses import Address, parse_authority, parse_frontends, parse_query_url
+from starrocks_txn_sink.options.choices import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions
 from starrocks_txn_sink.options.declarations import option, settle
 from starrocks_txn_sink.options.kinds import (
     choice,
@@ -35,48 +35,6 @@ from starrocks_txn_sink.options.redirect_rules import RedirectRules, parse_host_
 MIB = 1 << 20
 OWN_TABLES = "_starrocks_txn_sink_"
 """What the names of the sink's own tables begin with."""
-
-
-class Delivery(Enum):
-    """What a replayed batch does to the tables."""
-
-    AT_LEAST_ONCE = "at-least-once"
-    EXACTLY_ONCE = "exactly-once"
-
-
-class SchemaChanges(Enum):
-    """What happens when a typed route and its table differ."""
-
-    FAIL = "fail"
-    IGNORE = "ignore"
-    APPLY = "apply"
-
-
-class OnBadRows(Enum):
-    """What happens when the server rejects rows."""
-
-    FAIL = "fail"
-    QUARANTINE = "quarantine"
-
-
-class Compression(Enum):
-    """How load bodies are compressed; the value is what the user writes, `header` what the server reads."""
-
-    NONE = "none"
-    GZIP = "gzip"
-    LZ4_FRAME = "lz4_frame"
-    ZSTD = "zstd"
-
-    @property
-    def header(self) -> str | None:
-        return None if self is Compression.NONE else self.value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableOptions:
-    """What differs for one table: stream-load properties that are laid over those of all tables."""
-
-    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def _check_addresses(read: Any) -> Any:
@@ -335,16 +293,7 @@ class SinkOptions:
 
     def __post_init__(self) -> None:
         settle(self)
-        self._check_delivery()
-        self._check_receipts_log()
-        self._check_quarantine()
-        self._check_schema_changes()
-        self._check_times()
-        self._check_sizes()
-        self._check_password()
-        self._check_tls()
-        self._check_tables()
-        self._check_compact()
+        agreement.check(self)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any], **overrides: Any) -> SinkOptions:
@@ -450,114 +399,6 @@ class SinkOptions:
     def quarantines(self) -> bool:
         """Whether rejected source transactions are set aside."""
         return self.on_bad_rows is OnBadRows.QUARANTINE
-
-    def _check_schema_changes(self) -> None:
-        if self.schema_changes is not SchemaChanges.FAIL and self.query_url is None:
-            raise OptionError(
-                f"schema_changes is {SchemaChanges(self.schema_changes).value}, and there is no query_url to see tables"
-                " by.",
-                hint="Set query_url='mysql://<frontend>:9030', or schema_changes='fail'.",
-                option="schema_changes",
-            )
-
-    def _check_quarantine(self) -> None:
-        if self.quarantines and self.query_url is None:
-            raise OptionError(
-                "on_bad_rows is quarantine, and there is no query_url: the dead-letter table is looked after over SQL.",
-                hint="Set query_url='mysql://<frontend>:9030', or on_bad_rows='fail'.",
-                option="on_bad_rows",
-            )
-        if self.quarantines and self.compact:
-            raise OptionError(
-                "on_bad_rows is quarantine, and compact is on: a source transaction whose rows were replaced by later "
-                "ones cannot be set aside on its own.",
-                hint="Turn one of them off.",
-                option="on_bad_rows",
-            )
-
-    def _check_receipts_log(self) -> None:
-        if self.receipts_log and self.query_url is None:
-            raise OptionError(
-                "receipts_log is set, but there is no query_url to create its table with.",
-                hint="Set query_url='mysql://<frontend>:9030', or remove it.",
-                option="receipts_log",
-            )
-
-    def _check_delivery(self) -> None:
-        if self.query_url is not None or self.delivery is Delivery.AT_LEAST_ONCE:
-            return
-        what = "delivery is exactly-once" if self.delivery else "delivery is not set"
-        raise OptionError(
-            f"{what} and there is no query_url: exactly-once keeps a ledger of positions, which is read over SQL.",
-            hint="Set query_url='mysql://<frontend>:9030', or choose delivery='at-least-once', with which a replay "
-            "after a failure may write rows a second time.",
-            option="delivery",
-        )
-
-    def _check_times(self) -> None:
-        if self.commit_interval > self.timeout / 2:
-            raise OptionError(
-                f"commit_interval is {self.commit_interval:g} s, not well below timeout, which is {self.timeout} s: "
-                "the server would roll the StarRocks transaction back before it could be committed.",
-                hint=f"Set commit_interval to at most {self.timeout / 2:g} s (half of timeout), or raise timeout.",
-                option="commit_interval",
-            )
-
-    def _check_sizes(self) -> None:
-        for name in ("chunk_bytes", "load_bytes"):
-            if getattr(self, name) > self.buffer_bytes:
-                raise OptionError(
-                    f"{name} is {getattr(self, name)}, more than buffer_bytes, which is {self.buffer_bytes}.",
-                    hint=f"Lower {name}, or raise buffer_bytes.",
-                    option=name,
-                )
-
-    def _check_password(self) -> None:
-        given = [name for name in ("password", "password_file", "password_environment") if getattr(self, name)]
-        if len(given) > 1:
-            raise OptionError(f"{' and '.join(given)} are both set.", hint="Keep one of them.", option=given[0])
-
-    def _check_tls(self) -> None:
-        used = [name for name in ("tls_ca", "tls_certificate", "tls_key") if getattr(self, name) is not None]
-        used += [] if self.tls_verify else ["tls_verify"]
-        if used and self.frontends[0].scheme != "https":
-            raise OptionError(
-                f"{used[0]} is set, but load_url is plain http.", hint="Use https, or remove it.", option=used[0]
-            )
-        if self.tls_key is not None and self.tls_certificate is None:
-            raise OptionError("tls_key is set without tls_certificate.", hint="Set both.", option="tls_key")
-        if self.tls_ca is not None and not self.tls_verify:
-            raise OptionError("tls_ca is set, but tls_verify is off.", hint="Remove one of them.", option="tls_ca")
-
-    def _check_compact(self) -> None:
-        if not self.compact:
-            return
-        if self.query_url is None:
-            raise OptionError(
-                "compact is set and there is no query_url: the key columns are asked for over SQL.",
-                hint="Set query_url='mysql://<frontend>:9030', or turn compact off.",
-                option="compact",
-            )
-        load_properties.check_compactable(self.properties, "properties")
-        for table in self.tables:
-            load_properties.check_compactable(self.load_headers(table), f"tables[{table[:80]!r}]")
-
-    def _check_tables(self) -> None:
-        renamed: dict[str, TableOptions | Mapping[str, str]] = {}
-        for written, given in self.tables.items():
-            database, dot, table = written.rpartition(".")
-            if (dot and database != self.database) or not table:
-                raise OptionError(
-                    f"tables names {written[:80]!r}, but the transaction's database is {self.database!r}: "
-                    "a StarRocks transaction cannot span databases.",
-                    hint="Use one sink per database.",
-                    option="tables",
-                )
-            renamed[table] = given
-        object.__setattr__(self, "tables", renamed)
-        load_properties.check_combination(self.properties, "properties")
-        for table in renamed:
-            load_properties.check_combination(self.load_headers(table), f"tables[{table[:80]!r}]")
 
 
 def option_names() -> tuple[str, ...]:

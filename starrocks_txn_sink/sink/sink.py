@@ -23,7 +23,7 @@ from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport, results
 from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.sink_options import SchemaChanges
+from starrocks_txn_sink.options.choices import SchemaChanges
 from starrocks_txn_sink.sink.assembly import TransactionAssembly, refuse_with
 from starrocks_txn_sink.sink.compaction import compaction_of
 from starrocks_txn_sink.sink.evolve import evolve, planned
