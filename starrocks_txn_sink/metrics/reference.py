@@ -31,6 +31,8 @@ or, without an object, `SinkOptions(..., metrics_port=9464)`. It needs the extra
 | `/api/state` | what the page shows, as JSON; `?seconds=300`, `900` or `3600` chooses the range. No stable interface |
 | `/runbook` | the runbook |
 
+[operations.md](operations.md#the-page) has a picture of the page and says how to read it.
+
 It listens on loopback (`MetricsServer(host=…)`, `metrics_host`) and has no authentication. There it answers only requests
 that name the machine `localhost` or by a loopback address. Several sinks and queries of a driver may share one endpoint;
 its figures are then added up. `close()` ends it; the process's end does too.
@@ -43,6 +45,10 @@ so the endpoint, lives in the server's process, and Spark's own progress is miss
 
 For freshness (`end_to_end_latency_seconds`, `event_time_skew_seconds`) give the sink's input a TIMESTAMP column
 `event_time`: when the source committed the row. `assemble_transactions(..., passthrough=["event_time"])` keeps it.
+
+All of it costs 0.4 % of a micro-batch's CPU time: measured with `python -m benchmarks.metrics --spark --rows 300000`, which is
+300,000 rows of 150 bytes from Parquet through Spark into a lane whose server answers at once, 1.5 CPU seconds on two cores that
+had other work too. The driver's part is 0.1 ms a micro-batch, a scrape takes 2 ms.
 
 All names begin with `{PREFIX}`. Labels are bounded: {TABLES} tables and {PARTITIONS} source partitions are told apart, the
 rest is `_other` or left out. What is marked * is there from the start, with 0.
