@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.metrics import MetricsServer
     from starrocks_txn_sink.options import SinkOptions, TableOptions
     from starrocks_txn_sink.options.recommended import recommended_conf
-    from starrocks_txn_sink.sink import StarRocksSink, TableRoute, TransactionAssembly
+    from starrocks_txn_sink.sink import (
+        StarRocksDataSource,
+        StarRocksSink,
+        TableRoute,
+        TransactionAssembly,
+        lane_partitioned,
+    )
     from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 
 __version__ = "0.1.0"
@@ -31,6 +37,7 @@ _HOMES = {
     "MetricsServer": "starrocks_txn_sink.metrics",
     "Receipt": "starrocks_txn_sink.lane.receipt",
     "SinkOptions": "starrocks_txn_sink.options",
+    "StarRocksDataSource": "starrocks_txn_sink.sink",
     "StarRocksSink": "starrocks_txn_sink.sink",
     "StarRocksSinkError": "starrocks_txn_sink.errors",
     "TableOptions": "starrocks_txn_sink.options",
@@ -40,6 +47,7 @@ _HOMES = {
     "assemble_debezium": "starrocks_txn_sink.assembler.verified_spark",
     "assemble_transactions": "starrocks_txn_sink.assembler.spark",
     "configure_logging": "starrocks_txn_sink.logs",
+    "lane_partitioned": "starrocks_txn_sink.sink",
     "recommended_conf": "starrocks_txn_sink.options.recommended",
     "from_changelog": "starrocks_txn_sink.changelog",
     "to_changelog": "starrocks_txn_sink.changelog",
@@ -52,6 +60,7 @@ __all__ = [
     "MetricsServer",
     "Receipt",
     "SinkOptions",
+    "StarRocksDataSource",
     "StarRocksSink",
     "StarRocksSinkError",
     "TableOptions",
@@ -63,6 +72,7 @@ __all__ = [
     "assemble_transactions",
     "configure_logging",
     "from_changelog",
+    "lane_partitioned",
     "recommended_conf",
     "to_changelog",
     "to_starrocks_ops",

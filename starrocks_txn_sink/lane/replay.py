@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.ledger.values import Position
-from starrocks_txn_sink.transaction.names import epoch_of
+from starrocks_txn_sink.transaction.names import epoch_of, run_of
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -95,7 +95,7 @@ class Replay:
         return keep
 
     def _refuse_going_back(self, known: Position, position: int) -> None:
-        if self.epoch and epoch_of(known.label) == self.epoch and known.batch < self.batch:
+        if self.epoch and run_of(epoch_of(known.label)) == self.epoch and known.batch < self.batch:
             raise InputError(
                 f"Source partition {known.partition} went back to position {position}, after position {known.position} "
                 f"was written in micro-batch {known.batch}.",

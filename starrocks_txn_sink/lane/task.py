@@ -37,7 +37,7 @@ from starrocks_txn_sink.ledger.take_over import fresh_tokens
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.transaction.label import Patience
-from starrocks_txn_sink.transaction.names import labels
+from starrocks_txn_sink.transaction.names import labels, run_of
 from starrocks_txn_sink.transaction.steps import run
 
 RECEIPT_SCHEMA = "receipt string"
@@ -199,7 +199,7 @@ class LaneTask:
         reading = figures.reading if figures is not None else _unwatched
         compare = self.options.check_replays
         if self.marked:
-            epoch = self.epoch if self.streaming else ""
+            epoch = run_of(self.epoch) if self.streaming else ""
             replay = Replay(positions, compare, epoch, self.batch_id)
             segmenter = Segmenter(replay, marking=self.options.quarantines)
             marked = rows(batches) if rows is not None else until_end(batches, POSITION)

@@ -34,7 +34,7 @@ from starrocks_txn_sink.ledger.values import (
 )
 from starrocks_txn_sink.transaction import verdict
 from starrocks_txn_sink.transaction.label import Label
-from starrocks_txn_sink.transaction.names import Family
+from starrocks_txn_sink.transaction.names import Family, run_of
 from starrocks_txn_sink.transaction.steps import Backoff, Question, Steps, Wait
 from starrocks_txn_sink.wire import Operation, Reply
 
@@ -166,6 +166,17 @@ def check_owner(job: str, mine: Owner, driver_token: str | None, rng: random.Ran
     """
     owners: Owners = yield from insist(_owners_of(job, mine), rng)
     refuse_others(owners, mine, driver_token)
+
+
+def refuse_newer(job: str, run: str, rng: random.Random) -> Steps[None]:
+    """Raise Fenced when the job's owner is a run of the driver that began after `run` did.
+
+    For a run that has to take over again and again, because no process of it lasts: without this two of them would take
+    the job from each other in turns. Positions keep even that exact; this ends the older one.
+    """
+    owners: Owners = yield from insist(ReadOwners(job), rng)
+    if owners.driver is not None and run_of(owners.driver.epoch) > run:
+        raise _fenced("The job", owners.driver)
 
 
 def _owners_of(job: str, mine: Owner) -> ReadOwners:

@@ -67,6 +67,11 @@ def lane_input(
     deletes for a table without a primary key fail the job when they are met, with their place.
     """
     marked = _check(frame, routes)
+    if not guarded and not marked:
+        raise InputError(
+            "on_bad_rows is quarantine, and the rows have no source transactions that could be set aside.",
+            hint="Give the sink source_partition, position, seq and transaction_end, or set on_bad_rows='fail'.",
+        )
     if compaction is not None and not marked:
         raise InputError(
             "compact is set, but the sink's input has no position and seq: nobody can tell the last row of a key.",

@@ -22,7 +22,15 @@ from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.task import Mandate
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.ledger.retention import forget_dead_claims
-from starrocks_txn_sink.ledger.take_over import Scope, TakenOver, fresh_tokens, insist, insist_on_rollback, take_over
+from starrocks_txn_sink.ledger.take_over import (
+    Scope,
+    TakenOver,
+    fresh_tokens,
+    insist,
+    insist_on_rollback,
+    refuse_newer,
+    take_over,
+)
 from starrocks_txn_sink.ledger.values import Owner, Position, Unfinished
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.receipts_log.table import create_table, delete_older
@@ -80,14 +88,18 @@ def open_session(
     checkpoint: str,
     clock: Clock | None = None,
     typed_tables: Sequence[str] = (),
+    run_epoch: str | None = None,
 ) -> Session:
     """Check the server, read the columns of `typed_tables` and, for exactly-once, create the ledger and take over.
+
+    With `run_epoch` the session is one write of a run of which no process lasts, and which began when that was made: a
+    run that began later is not taken over from.
 
     Raises Fenced when somebody newer took over meanwhile, OptionError for a server that is too old, QueryRefused
     without the privileges, DeadlineExceeded when the server cannot be made to answer.
     """
     clock = clock or SystemClock()
-    session = Session(key, job, new_epoch(), checkpoint, {})
+    session = Session(key, job, new_epoch(run_epoch), checkpoint, {})
     if not options.query_addresses:
         return session
     deadline = Deadline.after(options.batch_deadline, clock)
@@ -102,22 +114,32 @@ def open_session(
         if options.quarantines and options.ledger_create:
             _create_dead_letters(connection, options, deadline)
         if options.exactly_once:
-            _take_over(options, session, SqlLedger(connection, options.database), clock, deadline)
+            ledger = SqlLedger(connection, options.database)
+            _take_over(options, session, ledger, clock, deadline, run_epoch)
     return session
 
 
-def _take_over(options: SinkOptions, session: Session, ledger: SqlLedger, clock: Clock, deadline: Deadline) -> None:
+def _take_over(
+    options: SinkOptions, session: Session, ledger: SqlLedger, clock: Clock, deadline: Deadline, run_epoch: str | None
+) -> None:
     if options.ledger_create:
         _create(ledger, options, deadline)
     rng = random.Random()
     scope = Scope(session.job, options.database, Owner("", session.epoch, session.checkpoint))
     steps = take_over(scope, fresh_tokens(session.epoch, 0, rng), rng)
+    if run_epoch is not None:
+        steps = _after(refuse_newer(session.job, run_epoch, rng), steps)
     with contextlib.closing(HttpTransport(options)) as transport:
         taken = _advised(options, lambda: run(steps, transport, clock, deadline, ledger))
         session.token, session.positions = taken.owner.token, taken.positions
         with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which harms nobody
             dead = forget_dead_claims(session.job, taken.owner, rng)
             run(dead, transport, clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
+
+
+def _after(first: Steps[None], then: Steps[TakenOver]) -> Steps[TakenOver]:
+    yield from first
+    return (yield from then)
 
 
 def _create_dead_letters(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> None:
@@ -215,6 +237,7 @@ def _end_all(family: Family, database: str) -> Steps[None]:
         yield from insist_on_rollback(Label(database, name), rng)
 
 
-def new_epoch() -> str:
-    """Tells runs of the driver apart: seconds since 1970 in hexadecimal, and 32 random bits."""
-    return f"{int(time.time()):x}{secrets.token_hex(4)}"
+def new_epoch(run_epoch: str | None = None) -> str:
+    """Tells runs of the driver apart, or the writes of one: seconds since 1970 in hexadecimal, and 32 random bits."""
+    begun = f"{int(time.time()):x}" if run_epoch is None else f"{run_epoch}_"
+    return f"{begun}{secrets.token_hex(4)}"

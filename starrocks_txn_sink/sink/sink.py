@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.audit import Audit
 from starrocks_txn_sink.audit.watch import AuditWatch
-from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.events import Event, Listener, nobody
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport, results
@@ -33,7 +33,7 @@ from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.session import Session, clean_up, open_session, sweep_for
 from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.termination import begun, in_time, roll_back_at_exit
-from starrocks_txn_sink.sink.typed import TypedRoute, with_columns
+from starrocks_txn_sink.sink.typed import typed_routes, with_columns
 from starrocks_txn_sink.sink.watch import Endpoint, Watch
 
 
@@ -197,7 +197,7 @@ class StarRocksSink:
 
     def _write_rows(self, frame: DataFrame, origin: Origin, session: Session) -> tuple[list[Receipt], list[LaneReport]]:
         self._evolve(frame, session)
-        mandate, routes = session.mandate, self._typed(frame, session)
+        mandate, routes = session.mandate, typed_routes(self.routes, frame, self.options, session.columns)
         options = with_columns(self.options, routes, strict=self.options.quarantines)
         lanes = lane_input(
             frame,
@@ -209,11 +209,6 @@ class StarRocksSink:
             guarded=not options.quarantines,
             compaction=compaction_of(session, routes, streaming=origin.streaming) if options.compact else None,
         )
-        if options.quarantines and not lanes.marked:
-            raise InputError(
-                "on_bad_rows is quarantine, and the rows have no source transactions that could be set aside.",
-                hint="Give the sink source_partition, position, seq and transaction_end, or set on_bad_rows='fail'.",
-            )
         task = LaneTask(
             options,
             session.job,
@@ -239,25 +234,6 @@ class StarRocksSink:
             made = evolve(self.options, self.routes, frame, session)
             if made:
                 self._watch.tell(Event("schema.changed", {"statements": made}))
-
-    def _typed(self, frame: DataFrame, session: Session) -> list[TypedRoute]:
-        """The routes, checked against the frame and the tables; raises InputError that names each column."""
-        if not self.routes:
-            return []
-        here = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
-        zones = (here, self.options.timestamp_zone or here)
-        known = session.columns
-        return [
-            TypedRoute.of(
-                route,
-                frame.schema,
-                None if known is None else known.get(route.table, ()),
-                zones,
-                self.options.properties_of(route.table),
-                ignore_unknown=self.options.schema_changes is SchemaChanges.IGNORE,
-            )
-            for route in self.routes
-        ]
 
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a streaming run's jobs by its run id

@@ -1,6 +1,7 @@
 """Labels: `{job}-{epoch}-{lane}-{batch}-{n}`, unique and never reused (design section 5, contract section 7).
 
-`epoch` tells the driver's runs apart, `n` the tries inside one batch of one lane. In multi-table mode a label that was
+`epoch` tells the driver's runs apart, `n` the tries inside one batch of one lane. A run of which no process lasts takes
+over once a write, and each write has an epoch of its own, `{run}_{write}`. In multi-table mode a label that was
 rolled back cannot be begun again while the server remembers it, so every try gets a new one.
 """
 
@@ -18,7 +19,10 @@ LABEL = re.compile(r"^[-\w]{1,128}$", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The labels of a job, of one run of its driver (`epoch`), or of one lane in it: what recovery looks for."""
+    """The labels of a job, of one run of its driver (`epoch`), or of one lane in it: what recovery looks for.
+
+    A run's family has the labels of all its writes.
+    """
 
     job: str
     epoch: str | None = None
@@ -28,20 +32,25 @@ class Family:
     def prefix(self) -> str:
         """What all of them begin with; others may too (`a-` begins labels of the job `a-b`), so `holds` decides."""
         parts = [self.job, *(part for part in (self.epoch, _text(self.lane)) if part is not None)]
-        return "-".join(parts) + "-"
+        return "-".join(parts) + ("" if self.epoch is not None and self.lane is None else "-")
 
     def holds(self, label: str) -> bool:
         """Whether `label` is one of the family; only the job may have a hyphen of its own."""
         parts = label.rsplit("-", 4)
         if len(parts) != 5 or parts[0] != self.job:
             return False
-        return self.epoch in (None, parts[1]) and _text(self.lane) in (None, parts[2])
+        return self.epoch in (None, parts[1], run_of(parts[1])) and _text(self.lane) in (None, parts[2])
 
 
 def epoch_of(label: str) -> str:
     """The run of the driver that `label` was made in; empty when it is none of our labels."""
     parts = label.rsplit("-", 4)
     return parts[1] if len(parts) == 5 else ""
+
+
+def run_of(epoch: str) -> str:
+    """The run of the driver that `epoch` belongs to: itself, unless it is that of one write."""
+    return epoch.partition("_")[0]
 
 
 def _text(lane: int | None) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from starrocks_txn_sink import SinkOptions, StarRocksSink
+from starrocks_txn_sink import SinkOptions, StarRocksDataSource, StarRocksSink, lane_partitioned
 from tests.crash.workload import SCHEMA
 
 _LOG4J = """\
@@ -38,7 +38,10 @@ def main(folder: Path, master: str) -> int:
 
 
 def run_query(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
-    """Run one query until its source is read; `options` are SinkOptions. The answer has receipts, or an error."""
+    """Run one query until its source is read; `options` are SinkOptions. The answer has receipts, or an error.
+
+    With `data_source` it writes through the data source, which tells no receipts.
+    """
     receipts: list[dict[str, Any]] = []
 
     def listen(event: Any) -> None:
@@ -48,9 +51,15 @@ def run_query(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
                 {"batch": one.batch_id, "label": one.label, "attempts": one.attempts, "retries": one.retries}
             )
 
-    sink = StarRocksSink(SinkOptions(**task["options"]), listener=listen)
+    options = SinkOptions(**task["options"])
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(task["source"])
-    writer = rows.writeStream.foreachBatch(sink).option("checkpointLocation", task["checkpoint"])
+    if task.get("data_source"):
+        spark.dataSource.register(StarRocksDataSource)
+        spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
+        writer = lane_partitioned(rows, options).writeStream.format("starrocks_txn")
+    else:
+        writer = rows.writeStream.foreachBatch(StarRocksSink(options, listener=listen))
+    writer = writer.option("checkpointLocation", task["checkpoint"])
     try:
         writer.trigger(availableNow=True).start().awaitTermination()
     except StreamingQueryException as failed:

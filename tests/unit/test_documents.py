@@ -14,6 +14,7 @@ from starrocks_txn_sink.options.migration import render_flink_options
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("migration.md", "types.md", "dead-letter.md")
+PAGES = (*GUIDES, "comparison.md", "data-source.md")
 
 
 def news() -> ModuleType:
@@ -40,7 +41,7 @@ def test_the_python_of_the_guides_runs(guide: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_links_between_documents_lead_somewhere() -> None:
-    for guide in (*(ROOT / "docs" / name for name in (*GUIDES, "comparison.md")), ROOT / "CONTRIBUTING.md"):
+    for guide in (*(ROOT / "docs" / name for name in PAGES), ROOT / "CONTRIBUTING.md"):
         for target in re.findall(r"\]\(([^)#:]+)\)", guide.read_text(encoding="utf-8")):
             assert (guide.parent / target).exists(), (guide.name, target)
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.transaction.names import LABEL, Family, epoch_of, labels
+from starrocks_txn_sink.transaction.names import LABEL, Family, epoch_of, labels, run_of
 
 
 def test_labels_are_valid_and_never_the_same() -> None:
@@ -28,6 +28,16 @@ def test_a_family_holds_its_labels_and_no_others() -> None:
         assert not family.holds(label)
     assert not Family("orders").holds("orders-by-hand")
     assert epoch_of("orders-by-hand") == ""
+
+
+def test_a_runs_family_has_the_labels_of_its_writes() -> None:
+    label = next(labels("orders", "e1_w2", 0, 30, 4))
+    assert (epoch_of(label), run_of(epoch_of(label))) == ("e1_w2", "e1")
+    for family in (Family("orders", "e1"), Family("orders", "e1_w2"), Family("orders", "e1_w2", 0)):
+        assert label.startswith(family.prefix)
+        assert family.holds(label)
+    for family in (Family("orders", "e"), Family("orders", "e1_w3"), Family("orders", "e1_w")):
+        assert not family.holds(label)
 
 
 @pytest.mark.parametrize("job", ["x" * 128, "ünï", "a b"])

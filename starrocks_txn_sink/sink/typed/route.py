@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
+from starrocks_txn_sink.options.choices import SchemaChanges
 from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.typed.fit import Fault, Fit, fit, natural
 from starrocks_txn_sink.sink.typed.target import TargetColumn
@@ -129,6 +130,30 @@ class TypedRoute:
             f"{_quoted(field.name)}=to_binary({_quoted(field.key)}, 'hex')" for field in self.fields if field.fit.hexed
         ]
         return ",".join((*plain, *derived))
+
+
+def typed_routes(
+    routes: Sequence[TableRoute],
+    frame: DataFrame,
+    options: SinkOptions,
+    columns: Mapping[str, Sequence[TargetColumn]] | None,
+) -> list[TypedRoute]:
+    """`routes`, checked against the frame and the tables' `columns`; raises InputError that names each column."""
+    if not routes:
+        return []
+    here = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
+    zones = (here, options.timestamp_zone or here)
+    return [
+        TypedRoute.of(
+            route,
+            frame.schema,
+            None if columns is None else columns.get(route.table, ()),
+            zones,
+            options.properties_of(route.table),
+            ignore_unknown=options.schema_changes is SchemaChanges.IGNORE,
+        )
+        for route in routes
+    ]
 
 
 def with_columns(options: SinkOptions, routes: Iterable[TypedRoute], *, strict: bool = False) -> SinkOptions:

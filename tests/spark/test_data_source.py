@@ -1,0 +1,234 @@
+"""The second door on real Spark: `.write` and `.writeStream` of frames laid out as lanes, into the stand-in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from exactly_once_shop import SCHEMA, Shop, rows_of
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from starrocks_txn_sink import StarRocksDataSource, TableRoute, lane_partitioned
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.sink import lane_frame
+from starrocks_txn_sink.sink.lane_frame import STREAM_CHECK
+from tests.crash import workload
+from tests.crash.driver_process import DriverProcess
+from tests.crash.query_proxy import QueryProxy
+from tests.crash.workload import Verdict
+
+pytestmark = pytest.mark.spark
+
+PAGE = Path(__file__).parents[2] / "docs" / "data-source.md"
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
+    spark.dataSource.register(StarRocksDataSource)
+    with Emulator(tmp_path / "emulator") as server:
+        made = Shop(spark, server, tmp_path)
+        yield made
+        assert made.open_labels() == []
+
+
+def save(frame: DataFrame, mode: str = "append", **options: str) -> None:
+    frame.write.format("starrocks_txn").options(**options).mode(mode).save()
+
+
+@contextmanager
+def unchecked(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set(STREAM_CHECK, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(STREAM_CHECK, "true")
+
+
+def stream(shop: Shop, frame: DataFrame | None = None, **changes: Any) -> None:
+    """Write the shop's files, one a micro-batch, until they are read."""
+    with unchecked(shop.spark):
+        if frame is None:
+            frame = laid_out(shop, **changes)
+        writer = frame.writeStream.format("starrocks_txn").option("checkpointLocation", str(shop.checkpoint()))
+        query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+
+
+def laid_out(shop: Shop, **changes: Any) -> DataFrame:
+    files = shop.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(shop.source))
+    return lane_partitioned(files, shop.options(**changes))
+
+
+def positions(shop: Shop) -> list[tuple[Any, ...]]:
+    return shop.ask("SELECT name, position FROM shop._starrocks_txn_sink_ledger WHERE kind = 'position' ORDER BY name")
+
+
+# --- batch ---
+
+
+def test_a_batch_is_written_once_however_often_it_comes(shop: Shop) -> None:
+    rows = [row for part in range(3) for row in rows_of(f"p-{part}", [1, 2])]
+    save(lane_partitioned(shop.frame(rows), shop.options(lanes=2)))
+    assert (shop.written(), positions(shop)) == ((12, 12), [("p-0", 2), ("p-1", 2), ("p-2", 2)])
+    save(lane_partitioned(shop.frame(rows + rows_of("p-1", [3])), shop.options()))
+    assert (shop.written(), positions(shop)) == ((14, 14), [("p-0", 2), ("p-1", 3), ("p-2", 2)])
+
+
+def test_plain_rows_are_told_apart_by_batch_id(shop: Shop) -> None:
+    plain = lane_partitioned(shop.frame(rows_of("p-0", [1, 2])).select("table", "row"), shop.options())
+    for number in (7, 7, 8):
+        save(plain, batch_id=str(number))
+    assert shop.written() == (8, 4)
+
+
+def test_typed_rows_and_a_source_transaction_that_is_set_aside(shop: Shop) -> None:
+    shop.ask(
+        "CREATE TABLE shop.t (id BIGINT NOT NULL, text VARCHAR(3), n INT NOT NULL DEFAULT '9')"
+        " PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+    )
+    rows = [("p", 1, 0, True, 1, "ok"), ("p", 2, 0, True, 2, "too long"), ("p", 3, 0, True, 3, "ok")]
+    schema = "source_partition string, position long, seq long, transaction_end boolean, id long, text string"
+    frame = shop.spark.createDataFrame(rows, schema)
+    save(lane_partitioned(frame, shop.options(on_bad_rows="quarantine"), routes=[TableRoute("t", ["id", "text"])]))
+    assert shop.ask("SELECT id, text, n FROM shop.t ORDER BY id") == [(1, "ok", 9), (3, "ok", 9)]
+    assert shop.ask("SELECT position FROM shop._starrocks_txn_sink_dead_letter") == [(2,)]
+
+
+def test_without_a_ledger(shop: Shop) -> None:
+    frame = lane_partitioned(shop.frame(rows_of("p-0", [1])), shop.options(query_url=None, delivery="at-least-once"))
+    save(frame)
+    save(frame)
+    assert shop.written() == (4, 2)  # that is what the name says
+
+
+def test_the_python_of_the_page_runs(shop: Shop) -> None:
+    shop.feed(rows_of("p-1", [1]))
+    names = {
+        "spark": shop.spark,
+        "load_url": shop.server.load_url,
+        "query_url": shop.server.query_url,
+        "rows": shop.frame(rows_of("p-0", [1, 2])),
+        "events": shop.spark.readStream.schema(SCHEMA).json(str(shop.source)),
+        "checkpoint": str(shop.checkpoint()),
+    }
+    snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(snippets) == 2
+    for snippet in snippets:
+        exec(compile(snippet, PAGE.name, "exec"), names)
+    assert positions(shop) == [("p-0", 2), ("p-1", 1)]
+    assert shop.spark.conf.get(STREAM_CHECK) == "true"
+
+
+# --- what is refused, and leaves nothing behind ---
+
+
+def test_rows_that_nobody_laid_out_are_refused_before_the_first_task(shop: Shop) -> None:
+    frame = shop.frame(rows_of("p-0", [1]))
+    lanes = lane_partitioned(frame, shop.options())
+    with pytest.raises(AnalysisException, match="was not made by lane_partitioned"):
+        save(frame)
+    with pytest.raises(AnalysisException, match="never empties one"):
+        save(lanes, mode="overwrite")
+    with pytest.raises(AnalysisException, match="lanes cannot be changed after lane_partitioned"):
+        save(lanes, lanes="2")
+    assert (shop.written(), shop.ask("SHOW TABLES FROM shop")) == ((0, 0), [("items",)])
+
+
+def test_lanes_that_were_spread_anew_are_refused(shop: Shop) -> None:
+    lanes = lane_partitioned(shop.frame(rows_of("p-0", range(9)) + rows_of("p-1", range(9))), shop.options(lanes=2))
+    with pytest.raises(PythonException, match="lane_partitioned laid out: the frame was filtered, limited"):
+        save(lanes.repartition(2))
+    assert shop.written() == (0, 0)
+
+
+def test_a_failed_lane_leaves_no_label_of_the_others_open(shop: Shop) -> None:
+    of_the_other = {"label": "^test-[0-9a-f]+-0-", "action": "delay", "times": 1}
+    shop.fault({**of_the_other, "operation": "load", "table": "items", "when": "after", "seconds": 120})
+    torn = rows_of("p-1", [1])[:1]
+    with pytest.raises(PythonException, match="end inside a source transaction"):
+        save(lane_partitioned(shop.frame(rows_of("p-0", [1, 2]) + torn), shop.options(lanes=2)))
+    assert shop.written() == (0, 0)
+
+
+# --- streams ---
+
+
+def test_a_replayed_micro_batch_writes_nothing_twice(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [1, 2]))
+    shop.feed(rows_of("p-0", [3]) + rows_of("p-1", [1]))
+    stream(shop, lanes=2)
+    assert (shop.written(), positions(shop)) == ((8, 8), [("p-0", 3), ("p-1", 1)])
+    shop.forget_commit(1)
+    shop.feed(rows_of("p-1", [2]))
+    stream(shop)
+    assert (shop.written(), positions(shop)) == ((10, 10), [("p-0", 3), ("p-1", 2)])
+    shop.forget_batches()
+    stream(shop)
+    assert shop.written() == (10, 10)
+
+
+def test_positions_that_go_back_within_a_run_are_an_error(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [5]))
+    shop.feed(rows_of("p-0", [4]))
+    with pytest.raises(StreamingQueryException, match="went back to position 4, after position 5"):
+        stream(shop)
+
+
+def test_an_older_run_ends_when_a_newer_one_has_begun(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = iter(("6b000002aaaaaaaa", "6b000001ffffffff"))
+    monkeypatch.setattr(lane_frame, "new_epoch", lambda: next(runs))
+    shop.feed(rows_of("p-0", [1]))
+    with unchecked(shop.spark):
+        newer, older = laid_out(shop), laid_out(shop)
+    stream(shop, newer)
+    shop.feed(rows_of("p-0", [2]))
+    with pytest.raises(StreamingQueryException, match="The job was taken over by another writer"):
+        stream(shop, older)
+    stream(shop, newer)
+    assert shop.written() == (4, 4)
+
+
+def test_streams_need_a_job_and_spark_to_let_lanes_be_sorted(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [1]))
+    with pytest.raises(OptionError, match=f'spark.conf.set."{STREAM_CHECK}", "false"'):
+        laid_out(shop)
+    with pytest.raises(StreamingQueryException, match="`job` is not set"):
+        stream(shop, job=None)
+    assert shop.written() == (0, 0)
+
+
+def test_a_failed_task_is_taken_over_by_its_retry(tmp_path: Path) -> None:
+    """More rows than are kept for another try (`retry_buffer_bytes`): Spark has to compute them again."""
+    driver = DriverProcess(tmp_path / "spark", "local[2,3]")
+    try:
+        with Emulator(tmp_path / "emulator") as server, QueryProxy(server.query_port) as proxy:
+            shop = Shop(None, server, tmp_path)
+            for sql in workload.ddl("site"):
+                shop.ask(sql)
+            workload.write_source(tmp_path / "events")
+            shop.fault({"operation": "load", "table": "debits", "nth": 2, "action": "drop", "when": "after"})
+            driver.ready()
+            options = {"load_url": server.load_url, "query_url": proxy.url, "database": "site", "job": "retried"}
+            driver.run(
+                {
+                    "source": str(tmp_path / "events"),
+                    "checkpoint": str(tmp_path / "checkpoint"),
+                    "data_source": True,
+                    "options": {**options, "retry_buffer_bytes": 1},
+                }
+            )
+            answer = driver.answer(120)
+            assert answer["error"] is None, answer["error"]
+            claims = [sql for sql in proxy.statements if sql.startswith("INSERT") and "'lane'" in sql]
+            assert len(claims) == 1
+            seen = workload.judge(shop.ask(workload.JUDGEMENT.format("site")), workload.expected())
+            assert seen == Verdict()
+            assert shop.open_labels() == []
+    finally:
+        driver.stop()
