@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,13 +133,16 @@ def test_a_replay_that_slept_writes_nothing_that_a_newer_one_has_written(
 
 def test_a_replay_waits_until_what_a_killed_one_has_committed_is_visible(server: Emulator) -> None:
     set_aside(server, 9, items=['{"id":1}'])
-    server.faults.replace({"rules": [{"operation": "commit", "action": "hold_commit", "seconds": 2.0}]})
+    server.faults.replace({"rules": [{"operation": "commit", "action": "hold_commit", "seconds": None, "times": 1}]})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol, "confirm", killed)
         with pytest.raises(Killed):
             command(server, "replay")
     assert ask(server, "SELECT count(*) FROM shop.items") == [(0,)]  # committed, but not visible yet
+    shown = threading.Timer(0.3, server.release_held)
+    shown.start()
     assert command(server, "replay") == 0
+    shown.join(20)
     assert ask(server, "SELECT id FROM shop.items") == [(1,)]
 
 
