@@ -3,9 +3,9 @@
     python -m benchmarks.balanced_kafka [--rows 1000000] [--batch 100000] [--rounds 3]
 
 Catching up: one partition is sparse, one bursty, one idle for most of the time, the others dense at different rates.
-Shown for each source: rows a second into nothing (the sources take turns, medians count), the event time inside one
-micro-batch, the event time that a micro-batch goes back behind what earlier ones had reached, and the state of a window
-of ten seconds downstream, with the rows that came too late for it.
+For each source: the event time inside one micro-batch, and by how much micro-batches go back behind what earlier ones
+had reached; the state of a window of ten seconds downstream, with the rows that came too late for it; then rows a second
+into nothing. CPU seconds are those of Spark and the broker together.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ import argparse
 import heapq
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from random import Random
-from statistics import median
-from typing import Any
 
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+from benchmarks.measure import Variant, line, report, take_turns
 from benchmarks.spark import session
 from starrocks_txn_sink.sources.balanced_kafka import BalancedKafka
 from tests.kafka.broker import Broker
@@ -37,27 +35,6 @@ PARTITIONS, SPAN_MS, T0 = 60, 3_600_000, 1_700_000_000_000
 SPARSE, BURSTY, IDLE = 0, 1, 2
 _VALUE = b"x" * 150
 _WINDOW = "10 seconds"
-
-
-@dataclass
-class Behind:
-    """How far micro-batches go back in event time, and how much of it is in one; in seconds."""
-
-    reached: float = 0.0
-    largest: float = 0.0
-    span: float = 0.0
-    batches: int = 0
-
-    def __call__(self, batch: DataFrame, _: int) -> None:
-        low, high = batch.agg(F.min("timestamp").cast("double"), F.max("timestamp").cast("double")).first() or (
-            None,
-            None,
-        )
-        if low is not None and high is not None:
-            self.largest = max(self.largest, self.reached - low) if self.reached else 0.0
-            self.span = max(self.span, high - low)
-            self.reached = max(self.reached, high)
-            self.batches += 1
 
 
 def times(partition: int, rows: int, random: Random) -> Iterator[int]:
@@ -103,32 +80,34 @@ def balanced_source(spark: SparkSession, servers: str, topic: str, batch: int) -
     return spark.readStream.format("balanced_kafka").options(**options).load()
 
 
-def run(writer: DataStreamWriter, home: Path) -> tuple[StreamingQuery, float]:
-    """Run to the end of what is there; the query, and its seconds."""
-    began = time.monotonic()
+def run(writer: DataStreamWriter, home: Path) -> StreamingQuery:
+    """Run to the end of what is there."""
     checkpoint = tempfile.mkdtemp(dir=home)
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
     query.awaitTermination()
-    return query, time.monotonic() - began
+    return query
 
 
-def timed(read: Callable[[], DataFrame], home: Path) -> float:
-    return run(read().writeStream.format("noop"), home)[1]
-
-
-def measure(read: Callable[[], DataFrame], home: Path) -> dict[str, Any]:
-    behind = Behind()
-    run(read().writeStream.foreachBatch(behind), home)
-    windows = read().withWatermark("timestamp", _WINDOW).groupBy(F.window("timestamp", _WINDOW), "partition").count()
-    query, _ = run(windows.writeStream.format("noop").outputMode("append"), home)
+def window(frame: DataFrame, home: Path) -> dict[str, float]:
+    """What a window of ten seconds by partition makes of it, in seconds and rows."""
+    counts = frame.withWatermark("timestamp", _WINDOW).groupBy(F.window("timestamp", _WINDOW), "partition").count()
+    query = run(counts.writeStream.format("noop").outputMode("append"), home)
+    progresses = [each for each in query.recentProgress if "min" in each.eventTime]
+    lows = [_seconds(each.eventTime["min"]) for each in progresses]
+    highs = [_seconds(each.eventTime["max"]) for each in progresses]
     states = [state for progress in query.recentProgress for state in progress.stateOperators]
+    backs = [max(highs[:n]) - low for n, low in enumerate(lows) if n]
     return {
-        "micro-batches": behind.batches,
-        "s in one micro-batch at most": round(behind.span, 1),
-        "s back at most": round(behind.largest, 1),
+        "micro-batches": len(lows),
+        "event time in one at most": round(max(high - low for low, high in zip(lows, highs, strict=True)), 1),
+        "step back at most": round(max(backs, default=0.0), 1),
         "state rows at most": max(state.numRowsTotal for state in states),
-        "rows too late for the window": sum(state.numRowsDroppedByWatermark for state in states),
+        "rows too late": sum(state.numRowsDroppedByWatermark for state in states),
     }
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
 
 
 def main() -> int:
@@ -142,28 +121,23 @@ def main() -> int:
         with Broker(home / "broker", heap="1g") as broker:
             broker.create({"uneven": PARTITIONS})
             rows = fill(broker.servers, "uneven", args.rows)
-            _say(f"{rows} rows in {PARTITIONS} partitions over {SPAN_MS // 60_000} minutes, {args.batch} a micro-batch")
             spark = session(**{"spark.jars": archives(SPARK), "spark.sql.shuffle.partitions": "2"})
             spark.dataSource.register(BalancedKafka)
             reads: dict[str, Callable[[], DataFrame]] = {
                 name: partial(source, spark, broker.servers, "uneven", args.batch)
                 for name, source in (("Spark's own", spark_source), ("balanced", balanced_source))
             }
-            seconds: dict[str, list[float]] = {name: [] for name in reads}
-            for _ in range(args.rounds + 1):
-                for name, read in reads.items():
-                    seconds[name].append(timed(read, home))
             for name, read in reads.items():
-                rate = round(rows / median(seconds[name][1:]) / 1000)  # the first one warms up
-                found = {"k rows/s": rate, **measure(read, home)}
-                _say(f"{name}: " + ", ".join(f"{value} {label}" for label, value in found.items()))
+                line(f"a window after {name}", window(read(), home))
+            variants = [Variant(name, rows, partial(into_nothing, read, home)) for name, read in reads.items()]
+            take_turns(variants, args.rounds)
+            report(f"{rows} rows of {PARTITIONS} partitions into nothing, {args.batch} a micro-batch", variants)
             spark.stop()
     return 0
 
 
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+def into_nothing(read: Callable[[], DataFrame], home: Path) -> None:
+    run(read().writeStream.format("noop"), home)
 
 
 if __name__ == "__main__":

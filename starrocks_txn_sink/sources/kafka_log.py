@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError
 from starrocks_txn_sink.sources.balanced_plan import Log, Offsets, Place
+from starrocks_txn_sink.sources.newest_time import Times, newest_readable
 
 _Answer = TypeVar("_Answer")
 OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # its constructors have no types
@@ -57,13 +58,28 @@ class KafkaLog:
         """The highest event time of each partition, then where it ends: asked in this order, all rows up to that time
         are before that end, also when more arrive in between."""
         chosen = list(places)
-        newest = self._offsets(chosen, OffsetSpec.max_timestamp())
-        end = self.ends(chosen)
-        return Log(end, {place: time if offset >= 0 else None for place, (offset, time) in newest.items()})
+        told = self._offsets(chosen, OffsetSpec.max_timestamp())
+        newest = {place: time if offset >= 0 else None for place, (offset, time) in told.items()}
+        newest.update(self._behind_open_transactions([place for place in chosen if newest[place] is None]))
+        return Log(self.ends(chosen), newest)
+
+    def _behind_open_transactions(self, places: list[Place]) -> dict[Place, int]:
+        """The highest event time of those that have rows, but the one with the highest is in an open transaction."""
+        if not places or self._level is IsolationLevel.READ_UNCOMMITTED:
+            return {}
+        low = {place: time for place, (offset, time) in self._from(dict.fromkeys(places, 0)).items() if offset >= 0}
+        told = self._offsets(low, OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED)
+        high = {place: max(time, low[place]) for place, (_, time) in told.items()}
+
+        def times_from(times: Times) -> dict[Place, int | None]:
+            found = self._from(times).items()
+            return {place: time if offset >= 0 else None for place, (offset, time) in found}
+
+        return newest_readable(low, high, times_from)
 
     def oldest(self, places: Iterable[Place]) -> int | None:
         """The lowest event time at which a partition begins."""
-        found = self._offsets(places, OffsetSpec.for_timestamp(0)).values()
+        found = self._from(dict.fromkeys(places, 0)).values()
         return min((time for offset, time in found if offset >= 0), default=None)
 
     def offsets_from(self, places: Iterable[Place], end: Offsets) -> Callable[[int], Offsets]:
@@ -71,21 +87,30 @@ class KafkaLog:
         chosen = list(places)
 
         def ask(time: int) -> Offsets:
-            found = self._offsets(chosen, OffsetSpec.for_timestamp(max(time, 0)))
+            found = self._from(dict.fromkeys(chosen, max(time, 0)))
             return {place: offset if offset >= 0 else end[place] for place, (offset, _) in found.items()}
 
         return ask
 
-    def _offsets(self, places: Iterable[Place], spec: Any) -> dict[Place, tuple[int, int]]:
+    def _from(self, times: Times) -> dict[Place, tuple[int, int]]:
+        """The first row of each partition that is not older than the given time."""
+        return self._answers({place: OffsetSpec.for_timestamp(time) for place, time in times.items()}, self._level)
+
+    def _offsets(
+        self, places: Iterable[Place], spec: Any, level: IsolationLevel | None = None
+    ) -> dict[Place, tuple[int, int]]:
+        return self._answers(dict.fromkeys(places, spec), level or self._level)
+
+    def _answers(self, specs: Mapping[Place, Any], level: IsolationLevel) -> dict[Place, tuple[int, int]]:
         """(offset, event time) by place; offset -1 where there is none."""
-        asked = {TopicPartition(topic, number): spec for topic, number in places}
+        asked = {TopicPartition(topic, number): spec for (topic, number), spec in specs.items()}
 
         def ask() -> dict[Place, tuple[int, int]]:
-            answers = self._admin.list_offsets(asked, isolation_level=self._level, request_timeout=_CALL_SECONDS)
+            answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=_CALL_SECONDS)
             results = {place: future.result(_CALL_SECONDS + 5) for place, future in answers.items()}
             return {(each.topic, each.partition): (found.offset, found.timestamp) for each, found in results.items()}
 
-        return self._insist("list offsets", ask)
+        return self._insist("list offsets", ask) if asked else {}
 
     def _insist(self, what: str, ask: Callable[[], _Answer]) -> _Answer:
         deadline = Deadline.after(self._patience, self._clock)

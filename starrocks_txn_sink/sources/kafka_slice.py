@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from operator import itemgetter, methodcaller
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,10 @@ _ARROW: Final = pa.schema(
     ]
 )
 _POLLED: Final = 20_000
+# A message is asked by C code for each of these: there are hundreds of thousands a second.
+_ERROR, _TOPIC, _PARTITION, _OFFSET = map(methodcaller, ("error", "topic", "partition", "offset"))
+_TIME, _KEY, _VALUE = map(methodcaller, ("timestamp", "key", "value"))
+_Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 _HOPELESS: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
@@ -101,22 +106,35 @@ class _OpenEnds:
 
     def __init__(self, wanted: Slice) -> None:
         self.places = {place: end for place, (_, end) in wanted.ranges.items()}
-        self._numbers = {place: number for number, place in enumerate(wanted.ranges)}
         self._ordered = list(wanted.ranges)
         self._ends = np.array([end for _, end in wanted.ranges.values()], dtype=np.int64)
+        self._topics = sorted({topic for topic, _ in self._ordered})
+        self._numbers = np.zeros((len(self._topics), max(number for _, number in self._ordered) + 1), dtype=np.int64)
+        for code, (topic, number) in enumerate(self._ordered):
+            self._numbers[self._topics.index(topic), number] = code
 
     def take(self, messages: list[Message]) -> tuple[pa.Table, list[Place]]:
         """The rows among the messages that are before the ends, and the places that have reached theirs now."""
-        passed = {place for message in messages if (place := self._told(message)) is not None}
-        given = [each for each in messages if each.error() is None]
-        numbers = np.array([self._numbers[place_of(each)] for each in given], dtype=np.int64)
-        offsets = np.fromiter((each.offset() for each in given), dtype=np.int64, count=len(given))
+        passed = set()
+        if any(map(_ERROR, messages)):
+            passed = {place for message in messages if (place := self._told(message)) is not None}
+            messages = [each for each in messages if each.error() is None]
+        topics, partitions = self._topics_of(messages), _integers(_PARTITION, messages)
+        numbers, offsets = self._numbers[topics, partitions], _integers(_OFFSET, messages)
         newest = np.full(len(self._ends), -1, dtype=np.int64)
         np.maximum.at(newest, numbers, offsets)
         passed |= {self._ordered[number] for number in np.flatnonzero(newest >= self._ends - 1)}
         done = [place for place in passed if self.places.pop(place, None) is not None]
-        wanted = [given[n] for n in np.flatnonzero(offsets < self._ends[numbers])]
-        return _table(wanted), done
+        kept = np.flatnonzero(offsets < self._ends[numbers])
+        names = pa.array(self._topics, pa.string()).take(pa.array(topics[kept]))
+        return _table([messages[n] for n in kept.tolist()], names, partitions[kept], offsets[kept]), done
+
+    def _topics_of(self, messages: list[Message]) -> _Integers:
+        """The topic of each message by number; most slices have one, and then no message is asked."""
+        if len(self._topics) == 1:
+            return np.zeros(len(messages), dtype=np.int64)
+        codes = {topic: code for code, topic in enumerate(self._topics)}
+        return np.fromiter(map(codes.__getitem__, map(_TOPIC, messages)), dtype=np.int64, count=len(messages))
 
     def _told(self, message: Message) -> Place | None:
         """The place that has no more rows before its end, if the message says so: its last offsets belong to markers of
@@ -157,14 +175,18 @@ def place_of(message: Message) -> Place:
     return topic, number
 
 
-def _table(messages: list[Message]) -> pa.Table:
-    times = np.fromiter((each.timestamp()[1] for each in messages), dtype=np.int64, count=len(messages))
+def _integers(what: Callable[[Message], int], messages: list[Message]) -> _Integers:
+    return np.fromiter(map(what, messages), dtype=np.int64, count=len(messages))
+
+
+def _table(messages: list[Message], topics: pa.Array, partitions: _Integers, offsets: _Integers) -> pa.Table:
+    times = np.fromiter(map(itemgetter(1), map(_TIME, messages)), dtype=np.int64, count=len(messages))
     columns = [
-        pa.array([each.key() for each in messages], pa.binary()),
-        pa.array([each.value() for each in messages], pa.binary()),
-        pa.array([each.topic() for each in messages], pa.string()),
-        pa.array([each.partition() for each in messages], pa.int32()),
-        pa.array([each.offset() for each in messages], pa.int64()),
+        pa.array(list(map(_KEY, messages)), pa.binary()),
+        pa.array(list(map(_VALUE, messages)), pa.binary()),
+        topics,
+        pa.array(partitions).cast(pa.int32()),
+        pa.array(offsets),
         pa.array(times * 1000).cast(pa.timestamp("us", "UTC")),
     ]
     return pa.table(columns, _ARROW)

@@ -159,6 +159,39 @@ def test_bytes_are_limited_by_samples(reading: Reading) -> None:
     assert all(size <= 101_000 for size in sizes)
 
 
+def test_of_kafka_transactions_committed_rows_come_and_open_ones_hold_nobody_up(reading: Reading) -> None:
+    """The other partitions' rows and those before the open transaction come at once, although the row with the highest
+    event time is in it; the markers at the end of each transaction have offsets, but are no rows."""
+    producer = Producer({"bootstrap.servers": reading.broker.servers, "transactional.id": reading.topics[0]})
+    producer.init_transactions(60)
+
+    def put(*times: int) -> None:
+        producer.begin_transaction()
+        for at in times:
+            producer.produce(reading.topics[0], b"x", partition=0, timestamp=T0 + at)
+        producer.flush(60)
+
+    put(1, 2, 3)
+    producer.commit_transaction(60)
+    put(100)
+    producer.abort_transaction(60)
+    reading.put(0, 1, 2, 3)
+    reading.put(1, 0, 3)
+    put(200, 201)
+    reading.run()
+    assert sorted(itertools.chain(*reading.times())) == [1, 2, 2, 3, 3, 3]
+    producer.commit_transaction(60)
+    reading.run()
+    assert reading.times()[-1] == [200, 201]
+    query = reading.start(now=False, idle_timeout=600)
+    put(int(time.time() * 1000) - T0 + 1_800_000)  # the newest of all, markers too, and out of reach
+    reading.put(0, 1, 201)
+    reading.put(1, 0, 201)
+    until(lambda: len(reading.places()) == 10)
+    producer.commit_transaction(60)
+    query.stop()
+
+
 def test_a_topic_that_began_anew_is_noticed(reading: Reading) -> None:
     reading.put(0, 0, *range(50))
     reading.run()

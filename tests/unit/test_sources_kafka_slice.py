@@ -97,6 +97,17 @@ def test_a_log_that_seems_to_end_too_early_is_waited_for() -> None:
         read({A: (0, 3), B: (0, 1)}, [row(A, 0), eof(A, 1), row(B, 0)])
 
 
+def test_rows_of_several_topics_keep_their_places() -> None:
+    clock, other = ManualClock(), ("b", 7)
+    wanted = Slice({A: (0, 1), other: (5, 6), B: (2, 3)}, 5.0, {})
+    consumer = Scripted(iter([[row(other, 5), row(B, 2), row(A, 0), row(other, 6)]]), clock)
+    rows = collected(consumer, wanted, clock)  # type: ignore[arg-type]
+    assert [tuple(each[name] for name in ("topic", "partition", "offset")) for each in rows.to_pylist()] == [
+        ("b", 7, 5), ("a", 1, 2), ("a", 0, 0)
+    ]  # fmt: skip
+    assert rows["timestamp"].cast("int64").to_pylist() == [1_005_000, 1_002_000, 1_000_000]
+
+
 @pytest.mark.parametrize(
     ("code", "said"),
     [(KafkaError._AUTO_OFFSET_RESET, "not the offsets any more"), (KafkaError.UNKNOWN_TOPIC_OR_PART, "refused")],
