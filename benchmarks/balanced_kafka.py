@@ -4,8 +4,8 @@
 
 Catching up: one partition is sparse, one bursty, one idle for most of the time, the others dense at different rates.
 For each source: the event time inside one micro-batch, and by how much micro-batches go back behind what earlier ones
-had reached; the state of a window of ten seconds downstream, with the rows that came too late for it; then how fast rows
-go into nothing. CPU seconds are those of Spark and the broker together.
+had reached; the state of a window of ten seconds downstream, with the rows that came too late for it; then how fast
+rows go into nothing. CPU seconds are those of Spark and the broker together.
 """
 
 from __future__ import annotations
