@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,26 @@ def test_the_dockerfile_keeps_to_the_usual_rules() -> None:
             assert all((DOCKER.parent / source).exists() for source in rest.split()[:-1])
         if word in {"CMD", "ENTRYPOINT"}:
             json.loads(rest)
+
+
+def test_what_the_image_copies_is_enough_to_build_the_package(tmp_path: Path) -> None:
+    root, place = DOCKER.parent, tmp_path / "image"
+    for line in (DOCKER / "driver" / "Dockerfile").read_text().splitlines():
+        if line.startswith("RUN pip install") and line.endswith(" ."):
+            break
+        if line.startswith("COPY"):
+            *sources, target = line.split()[1:]
+            for source in sources:
+                there = place / (target if not target.endswith("/") else f"{target}{Path(source).name}")
+                there.parent.mkdir(parents=True, exist_ok=True)
+                if (root / source).is_dir():
+                    shutil.copytree(root / source, there, ignore=shutil.ignore_patterns("__pycache__"))
+                else:
+                    shutil.copy(root / source, there)
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path / "dist")]
+    built = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr[-500:]
+    assert list((tmp_path / "dist").glob("*.whl"))
 
 
 def test_the_pipeline_uses_options_that_exist() -> None:
