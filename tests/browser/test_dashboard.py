@@ -10,6 +10,7 @@ from conftest import Screen, refresh
 from playwright.sync_api import Page, expect
 from recorded import Pipeline
 
+from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.metrics import MetricsServer
 
 ROWS = ["right", "fresh", "flow", "anatomy", "assembler", "saturation", "errors", "partitions"]
@@ -216,6 +217,17 @@ def test_it_makes_sense_without_eyes(screen: Screen, metrics: MetricsServer, pip
     assert page.locator("table:not(:has(caption))").count() == 0
     for row in ROWS:
         assert page.get_by_role("region", name=page.locator(f"#{row}-h span").nth(1).inner_text()).count() >= 1
+
+
+def test_a_name_is_never_taken_as_markup(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    pipeline.run(1)
+    metrics(Event("rows.dead_lettered", {"table": name, "reason": "rejected", "rows": 2}))
+    page = screen.open(metrics.url)
+    expect(page.locator("#errors td", has_text=name)).to_have_count(1)
+    expect(page.locator("#right .warn dd")).to_have_text("2 rows")
+    assert page.locator("img").count() == 0
+    assert screen.complaints == []
 
 
 def test_it_asks_nobody_but_the_driver(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import pymysql
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from starrocks_txn_sink import Audit, SinkOptions, StarRocksSink, configure_logging, logs
+from starrocks_txn_sink import Audit, MetricsServer, SinkOptions, StarRocksSink, configure_logging, logs
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.sink import progress
@@ -66,7 +67,8 @@ def moves(spark: SparkSession, first: int, count: int, note: str = "") -> DataFr
 
 def test_an_audit_beside_the_sink_sees_nothing_torn_and_tells_what_is(spark: SparkSession, server: Emulator) -> None:
     told: list[Event] = []
-    sink = StarRocksSink(options(server), listener=told.append, audit=Audit(MONEY, interval=0.02))
+    metrics = MetricsServer(0)
+    sink = StarRocksSink(options(server), listener=told.append, audit=Audit(MONEY, interval=0.02), metrics=metrics)
     assert sink.auditing is not None
     sink.write(moves(spark, 1, 20))
     auditor = sink.auditing.auditor
@@ -80,6 +82,9 @@ def test_an_audit_beside_the_sink_sees_nothing_torn_and_tells_what_is(spark: Spa
     violated = [event.fields for event in told if event.name == "integrity.violated"]
     assert violated[0]["kind"] == "torn"
     assert len(violated) == auditor.violations
+    counted = f'integrity_violations_total{{kind="torn"}} {float(auditor.violations)}'
+    with metrics, urllib.request.urlopen(metrics.url + "metrics", timeout=10) as answer:
+        assert counted in answer.read().decode()
 
 
 def test_how_far_a_write_is_can_be_asked_of_spark(spark: SparkSession, server: Emulator) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import LoadFailed, OutcomeUnknown
+from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane import task
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.deletes import Deletes
@@ -18,6 +19,7 @@ from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt
 from starrocks_txn_sink.lane.report import LaneReport, report_in, results
 from starrocks_txn_sink.lane.segments import COLUMNS
 from starrocks_txn_sink.ledger.values import Position
+from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.testing.model_server import Fault, Faults, ModelServer, plan_faults
 from starrocks_txn_sink.transaction.steps import Backoff
@@ -130,6 +132,25 @@ def test_an_outcome_that_stays_unknown_is_in_doubt(lane: Lane) -> None:
 def test_a_task_that_spark_runs_again_says_so(lane: Lane) -> None:
     assert lane(*ROWS, END, retry=True)[1].task_retry
     assert not lane(*ROWS, END)[1].task_retry
+
+
+def test_a_task_that_failed_and_that_spark_ran_again_counts_once_on_the_driver(lane: Lane) -> None:
+    with pytest.raises(LoadFailed):  # Spark keeps what the first try says: the stage succeeds
+        lane(*ROWS, END, faults=plan_faults({(Operation.LOAD, n): Fault.REFUSED for n in range(9)}))
+    receipts, report = lane(*ROWS, END, retry=True)
+    model = Model(SystemClock())
+    model.tell(Event("batch.started", {"job": "job", "batch_id": 3, "lanes": 2, "query": "q"}))
+    model.tell(Event("lane.reported", {"report": report}))
+    for receipt in receipts:
+        model.tell(Event("receipt.collected", {"receipt": receipt}))
+    model.tell(Event("batch.completed", {"job": "job", "batch_id": 3, "seconds": 1.0, "receipts": len(receipts)}))
+    figures = model.figures
+    assert figures.value("retries_total", "task", "failed") == 1
+    assert figures.total("rows_total") == len(ROWS)
+    assert figures.value("source_transactions_total", "committed") == 3
+    assert [figures.value("commits_total", outcome) for outcome in ("committed", "aborted")] == [1, 0]
+    assert figures.total("errors_total") == 0
+    assert figures.histogram("end_to_end_latency_seconds").count == 2
 
 
 def test_a_lane_without_rows_has_nothing_to_tell(lane: Lane) -> None:
