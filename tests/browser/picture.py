@@ -1,0 +1,54 @@
+"""Take the picture of the page for docs/operations.md from a running demo: python tests/browser/picture.py FILE"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from conftest import ARGUMENTS, CHROMIUM
+from playwright.sync_api import sync_playwright
+
+_BEFORE_THE_END = 5.0
+
+
+def main(file: Path, seconds: float) -> int:
+    """Let the demo write for `seconds`, and take the picture shortly before it stops; 1 when it does not run."""
+    words = [sys.executable, "-m", "starrocks_txn_sink", "demo", "--metrics-port", "0", "--seconds", str(seconds)]
+    with tempfile.TemporaryFile("w+") as out, subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT) as demo:
+        address, begun = "", 0.0
+        while demo.poll() is None and (not begun or time.monotonic() < begun + seconds - _BEFORE_THE_END):
+            time.sleep(0.5)
+            out.seek(0)
+            said = out.read()
+            found = re.search(r"live page: (\S+)", said)
+            address = found[1] if found else ""
+            begun = begun or ("writing" in said and time.monotonic()) or 0.0
+        if demo.poll() is None:
+            photograph(address, file)
+            demo.terminate()
+            return 0
+    return 1
+
+
+def photograph(address: str, file: Path) -> None:
+    """The upper part of the page, as a laptop shows it."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        page = browser.new_page(viewport={"width": 1280, "height": 1110}, reduced_motion="reduce")
+        page.goto(address)
+        page.wait_for_selector("#transactions tbody tr")
+        page.screenshot(path=file)
+        browser.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--seconds", type=float, default=240.0)
+    chosen = parser.parse_args()
+    sys.exit(main(chosen.file, chosen.seconds))
