@@ -18,12 +18,16 @@ from starrocks_txn_sink.ledger.table import position_rows
 from starrocks_txn_sink.ledger.take_over import NewToken, Scope, TakenOver, check_owner, insist_on_rollback, take_over
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE, Owner, Position
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Outcome, Unknown
+from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Steps
 
 
 @dataclass(slots=True)
 class Authority:
-    """Who we are to the ledger. `owner.token` is empty until the lane has been taken over."""
+    """Who we are to the ledger. `owner.token` is empty until the lane has been taken over.
+
+    `seen` are the labels of the positions that this attempt knows, its own commits apart.
+    """
 
     job: str
     database: str
@@ -31,12 +35,14 @@ class Authority:
     owner: Owner
     new_token: NewToken
     now_text: Callable[[], str]  # the time as a DATETIME literal, for people who look at the ledger
+    seen: frozenset[str] = frozenset()
 
     def take_over(self, rng: random.Random) -> Steps[TakenOver]:
         """Claim the lane, end what others left open in it, and read the positions; raises Fenced."""
         scope = Scope(self.job, self.database, self.owner)
         taken = yield from take_over(scope, self.new_token, rng, self.driver_token)
         self.owner = taken.owner
+        self.seen = labels_of(taken.positions)
         return taken
 
     def check(self, rng: random.Random) -> Steps[None]:
@@ -49,8 +55,21 @@ class Authority:
         Raises Fenced when somebody else took over, or has written some of these rows meanwhile.
         """
         yield from insist_on_rollback(Label(self.database, label), rng)
+        before = self.seen
         taken = yield from self.take_over(rng)
+        self._refuse_intruders(label, before, taken.positions)
         return _fate(label, spans, taken.positions)
+
+    def _refuse_intruders(self, label: str, before: frozenset[str], positions: Mapping[str, Position]) -> None:
+        """Raise Fenced when another try at this lane has committed since `before`.
+
+        It had taken the lane over while nobody answered us. Whatever became of `label`, the rows that we still hold for
+        the StarRocks transactions after it may be among those that it has written.
+        """
+        lane, ours = Family(self.job, self.owner.epoch, self.owner.lane), label.rpartition("_")[0] + "_"
+        for other in labels_of(positions) - before:
+            if lane.holds(other) and not other.startswith(ours):
+                raise _written_by(other, label)
 
     def entries(self, label: str, work: Work) -> Chunk:
         """The position rows of `work` as a chunk of the ledger's table; its rows are no rows of the user's."""
@@ -92,8 +111,17 @@ def _reached(label: str, span: PositionSpan, known: Position | None) -> bool:
     if known is None or known.position < span.first:
         return False
     if known.label != label or known.position != span.last:
-        raise Fenced(f"Rows of this lane were written by another writer, under label {known.label}.", label=label)
+        raise _written_by(known.label, label)
     return True
+
+
+def _written_by(other: str, label: str) -> Fenced:
+    return Fenced(f"Rows of this lane were written by another writer, under label {other}.", label=label)
+
+
+def labels_of(positions: Mapping[str, Position]) -> frozenset[str]:
+    """The labels that the ledger's positions came with."""
+    return frozenset(position.label for position in positions.values())
 
 
 def first_owner(epoch: str, checkpoint: str, batch: int, lane: int) -> Owner:

@@ -18,7 +18,7 @@ from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.actions import RECYCLE_AT, Identity, Limits
 from starrocks_txn_sink.lane.attempt import Attempt, with_stage
-from starrocks_txn_sink.lane.authority import Authority, first_owner
+from starrocks_txn_sink.lane.authority import Authority, first_owner, labels_of
 from starrocks_txn_sink.lane.compacted import Compacted
 from starrocks_txn_sink.lane.coordinator import LedgerEntries, SharedTransactionCoordinator
 from starrocks_txn_sink.lane.ending import until_end
@@ -178,6 +178,7 @@ class LaneTask:
             first_owner(self.epoch, self.checkpoint, self.batch_id, attempt.lane),
             fresh_tokens(self.epoch, attempt.number, rng),
             partial(_now_text, clock),
+            labels_of(self.mandate.positions),
         )
 
     def _quarantine(self, clock: Clock) -> Quarantine | None:

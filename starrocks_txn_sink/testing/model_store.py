@@ -32,11 +32,13 @@ class Change:
 class ModelStore:
     """What readers see. Versions of a table become visible in the order of their commits, as in StarRocks.
 
-    `tables` keeps rows as they came; `ledger` is the ledger's rows by primary key. `visible` is told each label.
+    `tables` keeps rows as they came, but those of a table in `keys` (its primary key's column): they replace each
+    other, and `__op` 1 deletes. `ledger` is the ledger's rows by primary key. `visible` is told each label.
     """
 
     def __init__(self, visible: Callable[[str], None]) -> None:
         self.tables: dict[str, list[Any]] = {}
+        self.keys: dict[str, str] = {}
         self.ledger: dict[Key, dict[str, Any]] = {}
         self.watch: Callable[[Change, dict[str, list[Any]]], None] | None = None
         self._visible = visible
@@ -88,10 +90,18 @@ class ModelStore:
                 for row in rows:
                     self._upsert(row)
             else:
-                self.tables.setdefault(table, []).extend(rows)
+                self._append(table, rows)
         self._visible(change.label)
         if self.watch is not None:
             self.watch(change, seen)
+
+    def _append(self, table: str, rows: list[Any]) -> None:
+        kept, key = self.tables.setdefault(table, []), self.keys.get(table)
+        if key is not None:
+            new = {row[key]: row for row in rows}
+            kept[:] = [row for row in kept if row[key] not in new]
+            rows = [row for row in new.values() if row.get("__op") != 1]
+        kept.extend(rows)
 
     def _upsert(self, row: dict[str, Any]) -> None:
         self.ledger[(row["job"], row["kind"], row["name"])] = row

@@ -1,6 +1,7 @@
 """Source transactions that the server rejects, under a quarantine: each becomes dead letters, whole and once.
 
-What is bad stays bad, whoever writes it: two drivers, retries and zombies all find and bury the same ones.
+What is bad stays bad, whoever writes it, until the tables are altered: two drivers, retries and zombies all find and
+bury the same ones. Replays (`replays.py`) write them again.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from typing import Any
 import orjson
 
 from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
+from starrocks_txn_sink.dead_letter_replay import REPLAY
+from starrocks_txn_sink.ledger.values import LEDGER_TABLE
 from starrocks_txn_sink.testing.model_server import Fault, ModelServer, Task
 from starrocks_txn_sink.testing.model_store import Change
+from starrocks_txn_sink.transaction.names import epoch_of
 
-from .checker import Checker
+from .checker import Checker, Published
 from .profile import Profile
 from .source import Source, SourceTransaction
 
 Place = tuple[str, int]
-Letter = tuple[str, int, str, str]  # source partition, position, table, content
 
 
 def poison_profile(profile: Profile) -> Profile:
@@ -45,51 +48,84 @@ def is_bad(one: SourceTransaction) -> bool:
 
 
 class JudgingServer(ModelServer):
-    """Rejects rows that say that they are bad, at commit."""
+    """Rejects rows that say that they are bad, at commit, as long as it is not `lenient`."""
+
+    def __init__(self, generation: str = "B") -> None:
+        super().__init__(generation)
+        self.lenient = False
+        self.store.keys[DEAD_LETTER_TABLE] = "id"
 
     def _refuse_commit(self, task: Task, fault: Fault | None) -> str | None:
-        for table, body in task.loads:
+        for table, body in task.loads if not self.lenient else ():
             if table != DEAD_LETTER_TABLE and any(row.get("bad") for row in orjson.loads(body)):
                 return "abnormal data more than max filter rate, tracking_url: http://be/x"
         return super()._refuse_commit(task, fault)
 
 
 class PoisonChecker(Checker):
-    """The checker where some source transactions are set aside: rows in = visible + dead-lettered, each once."""
+    """The checker where some source transactions are set aside, and written later: each is in one place, once."""
 
     def __init__(self, source: Source, *others: Any) -> None:
         super().__init__(source, *others)
-        self._bad = {place: one for place, one in self._by_place.items() if is_bad(one)}
-        self._contents = {key: row for key, row in self._contents.items() if key[:2] not in self._bad}
-        self._letters: Counter[Letter] = Counter()
-        self._here: set[Place] = set()  # set aside by the version that is looked at
+        self._aside: dict[Place, set[str]] = {}  # the keys of its letters
+        self._here: Counter[Place] = Counter()  # set aside by the version that is looked at
+        self._replayed = False
 
     def version(self, change: Change, tables: dict[str, list[Any]]) -> None:
         """A StarRocks transaction has become visible with `tables`' rows."""
         letters = tables.get(DEAD_LETTER_TABLE, [])
-        found = Counter((row["source_partition"], row["position"]) for row in letters)
-        self._here = set(found)
-        for place, rows in found.items():
-            one = self._bad.get(place)
-            if one is None or rows != len(one.rows):
-                self.report(
-                    "torn", f"{change.label} sets aside {rows} rows of {place}, which is not one bad transaction"
-                )
+        rest = {name: rows for name, rows in tables.items() if name != DEAD_LETTER_TABLE}
+        if epoch_of(change.label) == REPLAY:
+            self._written_again(change.label, {row["id"] for row in letters if row.get("__op") == 1}, rest)
+            return
+        self._set_aside(change.label, letters)
+        super().version(change, rest)
+
+    def _set_aside(self, label: str, letters: list[dict[str, Any]]) -> None:
+        self._here = Counter((row["source_partition"], row["position"]) for row in letters)
+        for place, rows in self._here.items():
+            one = self._by_place.get(place)
+            if one is None or rows != len(one.rows) or not is_bad(one):
+                self.report("torn", f"{label} sets aside {rows} rows of {place}, which is not one bad transaction")
+            if place in self._aside or any(key[:2] == place for key in self._seen):
+                self.report("duplicated", f"{label} sets aside {place}, which is visible or set aside already")
+            self._aside[place] = set()
         for row in letters:
-            letter = (row["source_partition"], row["position"], row["table_name"], row["content"])
-            if self._letters[letter]:
-                self.report("duplicated", f"{letter} is set aside twice")
-            self._letters[letter] += 1
-        super().version(change, {name: rows for name, rows in tables.items() if name != DEAD_LETTER_TABLE})
+            self._aside[row["source_partition"], row["position"]].add(row["id"])
+
+    def _row(self, table: str, row: dict[str, Any], counts: Counter[Place]) -> None:
+        if (row["p"], row["x"]) in self._aside:
+            self.report("duplicated", f"{row['p']}@{row['x']} is visible and set aside")
+        super()._row(table, row, counts)
 
     def _whole(self, label: str, counts: Counter[Place]) -> dict[str, int]:
         """What is set aside takes its place among the others."""
-        both = counts + Counter({place: len(self._bad[place].rows) for place in self._here if place in self._bad})
-        return super()._whole(label, both)
+        return super()._whole(label, counts + self._here)
 
     def _digest_expected(self) -> bool:
         """A part of what was rejected ends at a source transaction of which no fingerprint was made."""
         return False
+
+    def _written_again(self, label: str, deleted: set[str], tables: dict[str, list[Any]]) -> None:
+        """A replay has written what was set aside, whole and once, and deleted its letters with it."""
+        if label.rsplit("-", 1)[0] in self._superseded:
+            self.report("other", f"{label} became visible after another replay had taken over")
+        self._replayed = True
+        rows = [(table, row) for table, rows in tables.items() if table != LEDGER_TABLE for row in rows]
+        keys = {(row["p"], row["x"], row["s"]) for _, row in rows}
+        if len(keys) != len(rows) or keys & self._seen:
+            self.report("duplicated", f"{label} writes rows again that are there")
+        self._seen |= keys
+        places = {key[:2] for key in keys}
+        for table, row in rows:
+            if self._contents.get((row["p"], row["x"], row["s"])) != (table, row):
+                self.report("other", f"{label} writes a row with other content: {row}")
+        if len(places) != 1 or len(rows) != len(self._by_place[min(places)].rows):
+            self.report("torn", f"{label} writes {len(rows)} rows of {places}")
+        for place in places:
+            if self._aside.pop(place, None) != deleted:
+                self.report("duplicated", f"{label} writes {place}, and deletes other letters than its own")
+        self.published[label] = Published(len(rows), {})
 
     def sample(self) -> None:
         """Read all tables in one statement: whole source transactions were set aside, so no money is missing."""
@@ -97,17 +133,16 @@ class PoisonChecker(Checker):
         if total := sum(row["v"] for row in rows):
             self.report("torn", f"a reader saw a sum of {total} instead of 0")
 
+    def final(self) -> None:
+        """Nothing more will happen: everything is visible once, and no letter is left."""
+        left = len(self._store.tables.get(DEAD_LETTER_TABLE, []))
+        if left or self._aside:
+            self.report("stuck", f"{left} dead letters are left, of {sorted(self._aside)}")
+        super().final()
+
     def _state(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """A replay writes old rows late, which is what it is for."""
+        if self._replayed:
+            return self._serial()
         tables = {name: rows for name, rows in self._store.tables.items() if name != DEAD_LETTER_TABLE}
         return {(t, row["k"]): (row["x"], row["s"]) for t, rows in tables.items() for row in rows}
-
-    def final(self) -> None:
-        """Nothing more will happen: what is good is visible, what is bad is set aside."""
-        bad = [
-            (one.partition, one.position, table, content.decode())
-            for one in self._bad.values()
-            for table, content in one.rows
-        ]
-        if set(bad) != set(self._letters):
-            self.report("lost", f"{len(bad)} rows are bad, {len(self._letters)} are set aside")
-        super().final()

@@ -651,6 +651,11 @@ def a_unit_ends_with_each_batch_of_its_rows(put: Any) -> None:
     put(UnitSegmenter, "split", broken)
 
 
+@bug
+def a_lane_goes_on_after_another_try_has_written_in_it(put: Any) -> None:
+    put(Authority, "_refuse_intruders", lambda self, label, before, positions: None)
+
+
 # --- dead claims ---
 
 

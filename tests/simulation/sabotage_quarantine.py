@@ -1,15 +1,23 @@
-"""Planted bugs of the quarantine; `sabotage` plants them with the others."""
+"""Planted bugs of the quarantine and of replays; `sabotage` plants them with the others."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
+from unittest.mock import patch
 
+from starrocks_txn_sink import dead_letter_replay
+from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
 from starrocks_txn_sink.lane import quarantine
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.work import Work
+from starrocks_txn_sink.ledger import take_over
+from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+
+from . import replays
 
 
 def what_is_set_aside_does_not_advance_the_positions(put: Any) -> None:
@@ -106,7 +114,69 @@ def an_unknown_outcome_of_a_part_is_taken_for_rejected(put: Any) -> None:
     put(SharedTransactionCoordinator, "_took_apart", broken)
 
 
+def a_replay_does_not_list(put: Any) -> None:
+    put(replays, "take_over_replays", _without("_roll_back_unfinished"))
+
+
+def a_replay_has_no_barrier(put: Any) -> None:
+    put(replays, "take_over_replays", _without("_barrier"))
+
+
+def a_replay_does_not_check_the_owner(put: Any) -> None:
+    def broken(*_: object) -> Iterator[Any]:
+        return
+        yield
+
+    put(dead_letter_replay, "check_owner", broken)
+
+
+def a_replay_leaves_the_letters(put: Any) -> None:
+    right = replays._loads
+
+    def broken(*words: Any) -> Any:
+        return [load for load in right(*words) if load[0] != DEAD_LETTER_TABLE]
+
+    put(replays, "_loads", broken)
+
+
+def a_replay_has_no_row_in_the_ledger(put: Any) -> None:
+    """Then its commit is none that the barrier of the next replay waits for."""
+    right = replays._loads
+
+    def broken(*words: Any) -> Any:
+        return [load for load in right(*words) if load[0] != LEDGER_TABLE]
+
+    put(replays, "_loads", broken)
+
+
+def _without(step: str) -> Any:
+    """`take_over_replays` without one of the steps of a take-over."""
+    right = dead_letter_replay.take_over_replays
+
+    def nothing(*_: object) -> Iterator[Any]:
+        return
+        yield
+
+    def broken(*words: Any) -> Iterator[Any]:
+        steps = right(*words)
+        answer = None
+        while True:  # what is left out is left out while these steps run, and no others
+            with patch.object(take_over, step, nothing):
+                try:
+                    needed = steps.send(answer)
+                except StopIteration as ended:
+                    return ended.value
+            answer = yield needed
+
+    return broken
+
+
 PLANTS = (
+    a_replay_does_not_list,
+    a_replay_has_no_barrier,
+    a_replay_does_not_check_the_owner,
+    a_replay_leaves_the_letters,
+    a_replay_has_no_row_in_the_ledger,
     what_is_set_aside_does_not_advance_the_positions,
     dead_letters_are_lost_when_a_work_is_halved,
     a_whole_half_is_set_aside,

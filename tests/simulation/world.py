@@ -34,6 +34,7 @@ from .network import LATEST, Network
 from .plain import PlainChecker
 from .poison import JudgingServer, PoisonChecker, poison_profile, poisoned
 from .profile import Profile, draw, plain_profile
+from .replays import Replayer, Replays
 from .scheduler import Fiber, Node, Scheduler, SimulatedClock
 from .source import make_source
 from .trace import Say, Trace
@@ -114,6 +115,7 @@ class World:
         self.checker.token_of = self._token_of
         self.drivers: list[Driver] = []
         self.lanes: list[LaneAttempt] = []
+        self.replays = Replays(self)
         self.events = 0
         self.done = False
         self._advised = 0  # the number of lanes that an error asked for
@@ -146,9 +148,11 @@ class World:
             self.trace.say("source", f"{one.partition}@{one.position}: {', '.join(t for t, _ in one.rows)}")
         self._start_driver(Checkpoint("c1"))
         self.scheduler.after(self.profile.trouble_until, self._calm_down)
+        if self.poison:
+            self.replays.plan(self.profile.trouble_until)
         for _ in range(5):
             self.scheduler.after(self.rng.expovariate(0.5), self.checker.sample)
-        longest = self.profile.trouble_until + LATEST + LONGEST_PAUSE + 6.0 * TIMEOUT
+        longest = self.profile.trouble_until + LATEST + LONGEST_PAUSE + 6.0 * TIMEOUT + 60.0 * self.poison
         try:
             self._judge(self.scheduler.run(longest, MOST_EVENTS))
         except Exception as bug:
@@ -187,7 +191,7 @@ class World:
     def _was_cut_off(self, label: str) -> bool:
         """Its task was killed, so that nobody was left to roll it back; the server's timeout ends it."""
         writer = label.rsplit("_", 1)[0]
-        return any(lane.writer == writer and not lane.alive for lane in self.lanes)
+        return any(lane.writer == writer and not lane.alive for lane in self.lanes) or self.replays.was_killed(label)
 
     # --- drivers ---
 
@@ -267,6 +271,9 @@ class World:
             for one in holders:
                 if one.session.token != row["token"]:
                     self.checker.superseded(one.writer, one.session.token)
+
+    def replays_taken_over(self, newest: Replayer) -> None:
+        self.replays.taken_over(newest)
 
     def lane_taken_over(self, lane: LaneAttempt) -> None:
         name = table.lane_name(lane.task.epoch, lane.task.batch_id, lane.attempt.lane)

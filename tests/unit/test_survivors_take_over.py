@@ -250,6 +250,39 @@ def test_an_unknown_outcome_is_settled_by_positions(positions: list[Position], e
         assert type(play(steps, ledger)) is expected
 
 
+OURS, THEIRS = "job-e1-0-7-3_0", "job-e1-0-7-4_0"
+
+
+@pytest.mark.parametrize(
+    ("other", "seen", "fenced"),
+    [
+        (THEIRS, frozenset(), True),
+        ("job-e1-0-8-4_0", frozenset(), True),  # the driver has gone on to the next micro-batch
+        (THEIRS, frozenset({THEIRS}), False),  # known from the take-over before
+        ("job-e1-0-7-3_7", frozenset(), False),  # our own commit
+        ("job-e1-1-7-4_0", frozenset(), False),  # another lane
+        ("job-e0-0-6-4_0", frozenset(), False),  # another run, long ago
+        ("job-x-e1-0-7-4_0", frozenset(), False),  # another job
+    ],
+)
+def test_a_lane_that_was_taken_over_while_nobody_answered_does_not_go_on(
+    other: str, seen: frozenset[str], fenced: bool
+) -> None:
+    """Its commit took effect; but what it still holds for the next one may have been written by the other try."""
+    ledger = Ledger()
+    ledger.positions = {"p": known(OURS, 20), "q": known(other, 90, "q")}
+    mine = authority(ledger)
+    mine.seen = seen
+    steps = mine.recover(OURS, SPANS[:1], random.Random(1))
+    if fenced:
+        with pytest.raises(Fenced, match=other) as caught:
+            play(steps, ledger)
+        assert caught.value.context["label"] == OURS
+    else:
+        assert isinstance(play(steps, ledger), Committed)
+        assert mine.seen == {OURS, other}
+
+
 def test_recovery_ends_its_own_label_first_and_insists_on_it() -> None:
     ledger = Ledger()
     mine = authority(ledger)

@@ -1,0 +1,159 @@
+"""Replays of dead letters in a schedule: started by people, killed, paused and started again, beside the job's drivers.
+
+They run the steps of `dead_letter_replay`. After a while the tables are altered, so that what was bad can be written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE, KeptRow
+from starrocks_txn_sink.dead_letter_command import _loads
+from starrocks_txn_sink.dead_letter_replay import REPLAY, take_over_replays, write_again
+from starrocks_txn_sink.ledger import table
+from starrocks_txn_sink.ledger.take_over import fresh_tokens
+from starrocks_txn_sink.ledger.values import Owner
+from starrocks_txn_sink.transaction.label import Committed, Label
+from starrocks_txn_sink.transaction.names import labels
+
+from .driver import DATABASE, JOB
+from .scheduler import Fiber, Node
+
+if TYPE_CHECKING:
+    from .world import World
+
+Place = tuple[str, int]
+_DEADLINE = 60.0
+
+
+class Replayer(Node):
+    """One call of the command; `result` is None while it runs, then whether it wrote all it found."""
+
+    def __init__(self, world: World, number: int) -> None:
+        super().__init__(world.scheduler, f"replay {number}")
+        self.batch = world.rng.getrandbits(62)
+        self.owner: Owner | None = None
+        self.result: bool | None = None
+        self._world = world
+        self._names = labels(JOB, REPLAY, 0, self.batch, 1)
+        self._deadline = world.scheduler.now + _DEADLINE
+        self._places: list[Place] = []
+
+    @property
+    def writer(self) -> str:
+        """What its labels begin with."""
+        return f"{JOB}-{REPLAY}-0-{self.batch}"
+
+    def start(self) -> None:
+        tokens = fresh_tokens(REPLAY, 0, self._world.rng)
+        self._fiber(take_over_replays(JOB, DATABASE, tokens, self._world.rng), self._claimed)
+
+    def _fiber(self, steps: Any, done: Any) -> None:
+        Fiber(self, steps, self._deadline, self._world.network.send, done)
+
+    def _claimed(self, result: object) -> None:
+        if not isinstance(result, Owner):
+            self._end(False, str(result))
+            return
+        self.owner = result
+        self._world.replays_taken_over(self)
+        self._places = sorted({(row["source_partition"], row["position"]) for row in self._letters()})
+        self._next()
+
+    def _letters(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._world.cluster.server.store.tables.get(DEAD_LETTER_TABLE, [])
+        return rows
+
+    def _next(self) -> None:
+        if not self._places:
+            self._end(True, "all is written")
+            return
+        place = self._places.pop(0)
+        mine = [row for row in self._letters() if (row["source_partition"], row["position"]) == place]
+        mine.sort(key=lambda row: (row["table_name"], row["row_number"]))
+        if not mine:
+            self._next()
+            return
+        rows = [KeptRow(row["id"], row["table_name"], row["content"], row["load_columns"]) for row in mine]
+        options, label = self._world.options, Label(DATABASE, next(self._names))
+        loads = _loads(options, JOB, label, rows)
+        assert self.owner is not None
+        steps = write_again(label, JOB, self.owner, loads, options.begin_headers(), self._world.rng)
+        self._fiber(steps, self._written)
+
+    def _written(self, result: object) -> None:
+        if isinstance(result, Committed):
+            if result.label not in self._world.checker.published:
+                self._world.checker.report("lost", f"{self.name} takes {result.label} for visible")
+            self._next()
+        else:
+            self._end(False, str(getattr(result, "error", result)))
+
+    def _end(self, all_written: bool, said: str) -> None:
+        self.result = all_written
+        self._world.trace.say(self.name, f"ends: {said}")
+
+
+class Replays:
+    """Starts replays while there is trouble, and after it until nothing is left to replay."""
+
+    def __init__(self, world: World) -> None:
+        self.made: list[Replayer] = []
+        self._world = world
+
+    def plan(self, upto: float) -> None:
+        """The tables are altered some time before `upto`; replays come before and after."""
+        world, rng = self._world, self._world.rng
+        altered = rng.uniform(0.0, upto)
+        world.scheduler.after(altered, self._alter)
+        for _ in range(rng.randint(1, 4)):
+            world.scheduler.after(rng.uniform(altered * 0.8, upto), self._start, True)
+        world.scheduler.after(upto + 1.0, self._until_done, 20)
+
+    def _alter(self) -> None:
+        self._world.trace.say("somebody", "alters the tables: what was bad can be written")
+        self._world.cluster.server.lenient = True  # type: ignore[attr-defined]
+
+    def _start(self, trouble: bool) -> Replayer:
+        replayer = Replayer(self._world, len(self.made))
+        self.made.append(replayer)
+        self._world.trace.say(replayer.name, "starts")
+        replayer.start()
+        if trouble:
+            self._world.scheduler.after(self._world.rng.uniform(0.0, 0.5), self._disturb, replayer)
+        return replayer
+
+    def _disturb(self, replayer: Replayer) -> None:
+        luck = self._world.rng.random()
+        if luck < 0.3:
+            self._world.trace.say(replayer.name, "is killed")
+            replayer.alive = False
+        elif luck < 0.7:
+            replayer.paused_until = self._world.scheduler.now + self._world.rng.uniform(0.1, 40.0)
+        if luck < 0.7:
+            self._world.scheduler.after(self._world.rng.uniform(0.0, 2.0), self._start, False)
+
+    def _until_done(self, tries: int) -> None:
+        """Somebody who calls it until it says that all is written, and the job has ended."""
+        store = self._world.cluster.server.store
+        busy = any(one.alive and one.result is None for one in self.made)
+        nothing = not store.tables.get(DEAD_LETTER_TABLE) and not store.pending()
+        if tries == 0 or (self._world.done and nothing and not busy):
+            return
+        if not busy:
+            self._start(False)
+        self._world.scheduler.after(8.0, self._until_done, tries - (not busy))
+
+    def taken_over(self, newest: Replayer) -> None:
+        """Whoever replayed before `newest`, and does not have the claim now, must not commit any more."""
+        assert newest.owner is not None
+        row = self._world.cluster.server.store.ledger.get((JOB, table.LANE, table.lane_name(REPLAY, 0, 0)))
+        if row is None or row["token"] != newest.owner.token:
+            return
+        for one in self.made:
+            if one is not newest and one.owner is not None:
+                self._world.checker.superseded(one.writer, one.owner.token)
+
+    def was_killed(self, label: str) -> bool:
+        """Whether `label` is one of a replay that nobody was left to roll back for."""
+        return any(label.startswith(one.writer + "-") and not one.alive for one in self.made)
