@@ -45,6 +45,7 @@ def parse_debezium(
     dead_letter_table: str | None = None,
     deleted_row: DeletedRow = "before",
     on_malformed: OnMalformed = "fail",
+    name: str = "parse_debezium",
 ) -> DataFrame:
     """The rows in the change events of `df`, which has the column `value` (string or binary) and, from Kafka, topic,
     partition and offset, which errors then name.
@@ -58,7 +59,8 @@ def parse_debezium(
 
     Malformed JSON, fields of another type, and operations that are no row (truncate, message) fail the query with an
     error that names the place and never the content; `on_malformed="drop"` leaves them out, and then their transaction
-    never adds up. Raises OptionError for options, InputError for missing columns.
+    never adds up; how many they are is in each progress of the query under `observedMetrics[name]["malformed"]`. Raises
+    OptionError for options, InputError for missing columns.
     """
     rule = Tables(tables, on_unknown_table, dead_letter_table)
     if deleted_row not in get_args(DeletedRow):
@@ -69,7 +71,7 @@ def parse_debezium(
     deleted = _key(key) if deleted_row == "key" else event["before"]
     row = F.when(event["op"] == _DELETE, deleted).otherwise(event["after"])
     good = event["op"].isin(_DELETE, *_ROW_OPS) & event["source"].isNotNull() & row.isNotNull()
-    frame = _judged(parsed, good, "change event", on_malformed)
+    frame = _judged(parsed, good, "change event", on_malformed, name)
     collection = _collection(event["source"])
     table = rule.target(collection)
     op = event["op"]
@@ -91,7 +93,12 @@ def parse_debezium(
 
 
 def parse_debezium_transactions(
-    df: DataFrame, *, value: str = "value", source: str | None = None, on_malformed: OnMalformed = "fail"
+    df: DataFrame,
+    *,
+    value: str = "value",
+    source: str | None = None,
+    on_malformed: OnMalformed = "fail",
+    name: str = "parse_debezium_transactions",
 ) -> DataFrame:
     """The markers in the transaction topic: `df` has the columns `value`, topic, partition and offset.
 
@@ -101,21 +108,22 @@ def parse_debezium_transactions(
 
     PostgreSQL's id differs between BEGIN and END in its second half, the LSN: the transaction's number alone is the
     txn_id, the LSN the position. The topic must have one partition, because only that keeps the order of commits; an
-    event of another one fails the query.
+    event of another one fails the query. What is malformed fails the query or is left out and counted, as in
+    parse_debezium.
     """
     _check(df, (value, "partition", "offset", *(() if source else ("topic",))), on_malformed)
     event = F.col("_event")
     parsed = _parsed(df.where(_column(value).isNotNull()), value, _MARKER)
     good = event["status"].isin("BEGIN", "END") & event["id"].isNotNull()
-    frame = _judged(parsed, good, "transaction marker", on_malformed)
-    name = F.lit(source) if source else F.regexp_replace(F.col("topic"), r"\.[^.]*$", "")
+    frame = _judged(parsed, good, "transaction marker", on_malformed, name)
+    source_name = F.lit(source) if source else F.regexp_replace(F.col("topic"), r"\.[^.]*$", "")
     several = F.raise_error(
         F.lit(
             "The transaction topic has more than one partition, which loses the order of commits. Create it with one."
         )
     ).cast("string")
     return frame.select(
-        name.alias("source_partition"),
+        source_name.alias("source_partition"),
         _stable(event["id"]).alias("txn_id"),
         F.when(F.col("partition") == 0, event["status"]).otherwise(several).alias("status"),
         event["event_count"].alias("event_count"),
@@ -164,11 +172,11 @@ def _as_struct(fields: str) -> str:
     return ", ".join("{}: {}".format(*each.split(" ", 1)) for each in _top_level(fields))
 
 
-def _judged(frame: DataFrame, good: Column, what: str, on_malformed: OnMalformed) -> DataFrame:
-    """Leave out what cannot be read, or make the query fail where it is."""
+def _judged(frame: DataFrame, good: Column, what: str, on_malformed: OnMalformed, name: str) -> DataFrame:
+    """Leave out what cannot be read and count it, or make the query fail where it is."""
     bad = F.col("_bad") | ~F.coalesce(good, F.lit(False))
     if on_malformed == "drop":
-        return frame.where(~bad)
+        return frame.observe(name, F.count_if(bad).alias("malformed")).where(~bad)
     place = [
         part
         for name in ("topic", "partition", "offset")

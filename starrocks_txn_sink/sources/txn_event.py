@@ -35,6 +35,7 @@ def parse_txn_events(
     position: str | None = "offset",
     keep: tuple[str, ...] = (),
     on_malformed: OnMalformed = "fail",
+    name: str = "parse_txn_events",
 ) -> DataFrame:
     """The events in the JSON of the column `value` (string or binary), parsed in the JVM.
 
@@ -44,7 +45,8 @@ def parse_txn_events(
     partition keeps the type of its column.
 
     A value that is NULL (a Kafka tombstone), not a JSON object, or has a field of another type, fails the query with an
-    error that names its place and never its content; `drop` leaves it out, and then whoever chose that loses the event.
+    error that names its place and never its content; `drop` leaves it out, and then whoever chose that loses the event;
+    how many were is in each progress of the query under `observedMetrics[name]["malformed"]`.
     """
     _check(df, (value, *(each for each in (source_partition, position) if each), *keep), on_malformed)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
@@ -55,14 +57,14 @@ def parse_txn_events(
     event = F.col(_PARSED)
     malformed = event.isNull() | event[_CORRUPT].isNotNull()
     if on_malformed == "drop":
-        frame = frame.where(~malformed)
+        frame = frame.observe(name, F.count_if(malformed).alias("malformed")).where(~malformed)
     columns = []
-    for name in (field.split()[0] for field in TXN_EVENT_SCHEMA.split(", ")):
-        own = taken.get(name)
-        content = _column(own) if own else event[name]
-        if name == "type" and on_malformed == "fail":
+    for field in (field.split()[0] for field in TXN_EVENT_SCHEMA.split(", ")):
+        own = taken.get(field)
+        content = _column(own) if own else event[field]
+        if field == "type" and on_malformed == "fail":
             content = F.when(malformed, F.raise_error(_complaint(taken))).otherwise(content)
-        columns.append(content.alias(name))
+        columns.append(content.alias(field))
     return frame.select(*columns, *map(_column, keep))
 
 

@@ -79,8 +79,10 @@ def test_what_is_no_event_fails_with_its_place_or_is_left_out(flow: Flow, bad: b
         flow.write(assemble_transactions(parse_txn_events(topic))).awaitTermination()
     assert "secret" not in str(failed.value)
     assert flow.shop.seen() == []
-    assert flow.write(assemble_transactions(parse_txn_events(topic, on_malformed="drop"))).awaitTermination(300)
+    query = flow.write(assemble_transactions(parse_txn_events(topic, on_malformed="drop")))
+    assert query.awaitTermination(300)
     assert judge(flow.shop.seen(), expected(2, 2)) == Verdict()
+    assert _observed(query, "parse_txn_events")["malformed"] == 1
 
 
 def test_what_does_not_add_up_is_quarantined_and_counted_and_the_others_go_on(flow: Flow) -> None:
@@ -147,11 +149,11 @@ def _transaction(prefix: str, number: int, count: int | None) -> Iterator[Messag
         yield Message(markers, 0, end, number)
 
 
-def _observed(query: StreamingQuery) -> Counter[str]:
+def _observed(query: StreamingQuery, name: str = "assemble_debezium") -> Counter[str]:
     seen: Counter[str] = Counter()
     for progress in query.recentProgress:
-        if "assemble_debezium" in progress.observedMetrics:
-            seen.update(progress.observedMetrics["assemble_debezium"].asDict())
+        if name in progress.observedMetrics:
+            seen.update(progress.observedMetrics[name].asDict())
     return seen
 
 

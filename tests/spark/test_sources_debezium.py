@@ -195,11 +195,12 @@ class Stream:
         self.files, self.offset = 0, 0
         self.queries: list[StreamingQuery] = []
 
-    def start(self, **options: Any) -> StreamingQuery:
+    def start(self, on_malformed: Any = "fail", **options: Any) -> StreamingQuery:
         text = self.spark.readStream.text(str(self.folder))
         kafka = text.select(F.from_json("value", KAFKA.replace("BINARY", "STRING")).alias("m")).select("m.*")
-        changes = parse_debezium(kafka.where("topic <> 'shop.transaction'"))
-        ends = parse_debezium_transactions(kafka.where("topic = 'shop.transaction'"))
+        changes = parse_debezium(kafka.where("topic <> 'shop.transaction'"), on_malformed=on_malformed)
+        markers = kafka.where("topic = 'shop.transaction'")
+        ends = parse_debezium_transactions(markers, on_malformed=on_malformed)
         writer = assemble_debezium(changes, ends, **options).writeStream.foreachBatch(self.take)
         self.queries.append(writer.option("checkpointLocation", str(self.home / "checkpoint")).start())
         return self.queries[-1]
@@ -234,11 +235,11 @@ def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) 
     spark.conf.set(PROVIDER, before)
 
 
-def observed(query: StreamingQuery) -> Counter[str]:
+def observed(query: StreamingQuery, name: str = "assemble_debezium") -> Counter[str]:
     seen: Counter[str] = Counter()
     for progress in query.recentProgress:
-        if "assemble_debezium" in progress.observedMetrics:
-            seen.update(progress.observedMetrics["assemble_debezium"].asDict())
+        if name in progress.observedMetrics:
+            seen.update(progress.observedMetrics[name].asDict())
     return +seen
 
 
@@ -282,6 +283,17 @@ def test_what_never_adds_up_is_quarantined_by_the_timer(stream: Stream) -> None:
         ("shop", 110, 0, True, "6", "orders"),
     ]
     assert observed(query)["quarantined"] == 1
+
+
+def test_what_is_malformed_and_dropped_is_counted(stream: Stream) -> None:
+    query = stream.start(on_malformed="drop")
+    good = change(ORDERS, "5:90", 1, {"id": 1}), marker("END", "5:99", {"public.orders": 1})
+    stream.put(*good, good[0] | {"op": "?"}, good[0] | {"transaction": "no object"}, good[1] | {"event_count": "many"})
+    query.processAllAvailable()
+    query.stop()
+    assert len(stream.out) == 1
+    assert observed(query, "parse_debezium") == {"malformed": 2}
+    assert observed(query, "parse_debezium_transactions") == {"malformed": 1}
 
 
 def test_an_event_that_cannot_be_placed_stops_the_query(stream: Stream) -> None:
