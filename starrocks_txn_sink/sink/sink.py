@@ -33,6 +33,7 @@ from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.session import Session, clean_up, open_session, sweep_for
 from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.termination import begun, in_time, roll_back_at_exit
+from starrocks_txn_sink.sink.turns import Turns
 from starrocks_txn_sink.sink.typed import typed_routes, with_columns
 from starrocks_txn_sink.sink.watch import Endpoint, Watch
 
@@ -82,6 +83,7 @@ class StarRocksSink:
         self._listener = self._watch.tell
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
         self._ending: dict[str, Session] = {}  # by epoch: those that leave something open, until it is rolled back
+        self._turns = Turns()
         self._jobs = Jobs()
         self.auditing = AuditWatch(audit, options, self._listener) if audit is not None else None
         _refuse_double_routes(self.routes)
@@ -125,7 +127,7 @@ class StarRocksSink:
         job = self.options.job or "write"
         number = batch_id if batch_id is not None else time.time_ns() // 1000
         with self._jobs.followed(frame, self._listener):
-            return self._write(frame, Origin(number, job, f"write-{job}", f"write-{job}", streaming=False))
+            return self._write(frame, Origin(number, job, _written(job), _written(job), streaming=False))
 
     def give_up(self, seconds: float = 5.0) -> None:
         """Cancel what is being written and roll back its labels, within `seconds`; never raises.
@@ -144,13 +146,19 @@ class StarRocksSink:
 
     def _write(self, frame: DataFrame, origin: Origin) -> list[Receipt]:
         query = origin.checkpoint if origin.streaming else ""
-        with self._watch.batch(frame, origin.job, origin.batch_id, self.options.lanes, query) as receipts:
+        with (
+            self._watch.batch(frame, origin.job, origin.batch_id, self.options.lanes, query) as receipts,
+            self._turns.one_at_a_time(origin.job, self.options.batch_deadline),
+        ):
             receipts += self._commit(frame, origin)
         return receipts
 
     def _commit(self, frame: DataFrame, origin: Origin) -> list[Receipt]:
         session = self._sessions.get(origin.job)
         if session is None or session.key != origin.key:
+            self._turns.refuse_replaced(origin.job, origin.key)
+            if session is not None and session.key != _written(origin.job):
+                self._turns.replaced(origin.job, session.key, origin.checkpoint)
             tables = [route.table for route in self.routes]
             session = open_session(self.options, origin.key, origin.job, origin.checkpoint, typed_tables=tables)
             self._sessions[origin.job] = session
@@ -243,6 +251,11 @@ def _property(frame: DataFrame, name: str) -> str | None:
     """A local property of the thread that runs the micro-batch; None in a batch job and on Spark Connect."""
     context = context_of(frame)
     return context.getLocalProperty(name) if context is not None else None
+
+
+def _written(job: str) -> str:
+    """In place of a query's id and its run's, for calls of `write`."""
+    return f"write-{job}"
 
 
 def _refuse_double_routes(routes: tuple[TableRoute, ...]) -> None:

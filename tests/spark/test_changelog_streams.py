@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from changelog_feed import Feed, FileTime, as_dicts, running
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
@@ -256,3 +256,23 @@ def test_the_three_arrival_orders_end_alike(spark: SparkSession, arrivals: list[
     changes = upsert_materializer(frame, sink_key="id", sequence="place")
     last = to_starrocks_ops(changes, sink_key="id", sequence="place").drop("place")
     assert [tuple(row) for row in last.collect()] == [("upsert", *MOVED)]
+
+
+def test_rows_that_swap_their_keys_need_the_materializer(spark: SparkSession) -> None:
+    """For a moment two rows claim each key; a retraction of the one that leaves must not delete the other."""
+    rows = [
+        ("+I", 1, "a", 1),
+        ("+I", 2, "b", 2),
+        ("-U", 1, "a", 3),
+        ("+U", 2, "a", 3),
+        ("-U", 2, "b", 4),
+        ("+U", 1, "b", 4),
+    ]
+    changes = spark.createDataFrame(rows, "row_kind string, id int, name string, lsn int")
+
+    def table(frame: DataFrame) -> dict[int, str]:
+        last = to_starrocks_ops(frame, sink_key="id", sequence="lsn").collect()
+        return {row["id"]: row["name"] for row in last if row["op"] == "upsert"}
+
+    assert table(upsert_materializer(changes, sink_key="id", sequence="lsn")) == {1: "b", 2: "a"}
+    assert table(changes) == {1: "b"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.errors import Fenced
 from tests.crash.query_proxy import QueryProxy
 
 pytestmark = pytest.mark.spark
@@ -109,6 +111,37 @@ def test_the_older_of_two_queries_under_one_job_is_fenced_and_names_the_other(sh
         older.stop()
     assert shop.written() == (2, 2)
     shop.run("newer")
+    assert shop.written() == (4, 4)
+
+
+def test_two_queries_of_one_sink_under_one_job_do_not_take_it_from_each_other_in_turns(shop: Shop) -> None:
+    """As foreachBatch calls it: Spark tells query and run in properties of the thread."""
+    sink = StarRocksSink(shop.options())
+
+    def micro_batch(query: str, number: int) -> None:
+        for name, value in (("sql.streaming.queryId", query), ("spark.jobGroup.id", f"run of {query}")):
+            shop.spark.sparkContext.setLocalProperty(name, value)
+        sink(shop.frame(rows_of(query, [number + 1])), number)
+
+    try:
+        micro_batch("older", 0)
+        micro_batch("newer", 0)
+        with pytest.raises(Fenced, match=r"taken over by another writer.*checkpoint=newer"):
+            micro_batch("older", 1)
+        micro_batch("newer", 1)
+    finally:
+        for name in ("sql.streaming.queryId", "spark.jobGroup.id"):
+            shop.spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
+    assert shop.written() == (6, 6)
+
+
+def test_two_threads_that_write_the_same_rows_write_them_once(shop: Shop) -> None:
+    """They share the sink's session, so the owner check tells them nothing of each other."""
+    sink, frame = StarRocksSink(shop.options()), shop.frame(rows_of("p-0", [1, 2]))
+    shop.fault({"operation": "commit", "action": "delay", "when": "before", "seconds": 1})
+    with ThreadPoolExecutor(2) as threads:
+        receipts = [receipt for done in threads.map(lambda _: sink.write(frame), range(2)) for receipt in done]
+    assert [receipt.rows for receipt in receipts] == [4]
     assert shop.written() == (4, 4)
 
 

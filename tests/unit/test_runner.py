@@ -99,13 +99,13 @@ def test_a_thread_that_hangs_cannot_keep_the_deadline_from_firing(crew: Crew, mo
 
     def hang(action: Action) -> object:
         del action
-        release.wait(20)
+        release.wait(60)
         return None
 
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded, match="label job-e-0-0-1_0 in phase beginning"):
         runner(ModelServer(), crew, seconds=0.3, perform=hang).run(segments(1))
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     release.set()
 
 
