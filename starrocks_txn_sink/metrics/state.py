@@ -214,11 +214,21 @@ def _partitions(model: Model) -> dict[str, Any]:
                 "position": position,
                 "event_time": times.get(partition),
                 "behind": newest - times[partition] if partition in times else None,
-                "lag": lags.get(partition),
+                "lag": _lag(lags, partition),
             }
             for partition, position in known[:_PARTITIONS_SHOWN]
         ],
     }
+
+
+def _lag(lags: Mapping[str, int], partition: str) -> int | None:
+    """The lag of a source partition, which a job names `0` or `orders-0`.
+
+    Spark's progress tells it under `0` where there is one topic, under `orders/0` where there are several.
+    """
+    topic, dash, number = partition.rpartition("-")
+    names = (partition, f"{topic}/{number}", number) if dash else (partition,)
+    return next((lags[name] for name in names if name in lags), None)
 
 
 def _natural(name: str) -> tuple[bool, int, str]:

@@ -327,6 +327,22 @@ def test_sparks_progress_is_read_from_its_json() -> None:
     assert [event.name for event in progress_events(document, {"mine": {"a": 1}})] == ["query.progressed"]
 
 
+@pytest.mark.parametrize(
+    ("topics", "shown"),
+    [(["a-b"], {"0": 5, "a-b-0": 5, "9": None}), (["a-b", "c"], {"0": None, "a-b-0": 5, "c-0": 5})],
+)
+def test_a_partitions_lag_is_found_under_both_names_that_jobs_use(topics: list[str], shown: dict[str, object]) -> None:
+    told = Told()
+    spans = tuple(PositionSpan(name, 1, 9, 1) for name in shown)
+    told.batch(0, receipt(told, positions=spans))
+    read, latest = ({topic: {"0": at} for topic in topics} for at in (10, 15))
+    progress = read_progress({"sources": [{"numInputRows": 1, "endOffset": read, "latestOffset": latest}]})
+    told.tell("query.progressed", query="q", progress=progress)
+    document = state(told.model, told.clock.wall(), LIMIT)
+    assert {one["partition"]: one["lag"] for one in document["partitions"]["shown"]} == shown
+    assert document["fresh"]["lag"] == 5 * len(topics)
+
+
 def test_the_assembler_keeps_its_levels_while_nothing_comes() -> None:
     told = Told()
     told.batch(0, receipt(told))
