@@ -89,7 +89,8 @@ class LaneAttempt(Node):
             world.rng,
             world.clock.wall,
             self.authority.entries,
-            quarantine=task._quarantine(world.clock),
+            task._log(self.attempt.lane, world.clock),
+            task._quarantine(world.clock),
         )
         self._performer = Performer(
             task.options,

@@ -16,6 +16,7 @@ import orjson
 from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
 from starrocks_txn_sink.dead_letter_replay import REPLAY
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+from starrocks_txn_sink.receipts_log.table import LOG_TABLE
 from starrocks_txn_sink.testing.model_server import Fault, ModelServer, Task
 from starrocks_txn_sink.testing.model_store import Change
 from starrocks_txn_sink.transaction.names import epoch_of
@@ -25,6 +26,7 @@ from .profile import Profile
 from .source import Source, SourceTransaction
 
 Place = tuple[str, int]
+_OWN = (DEAD_LETTER_TABLE, LOG_TABLE)
 
 
 def poison_profile(profile: Profile) -> Profile:
@@ -69,12 +71,14 @@ class PoisonChecker(Checker):
         super().__init__(source, *others)
         self._aside: dict[Place, set[str]] = {}  # the keys of its letters
         self._here: Counter[Place] = Counter()  # set aside by the version that is looked at
+        self._logged: list[dict[str, Any]] = []
         self._replayed = False
 
     def version(self, change: Change, tables: dict[str, list[Any]]) -> None:
         """A StarRocks transaction has become visible with `tables`' rows."""
         letters = tables.get(DEAD_LETTER_TABLE, [])
-        rest = {name: rows for name, rows in tables.items() if name != DEAD_LETTER_TABLE}
+        rest = {name: rows for name, rows in tables.items() if name not in _OWN}
+        self._logged = tables.get(LOG_TABLE, [])
         if epoch_of(change.label) == REPLAY:
             self._written_again(change.label, {row["id"] for row in letters if row.get("__op") == 1}, rest)
             return
@@ -101,6 +105,15 @@ class PoisonChecker(Checker):
     def _whole(self, label: str, counts: Counter[Place]) -> dict[str, int]:
         """What is set aside takes its place among the others."""
         return super()._whole(label, counts + self._here)
+
+    def _ledger(
+        self, label: str, positions: dict[str, int], counts: Counter[Place], rows: list[dict[str, Any]]
+    ) -> None:
+        """The receipts' log tells of the same positions, whatever became of the replies."""
+        super()._ledger(label, positions, counts, rows)
+        says = {row["source_partition"]: row["last_position"] for row in self._logged if row["label"] == label}
+        if says != positions or len(self._logged) != len(positions):
+            self.report("other", f"{label}: the receipts' log says {self._logged}, the data {positions}")
 
     def _digest_expected(self) -> bool:
         """A part of what was rejected ends at a source transaction of which no fingerprint was made."""
@@ -129,7 +142,7 @@ class PoisonChecker(Checker):
 
     def sample(self) -> None:
         """Read all tables in one statement: whole source transactions were set aside, so no money is missing."""
-        rows = (row for name, rows in self._store.tables.items() if name != DEAD_LETTER_TABLE for row in rows)
+        rows = (row for name, rows in self._store.tables.items() if name not in _OWN for row in rows)
         if total := sum(row["v"] for row in rows):
             self.report("torn", f"a reader saw a sum of {total} instead of 0")
 
@@ -144,5 +157,5 @@ class PoisonChecker(Checker):
         """A replay writes old rows late, which is what it is for."""
         if self._replayed:
             return self._serial()
-        tables = {name: rows for name, rows in self._store.tables.items() if name != DEAD_LETTER_TABLE}
+        tables = {name: rows for name, rows in self._store.tables.items() if name not in _OWN}
         return {(t, row["k"]): (row["x"], row["s"]) for t, rows in tables.items() for row in rows}

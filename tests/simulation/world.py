@@ -73,6 +73,7 @@ def _options(lanes: int = 1, poison: bool = False) -> SinkOptions:
         batch_deadline=2.0 * TIMEOUT,
         max_attempts=3,
         on_bad_rows="quarantine" if poison else "fail",
+        receipts_log=poison,
     )
 
 
