@@ -10,8 +10,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from conftest import ARGUMENTS, CHROMIUM
 from playwright.sync_api import sync_playwright
+from screen import ARGUMENTS, CHROMIUM
 
 _BEFORE_THE_END = 5.0
 

@@ -6,9 +6,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from conftest import Screen, refresh
 from playwright.sync_api import Page, expect
 from recorded import Pipeline
+from screen import Screen, refresh
 
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.metrics import MetricsServer

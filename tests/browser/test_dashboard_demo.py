@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +15,8 @@ from pathlib import Path
 import orjson
 import psutil
 import pytest
-from conftest import Screen, refresh
 from playwright.sync_api import Page, expect
+from screen import Screen, refresh
 
 pytestmark = pytest.mark.spark
 
@@ -62,7 +62,7 @@ def _planned(port: int) -> bool:
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:
             return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError, ValueError):  # the backend's port, or the one of the MySQL protocol
+    except (OSError, http.client.HTTPException):  # the backend's port refuses, that of the MySQL protocol speaks first
         return False
 
 
