@@ -286,6 +286,7 @@ def a_recovery_looks_for_its_own_label_only(put: Any) -> None:
         return known is not None and known.label == label and known.position == span.last
 
     put(authority, "_reached", broken)
+    put(Authority, "_refuse_intruders", lambda self, label, before, positions: None)  # which would notice it too
 
 
 @bug

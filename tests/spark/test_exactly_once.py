@@ -137,12 +137,13 @@ def test_two_queries_of_one_sink_under_one_job_do_not_take_it_from_each_other_in
 
 def test_two_threads_that_write_the_same_rows_write_them_once(shop: Shop) -> None:
     """They share the sink's session, so the owner check tells them nothing of each other."""
-    sink, frame = StarRocksSink(shop.options()), shop.frame(rows_of("p-0", [1, 2]))
+    sink, frame = StarRocksSink(shop.options()), shop.frame(rows_of("p-0", [2, 3]))
+    sink.write(shop.frame(rows_of("p-0", [1])))
     shop.fault({"operation": "commit", "action": "delay", "when": "before", "seconds": 1})
     with ThreadPoolExecutor(2) as threads:
         receipts = [receipt for done in threads.map(lambda _: sink.write(frame), range(2)) for receipt in done]
     assert [receipt.rows for receipt in receipts] == [4]
-    assert shop.written() == (4, 4)
+    assert shop.written() == (6, 6)
 
 
 # --- commits whose outcome is not known at first ---
