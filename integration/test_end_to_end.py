@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.conftest import Target
-from starrocks_txn_sink import StarRocksSink, TableRoute, cli
+from starrocks_txn_sink import StarRocksDataSource, StarRocksSink, TableRoute, cli, lane_partitioned
 from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
 
 pytestmark = pytest.mark.spark
@@ -110,6 +110,30 @@ def test_typed_values_come_back_as_they_went(spark: SparkSession, target: Target
 def test_each_compression_is_understood(spark: SparkSession, bank: Target, compression: str) -> None:
     StarRocksSink(bank.options(compression=compression)).write(transfers(spark, 20))
     assert bank.sql(f"SELECT count(*) FROM {bank.database}.credits") == [(20,)]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "lz4_frame", "zstd"])
+def test_csv_is_read_as_it_was_meant(spark: SparkSession, target: Target, compression: str) -> None:
+    target.table("lines", "id BIGINT NOT NULL, s STRING, d DATETIME, n INT NOT NULL DEFAULT '7', vb VARBINARY")
+    text, at = 'quo"te\\ 😀\n\tx', datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
+    rows = [
+        (1, text, at, bytearray(b"\x00\xff"), "upsert"),
+        (2, "", None, None, "upsert"),
+        (3, None, at, None, "delete"),
+    ]
+    frame = spark.createDataFrame(rows, "id long, s string, d timestamp_ntz, vb binary, op string")
+    options = target.options(compression=compression, properties={"format": "csv"})
+    StarRocksSink(options, routes=[TableRoute("lines", ["id", "s", "d", "vb"])]).write(frame)
+    got = target.sql(f"SELECT id, s, d, n, hex(vb) FROM {target.database}.`lines` ORDER BY id")
+    assert got == [(1, text, at, 7, "00FF"), (2, "", None, 7, None)]
+
+
+def test_the_data_source_writes_once(spark: SparkSession, bank: Target) -> None:
+    spark.dataSource.register(StarRocksDataSource)
+    for _ in range(2):
+        lanes = lane_partitioned(transfers(spark, 50), bank.options(lanes=2))
+        lanes.write.format("starrocks_txn").mode("append").save()
+    assert bank.sql(f"SELECT count(*), count(DISTINCT id) FROM {bank.database}.debits") == [(50, 50)]
 
 
 def test_rejected_source_transactions_are_set_aside_and_replayed(spark: SparkSession, bank: Target) -> None:

@@ -1,7 +1,7 @@
-"""Request bodies made of chunk pieces: a JSON array without copying a row, or its compressed form.
+"""Request bodies made of chunk pieces: a JSON array or CSV without copying a row, or its compressed form.
 
 Every row comes from the JVM with the separator in front (`,{"a":1}`), because a trailing one would stay inside the JSON
-array. The first row's comma becomes the opening bracket.
+array. The first row's comma becomes the opening bracket. Rows of CSV have what ends a row in front, in the same way.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+
+from starrocks_txn_sink.options.load_properties import CSV_ROW
 
 SEPARATOR = ","
 
@@ -33,6 +35,21 @@ class JsonArray:
 
 
 @dataclass(frozen=True, slots=True)
+class CsvRows:
+    """CSV over `pieces`, each a run of rows that all begin with CSV_ROW. Can be iterated again."""
+
+    pieces: Sequence[memoryview]
+
+    def __len__(self) -> int:
+        return sum(piece.nbytes for piece in self.pieces)
+
+    def __iter__(self) -> Iterator[memoryview | bytes]:
+        yield self.pieces[0][len(CSV_ROW) :]
+        yield from self.pieces[1:]
+        yield CSV_ROW.encode()  # the last one needs it too: pieces of several loads are put together (contract 5)
+
+
+@dataclass(frozen=True, slots=True)
 class Compressed:
     """A body that was compressed whole; `data` is the compressed bytes."""
 
@@ -45,13 +62,13 @@ class Compressed:
         yield self.data
 
 
-def load_body(pieces: Sequence[memoryview], compression: str) -> JsonArray | Compressed:
+def load_body(pieces: Sequence[memoryview], compression: str, *, csv: bool = False) -> JsonArray | CsvRows | Compressed:
     """Return the body of a load: rows of one table, compressed as `compression` says (`none` or a codec's name)."""
-    array = JsonArray(pieces)
+    rows = CsvRows(pieces) if csv else JsonArray(pieces)
     if compression == "none":
-        return array
+        return rows
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, _CODECS[compression]) as stream:
-        for piece in array:
+        for piece in rows:
             stream.write(piece)
     return Compressed(memoryview(sink.getvalue()))

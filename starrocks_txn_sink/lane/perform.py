@@ -105,7 +105,8 @@ class Performer:
             return self.late(action, error)
 
     def _load(self, label: Label, action: LoadAction) -> Steps[protocol.Loaded]:
-        body = load_body(action.pieces, self.options.compression_of(action.table).value)
+        codec, csv = self.options.compression_of(action.table).value, self.options.writes_csv(action.table)
+        body = load_body(action.pieces, codec, csv=csv)
         headers = self.options.load_headers(action.table)
         return protocol.load(label, action.table, body, headers, self.patience, self.rng)
 

@@ -36,6 +36,12 @@ def _quarantine(options: SinkOptions) -> None:
             hint="Set query_url='mysql://<frontend>:9030', or on_bad_rows='fail'.",
             option="on_bad_rows",
         )
+    if options.quarantines and any(options.writes_csv(table) for table in ("", *options.tables)):
+        raise OptionError(
+            "on_bad_rows is quarantine, and a table's format is csv: dead letters keep their rows as JSON.",
+            hint="Remove format, or set on_bad_rows='fail'.",
+            option="on_bad_rows",
+        )
     if options.quarantines and options.compact:
         raise OptionError(
             "on_bad_rows is quarantine, and compact is on: a source transaction whose rows were replaced by later "

@@ -41,6 +41,11 @@ class Compression(Enum):
     def header(self) -> str | None:
         return None if self is Compression.NONE else self.value
 
+    @property
+    def csv_format(self) -> str:
+        """The property `format` of CSV that is compressed so (contract section 5)."""
+        return {"none": "csv", "lz4_frame": "lz4"}.get(self.value, self.value)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:

@@ -1,7 +1,7 @@
 """The stream-load properties a user may set, each judged at construction (contract section 5).
 
-Properties travel as HTTP headers of every load. A name that the sink sets itself, that belongs to CSV, or that the
-server would silently ignore is refused, because a property without effect looks like one that works.
+Properties travel as HTTP headers of every load. A name that the sink sets itself, or that the server would silently
+ignore, is refused, because a property without effect looks like one that works.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from starrocks_txn_sink.errors import OptionError
 
 Judge = Callable[[str], bool]
+
+CSV_COLUMN, CSV_ROW = "\x01", "\x02"
+"""What separates columns and rows where `format` is csv."""
 
 
 def _one_of(*values: str) -> Judge:
@@ -54,13 +57,13 @@ ALLOWED: Mapping[str, tuple[Judge, str]] = {
     "log_rejected_record_num": (_whole, "a whole number"),
     "compression": (_one_of("none", "gzip", "lz4_frame", "zstd"), "none, gzip, lz4_frame or zstd"),
     # Set by the sink; the value that the sink sets is let through, so that a configuration can be moved over as it is.
-    "format": (_one_of("json"), "json, the only format that the sink sends"),
+    "format": (_one_of("json", "csv"), "json or csv"),
     "strip_outer_array": (_one_of("true"), "true, because the sink sends each load as one JSON array"),
     "ignore_json_size": (_one_of("true"), "true, because the loads of a transaction add up"),
 }
 """Property → (test of its value, what is allowed)."""
 
-_CSV = "it belongs to CSV, and the sink sends JSON"
+_CSV = "the sink writes CSV in one way only, which needs no quotes"
 _OURS = "the sink sets it itself"
 _MERGE = "merge commit joins loads of different writers, so it knows no transaction of its own"
 
@@ -104,10 +107,17 @@ def check_combination(properties: Mapping[str, str], option: str) -> None:
             f"{option}: partial_update_mode without partial_update has no effect.",
             hint="Set partial_update to true, or remove partial_update_mode.",
         )
+    if properties.get("format", "json") != "json" and "jsonpaths" in properties:
+        raise OptionError(f"{option}: jsonpaths belongs to JSON, and format is csv.", hint="Remove one of them.")
 
 
 def check_untyped(properties: Mapping[str, str], option: str) -> None:
     """Refuse what only a TableRoute makes possible, because it names the columns that are sent."""
+    if properties.get("format") == "csv":
+        raise OptionError(
+            f"{option}: format is csv, and rows that come as JSON texts are sent as they are.",
+            hint="Remove format, or give the sink typed columns and a TableRoute of them.",
+        )
     if properties.get("partial_update") == "true" and "columns" not in properties:
         raise OptionError(
             f"{option}: partial_update needs columns.",
@@ -127,6 +137,12 @@ _LATER_ROWS: Mapping[str, str] = {
 
 def check_compactable(properties: Mapping[str, str], option: str) -> None:
     """Refuse properties with which the last row per key does not stand for the others; those of one table, merged."""
+    if properties.get("format", "json") != "json":
+        raise OptionError(
+            f"compact is set, and {option} sets format to csv: the last row of a key is found by its JSON.",
+            hint="Remove format, or turn compact off.",
+            option="compact",
+        )
     for name, why in _LATER_ROWS.items():
         value = properties.get(name, "")
         if value in ("", "false") or (name == "max_filter_ratio" and float(value) == 0):

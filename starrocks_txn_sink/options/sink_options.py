@@ -33,6 +33,8 @@ from starrocks_txn_sink.options.kinds import (
 from starrocks_txn_sink.options.redirect_rules import RedirectRules, parse_host_rule
 
 MIB = 1 << 20
+CSV_HEADERS = {"column_separator": "\\x01", "row_delimiter": "\\x02"}
+"""`load_properties.CSV_COLUMN` and `CSV_ROW`, as headers write them."""
 OWN_TABLES = "_starrocks_txn_sink_"
 """What the names of the sink's own tables begin with."""
 
@@ -354,7 +356,8 @@ class SinkOptions:
         """Headers of every load of `table`, equal for all of them (contract section 4.6).
 
         The body is one JSON array. `ignore_json_size` lifts the limit of 100 MiB that the loads of a transaction
-        share; `timeout` keeps the load's plan alive as long as the transaction.
+        share; `timeout` keeps the load's plan alive as long as the transaction. Where the table's `format` is csv the
+        compression is part of its name (contract section 5).
         """
         headers = {
             "format": "json",
@@ -363,6 +366,10 @@ class SinkOptions:
             "timeout": str(self.timeout),
         }
         headers |= self.properties_of(table)
+        if self.writes_csv(table):
+            made = {"format": self.compression_of(table).csv_format, **CSV_HEADERS}
+            left_out = load_properties.SET_BY_SINK | {"compression"}
+            return {name: value for name, value in headers.items() if name not in left_out} | made
         compression = self.compression_of(table).header
         headers.pop("compression", None)
         return headers if compression is None else {**headers, "compression": compression}
@@ -372,6 +379,10 @@ class SinkOptions:
         """Whether the server may leave out rows of some table without refusing the commit."""
         ratios = [self.properties, *(self.properties_of(table) for table in self.tables)]
         return any(float(one.get("max_filter_ratio", "0")) > 0 for one in ratios)
+
+    def writes_csv(self, table: str) -> bool:
+        """Whether the rows of `table` travel as CSV."""
+        return self.properties_of(table).get("format") == "csv"
 
     def compression_of(self, table: str) -> Compression:
         """How the bodies of loads into `table` are compressed."""

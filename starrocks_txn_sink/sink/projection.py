@@ -19,11 +19,12 @@ from starrocks_txn_sink.lane.body import SEPARATOR
 from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.lane.unit import HASH
+from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.spread import named, spread_marked, spread_plain
-from starrocks_txn_sink.sink.typed import TypedRoute
+from starrocks_txn_sink.sink.typed import OP, TypedRoute
 
-SEQ, DATABASE, OP, ROW = "seq", "database", "op", "row"
+SEQ, DATABASE, ROW = "seq", "database", "row"
 MARKS = (PARTITION, POSITION, SEQ, TRANSACTION_END)
 
 UPSERTS = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")
@@ -79,7 +80,7 @@ def lane_input(
             "upstream (to_starrocks_ops).",
         )
     row, table = _row_and_table(frame, routes, guarded)
-    payload = _guarded(frame, _payload(frame, row, table, models), database)
+    payload = _guarded(frame, _payload(frame, row, table, models, routes), database)
     columns = [table.alias(TABLE), payload.alias(PAYLOAD)]
     if not marked:
         rows = frame.select(*columns).withColumn(HASH, F.xxhash64(TABLE, PAYLOAD))
@@ -164,21 +165,36 @@ def _row_and_table(frame: DataFrame, routes: Sequence[TypedRoute], guarded: bool
     return row, table
 
 
-def _payload(frame: DataFrame, row: Column, table: Column, models: Mapping[str, str]) -> Column:
+def _payload(
+    frame: DataFrame, row: Column, table: Column, models: Mapping[str, str], routes: Sequence[TypedRoute]
+) -> Column:
     separator = F.lit(SEPARATOR)
-    upsert = F.concat(separator, row)
+    upsert = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 0)), F.concat(separator, row))
     if OP not in frame.columns:
         return upsert
     op = F.lower(F.col(OP).cast("string"))
     rest = F.substr(F.ltrim(row), F.lit(2))
     comma = F.when(F.startswith(F.ltrim(rest), F.lit("}")), F.lit("")).otherwise(F.lit(","))
     delete = F.concat(separator, F.lit('{"__op":1'), comma, rest)
+    delete = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 1)), delete)
     keyless = sorted(name for name, model in models.items() if model != "PRIMARY_KEYS")
     if keyless:
         refusal = _error(F.lit("delete for the table "), table, F.lit(", which has no primary key"), frame=frame)
         delete = F.when(table.isin(keyless), refusal).otherwise(delete)
     unknown = _error(F.lit("unknown op '"), op, F.lit("'"), frame=frame)
     return F.when(op.isNull() | op.isin(*UPSERTS), upsert).when(op.isin(*DELETES), delete).otherwise(unknown)
+
+
+def _csv_or(table: Column, routes: Sequence[TypedRoute], csv: Column, json: Column) -> Column:
+    """Each row in the format of its table."""
+    tables = [route.table for route in routes if route.csv]
+    return F.when(table.isin(tables), csv).otherwise(json) if tables else json
+
+
+def _csv_op(table: Column, routes: Sequence[TypedRoute], code: int) -> Column:
+    """The last column of a line, where there is one (contract section 5)."""
+    keyed = [route.table for route in routes if route.op]
+    return F.when(table.isin(keyed), F.lit(f"{CSV_COLUMN}{code}")).otherwise(F.lit("")) if keyed else F.lit("")
 
 
 def _guarded(frame: DataFrame, payload: Column, database: str) -> Column:

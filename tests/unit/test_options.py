@@ -208,9 +208,10 @@ def test_load_headers_lay_the_tables_properties_over_all() -> None:
     [
         ({"strict_mod": "true"}, "Did you mean strict_mode"),
         ({"quite_unheard_of": "1"}, "Known are: columns"),
-        ({"format": "csv"}, "json, the only format"),
+        ({"format": "avro"}, "json or csv"),
         ({"strip_outer_array": "false"}, "one JSON array"),
-        ({"column_separator": ","}, "belongs to CSV"),
+        ({"column_separator": ","}, "writes CSV in one way only"),
+        ({"format": "csv", "jsonpaths": "[]"}, "jsonpaths belongs to JSON"),
         ({"label": "x"}, "the sink sets it itself"),
         ({"Transaction_Type": "single"}, "the sink sets it itself"),
         ({"db": "x"}, "one database"),

@@ -84,7 +84,7 @@ def test_names_become_options(name: str, value: Any, option: str, expected: Any)
         ("sink.at-least-once.use-transaction-stream-load", "false", "part of a transaction"),
         ("sink.properties.enable_merge_commit", "true", "merge commit"),
         ("sink.merge-commit.chunk.size", "1", "merge commit"),
-        ("sink.properties.format", "csv", "the only format"),
+        ("sink.properties.format", "avro", "json or csv"),
         ("sink.properties.compression", "snappy", "gzip, lz4_frame or zstd"),
         ("scan.connect.timeout-ms", "1", "this is a sink"),
         ("lookup.cache", "1", "this is a sink"),

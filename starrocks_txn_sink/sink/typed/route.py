@@ -14,11 +14,22 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.choices import SchemaChanges
 from starrocks_txn_sink.sink.table_route import TableRoute
+from starrocks_txn_sink.sink.typed.csv_text import (
+    UNWRITABLE,
+    Forms,
+    Text,
+    as_it_came,
+    csv_row,
+    csv_text,
+    holds_text,
+)
 from starrocks_txn_sink.sink.typed.fit import Fault, Fit, fit, natural
 from starrocks_txn_sink.sink.typed.target import TargetColumn
 
 _MICROSECONDS = "yyyy-MM-dd HH:mm:ss.SSSSSS"
 _HEX = "__hex_"
+OP = "op"
+"""The column of a frame that says what is done with a row."""
 Refuse = Callable[[str], Column]
 """Makes an expression that fails the job with a text and the row's place."""
 
@@ -31,6 +42,9 @@ class TypedField:
     source: str
     fit: Fit
     nullable: bool = True
+    text: Text | None = None  # of its CSV
+    texts: bool = False  # may hold separators of CSV
+    raw: bool = False  # written to CSV as it came
 
     @property
     def key(self) -> str:
@@ -41,19 +55,33 @@ class TypedField:
         column = F.col(_quoted(self.source))
         return (self.fit.encode(column) if self.fit.encode else column).alias(self.key)
 
+    def csv(self, forms: Forms) -> Column:
+        """The value as a text; raises TypeError for a field that was not joined for CSV."""
+        if self.text is None:
+            raise TypeError(f"Column {self.name} has no text.")
+        column = F.col(_quoted(self.source))
+        return self.text(self.fit.encode(column) if self.fit.encode and not self.raw else column, forms)
+
     def faults(self) -> Iterator[Fault]:
         if not self.nullable:
             yield Fault(lambda column: column.isNull(), "is NULL, but the column is NOT NULL")
         yield from self.fit.faults
+        if self.texts:
+            yield UNWRITABLE
 
 
 @dataclass(frozen=True, slots=True)
 class TypedRoute:
-    """A route that was found to fit; `zone` is the time zone in which timestamps are written."""
+    """A route that was found to fit; `zone` is the time zone in which timestamps are written.
+
+    Rows are JSON objects or, with `csv`, lines; `op` says that lines have the operation at their end.
+    """
 
     table: str
     fields: tuple[TypedField, ...]
     zone: str
+    csv: bool = False
+    op: bool = False
 
     @classmethod
     def of(
@@ -72,7 +100,7 @@ class TypedRoute:
         with `ignore_unknown` columns that the table lacks are left out.
         Raises InputError that names every column which is missing, unknown, or would lose something.
         """
-        own = properties.get("columns")
+        own, csv = properties.get("columns"), properties.get("format") == "csv"
         if columns is not None and not columns:
             raise InputError(
                 f"There is no table {route.table}.",
@@ -88,14 +116,16 @@ class TypedRoute:
             target = known.get(name.lower())
             if target is None and ignore_unknown and own is None:
                 continue
-            made = _field(
-                name, source, frame[source].dataType, target, zones, unknown_is_fine=columns is None or bool(own)
-            )
+            unknown_is_fine = columns is None or bool(own)
+            made = _field(name, source, frame[source].dataType, target, zones, unknown_is_fine=unknown_is_fine, csv=csv)
             if isinstance(made, TypedField):
                 fields.append(made)
             else:
                 complaints.append(made)
-        if own is not None:
+        op = csv and OP in frame.names and (columns is None or any(column.key for column in columns))
+        if csv:
+            complaints += _unfit_for_csv(fields, own, op=op)
+        elif own is not None:
             complaints += _unmentioned(fields, own)
         if complaints:
             raise InputError(
@@ -103,16 +133,19 @@ class TypedRoute:
                 hint="Cast or rename the columns before the sink, correct the route, or alter the table.",
                 table=route.table,
             )
-        return cls(route.table, tuple(fields), zones[1])
+        return cls(route.table, tuple(fields), zones[1], csv, op)
 
     def row(self, refuse: Refuse, *, guarded: bool) -> Column:
-        """The row as a JSON object; a value that the server would take for another one fails the job.
+        """The row as a JSON object or a line; a value that the server would take for another one fails the job.
 
         With `guarded` one that it would reject, or turn into NULL, fails it too.
         """
-        options = {"ignoreNullFields": "false", "timestampFormat": _MICROSECONDS, "timestampNTZFormat": _MICROSECONDS}
-        options |= {"dateFormat": "yyyy-MM-dd", "timeZone": self.zone}
-        row = F.to_json(F.struct(*(field.value() for field in self.fields)), options)
+        forms = {"ignoreNullFields": "false", "timestampFormat": _MICROSECONDS, "timestampNTZFormat": _MICROSECONDS}
+        forms |= {"dateFormat": "yyyy-MM-dd", "timeZone": self.zone}
+        if self.csv:
+            row = csv_row([field.csv(forms) for field in self.fields])
+        else:
+            row = F.to_json(F.struct(*(field.value() for field in self.fields)), forms)
         for field in reversed(self.fields):
             column = F.col(_quoted(field.source))
             for fault in field.faults():
@@ -129,7 +162,7 @@ class TypedRoute:
         derived = [
             f"{_quoted(field.name)}=to_binary({_quoted(field.key)}, 'hex')" for field in self.fields if field.fit.hexed
         ]
-        return ",".join((*plain, *derived))
+        return ",".join((*plain, *(["__op"] if self.op else []), *derived))
 
 
 def typed_routes(
@@ -178,18 +211,30 @@ def _field(
     zones: tuple[str, str],
     *,
     unknown_is_fine: bool,
+    csv: bool,
 ) -> TypedField | str:
-    if target is None:
-        if not unknown_is_fine:
-            return f"the table has no column {name}"
-        found = fit(kind, natural(kind), zones)
-        return f"column {name}: {found}" if isinstance(found, str) else TypedField(name, source, found)
-    if target.generated:
+    if target is None and not unknown_is_fine:
+        return f"the table has no column {name}"
+    if target is not None and target.generated:
         return f"column {target.name} is generated by the server and cannot be written"
-    found = fit(kind, target.type, zones)
+    wanted, called = (natural(kind), name) if target is None else (target.type, target.name)
+    found = fit(kind, wanted, zones)
     if isinstance(found, str):
-        return f"column {target.name}: {found}"
-    return TypedField(target.name, source, found, target.nullable)
+        return f"column {called}: {found}"
+    field = TypedField(called, source, found, target is None or target.nullable)
+    if not csv:
+        return field
+    text = csv_text(kind, wanted)
+    if isinstance(text, str):
+        return f"column {called}: {text}"
+    return replace(field, text=text, texts=holds_text(kind), raw=as_it_came(kind, wanted))
+
+
+def _unfit_for_csv(fields: Sequence[TypedField], own: str | None, *, op: bool) -> Iterator[str]:
+    if own is not None:
+        yield "with format csv the sink writes the property columns itself, in the order of the route; remove yours"
+    if len(fields) + op < 2:
+        yield "a line of CSV with one column may be empty, which the server skips; set format to json"
 
 
 def _missing(route: TableRoute, columns: Sequence[TargetColumn], properties: Mapping[str, str]) -> Iterator[str]:

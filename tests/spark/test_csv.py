@@ -1,0 +1,99 @@
+"""Rows as CSV on real Spark, through the stand-in: what was written is what is read, deletes, and what has no form."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from test_typed_columns import NESTED, PAIRS, expected, floats_alike, one_row, query, sink
+
+from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_txn_sink.errors import InputError
+
+pytestmark = pytest.mark.spark
+
+ROWS = 80
+DOCUMENTS = ("jt", "js")
+COLUMNS = [name for name in PAIRS if name not in NESTED or name in DOCUMENTS]
+CSV = {"format": "csv"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Any:
+    with Emulator(tmp_path / "emulator") as emulator:
+        query(emulator, "CREATE DATABASE shop")
+        yield emulator
+
+
+def writable(value: Any) -> Any:
+    """Texts without what separates fields and rows."""
+    if not isinstance(value, str):
+        return value
+    return "x" if value == r"\N" else value.replace("\x01", "").replace("\x02", "")
+
+
+@pytest.mark.parametrize("seed", [random.randrange(10**6)], ids=lambda seed: f"seed={seed}")
+def test_what_was_written_is_what_is_read(spark: SparkSession, server: Emulator, seed: int) -> None:
+    rng = random.Random(seed)
+    rows = [
+        (number, *(writable(PAIRS[name][2](rng)) if number and rng.random() < 0.9 else None for name in COLUMNS))
+        for number in range(ROWS)
+    ]
+    columns = ", ".join(f"{name} {PAIRS[name][1]}" for name in COLUMNS)
+    query(server, f"CREATE TABLE shop.t (id BIGINT NOT NULL, {columns}) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    schema = ", ".join(["id bigint", *(f"{name} {PAIRS[name][0]}" for name in COLUMNS)])
+    frame = spark.createDataFrame(rows, schema)
+    changes = {"timestamp_zone": "Asia/Tokyo", "properties": CSV, "compression": rng.choice(["none", "zstd", "gzip"])}
+    (receipt,) = sink(server, ["id", *COLUMNS], **changes).write(frame)
+    assert receipt.rows == ROWS
+    got = query(server, f"SELECT id, {', '.join(COLUMNS)} FROM shop.t ORDER BY id")
+    for row, read in zip(rows, got, strict=True):
+        for name, was, there in zip(COLUMNS, row[1:], read[1:], strict=True):
+            found = json.loads(there) if name in DOCUMENTS and there is not None else there
+            alike = floats_alike(was, found) if name == "f" else found == expected(name, was)
+            assert alike, (name, was, there)
+
+
+def test_deletes_defaults_and_several_loads_of_a_table(spark: SparkSession, server: Emulator) -> None:
+    query(
+        server,
+        "CREATE TABLE shop.t (id BIGINT NOT NULL, v VARCHAR(4), n INT NOT NULL DEFAULT '7') PRIMARY KEY(id)"
+        " DISTRIBUTED BY HASH(id)",
+    )
+    frame = spark.range(400).select(
+        F.lit("p").alias("source_partition"),
+        (F.col("id") + 1).alias("position"),
+        F.lit(0).alias("seq"),
+        F.lit(True).alias("transaction_end"),
+        (F.col("id") % 100).alias("id"),
+        F.lit("v").alias("v"),
+        F.when(F.col("id").between(300, 349), "delete").alias("op"),
+    )
+    sizes = {"chunk_bytes": 1 << 10, "load_bytes": 1 << 10, "buffer_bytes": 64 << 10}
+    (receipt,) = sink(server, ["id", "v"], properties=CSV, **sizes).write(frame)
+    assert (receipt.rows, receipt.loads > 1) == (400, True)
+    assert query(server, "SELECT count(*), min(id), min(v), max(n) FROM shop.t") == [(50, 50, "v", 7)]
+
+
+def test_what_csv_has_no_form_for_is_named(spark: SparkSession, server: Emulator) -> None:
+    query(
+        server,
+        "CREATE TABLE shop.t (id BIGINT NOT NULL, v VARCHAR(4), a ARRAY<INT>, j JSON) PRIMARY KEY(id)"
+        " DISTRIBUTED BY HASH(id)",
+    )
+    frame = one_row(spark, a=F.array(F.lit(1)), j=F.current_date())
+    with pytest.raises(InputError, match=r"column a: arrays, maps.*column j: only documents"):
+        sink(server, ["id", "a", "j"], properties=CSV).write(frame)
+    with pytest.raises(InputError, match="one column may be empty"):
+        sink(server, ["id"], properties=CSV).write(frame)
+    with pytest.raises(InputError, match="writes the property columns itself"):
+        sink(server, ["id", "v"], properties={**CSV, "columns": "v,id"}).write(frame)
+    for text in ("a\x01", "\x02", r"\N"):
+        with pytest.raises(Exception, match=r"column v of table t holds a separator of CSV"):
+            sink(server, ["id", "v"], properties=CSV).write(one_row(spark, v=F.lit(text)))
+    assert query(server, "SELECT * FROM shop.t") == []
