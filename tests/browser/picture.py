@@ -19,20 +19,19 @@ _BEFORE_THE_END = 5.0
 def main(file: Path, seconds: float) -> int:
     """Let the demo write for `seconds`, and take the picture shortly before it stops; 1 when it does not run."""
     words = [sys.executable, "-m", "starrocks_txn_sink", "demo", "--metrics-port", "0", "--seconds", str(seconds)]
-    with tempfile.TemporaryFile("w+") as out, subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT) as demo:
-        address, begun = "", 0.0
-        while demo.poll() is None and (not begun or time.monotonic() < begun + seconds - _BEFORE_THE_END):
-            time.sleep(0.5)
-            out.seek(0)
-            said = out.read()
-            found = re.search(r"live page: (\S+)", said)
-            address = found[1] if found else ""
-            begun = begun or ("writing" in said and time.monotonic()) or 0.0
-        if demo.poll() is None:
-            photograph(address, file)
+    with tempfile.TemporaryDirectory() as folder:
+        said = Path(folder) / "said"
+        with said.open("wb") as out, subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT) as demo:
+            begun = 0.0
+            while demo.poll() is None and (not begun or time.monotonic() < begun + seconds - _BEFORE_THE_END):
+                time.sleep(0.5)
+                begun = begun or (time.monotonic() if " writing " in said.read_text() else 0.0)
+            if demo.poll() is not None:
+                return 1
+            address = re.search(r"live page: (\S+)", said.read_text())
+            photograph(address[1] if address else "", file)
             demo.terminate()
             return 0
-    return 1
 
 
 def photograph(address: str, file: Path) -> None:
