@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
+from operator import add, attrgetter
+from typing import Final
 
 from starrocks_txn_sink.assembler.state import AssemblerState
 
@@ -32,7 +34,7 @@ class Counters:
     state_bytes: int = 0  # Arrow bytes of the open rows
 
     def __add__(self, other: Counters) -> Counters:
-        return Counters(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Counters(*map(add, _values(self), _values(other)))
 
     def at(self, state: AssemblerState) -> Counters:
         """These flows, with the levels of `state`."""
@@ -42,12 +44,14 @@ class Counters:
 
     def then(self, later: Counters) -> Counters:
         """The flows of both, and the levels after the later one."""
-        levels = {name: getattr(later, name) for name in ("open", "open_rows", "state_bytes")}
-        return replace(self + later, **levels)
+        return replace(self + later, open=later.open, open_rows=later.open_rows, state_bytes=later.state_bytes)
 
     def as_dict(self) -> dict[str, int]:
-        return asdict(self)
+        return dict(zip(self.names(), _values(self), strict=True))
 
     @classmethod
     def names(cls) -> list[str]:
         return [field.name for field in fields(cls)]
+
+
+_values: Final = attrgetter(*Counters.names())  # a step is counted for each source partition and chunk

@@ -17,7 +17,7 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler import schema
 from starrocks_txn_sink.assembler.carried import Carried, Place
 from starrocks_txn_sink.assembler.counters import Counters
-from starrocks_txn_sink.assembler.intake import Indexes, refuse_other_content
+from starrocks_txn_sink.assembler.intake import Indexes, looked_through, refuse_other_content
 from starrocks_txn_sink.assembler.packing import by_partition
 from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.assembler.rules import Assembler, Step
@@ -71,20 +71,31 @@ class Fold:
     _held: int = 0
     _last: tuple[str, pa.Table] | None = None
 
-    def feed(self, events: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    def feed(self, events: pa.Table, *, alone: bool = False) -> Iterator[tuple[str, pa.Table]]:
         """Take in events with their source_partition; yield released rows by source partition.
 
-        Each source partition's rows come whole source transactions at a time, in the order of their ENDs. Raises
-        Unordered, and what Assembler.feed raises.
+        Each source partition's rows come whole source transactions at a time, in the order of their ENDs. Events that
+        are `alone`, the only ones of the task, may be in any order. Raises Unordered, and what Assembler.feed raises.
         """
-        for partition, own in by_partition(events):
+        policy = replace(self.policy, open_timeout=None)
+        parts: Iterable[tuple[str | int, pa.Table]]
+        parts = by_partition(looked_through(events, need_txn_id=self.policy.interleaved))
+        if alone:
+            parts = sorted(parts, key=lambda part: str(part[0]))  # as after a shuffle, in whichever order they came
+        for partition, own in parts:
             name = str(partition)
             holding = self._holding(name)
-            self._check_order(name, holding, own)
-            for rows in self._step(holding, Assembler(replace(self.policy, open_timeout=None), name), own):
+            if not alone:
+                self._check_order(name, holding, own)
+            for rows in self._step(holding, Assembler(policy, name), own):
                 yield name, rows
         if self._held > self.held_limit:
             self._relieve()
+
+    @property
+    def source_partitions(self) -> int:
+        """How many have had events."""
+        return len(self._holdings)
 
     def carry(self) -> dict[str, Carried]:
         """What the next micro-batch needs of the source partitions that had events; puts the rows on the shelf."""

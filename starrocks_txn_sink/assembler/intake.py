@@ -35,6 +35,7 @@ _SPELLINGS: Final = {
 }
 _NAMES: Final = pa.array(list(_SPELLINGS))
 _KINDS: Final = np.array(list(_SPELLINGS.values()), dtype=np.int8)
+KIND: Final = "_kind"
 _IDENTITY: Final = (schema.TYPE, schema.TXN_ID, *schema.PAYLOAD)
 
 
@@ -55,7 +56,10 @@ def take_in(events: pa.Table, last_position: int | None, partition: object, *, n
     Raises InputError naming the place (partition, position, column), never the content, for a NULL position, type,
     table (of DATA) or, with `need_txn_id`, txn_id, for an unknown type, and for two different events at one position.
     """
-    kinds = _checked(events, partition, need_txn_id=need_txn_id)
+    if KIND in events.schema.names:
+        kinds, events = events[KIND].to_numpy(), events.drop_columns([KIND])
+    else:
+        kinds = _checked(events, partition, need_txn_id=need_txn_id)
     positions = events[schema.POSITION].to_numpy()
     if not _ascending(positions):
         order = np.argsort(positions, kind="stable")
@@ -71,6 +75,22 @@ def take_in(events: pa.Table, last_position: int | None, partition: object, *, n
     repeated = kinds[~fresh]
     rows = int(np.count_nonzero(repeated == Kind.DATA))
     return Intake(events.filter(pa.array(fresh)), kinds[fresh], positions[fresh], len(repeated), rows)
+
+
+def looked_through(events: pa.Table, *, need_txn_id: bool) -> pa.Table:
+    """`events` of many source partitions with what `take_in` would find out for each of them, a column KIND.
+
+    Without it when one of them breaks the contract: `take_in` will then name the place.
+    """
+    found = pc.index_in(pc.utf8_upper(events[schema.TYPE]), value_set=_NAMES)
+    wanted = [schema.POSITION, *([schema.TXN_ID] if need_txn_id else [])]
+    if found.null_count or any(events[column].null_count for column in wanted):
+        return events
+    kinds = _KINDS[found.to_numpy()]
+    table = events[schema.TABLE]
+    if table.null_count and (table.is_null().to_numpy() & (kinds == Kind.DATA)).any():
+        return events
+    return events.append_column(KIND, pa.array(kinds))
 
 
 def _ascending(positions: Indexes) -> bool:

@@ -126,6 +126,11 @@ def _in_task(policy: Policy, kind: pa.DataType) -> Callable[[Iterable[pa.RecordB
 
 def prepared_events(events: DataFrame, by: str, passthrough: tuple[str, ...] = ()) -> DataFrame:
     """The columns the rules read, under their names and types; InputError for what is missing or of another type."""
+    return events.select(*event_columns(events, by, passthrough))
+
+
+def event_columns(events: DataFrame, by: str, passthrough: tuple[str, ...] = ()) -> list[Column]:
+    """What `prepared_events` selects, the source partition first."""
     missing = [each for each in (by, *schema.REQUIRED, *passthrough) if each not in events.columns]
     if missing:
         raise InputError(
@@ -151,7 +156,7 @@ def prepared_events(events: DataFrame, by: str, passthrough: tuple[str, ...] = (
     for name in (schema.TYPE, schema.TXN_ID, *schema.PAYLOAD):
         value = _column(name) if name in kinds else F.lit(None)
         columns.append(value.cast("string").alias(name))
-    return events.select(*columns, *map(_column, passthrough))
+    return [*columns, *map(_column, passthrough)]
 
 
 def _check_type(name: str, kind: T.DataType, allowed: tuple[type[T.DataType], ...], wanted: str) -> None:

@@ -73,6 +73,7 @@ class Authority:
 
     def entries(self, label: str, work: Work) -> Chunk:
         """The position rows of `work` as a chunk of the ledger's table; its rows are no rows of the user's."""
+        rows = work.rows_by_partition()
         positions = [
             Position(
                 span.partition,
@@ -80,7 +81,7 @@ class Authority:
                 self.owner.checkpoint,
                 self.owner.batch,
                 label,
-                work.rows_of(span.partition),
+                rows[span.partition],
                 span.digest,
             )
             for span in work.position_spans()

@@ -6,9 +6,11 @@ never the row.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,6 +23,8 @@ from starrocks_txn_sink.lane.segments import COLUMNS
 UPSERTS: Final = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")
 DELETES: Final = ("delete", "-d", "d", "1")
 
+_TOGETHER: Final = 4 << 20  # bytes
+
 _UPSERTS: Final = pa.array(UPSERTS)
 _DELETES: Final = pa.array(DELETES)
 
@@ -32,52 +36,67 @@ class Content:
     database: str
     keyless: tuple[str, ...] = ()
 
-    def batch(self, partition: str, rows: pa.Table) -> pa.RecordBatch:
-        """A batch with the columns of `lane.segments` of one source partition's released rows."""
-        rows = rows.combine_chunks()
-        self._refuse_other_databases(partition, rows)
+    def batches(self, released: Iterable[tuple[str, pa.Table]]) -> Iterator[pa.RecordBatch]:
+        """Batches of released rows by source partition; small ones go together, for each batch costs milliseconds."""
+        waiting: list[tuple[str, pa.Table]] = []
+        size = 0
+        for partition, rows in released:
+            if waiting and (size > _TOGETHER or waiting[-1][1].schema != rows.schema):
+                yield self.batch(waiting)
+                waiting, size = [], 0
+            waiting.append((partition, rows))
+            size += rows.nbytes
+        if waiting:
+            yield self.batch(waiting)
+
+    def batch(self, parts: Sequence[tuple[str, pa.Table]]) -> pa.RecordBatch:
+        """A batch with the columns of `lane.segments`; `parts` are released rows, each of one source partition."""
+        rows = pa.concat_tables([rows for _, rows in parts]).combine_chunks()
+        partitions = pa.array([partition for partition, _ in parts], pa.string())
+        partitions = partitions.take(pa.array(np.repeat(np.arange(len(parts)), [rows.num_rows for _, rows in parts])))
+        self._refuse_other_databases(partitions, rows)
         columns = [
-            pa.repeat(partition, rows.num_rows),
+            partitions,
             _array(rows[schema.POSITION]),
             _array(rows[schema.TABLE]),
             _array(rows[schema.TRANSACTION_END]),
-            self._payload(partition, rows),
+            self._payload(partitions, rows),
         ]
         further = [EVENT_TIME] if EVENT_TIME in rows.schema.names else []
         columns += [_array(rows[name]) for name in further]
         return pa.RecordBatch.from_arrays(columns, names=[*COLUMNS, *further])
 
-    def _payload(self, partition: str, rows: pa.Table) -> pa.Array:
+    def _payload(self, partitions: pa.Array, rows: pa.Table) -> pa.Array:
         row, op = _array(rows[schema.ROW]), _array(rows[schema.OP])
         upsert = pc.binary_join_element_wise(SEPARATOR, row, "")
         kinds = None if op.null_count == len(op) else _lowered(op)
         if kinds is None or pc.all(pc.is_in(kinds, value_set=_UPSERTS)).as_py():
             return upsert
-        return self._with_deletes(partition, rows, op, upsert)
+        return self._with_deletes(partitions, rows, op, upsert)
 
-    def _with_deletes(self, partition: str, rows: pa.Table, op: pa.Array, upsert: pa.Array) -> pa.Array:
+    def _with_deletes(self, partitions: pa.Array, rows: pa.Table, op: pa.Array, upsert: pa.Array) -> pa.Array:
         kinds = pc.utf8_lower(op)
         deleted = pc.fill_null(pc.is_in(kinds, value_set=_DELETES), False)
         known = pc.or_(op.is_null(), pc.or_(pc.is_in(kinds, value_set=_UPSERTS), deleted))
         if not pc.all(known).as_py():
             at = pc.index(known, False).as_py()
-            raise _refusal(f"unknown op '{op[at].as_py()}'", partition, rows, at)
-        self._refuse_keyless(partition, rows, deleted)
+            raise _refusal(f"unknown op '{op[at].as_py()}'", partitions, rows, at)
+        self._refuse_keyless(partitions, rows, deleted)
         rest = pc.utf8_slice_codeunits(pc.utf8_ltrim(_array(rows[schema.ROW]), " "), 1)
         comma = pc.if_else(pc.starts_with(pc.utf8_ltrim(rest, " "), "}"), "", ",")
         delete = pc.binary_join_element_wise(SEPARATOR + '{"__op":1', comma, rest, "")
         return pc.if_else(deleted, delete, upsert)
 
-    def _refuse_keyless(self, partition: str, rows: pa.Table, deleted: pa.Array) -> None:
+    def _refuse_keyless(self, partitions: pa.Array, rows: pa.Table, deleted: pa.Array) -> None:
         if not self.keyless:
             return
         table = _array(rows[schema.TABLE])
         refused = pc.and_(deleted, pc.fill_null(pc.is_in(table, value_set=pa.array(self.keyless)), False))
         if pc.any(refused).as_py():
             at = pc.index(refused, True).as_py()
-            raise _refusal(f"delete for the table {table[at].as_py()}, which has no primary key", partition, rows, at)
+            raise _refusal(f"delete for the table {table[at].as_py()}, which has no primary key", partitions, rows, at)
 
-    def _refuse_other_databases(self, partition: str, rows: pa.Table) -> None:
+    def _refuse_other_databases(self, partitions: pa.Array, rows: pa.Table) -> None:
         databases = rows[schema.DATABASE]
         if databases.null_count == rows.num_rows:
             return
@@ -87,7 +106,7 @@ class Content:
             raise _refusal(
                 f"a row for database '{databases[at].as_py()}', but a StarRocks transaction lives in one database and "
                 f"this sink writes '{self.database}'",
-                partition,
+                partitions,
                 rows,
                 at,
             )
@@ -98,7 +117,8 @@ def _lowered(op: pa.Array) -> pa.Array:
     return pc.utf8_lower(pc.drop_null(pc.unique(op)))
 
 
-def _refusal(what: str, partition: str, rows: pa.Table, at: int) -> InputError:
+def _refusal(what: str, partitions: pa.Array, rows: pa.Table, at: int) -> InputError:
+    partition = partitions[at].as_py()
     position = rows[schema.POSITION][at].as_py()
     return InputError(
         f"StarRocks sink: {what} at source partition {partition}, position {position}.",

@@ -45,6 +45,7 @@ from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.region import Chunk, Region
 from starrocks_txn_sink.lane.segments import Ended
+from starrocks_txn_sink.lane.unfrozen import Unfrozen
 from starrocks_txn_sink.lane.work import Work
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
 
@@ -77,7 +78,7 @@ class SharedTransactionCoordinator:
         self._entered = False
         self._sent_for = Phase.IDLE
         self._regions: dict[tuple[str, str], Region] = {}
-        self._unfrozen: dict[tuple[str, str], Region] = {}  # those whose active chunk has rows
+        self._unfrozen = Unfrozen()
         self._works: deque[Work] = deque([Work(limits.retry_buffer_bytes)])
         self._open_partition: str | None = None
         self._first_row_at: float | None = None
@@ -137,7 +138,7 @@ class SharedTransactionCoordinator:
         self._open_partition = partition
         region = self._region(partition, table)
         region.write(piece, rows, marks)
-        self._unfrozen[(partition, table)] = region
+        self._unfrozen.add(region)
         self.buffered_bytes += piece.nbytes
         self.buffered_peak = max(self.buffered_peak, self.buffered_bytes)
         if region.active.bytes >= self._limits.chunk_bytes:
@@ -148,10 +149,12 @@ class SharedTransactionCoordinator:
     def end_transactions(self, ended: Ended, now: float) -> None:
         """The rows written last for the partition of `ended` end its source transactions."""
         self._open_partition = None
-        for region in self._unfrozen_of(ended.partition):
+        for region in self._unfrozen.of(ended.partition):
             region.end_transaction()
             if region.switch_due(now, self._limits.mini_interval):
                 self._freeze(region, now)
+            else:
+                self._unfrozen.wait(region, self._limits.mini_interval)
         self._filling.end_transactions(ended)
         self._seal_if_due(now)
 
@@ -393,25 +396,21 @@ class SharedTransactionCoordinator:
             region = self._regions[(partition, table)] = Region(partition, table)
         return region
 
-    def _unfrozen_of(self, partition: str) -> list[Region]:
-        return [region for region in self._unfrozen.values() if region.partition == partition]
-
     def _freeze(self, region: Region, now: float) -> None:
-        del self._unfrozen[(region.partition, region.table)]
+        self._unfrozen.remove(region)
         chunk = region.freeze(now)
         if chunk is not None:
             self._filling.add(chunk)
 
     def _freeze_idle_regions(self, now: float) -> None:
         """Rows at a clean boundary do not wait for the next source transaction of their partition to be frozen."""
-        for region in list(self._unfrozen.values()):
-            if region.switch_due(now, self._limits.mini_interval):
-                self._freeze(region, now)
+        for region in self._unfrozen.due(now, self._limits.mini_interval):
+            self._freeze(region, now)
 
     def _relieve(self, now: float) -> None:
         """The buffers are full: freeze the largest regions by size, until half of the limit can be sent away."""
         frozen = 0
-        for region in sorted(self._unfrozen.values(), key=lambda region: region.active.bytes, reverse=True):
+        for region in sorted(self._unfrozen.all(), key=lambda region: region.active.bytes, reverse=True):
             if frozen * 2 >= self._limits.buffer_bytes:
                 return
             frozen += region.active.bytes
@@ -432,14 +431,14 @@ class SharedTransactionCoordinator:
         limit = self._limits.seal_bytes
         if limit is None:
             return False
-        return self._filling.bytes + sum(region.active.bytes for region in self._unfrozen.values()) >= limit
+        return self._filling.bytes + sum(region.active.bytes for region in self._unfrozen.all()) >= limit
 
     def _recycle_due(self, now: float) -> bool:
         alive = self._phase in (Phase.BEGINNING, Phase.OPEN)
         return alive and now - self._began_at >= self._limits.timeout * self._limits.recycle_at
 
     def _seal(self, now: float) -> None:
-        for region in list(self._unfrozen.values()):
+        for region in self._unfrozen.all():
             self._freeze(region, now)
         self._first_row_at = None
         if not self._filling.empty:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import base64
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import orjson
@@ -37,7 +38,11 @@ from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 
 _CARRIED: Final = "carried"
 _PARSERS: Final = 2  # threads that parse ahead of the rules; pyarrow lets go of the interpreter meanwhile
-_CHUNK_ROWS: Final = 30_000  # fewer would be more calls of the rules than needed
+_CHUNK_ROWS: Final = 30_000  # fewer would be more calls of the rules than needed …
+_PARTITION_ROWS: Final = 100  # … and so would fewer of each source partition
+_CHUNK_BYTES: Final = 32 << 20
+_PIECE_BYTES: Final = 16 << 20
+SMALL_ROWS: Final = 100_000  # so many events wait for the others, because then their order does not matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class LaneAssembly:
 
     `directory` None (a batch frame, nothing before or after it) keeps what does not fit memory on the machine's disk.
     `arrival_order` tells that rows were not sorted, `sortable` that they may be, if their order turns out to be wrong.
+    Up to `small_rows` events may come in any order.
     """
 
     policy: Policy
@@ -59,6 +65,7 @@ class LaneAssembly:
     lines: TxnEventLines | None = None
     arrival_order: bool = True
     sortable: bool = True
+    small_rows: int = SMALL_ROWS
 
     def open(self, attempt: Attempt) -> Assembling:
         """The assembly of one attempt at a lane."""
@@ -67,13 +74,17 @@ class LaneAssembly:
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """What a lane tells the driver beside its receipts; `unordered` is the complaint of a lane that gave up."""
+    """What a lane tells the driver beside its receipts; `unordered` is the complaint of a lane that gave up.
+
+    A `small` lane would have taken its events in any order.
+    """
 
     partitions: Mapping[str, Carried] = field(default_factory=dict)
     flows: Counters = field(default_factory=Counters)
     notices: tuple[Event, ...] = ()
     inline: Mapping[str, bytes] = field(default_factory=dict)
     unordered: str | None = None
+    small: bool = False
 
     def to_json(self) -> str:
         value = {
@@ -82,6 +93,7 @@ class Carry:
             "notices": [(notice.name, notice.fields) for notice in self.notices],
             "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
             "unordered": self.unordered,
+            "small": self.small,
         }
         return orjson.dumps({_CARRIED: value}).decode()
 
@@ -93,6 +105,7 @@ class Carry:
             tuple(Event(name, fields) for name, fields in value["notices"]),
             {name: base64.b64decode(content) for name, content in value["inline"].items()},
             value["unordered"],
+            value["small"],
         )
 
 
@@ -105,6 +118,7 @@ class Assembling:
         directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
         self._shelf = Shelf(directory, stem, assembly.inline)
         self._fold = Fold(assembly.policy, assembly.carried, assembly.now, self._shelf, assembly.arrival_order)
+        self._small = False
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of source transactions that ended, as the lane reads them.
@@ -113,16 +127,17 @@ class Assembling:
         """
         last_row_last = self._assembly.arrival_order
         events = self._events(until_end(batches, schema.POSITION, content=self._key, strict=last_row_last))
-        for chunk in _chunks(events):
-            for partition, released in self._fold.feed(chunk):
-                yield self._assembly.content.batch(partition, released)
+        first, self._small = _beginning(events, self._assembly.small_rows)
+        chunks = [_together(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
+        for chunk in chunks:
+            yield from self._assembly.content.batches(self._fold.feed(chunk, alone=self._small))
 
     def carry(self) -> Carry:
         """Put what stays open into the directory, and tell where; nothing is put for a batch frame."""
         if self._scratch is not None:
             return Carry(flows=self._fold.flows, notices=tuple(self._fold.notices))
         partitions = self._fold.carry()
-        return Carry(partitions, self._fold.flows, tuple(self._fold.notices), self._shelf.handed)
+        return Carry(partitions, self._fold.flows, tuple(self._fold.notices), self._shelf.handed, small=self._small)
 
     def close(self) -> None:
         self._shelf.close()
@@ -133,11 +148,22 @@ class Assembling:
     def _key(self) -> str:
         return schema.TYPE if self._assembly.lines is None else "value"
 
+    def _chunk_rows(self) -> int:
+        return max(_CHUNK_ROWS, min(_PARTITION_ROWS * self._fold.source_partitions, SMALL_ROWS))
+
     def _events(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         lines = self._assembly.lines
         if lines is None:
             return map(_as_events, batches)
-        return ahead(partial(_parsed, lines), batches, _PARSERS)
+        return ahead(partial(_parsed, lines), _pieces(batches), _PARSERS)
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches cut where their rows are large, because several are in memory at once."""
+    for batch in batches:
+        step = batch.num_rows * _PIECE_BYTES // max(batch.nbytes, 1) + 1
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
 
 
 def _parsed(lines: TxnEventLines, batch: pa.RecordBatch) -> pa.Table:
@@ -150,14 +176,28 @@ def _as_events(batch: pa.RecordBatch) -> pa.Table:
     return pa.table(columns | ({EVENT_TIME: batch.column(EVENT_TIME)} if EVENT_TIME in batch.schema.names else {}))
 
 
-def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Tables put together until there is enough for one call of the rules."""
+def _beginning(tables: Iterator[pa.Table], small_rows: int) -> tuple[list[pa.Table], bool]:
+    """The first of `tables`, and whether these are all: then they are few enough to be taken as one."""
+    first: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        first.append(table)
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows > small_rows or size > _CHUNK_BYTES:
+            return first, False
+    return first, True
+
+
+def _chunks(tables: Iterable[pa.Table], enough: Callable[[], int]) -> Iterator[pa.Table]:
+    """Tables put together until there are `enough` rows for one call of the rules, or so many bytes."""
     waiting: list[pa.Table] = []
+    rows = size = 0
     for table in tables:
         waiting.append(table)
-        if sum(each.num_rows for each in waiting) >= _CHUNK_ROWS:
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows >= enough() or size >= _CHUNK_BYTES:
             yield _together(waiting)
-            waiting = []
+            waiting, rows, size = [], 0, 0
     if waiting:
         yield _together(waiting)
 

@@ -20,6 +20,7 @@ def log_entries(job: str, lane: int, batch: int, now_text: Callable[[], str]) ->
 
     def entries(label: str, work: Work) -> Chunk:
         chunk, at, tables = Chunk("", LOG_TABLE), now_text(), _tables(work)
+        counted = work.rows_by_partition()
         rows = [
             {
                 "job": job,
@@ -27,7 +28,7 @@ def log_entries(job: str, lane: int, batch: int, now_text: Callable[[], str]) ->
                 "last_position": span.last,
                 "first_position": span.first,
                 "source_transactions": span.source_transactions,
-                "row_count": work.rows_of(span.partition),
+                "row_count": counted[span.partition],
                 "label": label,
                 "lane": lane,
                 "batch": batch,

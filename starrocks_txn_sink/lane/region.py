@@ -66,7 +66,7 @@ class Region:
         """Whether the active chunk may and should be frozen now: clean, not empty, mini interval elapsed."""
         if not self.clean_boundary or not self.active.rows:
             return False
-        return self.last_switch is None or now - self.last_switch >= mini_interval
+        return self.last_switch is None or now >= self.last_switch + mini_interval
 
     def freeze(self, now: float) -> Chunk | None:
         """Hand over the active chunk, or None when it is empty, and start a new one."""

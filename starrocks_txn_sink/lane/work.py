@@ -6,7 +6,7 @@ loaded to the end and committed. Chunks that were sent are kept for another atte
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -146,8 +146,12 @@ class Work:
             self.bury(letters, spans, counts)
             spans, counts = {}, {}
 
-    def rows_of(self, partition: str) -> int:
-        return sum(rows for (name, _), (rows, _) in self.counts.items() if name == partition)
+    def rows_by_partition(self) -> Counter[str]:
+        """The rows of each source partition, over all tables."""
+        counted: Counter[str] = Counter()
+        for (partition, _), (rows, _) in self.counts.items():
+            counted[partition] += rows
+        return counted
 
     def region_counts(self) -> tuple[RegionCount, ...]:
         return tuple(RegionCount(p, t, rows, size) for (p, t), (rows, size) in sorted(self.counts.items()))

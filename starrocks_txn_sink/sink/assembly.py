@@ -23,9 +23,10 @@ class TransactionAssembly:
     The events have the columns that `assemble_transactions` reads, with `by` for the source partition; or they are raw
     JSON in one column, described by `lines`. The rules and their options are those of `assemble_transactions`.
 
-    `shuffle` says how events come to their lane. `auto`: with one lane as they come, in one task, and sorted first as
-    soon as a source partition's events turn out not to be in order; with more lanes always sorted. True: always sorted.
-    False (one lane only): never; events out of order are an error, before anything is committed.
+    `shuffle` says how events come to their lane. `auto`: with one lane as they come, in one task, and sorted first when
+    a source partition's events turn out not to be in order; with more lanes always sorted. True: always sorted. False
+    (one lane only): never; events out of order are an error, before anything is committed. Small micro-batches (100 000
+    events, 32 MB) may be in any order.
 
     `state_dir` (a path or URI that driver and executors share) is where open source transactions wait; without it they
     wait in the query's checkpoint, so that a copy of the checkpoint has both.

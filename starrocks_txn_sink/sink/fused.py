@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.assembler.carried import Carried, Manifest
 from starrocks_txn_sink.assembler.directory import FileDirectory
@@ -25,23 +26,24 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.events import Event, Listener
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.content import Content
-from starrocks_txn_sink.lane.fused import Carry, FusedLaneTask, LaneAssembly, carries
+from starrocks_txn_sink.lane.fused import SMALL_ROWS, Carry, FusedLaneTask, LaneAssembly, carries
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport, results
-from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
+from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.ledger.take_over import check_owner
 from starrocks_txn_sink.ledger.values import Owner
 from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
-from starrocks_txn_sink.sink.events_input import events_input
+from starrocks_txn_sink.sink.events_input import EventsProjection
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.tail_log import TailLog
 from starrocks_txn_sink.transaction.steps import run
 
 FOLDER: Final = "starrocks_txn_sink"
 STAGE: Final = "fused"  # names the lanes' assembler where a stage of its own has the name it was given
+_RECEIPTS: Final = T.StructType([T.StructField("receipt", T.StringType())])  # RECEIPT_SCHEMA, parsed
 _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 
 _log = get_logger("assembler")
@@ -55,6 +57,7 @@ class FusedWriter:
     session: Session
     log: TailLog | None
     sort: bool
+    projection: EventsProjection | None = None
 
     @classmethod
     def open(
@@ -86,6 +89,7 @@ class FusedWriter:
         lines, carried = self._run(frame, task, before, now)
         complaint = next((each.unordered for each in carried if each.unordered), None)
         if complaint is None:
+            self.sort = self.assembly.sorted_first(task.options.lanes) or (self.sort and not _small(carried))
             return lines, carried
         if self.assembly.shuffle is False:
             raise Unordered(complaint, hint='Pass shuffle="auto" to TransactionAssembly, so that events are sorted.')
@@ -95,7 +99,9 @@ class FusedWriter:
 
     def _run(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> tuple[list[str], list[Carry]]:
         lanes = task.options.lanes
-        events = events_input(frame, self.assembly, lanes, sort=self.sort, name_task=task.mandate is not None)
+        if self.projection is None or self.log is None:  # frames that stand for themselves may be of any Spark session
+            self.projection = EventsProjection(self.assembly, lanes, name_task=task.mandate is not None)
+        events = self.projection.of(frame, sort=self.sort)
         keyless = tuple(sorted(name for name, model in self.session.models.items() if model != "PRIMARY_KEYS"))
         assembly = LaneAssembly(
             policy=self.assembly.policy,
@@ -108,9 +114,10 @@ class FusedWriter:
             lines=events.lines,
             arrival_order=not self.sort,
             sortable=self.assembly.shuffle is not False,
+            small_rows=SMALL_ROWS,
         )
         fused = FusedLaneTask(replace(task, at_end_only=not self.sort), assembly)
-        return carries(row[0] for row in events.rows.mapInArrow(fused, RECEIPT_SCHEMA).collect())
+        return carries(row[0] for row in events.rows.mapInArrow(fused, _RECEIPTS).collect())
 
     def _conclude(
         self,
@@ -149,6 +156,11 @@ def check_still_owner(options: SinkOptions, session: Session) -> None:
         steps = check_owner(session.job, owner, session.token, random.Random())
         ledger = SqlLedger(connection, options.database)
         run(steps, transport, clock, Deadline.after(options.batch_deadline, clock), ledger)
+
+
+def _small(carried: Sequence[Carry]) -> bool:
+    """Whether the next micro-batch, if it is like this one, need not be sorted, because its lane takes any order."""
+    return all(each.small for each in carried)
 
 
 def _touched(carried: Sequence[Carry]) -> dict[str, Carried]:

@@ -2,50 +2,57 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.lane.attempt import TASK
 from starrocks_txn_sink.lane.ending import END_POSITION
 from starrocks_txn_sink.lane.segments import PARTITION, POSITION
 from starrocks_txn_sink.lane.unit import HASH
 
-_LANE = "lane"
+LANE = "lane"
 _ROW_BITS = 33  # monotonically_increasing_id counts the rows of a partition in so many bits
 
 
 def spread_marked(rows: DataFrame, lanes: int, seq: str) -> DataFrame:
     """Each source partition in one lane, its rows by position and `seq`; the last row has no source partition."""
-    placed = rows.withColumn(_LANE, lane_of(F.col(PARTITION), lanes))
-    spread = _closed(placed, lanes, POSITION).repartitionById(lanes, F.col(_LANE))
+    placed = rows.withColumn(LANE, lane_of(F.col(PARTITION), lanes))
+    spread = _closed(placed, lanes, POSITION).repartitionById(lanes, F.col(LANE))
     order = [F.col(PARTITION).asc_nulls_last(), F.col(POSITION), F.col(seq)]
-    return spread.sortWithinPartitions(*order).drop(_LANE, seq)
+    return spread.sortWithinPartitions(*order).drop(LANE, seq)
 
 
 def spread_plain(rows: DataFrame, lanes: int) -> DataFrame:
     """Rows in any lane and any order; only the last row has its place."""
     lane = F.lit(0) if lanes == 1 else F.pmod(F.col(HASH), F.lit(lanes)).cast("int")
-    spread = _closed(rows.withColumn(_LANE, lane), lanes, HASH).repartitionById(lanes, F.col(_LANE))
-    return spread.sortWithinPartitions((F.col(HASH) == END_POSITION).asc_nulls_first()).drop(_LANE)
+    spread = _closed(rows.withColumn(LANE, lane), lanes, HASH).repartitionById(lanes, F.col(LANE))
+    return spread.sortWithinPartitions((F.col(HASH) == END_POSITION).asc_nulls_first()).drop(LANE)
 
 
-def spread_events(rows: DataFrame, lanes: int) -> DataFrame:
-    """Each source partition in one lane, its events by position; a last row has no source partition."""
-    placed = rows.withColumn(_LANE, lane_of(F.col(PARTITION), lanes))
-    spread = _closed(placed, lanes, POSITION).repartitionById(lanes, F.col(_LANE))
-    return spread.sortWithinPartitions(F.col(PARTITION).asc_nulls_last(), F.col(POSITION)).drop(_LANE)
+def spread_events(rows: DataFrame, ends: DataFrame, lanes: int) -> DataFrame:
+    """Each source partition in one lane, its events by position; a last row of `ends` has no source partition.
+
+    The rows have their lane in the column LANE.
+    """
+    spread = rows.union(ends).repartitionById(lanes, F.col(LANE))
+    return spread.sortWithinPartitions(F.col(PARTITION).asc_nulls_last(), F.col(POSITION)).drop(LANE)
 
 
-def as_they_come(rows: DataFrame) -> DataFrame:
-    """All rows in one task, in the order in which the source gives them, without a shuffle; then the last row."""
-    return _closed(rows.withColumn(_LANE, F.lit(0)), 1, POSITION).coalesce(1).drop(_LANE)
+def as_they_come(rows: DataFrame, ends: DataFrame) -> DataFrame:
+    """All rows in one task, in the order in which the source gives them, without a shuffle; then the one of `ends`."""
+    return rows.union(ends).coalesce(1)
 
 
 def named(rows: DataFrame) -> DataFrame:
     """The first row of each lane names its task (`lane.attempt`); after the shuffle, so that it is the lane's own."""
+    return rows.withColumn(TASK, task_name())
+
+
+def task_name() -> Column:
+    """The name of the task's thread, in the first row of each Spark partition as it is at this place."""
     first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << _ROW_BITS) - 1)) == 0
-    thread = F.java_method(F.lit("java.lang.Thread"), F.lit("currentThread"))
-    return rows.withColumn(TASK, F.when(first, thread))
+    return F.when(first, F.java_method(F.lit("java.lang.Thread"), F.lit("currentThread")))
 
 
 def lane_of(partition: Column, lanes: int) -> Column:
@@ -60,9 +67,15 @@ def lane_of(partition: Column, lanes: int) -> Column:
 
 def _closed(rows: DataFrame, lanes: int, column: str) -> DataFrame:
     """One more row for each lane: END_POSITION in `column`, its lane, and NULLs."""
-    numbers = rows.sparkSession.range(0, lanes, 1, 1)
-    values = {_LANE: F.col("id").cast("int"), column: F.lit(END_POSITION)}
-    ends = numbers.select(
-        *(values.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in rows.schema.fields)
+    return rows.union(lane_ends(rows.sparkSession, rows.schema, lanes, column))
+
+
+def lane_ends(session: SparkSession, schema: T.StructType, lanes: int, column: str) -> DataFrame:
+    """A last row for each lane, as `schema` says: END_POSITION in `column`, its lane in LANE, and NULLs.
+
+    TASK names the task, because the last row may be the only one.
+    """
+    values = {LANE: F.col("id").cast("int"), column: F.lit(END_POSITION), TASK: task_name()}
+    return session.range(0, lanes, 1, 1).select(
+        *(values.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in schema.fields)
     )
-    return rows.union(ends)

@@ -12,7 +12,7 @@ from starrocks_txn_sink.assembler.carried import Carried, Manifest
 from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.content import Content
-from starrocks_txn_sink.lane.fused import Assembling, Carry, LaneAssembly
+from starrocks_txn_sink.lane.fused import SMALL_ROWS, Assembling, Carry, LaneAssembly
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.segments import Segment
 from starrocks_txn_sink.lane.task import LaneTask
@@ -86,10 +86,13 @@ class FusedDriver(Driver):
         assert mandate is not None
         assert self._log is not None
         number, raw = world.next_attempt(), world.rng.random() < 0.5
+        small = world.rng.random() < 0.5  # then the lane takes them in any order
+        events = world.rng.sample(slot.events, len(slot.events)) if small else slot.events
         attempt = Attempt(lane, number, not first)
         assembling = LaneAssembly(
             Policy(), Content(DATABASE), 0.0, world.directory(self.checkpoint.name), self._log.stem(self._batch),
             self._before.partitions, self._before.inline, IN_JSON if raw else None,
+            small_rows=SMALL_ROWS if small else 0,
         ).open(attempt)  # fmt: skip
         task = AssemblingTask(
             world.options, JOB, self.epoch, self.checkpoint.name, self._batch, True, True,
@@ -100,7 +103,7 @@ class FusedDriver(Driver):
             f"{self.name}.{lane}.{number}",
             task,
             attempt,
-            world.cut_off(event_batches(slot.events, world.rng, raw=raw)),
+            world.cut_off(event_batches(events, world.rng, raw=raw)),
             lambda ended, result: self._lane_ended(slot, lane, ended, result, assembling),
         )
         slot.attempts.append(made)

@@ -32,13 +32,13 @@ class FoldBench:
     def manifest(self) -> Manifest:
         return Manifest.from_json(self.stored)
 
-    def feed(self, *chunks: pa.Table, now: float = 0.0) -> None:
+    def feed(self, *chunks: pa.Table, now: float = 0.0, alone: bool = False) -> None:
         """One micro-batch."""
         before = self.manifest
         shelf = Shelf(self.directory, f"000001-e-{self.batch}-0-0", before.inline)
         fold = Fold(self.policy, before.partitions, now, shelf, self.arrival_order, self.held)
         for chunk in chunks:
-            for partition, rows in fold.feed(chunk):
+            for partition, rows in fold.feed(chunk, alone=alone):
                 assert rows.num_rows
                 self.out.setdefault(partition, []).extend(rows.to_pylist())
             self.peak = max(self.peak, fold._held)

@@ -86,6 +86,16 @@ def test_as_they_come_events_are_right_or_refused(batches: list[list[Ev]], size:
         assert fold.out.get("a", []) == bench.out
 
 
+@given(histories(interleaved=False, well_formed=True))
+def test_events_that_come_all_at_once_may_be_in_any_order(batches: list[list[Ev]]) -> None:
+    bench, fold = Bench(), FoldBench()
+    for batch in batches:
+        bench.feed(table(batch))
+        if batch:
+            fold.feed(named(table(batch), "a"), alone=True)
+        assert fold.out.get("a", []) == bench.out
+
+
 def test_repeats_of_an_earlier_micro_batch_are_no_disorder() -> None:
     fold = FoldBench()
     fold.feed(named(table(script("B D D")), "a"))

@@ -1,0 +1,87 @@
+"""The lane that assembles, without Spark: which order it takes, and in which pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from starrocks_txn_sink.assembler.fold import Unordered
+from starrocks_txn_sink.assembler.policy import Policy
+from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.content import Content
+from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.fused import SMALL_ROWS, Carry, LaneAssembly
+from starrocks_txn_sink.sources.txn_lines import TxnEventLines
+from starrocks_txn_sink.testing.memory_directory import MemoryDirectory
+
+IN_JSON = TxnEventLines(source_partition=None, position=None)
+
+
+def event(partition: str, position: int, kind: str, row: str = "{}") -> dict[str, Any]:
+    made = {"source_partition": partition, "position": position, "type": kind, "txn_id": "t"}
+    return made | ({"table": "items", "row": row} if kind == "DATA" else {})
+
+
+def whole(partition: str, first: int = 1, row: str = "{}") -> list[dict[str, Any]]:
+    """A source transaction of two rows."""
+    kinds = ("BEGIN", "DATA", "DATA", "END")
+    return [event(partition, position, kind, row) for position, kind in enumerate(kinds, first)]
+
+
+def values(events: Sequence[dict[str, Any] | None]) -> pa.RecordBatch:
+    """A lane's input; None is its last row."""
+    count = len(events)
+    return pa.record_batch(
+        {
+            "source_partition": pa.nulls(count, pa.string()),
+            "position": pa.array([END_POSITION if each is None else None for each in events], pa.int64()),
+            "value": pa.array([each and orjson.dumps(each).decode() for each in events]),
+        }
+    )
+
+
+def run(batches: list[pa.RecordBatch], small_rows: int = SMALL_ROWS) -> tuple[list[tuple[str, int]], Carry]:
+    """(source partition, position) of each row that goes on, and what is carried."""
+    assembly = LaneAssembly(
+        Policy(), Content("shop"), 0.0, MemoryDirectory(), "000001-e-0", lines=IN_JSON, small_rows=small_rows
+    )
+    lane = assembly.open(Attempt(0, 0, False))
+    rows = [
+        row
+        for batch in lane.rows([*batches, values([None])])
+        for row in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+    ]
+    try:
+        return rows, lane.carry()
+    finally:
+        lane.close()
+
+
+def test_few_events_may_come_in_any_order() -> None:
+    later, earlier = values([*whole("b"), *whole("a", 5)]), values(whole("a"))
+    rows, carry = run([later, earlier])
+    assert rows == [("a", 4), ("a", 4), ("a", 8), ("a", 8), ("b", 4), ("b", 4)]
+    assert carry.small
+
+
+def test_many_events_may_not() -> None:
+    with pytest.raises(Unordered, match="1 came after 8"):
+        run([values(whole("a", 5)), values(whole("a"))], small_rows=4)
+    rows, carry = run([values(whole("a")), values(whole("a", 5))], small_rows=4)
+    assert (len(rows), carry.small) == (4, False)
+
+
+def test_large_events_are_taken_in_pieces_and_none_is_lost() -> None:
+    events = [each for first in range(1, 25, 4) for each in whole("a", first, f'"{"x" * (4 << 20)}"')]
+    rows, carry = run([values(events)])
+    assert [position for _, position in rows] == [last for last in range(4, 25, 4) for _ in range(2)]
+    assert not carry.small
+
+
+def test_nothing_at_all_is_nothing() -> None:
+    rows, carry = run([])
+    assert (rows, carry.partitions, carry.small) == ([], {}, True)
