@@ -14,6 +14,7 @@ class DemoOptions:
     partitions: int = 4
     rate: float = 5000.0
     seconds: float = 20.0
+    warm_up: int = 6
     seed: int = 1
     lanes: int = 1
     assemble: str = "fused"
@@ -38,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--partitions", type=_count, metavar="N", help="source partitions that write at the same time")
     add("--rate", type=_positive, metavar="N", help="rows per second that the source writes, over all partitions")
     add("--seconds", type=_positive, metavar="S", help="how long the source writes")
+    add(
+        "--warm-up",
+        type=_count,
+        metavar="N",
+        help="micro-batches before freshness is measured: the first ones are slow",
+    )
     add("--seed", type=int, metavar="N", help="start of the pseudo-random source transactions")
     add("--lanes", type=_count, metavar="N", help="StarRocks transactions written side by side")
     add(

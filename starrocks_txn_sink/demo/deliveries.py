@@ -22,6 +22,7 @@ class Deliveries:
         self.bytes = 0
         self.source_transactions = 0
         self.batches = 0
+        self.laps: dict[str, list[float]] = {}  # seconds of each phase of a StarRocks transaction
 
     def __call__(self, event: Event) -> None:
         with self._lock:
@@ -33,5 +34,7 @@ class Deliveries:
                 self.rows += receipt.rows
                 self.bytes += receipt.bytes
                 self.source_transactions += receipt.source_transactions
+                for phase, seconds in receipt.phase_seconds.items():
+                    self.laps.setdefault(phase, []).append(seconds)
             elif event.name == "batch.completed":
                 self.batches += 1

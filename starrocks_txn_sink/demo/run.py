@@ -18,6 +18,7 @@ from starrocks_txn_sink.demo.deliveries import Deliveries
 from starrocks_txn_sink.demo.display import Display
 from starrocks_txn_sink.demo.freshness import Freshness
 from starrocks_txn_sink.demo.interruption import Interruption
+from starrocks_txn_sink.demo.phases import median_seconds
 from starrocks_txn_sink.demo.reader import Reader
 from starrocks_txn_sink.demo.spark import local_spark
 from starrocks_txn_sink.demo.status import Status
@@ -33,7 +34,7 @@ from starrocks_txn_sink.testing.feed import Feed
 from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
 
 _LOOK_EVERY = 0.2  # seconds between two statuses
-_WARM_UP_ROWS = (200, 1000)  # written and awaited before freshness is measured: Spark's first micro-batches take long
+_WARM_UP_ROWS = 500  # of each micro-batch that is written and awaited first, while the JVM's code is still slow
 
 
 class DemoFailed(StarRocksSinkError):
@@ -70,6 +71,7 @@ class DemoRun:
         self._phase, self._phase_since = "starting", self._started
         self._warm = False
         self._problems: list[str] = []
+        self._phases: dict[str, float] = {}
         self._freshness = Freshness()
         self._deliveries = Deliveries()
         self._workload = Workload(
@@ -122,6 +124,7 @@ class DemoRun:
             )
             with Background("demo-reader", reader.run) as reading:
                 self._watch(_Watched(server, query, reader))
+                self._phases = median_seconds(query.recentProgress, self._deliveries.laps)
                 query.stop()
                 reading.end()
             reader.look()  # one more, after the last commit
@@ -137,8 +140,8 @@ class DemoRun:
 
     def _watch(self, watched: _Watched) -> None:
         """Warm up, let the source write, then wait until everything is visible or nothing more can be expected."""
-        for rows in _WARM_UP_ROWS:
-            self._feed.write(rows)
+        for _ in range(self._options.warm_up):
+            self._feed.write(_WARM_UP_ROWS)
             self._wait_for_visible("warming up", watched)
         self._warm = True
         with Background("demo-source", lambda stop: self._feed.run(self._options.seconds, stop)) as writing:
@@ -190,6 +193,7 @@ class DemoRun:
             freshness_p50=p50,
             freshness_p99=p99,
             wall_seconds=self._clock.monotonic() - self._started,
+            phases=self._phases,
         )
 
     def _show(self, phase: str, reader: Reader) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -12,7 +13,10 @@ from starrocks_txn_sink.demo.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Figures of one run, measured on the stand-in. Freshness is None when no transaction was seen."""
+    """Figures of one run, measured on the stand-in. Freshness is None when no transaction was seen.
+
+    `phases` are median seconds of the parts of a micro-batch.
+    """
 
     verdict: Verdict
     committed: int
@@ -21,6 +25,7 @@ class Summary:
     freshness_p50: float | None
     freshness_p99: float | None
     wall_seconds: float
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     def as_json(self) -> str:
         """One line."""
@@ -40,6 +45,7 @@ class Summary:
             "starrocks_transactions": {"committed": self.committed, "aborted": self.aborted},
             "loads": self.loads,
             "freshness_seconds": {"p50": _rounded(self.freshness_p50), "p99": _rounded(self.freshness_p99)},
+            "micro_batch_seconds": {name: _rounded(seconds) for name, seconds in self.phases.items()},
             "wall_seconds": _rounded(self.wall_seconds),
         }
 

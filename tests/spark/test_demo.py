@@ -131,6 +131,7 @@ def test_every_source_transaction_is_visible_once_and_none_is_torn(
         "starrocks_transactions",
         "loads",
         "freshness_seconds",
+        "micro_batch_seconds",
         "wall_seconds",
     ]
     counts = found["source_transactions"]
@@ -141,6 +142,8 @@ def test_every_source_transaction_is_visible_once_and_none_is_torn(
     assert found["starrocks_transactions"]["committed"] >= 2
     assert found["loads"] >= found["starrocks_transactions"]["committed"]
     assert 0 < found["freshness_seconds"]["p50"] <= found["freshness_seconds"]["p99"]
+    phases = found["micro_batch_seconds"]
+    assert 0 < phases["lane: commit"] < phases["sink"] < phases["micro-batch"]
     assert "stand-in" in running.stderr
     assert running.family() == []
     assert list(running.scratch.iterdir()) == []

@@ -22,6 +22,7 @@ from starrocks_txn_sink.demo.choices import DemoOptions, add_arguments
 from starrocks_txn_sink.demo.deliveries import Deliveries
 from starrocks_txn_sink.demo.display import Lines, Silent, display
 from starrocks_txn_sink.demo.interruption import Interrupted, Interruption, interruption
+from starrocks_txn_sink.demo.phases import median_seconds
 from starrocks_txn_sink.demo.status import Status, line, save_picture
 from starrocks_txn_sink.demo.summary import Summary
 from starrocks_txn_sink.demo.verdict import TableVerdict, Verdict
@@ -54,12 +55,13 @@ def test_defaults_are_those_of_the_options() -> None:
 def test_every_option_can_be_given() -> None:
     words = (
         "--partitions 2 --rate 100 --seconds 3 --seed 9 --lanes 4 --generation C --interval 0.5 --patience 7 "
-        "--data-dir d --keep --json --quiet --picture p.svg --assemble stage"
+        "--data-dir d --keep --json --quiet --picture p.svg --assemble stage --warm-up 9"
     )
     assert parsed(*words.split()) == DemoOptions(
         partitions=2,
         rate=100.0,
         seconds=3.0,
+        warm_up=9,
         seed=9,
         lanes=4,
         assemble="stage",
@@ -175,12 +177,15 @@ def test_background_stops_its_work_on_the_way_out() -> None:
 
 def test_deliveries_add_up_receipts() -> None:
     deliveries = Deliveries()
-    receipt = SimpleNamespace(attempts=3, loads=4, rows=100, bytes=2000, source_transactions=7)
+    receipt = SimpleNamespace(
+        attempts=3, loads=4, rows=100, bytes=2000, source_transactions=7, phase_seconds={"commit": 0.5}
+    )
     for event in (Event("receipt.collected", {"receipt": receipt}), Event("batch.completed"), Event("load.completed")):
         deliveries(event)
         deliveries(event)
     assert (deliveries.committed, deliveries.aborted, deliveries.loads, deliveries.batches) == (2, 4, 8, 2)
     assert (deliveries.rows, deliveries.bytes, deliveries.source_transactions) == (200, 4000, 14)
+    assert deliveries.laps == {"commit": [0.5, 0.5]}
 
 
 # --- what a person sees ----------------------------------------------------------------------------------------------
@@ -256,6 +261,7 @@ def test_the_json_object() -> None:
         "starrocks_transactions": {"committed": 2, "aborted": 1},
         "loads": 6,
         "freshness_seconds": {"p50": 0.512, "p99": 1.5},
+        "micro_batch_seconds": {},
         "wall_seconds": 12.346,
     }
     assert "\n" not in summary().as_json()
@@ -353,3 +359,14 @@ def test_a_crash_leaves_the_logs(
 def test_the_picture_is_saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run(monkeypatch, tmp_path, summary(), "--picture", str(tmp_path / "demo.svg"))
     assert (tmp_path / "demo.svg").stat().st_size > 1000
+
+
+def test_the_phases_of_micro_batches_with_rows_are_told_by_their_median() -> None:
+    durations = {"triggerExecution": 300, "latestOffset": 20, "walCommit": 10, "queryPlanning": 4, "addBatch": 200}
+    progress = [
+        SimpleNamespace(numInputRows=rows, durationMs={**durations, "commitOffsets": commit})
+        for rows, commit in ((0, 900), (5, 10), (5, 30), (5, 20))
+    ]
+    found = median_seconds(progress, {"commit": [0.1, 0.3, 0.2]})
+    assert (found["commit log"], found["micro-batch"], found["lane: commit"]) == (0.02, 0.3, 0.2)
+    assert median_seconds([], {}) == {}
