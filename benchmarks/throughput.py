@@ -33,7 +33,9 @@ def main() -> None:
     spark = session()
     with choices.home(given.home) as home, NullServer() as server:
         variants = _variants(spark, server, home, rows)
-        chosen = [each for each in variants if not given.only or each.name.split()[0] in given.only.split(",")]
+        chosen = [
+            each for each in variants if not given.only or each.name.split()[0].strip(",") in given.only.split(",")
+        ]
         take_turns(chosen, given.rounds)
         report("throughput", chosen)
         rates = {each.name: each.rate for each in chosen}
