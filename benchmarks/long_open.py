@@ -35,9 +35,10 @@ def main() -> None:
     given = parser.parse_args()
     spark = session()
     with choices.home(None) as home, NullServer() as server:
-        line("long open", _long_open(spark, server, home, given.batches, given.rows))
+        found = _long_open(spark, server, home, given.batches, given.rows)
         if given.huge:
-            line("huge transaction", _huge(spark, server, home, given.huge))
+            found["huge"] = _huge(spark, server, home, given.huge)
+        line("long open", found)
     spark.stop()
 
 

@@ -130,6 +130,12 @@ def _rss() -> int:
 
 def report(title: str, variants: list[Variant], **further: Any) -> None:
     """Print the table, ratios against the first variant, and one JSON line."""
+    table(title, variants)
+    line(title, figures(variants) | further)
+
+
+def table(title: str, variants: list[Variant]) -> None:
+    """Print a row for each variant; ratios are against the first."""
     first = variants[0]
     say(f"\n{title} ({where()})")
     say(f"{'':44}{'k rows/s':>10}{'ratio':>8}{'k rows/CPU s':>14}{'Python CPU s/M':>16}{'Python RSS +MB':>16}")
@@ -140,11 +146,20 @@ def report(title: str, variants: list[Variant], **further: Any) -> None:
             f"{each.name:44}{each.rate / 1000:10.0f}{each.rate / first.rate:8.2f}{each.per_cpu / 1000:14.0f}"
             f"{python:16.2f}{grown:16.0f}"
         )
-    line(
-        title,
-        {each.name: {"rows_per_second": round(each.rate), "rows_per_cpu_second": round(each.per_cpu),
-                     "ratio": round(each.rate / first.rate, 3)} for each in variants} | further,
-    )  # fmt: skip
+
+
+def figures(variants: list[Variant]) -> dict[str, Any]:
+    """What the table shows, for programs."""
+    return {
+        each.name: {
+            "rows_per_second": round(each.rate),
+            "rows_per_cpu_second": round(each.per_cpu),
+            "ratio": round(each.rate / variants[0].rate, 3),
+            "cpu_ratio": round(each.per_cpu / variants[0].per_cpu, 3),
+            "python_cpu_seconds_per_million": round(each.median("python_cpu_seconds") / each.rows * 1e6, 3),
+        }
+        for each in variants
+    }
 
 
 def line(title: str, figures: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ Variants take turns; the least of all rounds counts.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -209,6 +210,9 @@ def main(rows: int, rounds: int, with_spark: bool) -> None:
         say(f"  all metrics of it           {(spent['with'] - base + driver) / whole:.2%}\n")
     say(f"a scrape of /metrics          {scrape * 1000:.1f} ms; every 15 s {scrape / 15:.3%} of a core\n")
     say(f"an open page                  {page * 1000:.1f} ms; every 2 s {page / 2:.3%} of a core\n")
+    figures = {"lane_cpu_seconds": base, "share_of_lane": share, "driver_seconds": driver, "scrape_seconds": scrape}
+    say(json.dumps({"benchmark": "metrics", "rows": rows} | {name: round(value, 5) for name, value in figures.items()}))
+    say("\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks import choices, feeds
-from benchmarks.measure import Variant, line, report, say, take_turns
+from benchmarks.measure import Variant, figures, line, say, table, take_turns
 from benchmarks.null_server import NullServer
 from benchmarks.spark import session
 from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TransactionAssembly
@@ -37,6 +37,7 @@ class Bench:
     home: Path
     rows: int
     rounds: int
+    found: dict[str, Any] = field(default_factory=dict)
 
     def events(self, partitions: int = 4, tables: int = 2) -> DataFrame:
         """`rows` rows in transactions of ten, spread over source partitions and tables, as one Parquet file."""
@@ -78,18 +79,18 @@ class Bench:
 
 def lanes(bench: Bench) -> None:
     """Lanes 1, 2, 4 over eight source partitions."""
-    _compare("scale: lanes", [bench.variant(f"{n} lanes", lanes=n, partitions=8) for n in (1, 2, 4)], bench.rounds)
+    _compare(bench, "lanes", [bench.variant(f"{n} lanes", lanes=n, partitions=8) for n in (1, 2, 4)])
 
 
 def partitions(bench: Bench) -> None:
     """Source partitions 1 to 1000."""
     made = [bench.variant(f"{n} source partitions", partitions=n) for n in (1, 10, 100, 1000)]
-    _compare("scale: source partitions", made, bench.rounds)
+    _compare(bench, "source partitions", made)
 
 
 def tables(bench: Bench) -> None:
     """Tables 2 to 200."""
-    _compare("scale: tables", [bench.variant(f"{n} tables", tables=n) for n in (2, 20, 200)], bench.rounds)
+    _compare(bench, "tables", [bench.variant(f"{n} tables", tables=n) for n in (2, 20, 200)])
 
 
 def low(bench: Bench) -> None:
@@ -100,7 +101,7 @@ def low(bench: Bench) -> None:
     small.run(small.events(60), small.options(), receipts)
     loads = [receipt.loads for receipt in receipts]
     say(f"low rate: {len(receipts)} StarRocks transactions, loads of each: {loads}, for 2 tables")
-    line("low rate", {"transactions": len(receipts), "loads": loads, "tables": 2})
+    bench.found["low rate"] = {"transactions": len(receipts), "loads": loads, "tables": 2}
 
 
 def ledger(bench: Bench) -> None:
@@ -109,7 +110,7 @@ def ledger(bench: Bench) -> None:
         connection = {"query_url": server.query_url, "delivery": "exactly-once"}
         _create(server.query_url)
         made = [bench.variant("without a ledger"), bench.variant("with a ledger", **connection)]
-        _compare("ledger", made, bench.rounds)
+        _compare(bench, "ledger", made)
 
 
 def _create(query_url: str) -> None:
@@ -120,9 +121,10 @@ def _create(query_url: str) -> None:
         connection.cursor().execute("CREATE DATABASE shop")
 
 
-def _compare(title: str, variants: list[Variant], rounds: int) -> None:
-    take_turns(variants, rounds)
-    report(title, variants)
+def _compare(bench: Bench, title: str, variants: list[Variant]) -> None:
+    take_turns(variants, bench.rounds)
+    table(f"scale: {title}", variants)
+    bench.found[title] = figures(variants)
 
 
 def main() -> None:
@@ -137,6 +139,7 @@ def main() -> None:
         bench = Bench(spark, server, home, given.rows, given.rounds)
         for name in given.only.split(","):
             parts[name](bench)
+        line("scale", bench.found)
     spark.stop()
 
 

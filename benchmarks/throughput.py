@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks import choices, feeds
-from benchmarks.measure import Variant, line, report, take_turns
+from benchmarks.measure import Variant, figures, line, say, table, take_turns
 from benchmarks.null_server import NullServer
 from benchmarks.spark import session
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly, assemble_transactions
@@ -37,12 +37,14 @@ def main() -> None:
             each for each in variants if not given.only or each.name.split()[0].strip(",") in given.only.split(",")
         ]
         take_turns(chosen, given.rounds)
-        report("throughput", chosen)
         rates = {each.name: each.rate for each in chosen}
         ratios = {
             f"{name} / {base}": round(rates[name] / rates[base], 3) for name, base in _GOALS if {name, base} <= {*rates}
         }
-        line("throughput, ratios", ratios)
+        table("throughput", chosen)
+        for name, ratio in ratios.items():
+            say(f"{name:44}{ratio:10.3f}")
+        line("throughput", figures(chosen) | {"ratios": ratios})
     spark.stop()
 
 
