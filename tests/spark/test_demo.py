@@ -52,7 +52,7 @@ class Demo:
         self._stderr = folder / "stderr"
         with self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, *program, "demo", *options.split()],
+                [sys.executable, *program, "demo", "--warm-up", "2", *options.split()],
                 env={**os.environ, MARK: self.mark, "TMPDIR": str(self.scratch)},
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -157,7 +157,7 @@ def test_a_pipeline_that_loses_and_doubles_rows_is_found_out(demo: Callable[...,
     assert found["reader"]["torn"] > 0
     assert found["source_transactions"]["duplicated"] > 0
     assert "WRONG:" in running.stderr
-    assert re.search(r"orders differs: [1-9]\d* rows missing, 0 unexpected, 0 duplicated", running.stderr)
+    assert re.search(r"orders differs: [1-9]\d* rows missing, \d+ unexpected, 0 duplicated", running.stderr)
     assert re.search(r"order_events differs: 0 rows missing, 0 unexpected, [1-9]\d* duplicated", running.stderr)
     assert running.family() == []
 
