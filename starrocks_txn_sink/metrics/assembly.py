@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+OTHERS = "all others"
 STAGES = 20
 """Assembling stages whose levels are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Open source transactions, their rows and Arrow bytes; `oldest` is since when one has been open, 0 for none."""
+    """Open source transactions, their rows and Arrow bytes; `oldest` is since when one has been open, 0 for none.
+
+    `each` are the oldest ones (partition, position, since, rows, bytes), where the stage tells of them one by one.
+    """
 
     open: int = 0
     rows: int = 0
     bytes: int = 0
     oldest: float = 0.0
+    each: Sequence[Mapping[str, Any]] = ()
 
 
 class Assembly:
@@ -26,7 +31,9 @@ class Assembly:
     def __init__(self) -> None:
         self._levels: dict[str, Level] = {}
 
-    def counted(self, name: str, counts: Mapping[str, float], now: float) -> dict[str, int]:
+    def counted(
+        self, name: str, counts: Mapping[str, float], now: float, each: Sequence[Mapping[str, Any]] = ()
+    ) -> dict[str, int]:
         """Take in the counts of one stage and micro-batch (assembler.counters); returns the flows by fate.
 
         A micro-batch without events says nothing about what is open.
@@ -36,18 +43,17 @@ class Assembly:
             opened = int(counts.get("open", 0))
             oldest = counts.get("oldest_open") or before.oldest or now
             rows, size = int(counts.get("open_rows", 0)), int(counts.get("state_bytes", 0))
-            self._levels[name] = Level(opened, rows, size, float(oldest) if opened else 0.0)
+            self._levels[name] = Level(
+                opened, rows, size, float(oldest) if opened else 0.0, tuple(each) if opened else ()
+            )
             if len(self._levels) > STAGES:
                 del self._levels[next(iter(self._levels))]
         return {fate: int(counts.get(fate, 0)) for fate in ("abandoned", "dropped", "empty")}
 
     def open_transactions(self) -> list[dict[str, Any]]:
-        """What is open, the oldest first: stage, source transactions, rows, bytes, since when."""
-        levels = [(name, level) for name, level in self._levels.items() if level.open]
-        return [
-            {"stage": name, "open": level.open, "rows": level.rows, "bytes": level.bytes, "since": level.oldest}
-            for name, level in sorted(levels, key=lambda item: item[1].oldest)
-        ]
+        """What is open, the oldest first: stage, place (None for all of a stage), how many, rows, bytes, since when."""
+        found = [one for name, level in self._levels.items() if level.open for one in _entries(name, level)]
+        return sorted(found, key=lambda one: (one["since"], one["place"] == OTHERS))
 
     def level(self) -> Level:
         """All stages together."""
@@ -59,3 +65,29 @@ class Assembly:
             sum(level.bytes for level in levels),
             oldest,
         )
+
+
+def _entries(stage: str, level: Level) -> list[dict[str, Any]]:
+    """The transactions of a stage one by one, as far as they are told, and the others together."""
+    shown = [
+        {
+            "stage": stage,
+            "place": f"{one['partition']} at {one['position']}",
+            "open": 1,
+            "rows": one["rows"],
+            "bytes": one["bytes"],
+            "since": one["since"],
+        }
+        for one in level.each
+    ]
+    if len(shown) == level.open:
+        return shown
+    rest = {
+        "stage": stage,
+        "place": OTHERS if shown else None,
+        "open": level.open - len(shown),
+        "rows": level.rows - sum(one["rows"] for one in shown),
+        "bytes": level.bytes - sum(one["bytes"] for one in shown),
+        "since": max((one["since"] for one in shown), default=level.oldest),
+    }
+    return [*shown, rest]

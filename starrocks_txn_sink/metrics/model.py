@@ -266,7 +266,7 @@ class Model:
     def _counted(self, fields: Mapping[str, Any], now: float) -> None:
         if self.jobs.of_query(fields["query"]) is None:
             return
-        flows = self.assembly.counted(fields["name"], fields["counts"], now)
+        flows = self.assembly.counted(fields["name"], fields["counts"], now, fields.get("oldest", ()))
         for fate, count in flows.items():
             self.figures.add("source_transactions_total", count, fate)
         level = self.assembly.level()

@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -43,6 +44,7 @@ from starrocks_txn_sink.transaction.steps import run
 
 FOLDER: Final = "starrocks_txn_sink"
 STAGE: Final = "fused"  # names the lanes' assembler where a stage of its own has the name it was given
+OLDEST: Final = 20  # open source transactions that the listener is told of one by one
 _RECEIPTS: Final = T.StructType([T.StructField("receipt", T.StringType())])  # RECEIPT_SCHEMA, parsed
 _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 
@@ -142,7 +144,8 @@ class FusedWriter:
         oldest = min((each.opened_at for one in after.partitions.values() for each in one.state.live()), default=0.0)
         counts = {**counters.as_dict(), "oldest_open": oldest}
         query = task.checkpoint
-        listener(Event("assembler.counted", {"query": query, "name": f"{query}/{STAGE}", "counts": counts}))
+        told = {"query": query, "name": f"{query}/{STAGE}", "counts": counts, "oldest": _oldest(after)}
+        listener(Event("assembler.counted", told))
 
 
 def check_still_owner(options: SinkOptions, session: Session) -> None:
@@ -171,6 +174,21 @@ def _touched(carried: Sequence[Carry]) -> dict[str, Carried]:
             raise InputError(f"Two lanes had events of source partition {min(twice)}: this is a bug, please report it.")
         touched.update(each.partitions)
     return touched
+
+
+def _oldest(after: Manifest) -> list[dict[str, Any]]:
+    """The source transactions that have been open for longest: where each began, since when, its rows and bytes."""
+    live = ((name, each) for name, one in after.partitions.items() for each in one.state.live())
+    return [
+        {
+            "partition": name,
+            "position": each.position,
+            "since": each.opened_at,
+            "rows": each.rows,
+            "bytes": each.bytes,
+        }
+        for name, each in nsmallest(OLDEST, live, key=lambda item: item[1].opened_at)
+    ]
 
 
 def _tell(notices: Sequence[Event], listener: Listener) -> None:

@@ -125,4 +125,5 @@ class Pipeline:
         self._tell("query.progressed", query=QUERY, progress=progress)
         counts = {"events": rows, "open": 4, "open_rows": 90, "state_bytes": int(40_000 * wave), "abandoned": 2}
         counts["oldest_open"] = self.clock.wall() - 1.7
-        self._tell("assembler.counted", query=QUERY, name=f"{QUERY}/assemble", counts=counts)
+        first = {"partition": "1", "position": 4711, "since": counts["oldest_open"], "rows": 40, "bytes": 20_000}
+        self._tell("assembler.counted", query=QUERY, name=f"{QUERY}/fused", counts=counts, oldest=[first])

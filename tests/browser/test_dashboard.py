@@ -65,8 +65,9 @@ def test_figures_appear_and_move(screen: Screen, metrics: MetricsServer, pipelin
     expect(figure(page, "partitions", "event-time skew")).to_have_text("1.05 s")
     expect(page.locator("#partitions tbody tr")).to_have_count(4)
     expect(page.locator("#flow tbody tr")).to_have_count(3)
-    expect(page.locator("#assembler tbody tr")).to_have_count(1)
-    expect(page.locator("#assembler tbody td").first).to_have_text("assemble")
+    expect(page.locator("#assembler tbody tr")).to_have_count(2)
+    expect(page.locator("#assembler tbody tr").first).to_contain_text("fused1 at 4711")
+    expect(page.locator("#assembler tbody tr").last).to_contain_text("all others")
     first = page.locator("#transactions tbody tr").first
     expect(first).to_contain_text("#39order_events, order_items, orders")
     line = page.locator("#flow .spark .line").first

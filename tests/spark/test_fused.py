@@ -216,7 +216,9 @@ def test_counters_and_levels_reach_the_listener(shop: FusedShop) -> None:
     query, _, told = shop.begin("check point %41")
     assert query.awaitTermination(60)
     assert (shop.checkpoint("check point %41") / "starrocks_txn_sink" / "batches").is_dir()
-    first, second = [event.fields["counts"] for event in told if event.name == "assembler.counted"]
+    counted = [event.fields for event in told if event.name == "assembler.counted"]
+    first, second = [each["counts"] for each in counted]
+    assert {(one["partition"], one["position"]) for one in counted[0]["oldest"]} == {("p-0", 5), ("p-1", 1)}
     assert (first["events"], first["released"], first["rows"], first["open"], first["open_rows"]) == (8, 1, 2, 2, 2)
     assert (second["repeats"], second["repeated_rows"], second["data"], second["open_rows"]) == (6, 3, 4, 3)
     assert second["oldest_open"] > 1.7e9

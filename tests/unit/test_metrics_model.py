@@ -373,6 +373,28 @@ def test_an_assembling_stage_is_shown_with_its_job_only_where_there_are_several(
     assert [one["stage"] for one in shown()] == ["other: fused", "shop: assemble"]  # the oldest first
 
 
+def test_open_source_transactions_are_shown_one_by_one_by_age_and_the_others_together() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    now = told.clock.wall()
+    counts = {"events": 9, "open": 3, "open_rows": 9, "state_bytes": 70, "oldest_open": now - 40}
+    oldest = [
+        {"partition": "p-1", "position": 70, "since": now - 8, "rows": 2, "bytes": 20},
+        {"partition": "p-0", "position": 12, "since": now - 40, "rows": 4, "bytes": 30},
+    ]
+
+    def shown() -> list[tuple[Any, ...]]:
+        found = state(told.model, told.clock.wall(), LIMIT)["assembler"]["open_transactions"]
+        return [(one["place"], one["open"], one["rows"], one["bytes"], now - one["since"]) for one in found]
+
+    told.tell("assembler.counted", query="q", name="q/fused", counts=counts, oldest=oldest)
+    assert shown() == [("p-0 at 12", 1, 4, 30, 40), ("p-1 at 70", 1, 2, 20, 8), ("all others", 1, 3, 20, 8)]
+    told.tell("assembler.counted", query="q", name="q/fused", counts={**counts, "open": 2}, oldest=oldest)
+    assert [place for place, *_ in shown()] == ["p-0 at 12", "p-1 at 70"]
+    told.tell("assembler.counted", query="q", name="q/fused", counts={**counts, "open": 0}, oldest=[])
+    assert shown() == []
+
+
 def test_too_many_tables_are_counted_together() -> None:
     told = Told()
     for number in range(TABLES + 50):

@@ -76,11 +76,11 @@ const ROWS = {
   },
   assembler({ assembler, series, now }, state) {
     const { lost } = assembler;
-    const rows = assembler.open_transactions.map((one) => ({ cells: [one.stage, time(now - one.since), short(one.open), short(one.rows), bytes(one.bytes)] }));
+    const rows = assembler.open_transactions.map((one) => ({ cells: [one.stage, one.place ?? "all", time(now - one.since), short(one.open), short(one.rows), bytes(one.bytes)] }));
     return [figures(["open", short(assembler.open)], ["oldest", assembler.oldest ? time(now - assembler.oldest) : NOTHING], ["rows held", short(assembler.rows)],
       ["state", bytes(assembler.bytes)], ["abandoned", short(lost.abandoned)], ["dropped", short(lost.dropped), caution(lost.dropped)]),
     ...plots(state, sparkline("open source transactions", [level(series.open)], short), sparkline("state", [level(series.state_bytes)], bytes)),
-    rows.length ? table([["open in"], ["age", "n"], ["transactions", "n"], ["rows", "n"], ["bytes", "n"]], rows, "Open source transactions by age")
+    rows.length ? table([["open in"], ["partition, position"], ["age", "n"], ["transactions", "n"], ["rows", "n"], ["bytes", "n"]], rows, "Open source transactions by age")
       : none("No source transaction is open.")];
   },
   saturation({ saturation, series }, state) {
