@@ -35,7 +35,9 @@ from starrocks_txn_sink.sink.session import Session, open_session
 from tests.crash.query_proxy import QueryProxy
 
 _DEADLINE = 1.0
-_SLACK = 14.0  # a rollback may take 10 s after the deadline
+_SLACK = (
+    60.0  # a rollback may take 10 s after the deadline, and a busy machine its time; far below what would be waited for
+)
 _BEHIND = 120.0  # what a hanging server would take
 ROWS = {
     "source_partition": pa.array(["p-0", None]),
@@ -121,7 +123,7 @@ def test_a_lane_ends_by_its_deadline_wherever_the_server_hangs(shop: Shop, rule:
     assert any(word in said for word in place.split("|")), said
     assert "deadline" in said
     shop.fault()
-    wait_for(left.nothing, 20)
+    wait_for(left.nothing, 60)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_an_owner_check_that_hangs_ends_by_the_deadline(shop: Shop) -> None:
 
         said = ends(one_lane, lambda: any(hold.reached.is_set() for hold in holds), DeadlineExceeded)
         assert "check" in said or "ledger" in said
-        wait_for(left.nothing, 20)
+        wait_for(left.nothing, 60)
     assert shop.open_labels() == []
     assert shop.written() == (0, 0)
 
@@ -198,7 +200,7 @@ def test_a_whole_job_ends_when_the_server_hangs_and_leaves_nothing_on_the_driver
 
         said = ends(job, lambda: hits(shop), StarRocksSinkError, PythonException)
         assert re.search(r"DeadlineExceeded.*deadline", said, re.DOTALL)
-        wait_for(left.nothing, 20)
+        wait_for(left.nothing, 60)
         shop.fault()
         assert shop.open_labels() == []
         assert shop.written() == (0, 0)
