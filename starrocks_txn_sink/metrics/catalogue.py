@@ -201,6 +201,23 @@ METRICS = (
         _G,
         "Between the latest event times of the furthest and of the hindmost source partition. Needs event_time.",
     ),
+    Metric(
+        "source_partition_timestamp_seconds",
+        _G,
+        "Highest event time in each partition that `balanced_kafka` reads, since the Unix epoch, read or not.",
+        ("partition",),
+    ),
+    Metric(
+        "source_read_until_timestamp_seconds",
+        _G,
+        "Event time up to which `balanced_kafka` has read all partitions, since the Unix epoch; 0 without one.",
+    ),
+    Metric(
+        "source_skew_seconds",
+        _G,
+        "Between the highest event times of the furthest and of the hindmost partition that `balanced_kafka` reads.",
+    ),
+    Metric("source_held_back_rows", _G, "Rows in Kafka that `balanced_kafka` has not read yet."),
     # Spark
     Metric("spark_input_rows_total", _C, "Rows that Spark read from the sources."),
     Metric(

@@ -44,8 +44,8 @@ class ModelCollector:
             return histogram
         if metric.name == "build_info":
             values = {tuple(model.build[label] for label in metric.labels): 1.0}
-        elif metric.name == "partition_position":
-            values = {(partition,): float(position) for partition, position in figures.positions.items()}
+        elif metric.name in figures.partitions:
+            values = {(partition,): float(value) for partition, value in figures.partitions[metric.name].items()}
         else:
             values = figures.values(metric.name)
         kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily

@@ -22,7 +22,9 @@ class Figures:
         self._numbers: dict[str, dict[Labels, float]] = {}
         self._histograms: dict[str, dict[Labels, Durations]] = {}
         self._tables = Names(TABLES)
-        self.positions: Latest[float] = Latest(PARTITIONS)
+        self.partitions: dict[str, Latest[float]] = {
+            metric.name: Latest(PARTITIONS) for metric in METRICS if metric.labels == ("partition",)
+        }
         for metric in METRICS:
             initial = metric.initial or (() if metric.labels else ((),))
             if metric.kind is Kind.HISTOGRAM:

@@ -158,6 +158,18 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
         (
             Panel("Event-time skew", [(f"max({metric('event_time_skew_seconds')})", "skew")], "s"),
             Panel("Position", [(f"max by (partition) ({metric('partition_position')})", "{{partition}}")]),
+            Panel("Balanced source: skew", [(f"max({metric('source_skew_seconds')})", "skew")], "s"),
+            Panel("Balanced source: rows held back", [(f"sum({metric('source_held_back_rows')})", "rows")]),
+            Panel(
+                "Balanced source: read until",
+                [(f"time() - max({metric('source_read_until_timestamp_seconds')} > 0)", "seconds ago")],
+                "s",
+            ),
+            Panel(
+                "Balanced source: newest event",
+                [(f"time() - max by (partition) ({metric('source_partition_timestamp_seconds')})", "{{partition}}")],
+                "s",
+            ),
             Panel("Rows read by Spark", [(_rate("spark_input_rows_total", "instance"), "rows")], "ops"),
             Panel(
                 "Behind Spark's watermark",

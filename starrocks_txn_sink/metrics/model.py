@@ -161,7 +161,7 @@ class Model:
             slot.counts[f"rows {name}"] += rows
         self._phases(receipt, slot)
         for span in receipt.positions:
-            figures.positions.set(span.partition, span.last)
+            figures.partitions["partition_position"].set(span.partition, span.last)
         slot.counts.update(commits=1, transactions=receipt.source_transactions, rows=receipt.rows, bytes=receipt.bytes)
         if self.timeout:
             ratio = max(figures.value("transaction_age_ratio"), receipt.open_seconds / self.timeout)
@@ -259,9 +259,21 @@ class Model:
         figures.set("spark_watermark_timestamp_seconds", progress.watermark)
         for partition, lag in progress.lags.items():
             self.lags.set(partition, lag)
+        self._skew(progress)
         slot = self.history.slot(now)
         slot.counts["input_rows"] += progress.input_rows
         slot.level("spark_state_bytes", progress.state_bytes)
+
+    def _skew(self, progress: Progressed) -> None:
+        if not progress.skews:
+            return
+        times = {place: time for skew in progress.skews for place, time in skew.newest.items()}
+        for place, time in times.items():
+            self.figures.partitions["source_partition_timestamp_seconds"].set(place, time)
+        read = [skew.read_until for skew in progress.skews if skew.read_until is not None]
+        self.figures.set("source_read_until_timestamp_seconds", min(read, default=0.0))
+        self.figures.set("source_skew_seconds", max(times.values()) - min(times.values()) if times else 0.0)
+        self.figures.set("source_held_back_rows", sum(skew.held_back_rows for skew in progress.skews))
 
     def _counted(self, fields: Mapping[str, Any], now: float) -> None:
         if self.jobs.of_query(fields["query"]) is None:

@@ -11,13 +11,15 @@ import orjson
 
 from starrocks_txn_sink.assembler.counters import Counters
 from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.sources.skew import Skew, is_balanced, skew_of
 
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
     """One micro-batch as Spark saw it. `phases` are seconds, `watermark` seconds since the Unix epoch or 0.
 
-    `lags` are offsets that a source has and the query has not read, by source partition, where the source tells.
+    `lags` are offsets that a source has and the query has not read, by source partition, where the source tells;
+    `skews` what the balanced sources say of themselves.
     """
 
     input_rows: int = 0
@@ -26,6 +28,7 @@ class Progressed:
     state_bytes: int = 0
     watermark: float = 0.0
     lags: Mapping[str, int] = field(default_factory=dict)
+    skews: Sequence[Skew] = ()
 
 
 def read_progress(progress: Mapping[str, Any]) -> Progressed:
@@ -39,6 +42,7 @@ def read_progress(progress: Mapping[str, Any]) -> Progressed:
         state_bytes=sum(int(operator.get("memoryUsedBytes") or 0) for operator in operators),
         watermark=_time((progress.get("eventTime") or {}).get("watermark")),
         lags={name: lag for source in sources for name, lag in _lags(source)},
+        skews=tuple(skew_of(source) for source in sources if is_balanced(source)),
     )
 
 

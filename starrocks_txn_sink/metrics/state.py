@@ -204,7 +204,9 @@ def _partitions(model: Model) -> dict[str, Any]:
     times = dict(model.event_times.items())
     lags = dict(model.lags.items())
     newest = max(times.values(), default=0.0)
-    known = sorted(dict(model.figures.positions.items()).items(), key=lambda item: _natural(item[0]))
+    known = sorted(
+        dict(model.figures.partitions["partition_position"].items()).items(), key=lambda item: _natural(item[0])
+    )
     return {
         "count": len(known),
         "skew": model.figures.value("event_time_skew_seconds") if len(times) > 1 else None,

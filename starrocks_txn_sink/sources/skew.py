@@ -33,6 +33,12 @@ class Skew:
         return sum(self.held_back.values())
 
 
+def is_balanced(source: Mapping[str, Any]) -> bool:
+    """Whether the source of a progress is `balanced_kafka`; other sources know nothing of a common event time."""
+    latest = source.get("latestOffset")
+    return NEWEST in (latest if isinstance(latest, (str, Mapping)) else ())
+
+
 def skew_of(source: Any) -> Skew:
     """The skew in one source of a progress (an object of pyspark, or a mapping): of its endOffset and latestOffset."""
     end, latest = _offset(source, "endOffset"), _offset(source, "latestOffset")

@@ -123,7 +123,7 @@ def test_a_committed_batch_is_counted_once_by_table_and_operation() -> None:
     assert told.value("buffer_bytes") == 900
     assert told.value("transaction_age_ratio") == 0.5
     assert told.value("last_committed_batch_id") == 0
-    assert dict(figures.positions.items()) == {"0": 9}
+    assert dict(figures.partitions["partition_position"].items()) == {"0": 9}
     assert told.value("open_starrocks_transactions") == 0
 
 
@@ -341,6 +341,20 @@ def test_a_partitions_lag_is_found_under_both_names_that_jobs_use(topics: list[s
     document = state(told.model, told.clock.wall(), LIMIT)
     assert {one["partition"]: one["lag"] for one in document["partitions"]["shown"]} == shown
     assert document["fresh"]["lag"] == 5 * len(topics)
+
+
+def test_a_balanced_source_tells_its_skew_and_others_do_not_touch_it() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    read = {"a": {"0": 5, "1": 7}, "@time": 2500}
+    latest = {"a": {"0": 9, "1": 7}, "@time": -1, "@newest": {"a": {"0": 9000, "1": 2500}}}
+    for source in ({"endOffset": read, "latestOffset": latest}, {"endOffset": {"a": {"0": 5}}, "latestOffset": None}):
+        told.tell("query.progressed", query="q", progress=read_progress({"sources": [source]}))
+        assert told.value("source_skew_seconds") == 6.5
+        assert told.value("source_held_back_rows") == 4
+        assert told.value("source_read_until_timestamp_seconds") == 2.5
+        times = told.model.figures.partitions["source_partition_timestamp_seconds"]
+        assert dict(times.items()) == {"a-0": 9.0, "a-1": 2.5}
 
 
 def test_the_assembler_keeps_its_levels_while_nothing_comes() -> None:
