@@ -238,6 +238,10 @@ def _end_all(family: Family, database: str) -> Steps[None]:
 
 
 def new_epoch(run_epoch: str | None = None) -> str:
-    """Tells runs of the driver apart, or the writes of one: seconds since 1970 in hexadecimal, and 32 random bits."""
-    begun = f"{int(time.time()):x}" if run_epoch is None else f"{run_epoch}_"
-    return f"{begun}{secrets.token_hex(4)}"
+    """Tells runs of the driver apart, or the writes of one: microseconds since 1970 in hexadecimal, and random bits.
+
+    Runs compare by when they began (`refuse_newer`), so one driver's two frames of one second must not be the same.
+    """
+    if run_epoch is not None:
+        return f"{run_epoch}_{secrets.token_hex(4)}"
+    return f"{time.time_ns() // 1000:x}{secrets.token_hex(3)}"
