@@ -63,7 +63,7 @@ def test_the_servers_words(state: str, operation: str, status: str, message: str
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("state", [TaskState.COMMITING, TaskState.ABORTING, *FINAL])
+@pytest.mark.parametrize("state", [TaskState.COMMITING, TaskState.ABORTING, *sorted(FINAL, key=str)])
 def test_only_a_begun_label_lets_work_through(state: TaskState, operation: Operation) -> None:
     assert refusal(task(state), "L", operation) is not None
 

@@ -33,6 +33,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.metricsEnabled": "false",
+        # Without checksums there are half as many files, and Hadoop starts a process (chmod) for each one.
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     }
     builder = SparkSession.builder.master("local[2]").appName("tests")
     for name, value in options.items():
