@@ -1,8 +1,13 @@
-"""For all tests: how long one example takes says something about the machine, not about the code."""
+"""For all tests: how long an example takes says something about the machine, not the code; and JVMs live for seconds."""
 
 from __future__ import annotations
+
+import os
 
 from hypothesis import settings
 
 settings.register_profile("shared machines", deadline=None)
 settings.load_profile("shared machines")
+
+# The second compiler of a JVM that lives for seconds costs twice what it gives.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -10,9 +10,6 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-# Every JVM that these tests start lives for seconds: its second compiler costs twice what it gives.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
