@@ -1,4 +1,4 @@
-"""For all tests: how long an example takes says something about the machine, not the code; and JVMs live for seconds."""
+"""For all tests: how long an example takes says nothing about the code; and JVMs live for seconds."""
 
 from __future__ import annotations
 
