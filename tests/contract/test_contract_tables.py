@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
+from http import HTTPStatus
 
 import pytest
-from contract_client import Client, fresh, raw_connection, request_head, wait_until
+from contract_client import Client, RawConnection, fresh, raw_connection, request_head
 
 PREFIX = "class com.starrocks.common.StarRocksException: "
 ONE_ROW = b'{"id": 1, "v": "a"}'
 OTHER_ROW = b'{"id": 2, "v": "b"}'
+HALF = 3
+
+
+@contextlib.contextmanager
+def half_sent(client: Client, label: str, table: str) -> Iterator[RawConnection]:
+    """A load of ONE_ROW whose first bytes are sent; the server has asked for them, so it holds the table."""
+    location = client.probe(label, table).location
+    headers = client.headers(label, table=table, format="json", Expect="100-continue")
+    with raw_connection(location) as connection:
+        connection.send(request_head(client, location, headers | {"Content-Length": str(len(ONE_ROW))}))
+        assert connection.read_head()[0] == HTTPStatus.CONTINUE
+        connection.send(ONE_ROW[:HALF])
+        yield connection
 
 
 def test_tables_are_named_per_load_and_become_visible_together(client: Client) -> None:
@@ -130,22 +146,13 @@ def test_tables_may_differ_in_their_parameters(client: Client) -> None:
 def test_a_second_load_of_a_busy_table_is_in_processing_and_takes_nothing(client: Client) -> None:
     """Sections 2.5, 4.5: it has the label, and does not hurt the transaction."""
     label, table = client.begin(), client.table()
-    location = client.probe(label, table).location
-    headers = client.headers(label, table=table, format="json")
-    with raw_connection(location) as connection:
-        connection.send(request_head(client, location, {**headers, "Content-Length": str(len(ONE_ROW))}))
-        connection.send(ONE_ROW[:3])
-        refusals = []
-
-        def refused() -> bool:
-            refusals.append(client.send("PUT", location, headers, b""))
-            return refusals[-1].status == "TXN_IN_PROCESSING"
-
-        wait_until(refused)
-        assert refusals[-1].message.startswith("Transaction")
-        assert refusals[-1].json["Label"] == label
+    with half_sent(client, label, table) as connection:
+        refusal = client.load(label, table, b"")
+        assert refusal.status == "TXN_IN_PROCESSING"
+        assert refusal.message.startswith("Transaction")
+        assert refusal.json["Label"] == label
         assert client.load(label, table, OTHER_ROW).status == "TXN_IN_PROCESSING"
-        connection.send(ONE_ROW[3:])
+        connection.send(ONE_ROW[HALF:])
         assert connection.read_json()["Status"] == "OK"
     assert client.commit(label).ok
     assert client.rows(table) == [(1, "a")]
@@ -162,12 +169,9 @@ def test_the_table_is_free_as_soon_as_the_reply_is_there(client: Client) -> None
 def test_different_tables_load_at_the_same_time(client: Client) -> None:
     """Section 4.5."""
     label, busy, free = client.begin(), client.table(), client.table()
-    location = client.probe(label, busy).location
-    headers = client.headers(label, table=busy, format="json") | {"Content-Length": str(len(ONE_ROW))}
-    with raw_connection(location) as connection:
-        connection.send(request_head(client, location, headers) + ONE_ROW[:3])
+    with half_sent(client, label, busy) as connection:
         client.loaded(label, free, OTHER_ROW)
-        connection.send(ONE_ROW[3:])
+        connection.send(ONE_ROW[HALF:])
         assert connection.read_json()["Status"] == "OK"
     assert client.commit(label).ok
 
@@ -251,13 +255,10 @@ def test_one_of_two_concurrent_commits_does_the_work(client: Client) -> None:
 def test_rollback_during_a_load_is_ok_and_drops_it(client: Client) -> None:
     """Sections 3.2, 4.8: an abandoned body cannot come back."""
     label, table = client.begin(), client.table()
-    location = client.probe(label, table).location
-    headers = client.headers(label, table=table, format="json") | {"Content-Length": str(len(ONE_ROW))}
-    with raw_connection(location) as connection:
-        connection.send(request_head(client, location, headers) + ONE_ROW[:3])
-        wait_until(lambda: client.load(label, table, b"").status == "TXN_IN_PROCESSING")
+    with half_sent(client, label, table) as connection:
+        assert client.load(label, table, b"").status == "TXN_IN_PROCESSING"
         assert client.rollback(label).ok
-        connection.send(ONE_ROW[3:])
+        connection.send(ONE_ROW[HALF:])
         assert connection.read_json()["Status"] in ("ABORTED", "TXN_NOT_EXISTS", "CANCELLED")
     assert client.commit(label).status == "FAILED"
     assert client.rows(table) == []
