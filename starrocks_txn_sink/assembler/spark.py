@@ -100,7 +100,8 @@ def _count(field: str) -> Column:
 
 def _stateful(packed: DataFrame, done: T.StructType, policy: Policy) -> DataFrame:
     """The state operator that the session's state store provider allows."""
-    from starrocks_txn_sink.assembler.spark_state import STATE_TYPE, Processor, group_function
+    from starrocks_txn_sink.assembler.key_state import GROUP_STATE_TYPE
+    from starrocks_txn_sink.assembler.spark_state import Processor, group_function
 
     grouped = packed.groupBy(schema.SOURCE_PARTITION)
     timed = policy.open_timeout is not None
@@ -110,7 +111,7 @@ def _stateful(packed: DataFrame, done: T.StructType, policy: Policy) -> DataFram
         return grouped.transformWithStateInPandas(Processor(policy), done, "Append", mode)
     _log.info("assembler.planned", state="applyInPandasWithState", hint=f"for transformWithState set {PROVIDER}")
     timeout = "ProcessingTimeTimeout" if timed else "NoTimeout"
-    return grouped.applyInPandasWithState(group_function(policy), done, STATE_TYPE, "append", timeout)
+    return grouped.applyInPandasWithState(group_function(policy), done, GROUP_STATE_TYPE, "append", timeout)
 
 
 def _in_task(policy: Policy, kind: pa.DataType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -1,20 +1,17 @@
-"""The two state operators: where the assembler's header and blobs live between micro-batches.
+"""The two state operators of the assembler (`key_state` is where its header and blobs live between micro-batches).
 
 Both take packed events (packing.pack) of one source partition and yield packed rows and a receipt. They behave alike;
-they differ in what a long open transaction costs. `Processor` (transformWithState, RocksDB) writes each blob once,
-under a key of its own. `group_function` (applyInPandasWithState, any provider) has a single state value: Spark writes
-it anew, all blobs included, whenever the source partition has events.
+they differ in what a long open transaction costs. `Processor` (transformWithState, RocksDB) writes each blob once.
+`group_function` (applyInPandasWithState, any provider) has a single state value: Spark writes it anew, all blobs
+included, whenever the source partition has events.
 """
 
 # ruff: noqa: N802, N803, ARG002 - the names of methods and arguments are Spark's
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import orjson
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
@@ -26,16 +23,13 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.assembler.key_state import GroupKeyState, KeyState, seconds_of
 from starrocks_txn_sink.assembler.packing import BLOB, COUNTS, Packet, Partition, packets, receipt
 from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.assembler.rules import Assembler, Step
-from starrocks_txn_sink.assembler.state import AssemblerState, from_blob, to_blob
+from starrocks_txn_sink.assembler.state import AssemblerState, from_blob
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.logs import get_logger
-
-# Spark cannot bring arrays in this state to Python, so all blobs share one binary value, cut by `layout`: JSON pairs of
-# blob number and length.
-STATE_TYPE = "header string, layout string, blobs binary"
 
 _log = get_logger("assembler")
 
@@ -64,103 +58,60 @@ def as_frame(packet: Packet) -> pd.DataFrame:
     return pd.DataFrame({schema.SOURCE_PARTITION: [partition], BLOB: [blob], COUNTS: [counts]})
 
 
+def _given_out(partition: Partition, step: Step) -> Iterator[pd.DataFrame]:
+    """What a step releases, and its receipt; its notices are logged."""
+    log_notices(step.notices)
+    yield from map(as_frame, packets(partition, step.released))
+    yield as_frame(receipt(partition, step.counters, step.state))
+
+
+def _stored(header: str | None) -> AssemblerState:
+    return AssemblerState() if header is None else AssemblerState.from_json(header)
+
+
 class Processor(StatefulProcessor):
-    """The state of each source partition as a ValueState (header) and a MapState (blobs by number)."""
+    """For transformWithState."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._handle = handle
-        self._header = handle.getValueState("header", "header string")
-        self._blobs = handle.getMapState("blobs", "number bigint", "blob binary")
+        self._kept = KeyState(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
-        events, now = gather(rows), _now(timerValues.getCurrentProcessingTimeInMs())
-        return self._apply(key[0], self._assembler(key[0]).feed(self._state(), events, now, self._read))
+        events, now = gather(rows), seconds_of(timerValues.getCurrentProcessingTimeInMs())
+        assembler = Assembler(self._policy, key[0])
+        return self._keep(key[0], assembler.feed(_stored(self._kept.header), events, now, self._kept.read))
 
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
-        now = _now(timerValues.getCurrentProcessingTimeInMs())
-        return self._apply(key[0], self._assembler(key[0]).expire(self._state(), now))
+        now = seconds_of(timerValues.getCurrentProcessingTimeInMs())
+        return self._keep(key[0], Assembler(self._policy, key[0]).expire(_stored(self._kept.header), now))
 
     def close(self) -> None:
         """Nothing is held outside the state store."""
 
-    def _assembler(self, partition: Partition) -> Assembler:
-        return Assembler(self._policy, partition)
-
-    def _state(self) -> AssemblerState:
-        stored = self._header.get()
-        return AssemblerState.from_json(stored[0]) if stored else AssemblerState()
-
-    def _read(self, number: int) -> pa.Table:
-        stored = self._blobs.getValue((number,))
-        if stored is None:
-            raise LookupError(f"blob {number} is missing from the state store")
-        return from_blob(stored[0])
-
-    def _apply(self, partition: Partition, step: Step) -> Iterator[pd.DataFrame]:
-        log_notices(step.notices)
-        yield from map(as_frame, packets(partition, step.released))
-        for number in step.removed:
-            self._blobs.removeKey((number,))
-        for number, rows in step.added.items():
-            self._blobs.updateValue((number,), (to_blob(rows),))
-        self._header.update((step.state.to_json(),))
+    def _keep(self, partition: Partition, step: Step) -> Iterator[pd.DataFrame]:
+        yield from _given_out(partition, step)
+        self._kept.write(step.state.to_json(), step.removed, step.added)
         if self._policy.open_timeout is not None:
-            self._wake_at(step.state.expires_at(self._policy.open_timeout))
-        yield as_frame(receipt(partition, step.counters, step.state))
-
-    def _wake_at(self, seconds: float | None) -> None:
-        """Keep exactly one timer, for when the oldest open transaction is due."""
-        due = None if seconds is None else math.ceil(seconds * 1000)
-        timers = list(self._handle.listTimers())
-        for timer in timers:
-            if timer != due:
-                self._handle.deleteTimer(timer)
-        if due is not None and due not in timers:
-            self._handle.registerTimer(due)
+            self._kept.wake_at(step.state.expires_at(self._policy.open_timeout))
 
 
 def group_function(policy: Policy) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    """The same for applyInPandasWithState: header and blobs in the one value it has."""
+    """The same for applyInPandasWithState."""
 
     def assemble(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
-        partition, now = key[0], _now(group.getCurrentProcessingTimeMs())
-        header, layout, joined = group.get if group.exists else (AssemblerState().to_json(), "[]", b"")
-        blobs = _split(layout, joined)
-        assembler, state = Assembler(policy, partition), AssemblerState.from_json(header)
+        partition, now = key[0], seconds_of(group.getCurrentProcessingTimeMs())
+        kept, assembler = GroupKeyState(group), Assembler(policy, partition)
+        state = _stored(kept.header)
         if group.hasTimedOut:
             step = assembler.expire(state, now)
         else:
-            step = assembler.feed(state, gather(frames), now, lambda number: from_blob(blobs[number]))
-        log_notices(step.notices)
-        yield from map(as_frame, packets(partition, step.released))
-        kept = {number: blob for number, blob in blobs.items() if number not in step.removed}
-        kept |= {number: to_blob(rows) for number, rows in step.added.items()}
-        group.update((step.state.to_json(), _layout(kept), b"".join(kept.values())))
-        due = step.state.expires_at(policy.open_timeout)
-        if due is not None:
-            group.setTimeoutDuration(max(1, math.ceil((due - now) * 1000)))
-        yield as_frame(receipt(partition, step.counters, step.state))
+            step = assembler.feed(state, gather(frames), now, kept.read)
+        yield from _given_out(partition, step)
+        kept.write(step.state.to_json(), step.removed, step.added)
+        kept.wake_at(step.state.expires_at(policy.open_timeout), now)
 
     return assemble
-
-
-def _layout(blobs: dict[int, bytes]) -> str:
-    return orjson.dumps([(number, len(blob)) for number, blob in blobs.items()]).decode()
-
-
-def _split(layout: str, joined: bytes) -> dict[int, bytes]:
-    blobs, start = {}, 0
-    for number, length in orjson.loads(layout):
-        blobs[number] = bytes(joined[start : start + length])
-        start += length
-    return blobs
-
-
-def _now(milliseconds: int) -> float:
-    """Spark's processing time of the micro-batch in seconds; the machine's where Spark gives none (no open_timeout)."""
-    return milliseconds / 1000 if milliseconds > 0 else time.time()

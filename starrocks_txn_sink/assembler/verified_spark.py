@@ -102,7 +102,8 @@ def _count(field: str) -> Column:
 
 
 def _stateful(packed: DataFrame, policy: VerifiedPolicy) -> DataFrame:
-    from starrocks_txn_sink.assembler.verified_spark_state import STATE_TYPE, VerifiedProcessor, group_function
+    from starrocks_txn_sink.assembler.key_state import GROUP_STATE_TYPE
+    from starrocks_txn_sink.assembler.verified_spark_state import VerifiedProcessor, group_function
 
     grouped = packed.groupBy(_SOURCE)
     done = T._parse_datatype_string(_DONE)
@@ -112,7 +113,7 @@ def _stateful(packed: DataFrame, policy: VerifiedPolicy) -> DataFrame:
         mode = "ProcessingTime" if timed else "None"
         return grouped.transformWithStateInPandas(VerifiedProcessor(policy), done, "Append", mode)
     timeout = "ProcessingTimeTimeout" if timed else "NoTimeout"
-    return grouped.applyInPandasWithState(group_function(policy), done, STATE_TYPE, "append", timeout)
+    return grouped.applyInPandasWithState(group_function(policy), done, GROUP_STATE_TYPE, "append", timeout)
 
 
 def _in_task(policy: VerifiedPolicy) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
