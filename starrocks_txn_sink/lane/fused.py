@@ -76,7 +76,7 @@ class LaneAssembly:
 class Carry:
     """What a lane tells the driver beside its receipts; `unordered` is the complaint of a lane that gave up.
 
-    A `small` lane would have taken its events in any order.
+    A `small` lane would have taken its events in any order; `malformed` values were left out (`on_malformed="drop"`).
     """
 
     partitions: Mapping[str, Carried] = field(default_factory=dict)
@@ -85,6 +85,7 @@ class Carry:
     inline: Mapping[str, bytes] = field(default_factory=dict)
     unordered: str | None = None
     small: bool = False
+    malformed: int = 0
 
     def to_json(self) -> str:
         value = {
@@ -94,6 +95,7 @@ class Carry:
             "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
             "unordered": self.unordered,
             "small": self.small,
+            "malformed": self.malformed,
         }
         return orjson.dumps({_CARRIED: value}).decode()
 
@@ -106,6 +108,7 @@ class Carry:
             {name: base64.b64decode(content) for name, content in value["inline"].items()},
             value["unordered"],
             value["small"],
+            value["malformed"],
         )
 
 
@@ -119,6 +122,7 @@ class Assembling:
         self._shelf = Shelf(directory, stem, assembly.inline)
         self._fold = Fold(assembly.policy, assembly.carried, assembly.now, self._shelf, assembly.arrival_order)
         self._small = False
+        self._malformed = 0
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of source transactions that ended, as the lane reads them.
@@ -135,9 +139,16 @@ class Assembling:
     def carry(self) -> Carry:
         """Put what stays open into the directory, and tell where; nothing is put for a batch frame."""
         if self._scratch is not None:
-            return Carry(flows=self._fold.flows, notices=tuple(self._fold.notices))
+            return Carry(flows=self._fold.flows, notices=tuple(self._fold.notices), malformed=self._malformed)
         partitions = self._fold.carry()
-        return Carry(partitions, self._fold.flows, tuple(self._fold.notices), self._shelf.handed, small=self._small)
+        return Carry(
+            partitions,
+            self._fold.flows,
+            tuple(self._fold.notices),
+            self._shelf.handed,
+            small=self._small,
+            malformed=self._malformed,
+        )
 
     def close(self) -> None:
         self._shelf.close()
@@ -154,8 +165,11 @@ class Assembling:
     def _events(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         lines = self._assembly.lines
         if lines is None:
-            return map(_as_events, batches)
-        return ahead(partial(_parsed, lines), _pieces(batches), _PARSERS)
+            yield from map(_as_events, batches)
+            return
+        for events, malformed in ahead(partial(_parsed, lines), _pieces(batches), _PARSERS):
+            self._malformed += malformed
+            yield events
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -166,8 +180,10 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, step)
 
 
-def _parsed(lines: TxnEventLines, batch: pa.RecordBatch) -> pa.Table:
-    return lines.parse(batch, (EVENT_TIME,) if EVENT_TIME in batch.schema.names else ())
+def _parsed(lines: TxnEventLines, batch: pa.RecordBatch) -> tuple[pa.Table, int]:
+    """The events in a batch, and how many of its values are none."""
+    events = lines.parse(batch, (EVENT_TIME,) if EVENT_TIME in batch.schema.names else ())
+    return events, batch.num_rows - events.num_rows
 
 
 def _as_events(batch: pa.RecordBatch) -> pa.Table:

@@ -142,7 +142,10 @@ class FusedWriter:
         counters = all_counters([*(each.flows for each in carried), flows], after.levels())
         _tell([*(notice for each in carried for notice in each.notices), *notices], listener)
         oldest = min((each.opened_at for one in after.partitions.values() for each in one.state.live()), default=0.0)
-        counts = {**counters.as_dict(), "oldest_open": oldest}
+        malformed = sum(each.malformed for each in carried)
+        if malformed:
+            _log.warning("events.malformed", count=malformed, batch=task.batch_id)
+        counts = {**counters.as_dict(), "oldest_open": oldest, "malformed": malformed}
         query = task.checkpoint
         told = {"query": query, "name": f"{query}/{STAGE}", "counts": counts, "oldest": _oldest(after)}
         listener(Event("assembler.counted", told))

@@ -44,10 +44,12 @@ def values(events: Sequence[dict[str, Any] | None]) -> pa.RecordBatch:
     )
 
 
-def run(batches: list[pa.RecordBatch], small_rows: int = SMALL_ROWS) -> tuple[list[tuple[str, int]], Carry]:
+def run(
+    batches: list[pa.RecordBatch], small_rows: int = SMALL_ROWS, lines: TxnEventLines = IN_JSON
+) -> tuple[list[tuple[str, int]], Carry]:
     """(source partition, position) of each row that goes on, and what is carried."""
     assembly = LaneAssembly(
-        Policy(), Content("shop"), 0.0, MemoryDirectory(), "000001-e-0", lines=IN_JSON, small_rows=small_rows
+        Policy(), Content("shop"), 0.0, MemoryDirectory(), "000001-e-0", lines=lines, small_rows=small_rows
     )
     lane = assembly.open(Attempt(0, 0, False))
     rows = [
@@ -66,6 +68,15 @@ def test_few_events_may_come_in_any_order() -> None:
     rows, carry = run([later, earlier])
     assert rows == [("a", 4), ("a", 4), ("a", 8), ("a", 8), ("b", 4), ("b", 4)]
     assert carry.small
+
+
+def test_values_that_are_no_events_are_counted_where_they_are_dropped() -> None:
+    good = values(whole("a"))
+    bad = good.set_column(2, "value", pa.array([None, "{", "[]", '{"position": "x"}']))
+    dropping = TxnEventLines(source_partition=None, position=None, on_malformed="drop")
+    rows, carry = run([bad, good, bad.slice(1, 2)], lines=dropping)
+    assert (len(rows), carry.malformed) == (2, 6)
+    assert Carry.of(orjson.loads(carry.to_json())["carried"]).malformed == 6
 
 
 def test_many_events_may_not() -> None:
