@@ -31,7 +31,7 @@ from starrocks_txn_sink.assembler.spark import assemble_transactions
 
 def damaged(events, **more):
     rows = assemble_transactions(events, **more)
-    lost = (F.col("table") == "orders") & (F.col("position") % 7 == 3)
+    lost = (F.col("table") == "orders") & (F.col("op") == "insert") & (F.col("position") % 7 == 3)
     doubled = (F.col("table") == "order_events") & (F.col("position") % 7 == 4) & ~F.col("transaction_end")
     copies = F.when(doubled, F.array(F.lit(1), F.lit(2))).otherwise(F.array(F.lit(1)))
     return rows.where(~lost).withColumn("copy", F.explode(copies)).drop("copy")
@@ -157,7 +157,7 @@ def test_a_pipeline_that_loses_and_doubles_rows_is_found_out(demo: Callable[...,
     assert found["reader"]["torn"] > 0
     assert found["source_transactions"]["duplicated"] > 0
     assert "WRONG:" in running.stderr
-    assert re.search(r"orders differs: [1-9]\d* rows missing, \d+ unexpected, 0 duplicated", running.stderr)
+    assert re.search(r"orders differs: [1-9]\d* rows missing, 0 unexpected, 0 duplicated", running.stderr)
     assert re.search(r"order_events differs: 0 rows missing, 0 unexpected, [1-9]\d* duplicated", running.stderr)
     assert running.family() == []
 
