@@ -19,30 +19,31 @@ def check(options: SinkOptions) -> None:
         agrees(options)
 
 
+def _needs_sql(options: SinkOptions, option: str, what: str, instead: str) -> None:
+    """Raise OptionError when there is no `query_url`; `what` says what it is needed for, `instead` what else to do."""
+    if options.query_url is None:
+        raise OptionError(what, hint=f"Set query_url='mysql://<frontend>:9030', or {instead}.", option=option)
+
+
 def _schema_changes(options: SinkOptions) -> None:
-    if options.schema_changes is not SchemaChanges.FAIL and options.query_url is None:
-        raise OptionError(
-            f"schema_changes is {SchemaChanges(options.schema_changes).value}, and there is no query_url to see tables"
-            " by.",
-            hint="Set query_url='mysql://<frontend>:9030', or schema_changes='fail'.",
-            option="schema_changes",
-        )
+    if options.schema_changes is not SchemaChanges.FAIL:
+        value = SchemaChanges(options.schema_changes).value
+        what = f"schema_changes is {value}, and there is no query_url to see tables by."
+        _needs_sql(options, "schema_changes", what, "schema_changes='fail'")
 
 
 def _quarantine(options: SinkOptions) -> None:
-    if options.quarantines and options.query_url is None:
-        raise OptionError(
-            "on_bad_rows is quarantine, and there is no query_url: the dead-letter table is looked after over SQL.",
-            hint="Set query_url='mysql://<frontend>:9030', or on_bad_rows='fail'.",
-            option="on_bad_rows",
-        )
-    if options.quarantines and any(options.writes_csv(table) for table in ("", *options.tables)):
+    if not options.quarantines:
+        return
+    what = "on_bad_rows is quarantine, and there is no query_url: the dead-letter table is looked after over SQL."
+    _needs_sql(options, "on_bad_rows", what, "on_bad_rows='fail'")
+    if any(options.writes_csv(table) for table in ("", *options.tables)):
         raise OptionError(
             "on_bad_rows is quarantine, and a table's format is csv: dead letters keep their rows as JSON.",
             hint="Remove format, or set on_bad_rows='fail'.",
             option="on_bad_rows",
         )
-    if options.quarantines and options.compact:
+    if options.compact:
         raise OptionError(
             "on_bad_rows is quarantine, and compact is on: a source transaction whose rows were replaced by later "
             "ones cannot be set aside on its own.",
@@ -52,12 +53,9 @@ def _quarantine(options: SinkOptions) -> None:
 
 
 def _receipts_log(options: SinkOptions) -> None:
-    if options.receipts_log and options.query_url is None:
-        raise OptionError(
-            "receipts_log is set, but there is no query_url to create its table with.",
-            hint="Set query_url='mysql://<frontend>:9030', or remove it.",
-            option="receipts_log",
-        )
+    if options.receipts_log:
+        what = "receipts_log is set, but there is no query_url to create its table with."
+        _needs_sql(options, "receipts_log", what, "remove it")
 
 
 def _delivery(options: SinkOptions) -> None:
@@ -114,12 +112,8 @@ def _tls(options: SinkOptions) -> None:
 def _compact(options: SinkOptions) -> None:
     if not options.compact:
         return
-    if options.query_url is None:
-        raise OptionError(
-            "compact is set and there is no query_url: the key columns are asked for over SQL.",
-            hint="Set query_url='mysql://<frontend>:9030', or turn compact off.",
-            option="compact",
-        )
+    what = "compact is set and there is no query_url: the key columns are asked for over SQL."
+    _needs_sql(options, "compact", what, "turn compact off")
     load_properties.check_compactable(options.properties, "properties")
     for table in options.tables:
         load_properties.check_compactable(options.load_headers(table), f"tables[{table[:80]!r}]")
