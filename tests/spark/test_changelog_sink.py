@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 
 import orjson
-import pymysql
 import pytest
 from changelog_feed import Feed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from query_port import query
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.changelog import from_changelog, to_starrocks_ops
@@ -52,13 +52,6 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
                 f" DISTRIBUTED BY HASH({keys})",
             )
         yield emulator
-
-
-def query(server: Emulator, sql: str) -> list[Row]:
-    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(sql)
-        return list(cursor.fetchall())
 
 
 class Source:

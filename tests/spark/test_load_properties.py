@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
+from query_port import query
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.emulator.server import Emulator
@@ -30,13 +30,6 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
         query(emulator, DDL)
         query(emulator, "INSERT INTO shop.t VALUES (1, 10, 'old'), (2, 20, 'old')")
         yield emulator
-
-
-def query(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
-    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(sql)
-        return list(cursor.fetchall())
 
 
 def write(server: Emulator, frame: DataFrame, properties: dict[str, str], **changes: Any) -> None:

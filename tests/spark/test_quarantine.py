@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pymysql
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from query_port import query
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
@@ -37,13 +37,6 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
         for ddl in TABLES:
             query(emulator, ddl)
         yield emulator
-
-
-def query(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
-    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(sql)
-        return list(cursor.fetchall())
 
 
 def sink(server: Emulator, **changes: Any) -> StarRocksSink:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import pymysql
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from query_port import query
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.emulator.server import Emulator
@@ -153,13 +153,6 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
     with Emulator(tmp_path / "emulator") as emulator:
         query(emulator, "CREATE DATABASE shop")
         yield emulator
-
-
-def query(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
-    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(sql)
-        return list(cursor.fetchall())
 
 
 def sink(server: Emulator, columns: Any, **changes: Any) -> StarRocksSink:
