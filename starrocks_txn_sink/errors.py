@@ -74,6 +74,12 @@ class SourceTransactionError(InputError):
     code = "source_transaction"
 
 
+class Unordered(InputError):
+    """Rows or events of a source partition did not arrive in the order of their positions, though they were said to."""
+
+    code = "unordered"
+
+
 # --- the way to the server ---
 
 

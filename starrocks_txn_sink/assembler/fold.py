@@ -22,14 +22,10 @@ from starrocks_txn_sink.assembler.packing import by_partition
 from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.assembler.rules import Assembler, Step
 from starrocks_txn_sink.assembler.state import BLOB_BYTES, AssemblerState, OpenTransaction
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.events import Event
 
 HELD_BYTES: Final = 32 << 20
-
-
-class Unordered(InputError):
-    """Events of a source partition did not arrive in the order of their positions, though they were said to."""
 
 
 class RowShelf(Protocol):

@@ -22,12 +22,13 @@ from starrocks_txn_sink.assembler import schema
 from starrocks_txn_sink.assembler.carried import Carried
 from starrocks_txn_sink.assembler.counters import Counters
 from starrocks_txn_sink.assembler.directory import Directory, FileDirectory
-from starrocks_txn_sink.assembler.fold import Fold, Unordered
+from starrocks_txn_sink.assembler.fold import Fold
 from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.assembler.shelf import Shelf
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.errors import SourceTransactionError
+from starrocks_txn_sink.errors import SourceTransactionError, Unordered
 from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.lane.arrival import SMALL_ROWS, beginning
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.content import Content
 from starrocks_txn_sink.lane.ending import RowsAfterEnd, until_end
@@ -42,7 +43,6 @@ _CHUNK_ROWS: Final = 30_000  # fewer would be more calls of the rules than neede
 _PARTITION_ROWS: Final = 100  # … and so would fewer of each source partition
 _CHUNK_BYTES: Final = 32 << 20
 _PIECE_BYTES: Final = 16 << 20
-SMALL_ROWS: Final = 100_000  # so many events wait for the others, because then their order does not matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Assembling:
         """
         last_row_last = self._assembly.arrival_order
         events = self._events(until_end(batches, schema.POSITION, content=self._key, strict=last_row_last))
-        first, self._small = _beginning(events, self._assembly.small_rows)
+        first, self._small = beginning(events, self._assembly.small_rows, _CHUNK_BYTES)
         chunks = [_together(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
         for chunk in chunks:
             yield from self._assembly.content.batches(self._fold.feed(chunk, alone=self._small))
@@ -190,18 +190,6 @@ def _as_events(batch: pa.RecordBatch) -> pa.Table:
     kinds = {schema.SOURCE_PARTITION: pa.string(), **dict(schema.EVENT_FIELDS)}
     columns = {name: batch.column(name).cast(kind) for name, kind in kinds.items()}  # large strings become plain ones
     return pa.table(columns | ({EVENT_TIME: batch.column(EVENT_TIME)} if EVENT_TIME in batch.schema.names else {}))
-
-
-def _beginning(tables: Iterator[pa.Table], small_rows: int) -> tuple[list[pa.Table], bool]:
-    """The first of `tables`, and whether these are all: then they are few enough to be taken as one."""
-    first: list[pa.Table] = []
-    rows = size = 0
-    for table in tables:
-        first.append(table)
-        rows, size = rows + table.num_rows, size + table.nbytes
-        if rows > small_rows or size > _CHUNK_BYTES:
-            return first, False
-    return first, True
 
 
 def _chunks(tables: Iterable[pa.Table], enough: Callable[[], int]) -> Iterator[pa.Table]:

@@ -119,6 +119,24 @@ def _compact(options: SinkOptions) -> None:
         load_properties.check_compactable(options.load_headers(table), f"tables[{table[:80]!r}]")
 
 
+def _shuffle(options: SinkOptions) -> None:
+    if options.shuffle is not False:
+        return
+    if options.lanes > 1:
+        raise OptionError(
+            f"shuffle is false, and there are {options.lanes} lanes: rows of one source partition could reach two of "
+            "them, and what the second one commits would hide what the first one has not written yet.",
+            hint='Set lanes=1, or leave shuffle at "auto".',
+            option="shuffle",
+        )
+    if options.compact:
+        raise OptionError(
+            "shuffle is false, and compact is on: the last row of a key is found by a shuffle.",
+            hint='Turn compact off, or leave shuffle at "auto".',
+            option="shuffle",
+        )
+
+
 def _tables(options: SinkOptions) -> None:
     renamed: dict[str, TableOptions | Mapping[str, str]] = {}
     for written, given in options.tables.items():
@@ -137,4 +155,16 @@ def _tables(options: SinkOptions) -> None:
         load_properties.check_combination(options.load_headers(table), f"tables[{table[:80]!r}]")
 
 
-_CHECKS = (_delivery, _receipts_log, _quarantine, _schema_changes, _times, _sizes, _password, _tls, _tables, _compact)
+_CHECKS = (
+    _delivery,
+    _receipts_log,
+    _quarantine,
+    _schema_changes,
+    _times,
+    _sizes,
+    _password,
+    _tls,
+    _tables,
+    _compact,
+    _shuffle,
+)

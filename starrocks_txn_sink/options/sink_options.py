@@ -73,6 +73,14 @@ def _check_tables(name: str, value: Mapping[Any, Any]) -> dict[str, TableOptions
     return tables
 
 
+def _check_shuffle(name: str, value: Any) -> bool | str:
+    known: dict[str, bool | str] = {"true": True, "false": False, "auto": "auto"}
+    written = str(value).strip().lower()
+    if written not in known:
+        raise refusal(name, value, "auto, true or false")
+    return known[written]
+
+
 _NAME = text("a name without control characters, and not *", r"(?!\*$)[^\x00-\x1f\x7f]+")
 _USER = text("a user name without a colon, which HTTP Basic authentication cannot carry", r"[^\x00-\x1f\x7f:]+")
 _PASSWORD = text("a text without line breaks", r"[^\r\n\x00]*", secret=True)
@@ -254,6 +262,13 @@ class SinkOptions:
         "Whether only the last row per primary key is sent, of all rows of a lane in a micro-batch, which then are one "
         "StarRocks transaction; needs `query_url`, positions and seq. For servers that may swap rows of one key.",
         default=False,
+    )
+    shuffle: bool | str = option(
+        custom("auto, true or false", _check_shuffle),
+        "Whether ready rows are shuffled and sorted before their lanes. `auto`: not when a micro-batch is small; "
+        "`false` (one lane): never, each source partition's rows must come in order (docs/performance.md). For events "
+        "see `TransactionAssembly`.",
+        default="auto",
     )
     compression: Compression | str = option(  # noqa: RUF009 - makes a field
         choice(Compression),

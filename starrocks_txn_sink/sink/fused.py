@@ -21,13 +21,14 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.assembler.carried import Carried, Manifest
 from starrocks_txn_sink.assembler.directory import FileDirectory
-from starrocks_txn_sink.assembler.fold import Unordered, all_counters, expire
+from starrocks_txn_sink.assembler.fold import all_counters, expire
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.errors import InputError, OptionError, Unordered
 from starrocks_txn_sink.events import Event, Listener
 from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.lane.arrival import SMALL_ROWS
 from starrocks_txn_sink.lane.content import Content
-from starrocks_txn_sink.lane.fused import SMALL_ROWS, Carry, FusedLaneTask, LaneAssembly, carries
+from starrocks_txn_sink.lane.fused import Carry, FusedLaneTask, LaneAssembly, carries
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport, results
 from starrocks_txn_sink.lane.task import LaneTask

@@ -93,6 +93,7 @@ def refuse_what_it_lacks(options: SinkOptions) -> None:
     """Raise OptionError for what the data source cannot do, rather than leave it out."""
     lacking = (
         ("compact", options.compact, "it needs the tables' keys before each micro-batch"),
+        ("shuffle", options.shuffle is False, "rows are laid out before anybody can look at their order"),
         ("metrics_port", options.metrics_port is not None, "no process of it lives from one write to the next"),
         ("schema_changes", options.schema_changes is SchemaChanges.APPLY, "its frame is made before the first write"),
     )

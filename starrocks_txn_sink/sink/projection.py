@@ -15,13 +15,21 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.lane.attempt import TASK
 from starrocks_txn_sink.lane.body import SEPARATOR
 from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.lane.unit import HASH
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.sink.compaction import Compaction
-from starrocks_txn_sink.sink.spread import named, spread_marked, spread_plain
+from starrocks_txn_sink.sink.spread import (
+    marked_as_they_come,
+    named,
+    plain_as_they_come,
+    spread_marked,
+    spread_plain,
+    task_name,
+)
 from starrocks_txn_sink.sink.typed import OP, TypedRoute
 
 SEQ, DATABASE, ROW = "seq", "database", "row"
@@ -44,10 +52,11 @@ _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class LaneInput:
-    """Rows ready for the lanes: one Spark partition a lane; `marked` as in `LaneTask`."""
+    """Rows ready for the lanes: one Spark partition a lane; `marked` as in `LaneTask`, `sorted` whether they are."""
 
     rows: DataFrame
     marked: bool
+    sorted: bool = True
 
 
 def lane_input(
@@ -59,10 +68,12 @@ def lane_input(
     name_task: bool = False,
     guarded: bool = True,
     compaction: Compaction | None = None,
+    sort: bool = True,
 ) -> LaneInput:
     """Project `frame` and spread it over `lanes`; `models` maps known tables to PRIMARY_KEYS, DUP_KEYS, …; with
     `name_task` the first row of each lane tells which attempt of Spark's reads it (`lane.attempt`);
-    `guarded` as in `TypedRoute.row`; with `compaction` rows that a later one replaces have an empty payload.
+    `guarded` as in `TypedRoute.row`; with `compaction` rows that a later one replaces have an empty payload; without
+    `sort` the one lane gets its rows as they come, without a shuffle.
 
     Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
     deletes for a table without a primary key fail the job when they are met, with their place.
@@ -84,6 +95,8 @@ def lane_input(
     columns = [table.alias(TABLE), payload.alias(PAYLOAD)]
     if not marked:
         rows = frame.select(*columns).withColumn(HASH, F.xxhash64(TABLE, PAYLOAD))
+        if not sort:
+            return LaneInput(plain_as_they_come(_named_early(rows, name_task)), marked, sorted=False)
         spread = spread_plain(rows, lanes)
         return LaneInput(named(spread) if name_task else spread, marked)
     marks = [
@@ -94,10 +107,17 @@ def lane_input(
         *_event_time(frame),
     ]
     rows = frame.select(*marks, *columns)
+    if not sort and compaction is None:
+        return LaneInput(marked_as_they_come(_named_early(rows, name_task)), marked, sorted=False)
     if compaction is not None:
         rows = compaction.applied(rows, lanes, SEQ)
     spread = spread_marked(rows, lanes, SEQ)
     return LaneInput(named(spread) if name_task else spread, marked)
+
+
+def _named_early(rows: DataFrame, name_task: bool) -> DataFrame:
+    """The task's name in the first row of each partition of the source: without a shuffle the first is the lane's."""
+    return rows.withColumn(TASK, task_name()) if name_task else rows
 
 
 def _event_time(frame: DataFrame) -> list[Column]:

@@ -20,21 +20,19 @@ from starrocks_txn_sink.audit.watch import AuditWatch
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.events import Event, Listener, nobody
 from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.report import LaneReport, results
-from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
+from starrocks_txn_sink.lane.report import LaneReport
+from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.choices import SchemaChanges
 from starrocks_txn_sink.sink.assembly import TransactionAssembly, refuse_with
-from starrocks_txn_sink.sink.compaction import compaction_of
 from starrocks_txn_sink.sink.evolve import evolve, planned
 from starrocks_txn_sink.sink.fused import FusedWriter
 from starrocks_txn_sink.sink.jobs import Jobs, context_of
-from starrocks_txn_sink.sink.projection import lane_input
+from starrocks_txn_sink.sink.rows_writer import RowsWriter
 from starrocks_txn_sink.sink.session import Session, clean_up, open_session, sweep_for
 from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.termination import begun, in_time, roll_back_at_exit
 from starrocks_txn_sink.sink.turns import Turns
-from starrocks_txn_sink.sink.typed import typed_routes, with_columns
 from starrocks_txn_sink.sink.watch import Endpoint, Watch
 
 
@@ -79,6 +77,7 @@ class StarRocksSink:
         self.routes = tuple(routes)
         self.assemble = assemble
         self._fused: dict[str, FusedWriter] = {}  # by the session's epoch
+        self._rows: dict[str, RowsWriter] = {}  # the same
         self._watch = Watch(options, listener, metrics)
         self._listener = self._watch.tell
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
@@ -95,7 +94,7 @@ class StarRocksSink:
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark Connect pickles the sink into a process of the server's, which takes the job over for itself."""
-        return {**self.__dict__, "_sessions": {}, "_ending": {}, "_fused": {}}
+        return {**self.__dict__, "_sessions": {}, "_ending": {}, "_fused": {}, "_rows": {}}
 
     def __repr__(self) -> str:
         return f"StarRocksSink({self.options!r})"
@@ -169,6 +168,7 @@ class StarRocksSink:
         except BaseException:
             self._ending[session.epoch] = session
             self._fused.pop(session.epoch, None)
+            self._rows.pop(session.epoch, None)
             self._sessions.pop(origin.job, None)
             clean_up(self.options, session, done=lambda: self._ended(session))
             raise
@@ -179,7 +179,8 @@ class StarRocksSink:
         self._ending.pop(session.epoch, None)
 
     def _run_lanes(self, frame: DataFrame, origin: Origin, session: Session) -> list[Receipt]:
-        receipts, reports = (self._write_rows if self.assemble is None else self._write_events)(frame, origin, session)
+        write = self._write_rows if self.assemble is None else self._write_events
+        receipts, reports = write(frame, origin, session)
         for report in reports:
             self._listener(Event("lane.reported", {"report": report}))
         return receipts
@@ -192,7 +193,16 @@ class StarRocksSink:
         if session.epoch not in self._fused:
             query = origin.checkpoint if origin.streaming else None
             self._fused = {session.epoch: FusedWriter.open(self.assemble, self.options.lanes, session, frame, query)}
-        task = LaneTask(
+        return self._fused[session.epoch].write(frame, self._task(origin, session), self._listener)
+
+    def _write_rows(self, frame: DataFrame, origin: Origin, session: Session) -> tuple[list[Receipt], list[LaneReport]]:
+        self._evolve(frame, session)
+        if session.epoch not in self._rows:
+            self._rows = {session.epoch: RowsWriter(self.options, self.routes, session)}
+        return self._rows[session.epoch].write(frame, self._task(origin, session))
+
+    def _task(self, origin: Origin, session: Session) -> LaneTask:
+        return LaneTask(
             self.options,
             session.job,
             session.epoch,
@@ -201,33 +211,6 @@ class StarRocksSink:
             streaming=origin.streaming,
             mandate=session.mandate,
         )
-        return self._fused[session.epoch].write(frame, task, self._listener)
-
-    def _write_rows(self, frame: DataFrame, origin: Origin, session: Session) -> tuple[list[Receipt], list[LaneReport]]:
-        self._evolve(frame, session)
-        mandate, routes = session.mandate, typed_routes(self.routes, frame, self.options, session.columns)
-        options = with_columns(self.options, routes, strict=self.options.quarantines)
-        lanes = lane_input(
-            frame,
-            options.database,
-            options.lanes,
-            routes,
-            session.models,
-            name_task=mandate is not None,
-            guarded=not options.quarantines,
-            compaction=compaction_of(session, routes, streaming=origin.streaming) if options.compact else None,
-        )
-        task = LaneTask(
-            options,
-            session.job,
-            session.epoch,
-            session.checkpoint,
-            origin.batch_id,
-            lanes.marked,
-            origin.streaming,
-            mandate,
-        )
-        return results(row[0] for row in lanes.rows.mapInArrow(task, RECEIPT_SCHEMA).collect())
 
     def schema_changes(self, frame: DataFrame) -> list[str]:
         """The statements that `schema_changes="apply"` would run before rows of `frame` are written; runs none of them.

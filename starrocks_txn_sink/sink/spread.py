@@ -30,6 +30,16 @@ def spread_plain(rows: DataFrame, lanes: int) -> DataFrame:
     return spread.sortWithinPartitions((F.col(HASH) == END_POSITION).asc_nulls_first()).drop(LANE)
 
 
+def marked_as_they_come(rows: DataFrame) -> DataFrame:
+    """All rows with their `seq` in one lane, without a shuffle (`lane.arrival`); then the last row."""
+    return as_they_come(rows, lane_ends(rows.sparkSession, rows.schema, 1, POSITION))
+
+
+def plain_as_they_come(rows: DataFrame) -> DataFrame:
+    """The same of rows without positions."""
+    return as_they_come(rows, lane_ends(rows.sparkSession, rows.schema, 1, HASH))
+
+
 def spread_events(rows: DataFrame, ends: DataFrame, lanes: int) -> DataFrame:
     """Each source partition in one lane, its events by position; a last row of `ends` has no source partition.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from random import Random
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from starrocks_txn_sink.errors import DeadlineExceeded
 from starrocks_txn_sink.lane.attempt import Attempt
@@ -19,6 +21,7 @@ from starrocks_txn_sink.transaction.label import Label
 from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Steps
 
+from .arriving import ArrivingTask, arriving_batches
 from .lane import LaneAttempt
 from .plain import PlainChecker, Unit, plain_batches, units_of
 from .scheduler import Fiber, Node
@@ -178,6 +181,7 @@ class Driver(Node):
         task = LaneTask(options, JOB, self.epoch, self.checkpoint.name, self._batch, not self.plain, True, mandate)
         batches = plain_batches(slot.unit, world.rng) if slot.unit else batches_of(slot.transactions, world.rng)
         number = world.next_attempt()
+        task, batches = self._perhaps_unsorted(slot, task, batches, Random(f"{world.seed}/{number}"))
         name = f"{self.name}.{lane}.{number}"
         attempt = LaneAttempt(
             world,
@@ -190,6 +194,17 @@ class Driver(Node):
         slot.attempts.append(attempt)
         world.lanes.append(attempt)
         self.soon(world.rng.random() * 0.05, attempt.start)
+
+    def _perhaps_unsorted(
+        self, slot: Slot, task: LaneTask, batches: list[pa.RecordBatch], rng: Random
+    ) -> tuple[LaneTask, list[pa.RecordBatch]]:
+        """With one lane a micro-batch may come as it is; one that comes again may come in another way."""
+        if self.lanes > 1 or slot.unit or task.options.quarantines or rng.random() < 0.5:
+            return task, batches
+        values = {each.name: getattr(task, each.name) for each in fields(task)}
+        few = rng.random() < 0.5
+        arriving = ArrivingTask(**{**values, "at_end_only": True}, few=few)
+        return arriving, arriving_batches(slot.transactions, rng, few=few)
 
     def _task_ended(self, slot: Slot, lane: int, attempt: LaneAttempt, result: list[Receipt] | BaseException) -> None:
         if self.over or self.slots.get(lane) is not slot or slot.receipts is not None:

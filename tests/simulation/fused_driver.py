@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler.carried import Carried, Manifest
 from starrocks_txn_sink.assembler.policy import Policy
+from starrocks_txn_sink.lane.arrival import SMALL_ROWS
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.content import Content
-from starrocks_txn_sink.lane.fused import SMALL_ROWS, Assembling, Carry, LaneAssembly
+from starrocks_txn_sink.lane.fused import Assembling, Carry, LaneAssembly
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.segments import Segment
 from starrocks_txn_sink.lane.task import LaneTask

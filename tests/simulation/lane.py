@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
-from starrocks_txn_sink.lane.actions import Action, Identity, Limits
+from starrocks_txn_sink.lane.actions import RECYCLE_AT, Action, Identity, Limits
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.perform import Performer
@@ -81,7 +82,7 @@ class LaneAttempt(Node):
 
     def _write(self, positions: Mapping[str, Position]) -> None:
         world, task = self._world, self.task
-        self._limits = _limits(world)
+        self._limits = _limits(world, task)
         self._core = SharedTransactionCoordinator(
             Identity(task.job, self.attempt.lane, task.batch_id),
             self._limits,
@@ -233,10 +234,10 @@ class LaneAttempt(Node):
             self._ended(self, result)
 
 
-def _limits(world: World) -> Limits:
+def _limits(world: World, task: LaneTask) -> Limits:
     profile = world.profile
     return Limits(
-        commit_interval=profile.commit_interval,
+        commit_interval=None if task.at_end_only else profile.commit_interval,
         mini_interval=0.1,
         timeout=world.options.timeout,
         buffer_bytes=profile.buffer_bytes,
@@ -246,5 +247,6 @@ def _limits(world: World) -> Limits:
         load_parallelism=profile.load_parallelism,
         max_attempts=world.options.max_attempts,
         body_bytes=2000,
+        recycle_at=math.inf if task.at_end_only else RECYCLE_AT,
         seal_bytes=profile.load_bytes if world.options.quarantines else None,
     )

@@ -37,7 +37,8 @@ from starrocks_txn_sink.transaction.steps import Wait
 from starrocks_txn_sink.wire import LabelState, Operation, Reply, Status
 
 from . import driver, lane
-from .sabotage_quarantine import PLANTS
+from .sabotage_arrival import PLANTS as OF_ARRIVAL
+from .sabotage_quarantine import PLANTS as OF_QUARANTINE
 from .world import run_schedule
 
 Plant = Callable[[Callable[[Any, str, Any], None]], None]
@@ -686,7 +687,7 @@ def the_driver_removes_claims_of_its_own_run(put: Any) -> None:
     put(driver, "forget_dead_claims", broken)
 
 
-for _plant in PLANTS:
+for _plant in (*OF_QUARANTINE, *OF_ARRIVAL):
     bug(_plant)
 
 

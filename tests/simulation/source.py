@@ -98,11 +98,11 @@ def batches_of(transactions: list[SourceTransaction], rng: Random) -> list[pa.Re
 def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     columns = list(zip(*rows, strict=True))
     return pa.RecordBatch.from_arrays(
-        [pa.array(column, kind) for column, kind in zip(columns, _TYPES, strict=True)], names=list(COLUMNS)
+        [pa.array(column, kind) for column, kind in zip(columns, TYPES, strict=True)], names=list(COLUMNS)
     )
 
 
-_TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
+TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
 
 # --- the assembler ---
 

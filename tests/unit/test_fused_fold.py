@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_assembler_rules import histories, script
 
-from starrocks_txn_sink.assembler.fold import Unordered
 from starrocks_txn_sink.assembler.policy import MissingBegin, Policy
-from starrocks_txn_sink.errors import InputError, SourceTransactionError
+from starrocks_txn_sink.errors import InputError, SourceTransactionError, Unordered
 
 
 def chunks(batches: list[list[Ev]], names: str, size: int) -> list[pa.Table]:

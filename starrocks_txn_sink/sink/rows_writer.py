@@ -1,0 +1,109 @@
+"""The driver's side of lanes whose rows are ready: whether the rows of a micro-batch are sorted before their lanes.
+
+A shuffle and a sort cost more than all else together, and several tasks before them save time only when there is much
+to do. So with one lane a small micro-batch goes to it as it comes (`lane.arrival`), unless the query has a shuffle of
+its own right before the sink, whose tasks would then run one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from starrocks_txn_sink.errors import Unordered
+from starrocks_txn_sink.lane.arrival import SMALL_BYTES, SMALL_ROWS
+from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.report import LaneReport, results
+from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
+from starrocks_txn_sink.lane.unsorted import UnsortedLaneTask, complaint
+from starrocks_txn_sink.logs import get_logger
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.compaction import compaction_of
+from starrocks_txn_sink.sink.projection import LaneInput, lane_input
+from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.table_route import TableRoute
+from starrocks_txn_sink.sink.typed import typed_routes, with_columns
+
+_FEW: Final = 2  # so many times smaller than small: then the next micro-batch is probably small, too
+
+_log = get_logger("sink")
+
+
+@dataclass(slots=True)
+class RowsWriter:
+    """Runs the micro-batches of one session, and remembers how large the last one was."""
+
+    options: SinkOptions
+    routes: Sequence[TableRoute]
+    session: Session
+    _small: bool = False
+    _shuffled: bool | None = None
+
+    def write(self, frame: DataFrame, task: LaneTask) -> tuple[list[Receipt], list[LaneReport]]:
+        """Write one micro-batch of rows. Raises InputError for what cannot be written, Unordered when `shuffle` is off
+        and a source partition's rows do not come in order."""
+        session = self.session
+        routes = typed_routes(self.routes, frame, self.options, session.columns)
+        options = with_columns(self.options, routes, strict=self.options.quarantines)
+        task = replace(task, options=options)
+        made = partial(
+            lane_input,
+            frame,
+            options.database,
+            options.lanes,
+            routes,
+            session.models,
+            name_task=task.mandate is not None,
+            guarded=not options.quarantines,
+            compaction=compaction_of(session, routes, streaming=task.streaming) if options.compact else None,
+        )
+        lines = self._as_they_come(made, task) if self._unsorted(frame, task) else None
+        found = results(lines if lines is not None else _lines(made(), task))
+        self._remember(*found)
+        return found
+
+    def _unsorted(self, frame: DataFrame, task: LaneTask) -> bool:
+        """Whether this micro-batch goes to its lane as it comes, at least at first."""
+        if self.options.shuffle != "auto":
+            return self.options.shuffle is False
+        if not (self._small and task.streaming and self.options.lanes == 1):
+            return False
+        if self.options.compact or self.options.quarantines:  # a quarantine needs commits before the end, if need be
+            return False
+        if self._shuffled is None:
+            self._shuffled = _follows_a_shuffle(frame)
+        return not self._shuffled
+
+    def _as_they_come(self, made: partial[LaneInput], task: LaneTask) -> list[str] | None:
+        """The lane's lines; None when its rows need be sorted after all."""
+        rows = made(sort=False)
+        lines = _lines(rows, task, small_only=self.options.shuffle == "auto")
+        why = complaint(lines)
+        if why is None:
+            return lines
+        if self.options.shuffle is False:
+            raise Unordered(why, hint='Set shuffle to "auto" or true, so that rows are sorted first.')
+        _log.info("rows.sorted", why=why, batch=task.batch_id)
+        return None
+
+    def _remember(self, receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> None:
+        rows = sum(one.rows + one.dead_lettered_rows for one in receipts) + sum(one.replayed_rows for one in reports)
+        size = sum(region.bytes for one in receipts for region in one.regions)
+        self._small = rows * _FEW <= SMALL_ROWS and size * _FEW <= SMALL_BYTES
+
+
+def _lines(lanes: LaneInput, task: LaneTask, *, small_only: bool = False) -> list[str]:
+    task = replace(task, marked=lanes.marked)
+    arriving = lanes.marked and not lanes.sorted
+    run: Any = UnsortedLaneTask(task, small_only, SMALL_ROWS) if arriving else task
+    return [row[0] for row in lanes.rows.mapInArrow(run, RECEIPT_SCHEMA).collect()]
+
+
+def _follows_a_shuffle(frame: DataFrame) -> bool:
+    """Whether the frame's tasks read a shuffle, as those of a stateful stage do; True where that cannot be seen."""
+    plan: Any = getattr(frame, "_jdf", None)
+    return plan is None or "Shuffled" in plan.queryExecution().toRdd().toDebugString()

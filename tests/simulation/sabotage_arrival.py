@@ -1,0 +1,40 @@
+"""Planted bugs of rows that come unsorted; `sabotage` plants them with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from starrocks_txn_sink.lane import arrival
+from starrocks_txn_sink.lane.arrival import ArrivalOrder
+
+
+def what_waits_for_its_end_is_forgotten(put: Any) -> None:
+    right = ArrivalOrder._hold
+
+    def broken(self: Any, tails: Any) -> Iterator[pa.RecordBatch]:
+        yield from right(self, tails)
+        self._held = []
+
+    put(ArrivalOrder, "_hold", broken)
+
+
+def unfinished_source_transactions_do_not_wait(put: Any) -> None:
+    def broken(self: Any, tails: Any) -> Iterator[pa.RecordBatch]:
+        del self
+        yield from (tail.rows for tail in tails)
+
+    put(ArrivalOrder, "_hold", broken)
+
+
+def few_rows_are_taken_as_they_come(put: Any) -> None:
+    put(arrival, "_sorted", lambda rows: rows)
+
+
+PLANTS = (
+    what_waits_for_its_end_is_forgotten,
+    unfinished_source_transactions_do_not_wait,
+    few_rows_are_taken_as_they_come,
+)
