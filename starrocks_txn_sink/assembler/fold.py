@@ -20,12 +20,16 @@ from starrocks_txn_sink.assembler.counters import Counters
 from starrocks_txn_sink.assembler.intake import Indexes, looked_through, refuse_other_content
 from starrocks_txn_sink.assembler.packing import by_partition
 from starrocks_txn_sink.assembler.policy import Policy
-from starrocks_txn_sink.assembler.rules import Assembler, Step
+from starrocks_txn_sink.assembler.release import Released
+from starrocks_txn_sink.assembler.rules import Assembler
 from starrocks_txn_sink.assembler.state import BLOB_BYTES, AssemblerState, OpenTransaction
+from starrocks_txn_sink.assembler.together import Many, Steps, many, together
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.events import Event
 
 HELD_BYTES: Final = 32 << 20
+MANY: Final = 3  # source partitions of a chunk are worth one pass for all …
+FEW_EVENTS: Final = 5_000  # … unless each has many events: then copying their rows costs more than the calls
 
 
 class RowShelf(Protocol):
@@ -67,15 +71,42 @@ class Fold:
     _held: int = 0
     _last: tuple[str, pa.Table] | None = None
 
-    def feed(self, events: pa.Table, *, alone: bool = False) -> Iterator[tuple[str, pa.Table]]:
-        """Take in events with their source_partition; yield released rows by source partition.
+    def feed(self, events: pa.Table, *, alone: bool = False) -> Iterator[Released]:
+        """Take in events with their source_partition; yield released rows.
 
         Each source partition's rows come whole source transactions at a time, in the order of their ENDs. Events that
         are `alone`, the only ones of the task, may be in any order. Raises Unordered, and what Assembler.feed raises.
         """
+        events = looked_through(events, need_txn_id=self.policy.interleaved)
+        given = None if self.policy.interleaved else many(events, any_order=alone)
+        steps = self._together(given) if given is not None and _worth_it(given) else None
+        if given is not None and steps is not None:
+            yield from () if steps.released is None else (steps.released,)
+            self._settle_all(given, steps)
+        else:
+            yield from self._one_by_one(events, alone=alone)
+        if self._held > self.held_limit:
+            self._relieve()
+
+    def _together(self, given: Many) -> Steps | None:
+        holdings = [self._holding(name) for name in given.names]
+        states = [holding.state for holding in holdings]
+        return together(
+            given, states, self.policy.missing_begin, self.now, lambda at, number: self._read(holdings[at], number)
+        )
+
+    def _settle_all(self, given: Many, steps: Steps) -> None:
+        for at, name in enumerate(given.names):
+            holding = self._holding(name)
+            self._settle(holding, steps.states[at], steps.removed[at], steps.added[at])
+            holding.latest = steps.states[at].last_position
+        last = len(given.names) - 1
+        self._last = given.names[last], given.events.slice(int(given.ends[last]) - 1)
+        self.flows = self.flows.then(steps.counters)
+
+    def _one_by_one(self, events: pa.Table, *, alone: bool) -> Iterator[Released]:
         policy = replace(self.policy, open_timeout=None)
-        parts: Iterable[tuple[str | int, pa.Table]]
-        parts = by_partition(looked_through(events, need_txn_id=self.policy.interleaved))
+        parts: Iterable[tuple[str | int, pa.Table]] = by_partition(events)
         if alone:
             parts = sorted(parts, key=lambda part: str(part[0]))  # as after a shuffle, in whichever order they came
         for partition, own in parts:
@@ -84,9 +115,7 @@ class Fold:
             if not alone:
                 self._check_order(name, holding, own)
             for rows in self._step(holding, Assembler(policy, name), own):
-                yield name, rows
-        if self._held > self.held_limit:
-            self._relieve()
+                yield Released.of(name, rows)
 
     @property
     def source_partitions(self) -> int:
@@ -121,22 +150,23 @@ class Fold:
     def _step(self, holding: _Holding, assembler: Assembler, events: pa.Table) -> Iterator[pa.Table]:
         step = assembler.feed(holding.state, events, self.now, lambda number: self._read(holding, number))
         yield from step.released
-        self._settle(holding, step)
+        self._settle(holding, step.state, step.removed, step.added)
+        self.flows = self.flows.then(step.counters)
+        self.notices += step.notices
 
-    def _settle(self, holding: _Holding, step: Step) -> None:
-        for number in step.removed:
+    def _settle(
+        self, holding: _Holding, state: AssemblerState, removed: Iterable[int], added: Mapping[int, pa.Table]
+    ) -> None:
+        for number in removed:
             gone = holding.memory.pop(number, None)
             if gone is None:
                 del holding.places[number]
             else:
                 self._held -= gone.nbytes
-        for number, rows in step.added.items():
-            kept = _compact(rows)
-            holding.memory[number] = kept
+        for number, rows in added.items():
+            holding.memory[number] = kept = _compact(rows)
             self._held += kept.nbytes
-        holding.state = step.state
-        self.flows = self.flows.then(step.counters)
-        self.notices += step.notices
+        holding.state = state
 
     def _read(self, holding: _Holding, number: int) -> pa.Table:
         rows = holding.memory.get(number)
@@ -174,6 +204,10 @@ def expire(
             flows = flows + replace(step.counters, open=0, open_rows=0, state_bytes=0)
             notices += step.notices
     return changed, flows, notices
+
+
+def _worth_it(given: Many) -> bool:
+    return len(given.names) >= MANY and len(given.kinds) <= FEW_EVENTS * len(given.names)
 
 
 def _refuse_disorder(name: str, latest: int | None, positions: Indexes) -> None:

@@ -69,7 +69,7 @@ def group(intake: Intake, open_transactions: Sequence[OpenTransaction], *, inter
     kinds, positions = intake.kinds, intake.positions
     if not interleaved:
         carried = [open_transactions[0] if open_transactions else None]
-        segments = cut(kinds, np.array([len(kinds)]), _openers(carried))
+        segments = cut(kinds, np.array([len(kinds)]), openers(carried))
         return Grouped(intake, None, kinds, positions, ids, carried, segments)
     encoded = ids.dictionary_encode()
     codes = encoded.indices.to_numpy()
@@ -78,9 +78,10 @@ def group(intake: Intake, open_transactions: Sequence[OpenTransaction], *, inter
     known = {each.txn_id: each for each in open_transactions}
     carried = [known.get(txn_id) for txn_id in encoded.dictionary.to_pylist()]
     kinds, positions, ids = kinds[order], positions[order], ids.take(pa.array(order))
-    return Grouped(intake, order, kinds, positions, ids, carried, cut(kinds, ends, _openers(carried)))
+    return Grouped(intake, order, kinds, positions, ids, carried, cut(kinds, ends, openers(carried)))
 
 
-def _openers(carried: list[OpenTransaction | None]) -> npt.NDArray[np.int8]:
-    openers = [Opener.NOTHING if each is None else Opener.DROPPED if each.dropped else Opener.LIVE for each in carried]
-    return np.array(openers, dtype=np.int8)
+def openers(carried: Sequence[OpenTransaction | None]) -> npt.NDArray[np.int8]:
+    """What the first events of each group belong to."""
+    kinds = [Opener.NOTHING if each is None else Opener.DROPPED if each.dropped else Opener.LIVE for each in carried]
+    return np.array(kinds, dtype=np.int8)

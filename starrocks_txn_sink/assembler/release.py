@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,20 @@ from starrocks_txn_sink.assembler.segments import spread
 from starrocks_txn_sink.assembler.state import OpenTransaction
 
 ReadBlob = Callable[[int], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Rows of whole source transactions: `counts[i]` of source partition `names[i]`, one after the other."""
+
+    names: Sequence[str]
+    counts: Indexes
+    rows: pa.Table
+
+    @classmethod
+    def of(cls, name: str, rows: pa.Table) -> Released:
+        """Of one source partition."""
+        return cls((name,), np.array([rows.num_rows]), rows)
 
 
 def rows_of(grouped: Grouped, index: Indexes, payload: list[str]) -> pa.Table:
@@ -54,7 +69,7 @@ def _held_rows(grouped: Grouped, segment: int, carried: OpenTransaction, read: R
         end[-1] = number == carried.blobs[-1] and grouped.segments.rows[segment] == 0
         ids = pa.repeat(pa.scalar(carried.txn_id, pa.string()), table.num_rows)
         positions = np.full(table.num_rows, position, dtype=np.int64)
-        yield _marked(table, positions, np.arange(seq, seq + table.num_rows, dtype=np.int64), end, ids)
+        yield marked(table, positions, np.arange(seq, seq + table.num_rows, dtype=np.int64), end, ids)
         seq += table.num_rows
 
 
@@ -68,10 +83,11 @@ def _new_rows(grouped: Grouped, run: Indexes, payload: list[str]) -> pa.Table:
     end[total[rows > 0] - 1] = True
     positions = np.repeat(grouped.positions[segments.stop[run]], rows)
     ids = grouped.owners.take(pa.array(np.repeat(run, rows)))
-    return _marked(rows_of(grouped, spread(segments.start[run], rows), payload), positions, seq, end, ids)
+    return marked(rows_of(grouped, spread(segments.start[run], rows), payload), positions, seq, end, ids)
 
 
-def _marked(rows: pa.Table, positions: Indexes, seq: Indexes, end: object, ids: pa.Array) -> pa.Table:
+def marked(rows: pa.Table, positions: Indexes, seq: Indexes, end: object, ids: pa.Array) -> pa.Table:
+    """Released rows with the columns that say where they belong."""
     marks = {
         schema.POSITION: pa.array(positions),
         schema.SEQ: pa.array(seq),

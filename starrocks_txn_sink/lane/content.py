@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.assembler.release import Released
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.body import SEPARATOR
 from starrocks_txn_sink.lane.event_times import EVENT_TIME
@@ -36,24 +37,25 @@ class Content:
     database: str
     keyless: tuple[str, ...] = ()
 
-    def batches(self, released: Iterable[tuple[str, pa.Table]]) -> Iterator[pa.RecordBatch]:
-        """Batches of released rows by source partition; small ones go together, for each batch costs milliseconds."""
-        waiting: list[tuple[str, pa.Table]] = []
+    def batches(self, released: Iterable[Released]) -> Iterator[pa.RecordBatch]:
+        """Batches of released rows; small ones go together, for each batch costs milliseconds."""
+        waiting: list[Released] = []
         size = 0
-        for partition, rows in released:
-            if waiting and (size > _TOGETHER or waiting[-1][1].schema != rows.schema):
+        for part in released:
+            if waiting and (size > _TOGETHER or waiting[-1].rows.schema != part.rows.schema):
                 yield self.batch(waiting)
                 waiting, size = [], 0
-            waiting.append((partition, rows))
-            size += rows.nbytes
+            waiting.append(part)
+            size += part.rows.nbytes
         if waiting:
             yield self.batch(waiting)
 
-    def batch(self, parts: Sequence[tuple[str, pa.Table]]) -> pa.RecordBatch:
-        """A batch with the columns of `lane.segments`; `parts` are released rows, each of one source partition."""
-        rows = pa.concat_tables([rows for _, rows in parts]).combine_chunks()
-        partitions = pa.array([partition for partition, _ in parts], pa.string())
-        partitions = partitions.take(pa.array(np.repeat(np.arange(len(parts)), [rows.num_rows for _, rows in parts])))
+    def batch(self, parts: Sequence[Released]) -> pa.RecordBatch:
+        """A batch with the columns of `lane.segments`, of all `parts`."""
+        rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
+        names = pa.array([name for part in parts for name in part.names], pa.string())
+        counts = np.concatenate([part.counts for part in parts])
+        partitions = names.take(pa.array(np.repeat(np.arange(len(names)), counts)))
         self._refuse_other_databases(partitions, rows)
         columns = [
             partitions,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pyarrow as pa
@@ -38,15 +39,19 @@ class FoldBench:
         shelf = Shelf(self.directory, f"000001-e-{self.batch}-0-0", before.inline)
         fold = Fold(self.policy, before.partitions, now, shelf, self.arrival_order, self.held)
         for chunk in chunks:
-            for partition, rows in fold.feed(chunk, alone=alone):
-                assert rows.num_rows
-                self.out.setdefault(partition, []).extend(rows.to_pylist())
+            for released in fold.feed(chunk, alone=alone):
+                assert released.rows.num_rows == released.counts.sum() > 0
+                rows = iter(released.rows.to_pylist())
+                for partition, count in zip(released.names, released.counts, strict=True):
+                    self.out.setdefault(partition, []).extend(itertools.islice(rows, int(count)))
             self.peak = max(self.peak, fold._held)
         after = before.then(self.batch, "q", fold.carry(), shelf.handed.items())
         shelf.close()
         late, flows, _ = expire(self.policy, after.partitions, now)
         after = after.then(self.batch, "q", late, ())
         self.total = all_counters([self.total, fold.flows, flows], after.levels())
+        for each in after.partitions.values():
+            assert set(each.places) == {number for opened in each.state.open for number in opened.blobs}
         self.stored = after.to_json()
         self.batch += 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from test_assembler_rules import histories, script
 
 from starrocks_txn_sink.assembler.policy import MissingBegin, Policy
+from starrocks_txn_sink.assembler.rules import Assembler
 from starrocks_txn_sink.errors import InputError, SourceTransactionError, Unordered
 
 
@@ -26,7 +28,7 @@ def chunks(batches: list[list[Ev]], names: str, size: int) -> list[pa.Table]:
 
 def agree(histories: list[list[list[Ev]]], policy: Policy, size: int, held: int) -> None:
     """`histories` of source partitions a, b, …: micro-batches sorted, as after a shuffle."""
-    names = "abc"[: len(histories)]
+    names = "abcde"[: len(histories)]
     benches = {name: Bench(policy) for name in names}
     fold = FoldBench(policy, arrival_order=False, held=held)
     for number in range(max(map(len, histories))):
@@ -48,7 +50,7 @@ def agree(histories: list[list[list[Ev]]], policy: Policy, size: int, held: int)
     assert mine == added
 
 
-SEVERAL = st.integers(1, 3)
+SEVERAL = st.integers(1, 5)
 SIZES = st.integers(1, 30)
 HELD = st.sampled_from([0, 200, 1 << 20])
 
@@ -93,6 +95,127 @@ def test_events_that_come_all_at_once_may_be_in_any_order(batches: list[list[Ev]
         if batch:
             fold.feed(named(table(batch), "a"), alone=True)
         assert fold.out.get("a", []) == bench.out
+
+
+@given(st.data(), st.integers(3, 6))
+def test_several_source_partitions_all_at_once_may_be_mixed_in_any_order(data: st.DataObject, count: int) -> None:
+    drawn = [data.draw(histories(interleaved=False, well_formed=True)) for _ in range(count)]
+    names = [f"p-{number}" for number in range(count)]
+    benches, fold = {name: Bench() for name in names}, FoldBench()
+    for number in range(max(map(len, drawn))):
+        batches = [history[number] if number < len(history) else [] for history in drawn]
+        for name, events in zip(names, batches, strict=True):
+            benches[name].feed(table(events))
+        mixed = pa.concat_tables([named(table(events), name) for name, events in zip(names, batches, strict=True)])
+        order = data.draw(st.permutations(range(mixed.num_rows)))
+        if order:
+            fold.feed(mixed.take(pa.array(order)), alone=True)
+        assert {name: bench.out for name, bench in benches.items() if bench.out} == fold.out
+
+
+def story(random: Random) -> list[Ev]:
+    """The events of one source partition: source transactions with names of their own, some without rows."""
+    events, position = list[Ev](), random.randrange(5)
+    for number in range(random.randrange(12)):
+        kinds = ["BEGIN", *["DATA"] * random.choice((0, 1, 1, 2, 3, 5)), "END"]
+        for kind in kinds:
+            position += random.randint(1, 3)
+            name = None if kind != "BEGIN" and random.random() < 0.2 else f"t{number}"
+            events.append(Ev(position, kind, name, row=f"{position}"))
+    return events
+
+
+def mixed(batches: dict[str, list[Ev]], random: Random) -> pa.Table:
+    """Each source partition's events in order, in pieces between those of others."""
+    pieces, queues = [], {name: list(events) for name, events in batches.items() if events}
+    while queues:
+        name = random.choice(sorted(queues))
+        count = random.randint(1, 6)
+        pieces.append(named(table(queues[name][:count]), name))
+        queues[name] = queues[name][count:]
+        queues = {name: events for name, events in queues.items() if events}
+    return pa.concat_tables(pieces)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_many_source_partitions_give_what_each_gives_alone(seed: int) -> None:
+    """In one pass or not, cut anywhere, some events told again by the next micro-batch."""
+    random = Random(seed)
+    names = random.sample([f"p-{number}" for number in range(20)], random.randint(3, 8))
+    stories, at = {name: story(random) for name in names}, dict.fromkeys(names, 0)
+    benches, fold = {name: Bench() for name in names}, FoldBench(held=random.choice((0, 100, 1 << 20)))
+    while any(at[name] < len(stories[name]) for name in names):
+        batches = {}
+        for name in names:
+            again = random.choice((0, 0, 0, 0, 0, 1, 3)) if seed % 3 == 0 else 0
+            first, at[name] = max(0, at[name] - again), min(len(stories[name]), at[name] + random.randint(0, 9))
+            batches[name] = stories[name][first : at[name]]
+            benches[name].feed(table(batches[name]))
+        if not any(batches.values()):
+            continue
+        events = mixed(batches, random)
+        if seed % 2:
+            fold.feed(events.take(pa.array(random.sample(range(len(events)), len(events)))), alone=True)
+        else:
+            size = random.choice((7, 20, 1000))
+            fold.feed(*(events.slice(start, size) for start in range(0, len(events), size)))
+        assert {name: bench.out for name, bench in benches.items() if bench.out} == fold.out
+    counted = [bench.total.as_dict() for bench in benches.values()]
+    added = {field: sum(one[field] for one in counted) for field in counted[0] if field != "state_bytes"}
+    assert {field: count for field, count in fold.total.as_dict().items() if field in added} == added
+
+
+def chunk(**scripts: str) -> pa.Table:
+    return pa.concat_tables([named(table(script(text)), name) for name, text in scripts.items()])
+
+
+def later(*parts: tuple[str, str, int]) -> pa.Table:
+    return pa.concat_tables([named(table(script(text, first)), name) for name, text, first in parts])
+
+
+def test_many_source_partitions_take_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And as many as have something unusual take the rules, with what was left open by one pass."""
+    fold = FoldBench()
+    alone: list[str | int] = []
+    feed = Assembler.feed
+
+    def noted(assembler: Assembler, *given: Any) -> Any:
+        alone.append(assembler.partition)
+        return feed(assembler, *given)
+
+    monkeypatch.setattr(Assembler, "feed", noted)
+    fold.feed(chunk(a="B D E B D", b="B D D", c="B E B", d="B D D E"))
+    fold.feed(later(("a", "D E", 6), ("b", "D", 4), ("c", "D E", 4)))
+    assert alone == []
+    assert {name: [row["seq"] for row in rows] for name, rows in fold.out.items()} == {
+        "a": [0, 0, 1], "c": [0], "d": [0, 1]
+    }  # fmt: skip
+    assert (fold.total.released, fold.total.empty, fold.total.open, fold.total.open_rows) == (4, 1, 1, 3)
+    fold.feed(later(("a", "B D", 8), ("b", "B D E", 5), ("c", "B D E", 6)))
+    assert alone == ["a", "b", "c"]
+    assert (fold.total.abandoned, fold.total.abandoned_rows, len(fold.out["b"])) == (1, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("D E", "BEGIN was never seen"), ("B Dx E", "belongs to another source transaction")]
+)
+def test_what_is_out_of_the_ordinary_is_told_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(SourceTransactionError, match=rf"{message}.*partition=b"):
+        FoldBench().feed(chunk(a="B D E", b=text, c="B D E"))
+
+
+def test_a_carried_source_transaction_is_not_mixed_with_another_one() -> None:
+    fold = FoldBench()
+    fold.feed(chunk(a="B D", b="B D", c="B D"))
+    with pytest.raises(SourceTransactionError, match=r"belongs to another source transaction.*partition=b"):
+        fold.feed(later(("a", "E", 3), ("b", "Dx E", 3), ("c", "E", 3)))
+
+
+def test_an_event_that_comes_twice_counts_once_among_many_source_partitions_too() -> None:
+    fold = FoldBench(arrival_order=False)
+    fold.feed(later(("a", "B D", 1), ("a", "D E", 2), ("b", "B D E", 1), ("c", "B D E", 1)))
+    assert {name: len(rows) for name, rows in fold.out.items()} == {"a": 1, "b": 1, "c": 1}
+    assert fold.total.repeats == 1
 
 
 def test_repeats_of_an_earlier_micro_batch_are_no_disorder() -> None:
