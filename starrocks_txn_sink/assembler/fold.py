@@ -23,7 +23,7 @@ from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.assembler.release import Released
 from starrocks_txn_sink.assembler.rules import Assembler
 from starrocks_txn_sink.assembler.state import BLOB_BYTES, AssemblerState, OpenTransaction
-from starrocks_txn_sink.assembler.together import Many, Steps, many, together
+from starrocks_txn_sink.assembler.together import Many, Steps, many, ordinary, together
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.events import Event
 
@@ -79,14 +79,30 @@ class Fold:
         """
         events = looked_through(events, need_txn_id=self.policy.interleaved)
         given = None if self.policy.interleaved else many(events, any_order=alone)
-        steps = self._together(given) if given is not None and _worth_it(given) else None
-        if given is not None and steps is not None:
-            yield from () if steps.released is None else (steps.released,)
-            self._settle_all(given, steps)
+        if given is not None and _worth_it(given):
+            yield from self._mostly_together(given, alone=alone)
         else:
-            yield from self._one_by_one(events, alone=alone)
+            parts: Iterable[tuple[str | int, pa.Table]] = by_partition(events)
+            if alone:
+                parts = sorted(parts, key=lambda part: str(part[0]))  # as after a shuffle, in whichever order they came
+            for partition, own in parts:
+                yield from self._by_itself(str(partition), own, alone=alone)
         if self._held > self.held_limit:
             self._relieve()
+
+    def _mostly_together(self, given: Many, *, alone: bool) -> Iterator[Released]:
+        """All ordinary source partitions in one pass, then the others one by one."""
+        states = [self._holding(name).state for name in given.names]
+        plain = ordinary(given, states, self.policy.missing_begin)
+        steps = self._together(given.only(plain)) if plain.any() else None
+        if steps is None:
+            plain[:] = False
+        else:
+            yield from () if steps.released is None else (steps.released,)
+            self._settle_all(steps)
+        for name, own in given.only(~plain).parts():
+            yield from self._by_itself(name, own, alone=alone)
+        self._last = given.names[-1], given.events.slice(int(given.ends[-1]) - 1)
 
     def _together(self, given: Many) -> Steps | None:
         holdings = [self._holding(name) for name in given.names]
@@ -95,27 +111,20 @@ class Fold:
             given, states, self.policy.missing_begin, self.now, lambda at, number: self._read(holdings[at], number)
         )
 
-    def _settle_all(self, given: Many, steps: Steps) -> None:
-        for at, name in enumerate(given.names):
+    def _settle_all(self, steps: Steps) -> None:
+        for name, state, removed, added in zip(steps.names, steps.states, steps.removed, steps.added, strict=True):
             holding = self._holding(name)
-            self._settle(holding, steps.states[at], steps.removed[at], steps.added[at])
-            holding.latest = steps.states[at].last_position
-        last = len(given.names) - 1
-        self._last = given.names[last], given.events.slice(int(given.ends[last]) - 1)
+            self._settle(holding, state, removed, added)
+            holding.latest = state.last_position
         self.flows = self.flows.then(steps.counters)
 
-    def _one_by_one(self, events: pa.Table, *, alone: bool) -> Iterator[Released]:
+    def _by_itself(self, name: str, events: pa.Table, *, alone: bool) -> Iterator[Released]:
+        holding = self._holding(name)
+        if not alone:
+            self._check_order(name, holding, events)
         policy = replace(self.policy, open_timeout=None)
-        parts: Iterable[tuple[str | int, pa.Table]] = by_partition(events)
-        if alone:
-            parts = sorted(parts, key=lambda part: str(part[0]))  # as after a shuffle, in whichever order they came
-        for partition, own in parts:
-            name = str(partition)
-            holding = self._holding(name)
-            if not alone:
-                self._check_order(name, holding, own)
-            for rows in self._step(holding, Assembler(policy, name), own):
-                yield Released.of(name, rows)
+        for rows in self._step(holding, Assembler(policy, name), events):
+            yield Released.of(name, rows)
 
     @property
     def source_partitions(self) -> int:

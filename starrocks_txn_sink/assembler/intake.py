@@ -143,7 +143,7 @@ def _same_content(events: pa.Table, positions: Indexes, again: Indexes, partitio
 
 def refuse_other_content(before: pa.Table, event: pa.Table, partition: object) -> None:
     """Raise InputError unless `event`, at the same position as `before`, is the same event; one row each."""
-    both = pa.concat_tables([before, event])
+    both = pa.concat_tables([one.select([schema.POSITION, *_IDENTITY]) for one in (before, event)])
     _same_content(both, both[schema.POSITION].to_numpy(), np.array([1]), partition)
 
 

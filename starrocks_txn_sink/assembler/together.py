@@ -2,12 +2,12 @@
 
 Applying the rules to one source partition costs most of a millisecond, however few its events are. Here the source
 partitions are groups of one array, judged by the same functions (`segments`, `fates`). Whatever needs a decision of a
-policy, a notice or an error is left to `rules`, one source partition at a time: `together` returns None then.
+policy, a notice or an error is left to `rules`, one source partition at a time (`ordinary` tells which).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler import schema
 from starrocks_txn_sink.assembler.counters import Counters
-from starrocks_txn_sink.assembler.fates import Fates, judge
+from starrocks_txn_sink.assembler.fates import Fates, Mask, judge
 from starrocks_txn_sink.assembler.grouping import openers
 from starrocks_txn_sink.assembler.intake import KIND, Indexes, Kind
 from starrocks_txn_sink.assembler.policy import MissingBegin
@@ -33,7 +33,7 @@ ReadOf = Callable[[int, int], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """Events of several source partitions, one after the other, positions strictly ascending in each.
+    """Events of several source partitions, one after the other.
 
     `ends` holds each one's exclusive end; `events` has neither SOURCE_PARTITION nor KIND.
     """
@@ -49,11 +49,38 @@ class Many:
         """What rows of them keep."""
         return self.events.select(schema.payload_names(self.events.schema))
 
+    @property
+    def groups(self) -> Indexes:
+        """The source partition of each event, as its place in `names`."""
+        groups: Indexes = np.repeat(np.arange(len(self.names)), self._sizes)
+        return groups
+
+    def only(self, chosen: Mask) -> Many:
+        """Those source partitions that `chosen` marks."""
+        if chosen.all():
+            return self
+        mine = chosen[self.groups]
+        names = [name for name, one in zip(self.names, chosen, strict=True) if one]
+        ends = np.cumsum(self._sizes[chosen])
+        return Many(names, ends, self.events.filter(pa.array(mine)), self.kinds[mine], self.positions[mine])
+
+    def parts(self) -> Iterator[tuple[str, pa.Table]]:
+        """The events of each, with KIND."""
+        events = self.events.append_column(KIND, pa.array(self.kinds))
+        for name, end, size in zip(self.names, self.ends.tolist(), self._sizes.tolist(), strict=True):
+            yield name, events.slice(end - size, size)
+
+    @property
+    def _sizes(self) -> Indexes:
+        sizes: Indexes = np.diff(self.ends, prepend=0)
+        return sizes
+
 
 @dataclass(frozen=True, slots=True)
 class Steps:
     """What `rules.Step` is, for each source partition; the released rows are those of all of them."""
 
+    names: list[str]
     states: list[AssemblerState]
     removed: list[tuple[int, ...]]
     added: list[dict[int, pa.Table]]
@@ -62,7 +89,7 @@ class Steps:
 
 
 def many(events: pa.Table, *, any_order: bool) -> Many | None:
-    """`events` with a column KIND (`intake.looked_through`) arranged; None when they are not plain.
+    """`events` arranged; None when they have no column KIND (`intake.looked_through`), or no source partition.
 
     With `any_order` they are sorted, and source partitions too, by their names.
     """
@@ -78,9 +105,6 @@ def many(events: pa.Table, *, any_order: bool) -> Many | None:
     order = _order(codes, positions, any_order=any_order)
     if order is not None:
         events, codes, positions = events.take(pa.array(order)), codes[order], positions[order]
-    same = codes[1:] == codes[:-1]
-    if np.any(same & (positions[1:] <= positions[:-1])):
-        return None
     kinds = events[KIND].to_numpy()
     ends = np.searchsorted(codes, np.arange(len(names)), side="right")
     return Many(names, ends, events.drop_columns([schema.SOURCE_PARTITION, KIND]), kinds, positions)
@@ -96,26 +120,29 @@ def _order(codes: Indexes, positions: Indexes, *, any_order: bool) -> Indexes | 
     return order
 
 
+def ordinary(given: Many, states: Sequence[AssemblerState], missing_begin: MissingBegin) -> Mask:
+    """Which source partitions need neither a decision of the policy, nor a notice or an error."""
+    judged = _Judged.of(given, states, missing_begin)
+    fates, groups = judged.fates, len(given.names)
+    starts = np.concatenate(([0], given.ends[:-1]))
+    seen = [state.last_position for state in states]
+    strange = np.array([len(state.open) > 1 for state in states])
+    strange |= [at is not None and given.positions[start] <= at for at, start in zip(seen, starts, strict=True)]
+    back = (given.groups[1:] == given.groups[:-1]) & (given.positions[1:] <= given.positions[:-1])
+    strange |= np.bincount(given.groups[1:][back], minlength=groups) > 0
+    lost = fates.orphan | fates.abandoned | fates.skipped
+    strange |= np.bincount(judged.segments.group[lost], minlength=groups) > 0
+    strange |= np.bincount(given.groups[judged.owners.strangers(given, judged.segments)], minlength=groups) > 0
+    return ~strange
+
+
 def together(
     given: Many, states: Sequence[AssemblerState], missing_begin: MissingBegin, now: float, read: ReadOf
 ) -> Steps | None:
-    """One step for all of `given`, in `states`; None when one of them needs the rules for itself."""
-    starts = np.concatenate(([0], given.ends[:-1]))
-    last = [state.last_position for state in states]
-    if any(at is not None and given.positions[start] <= at for at, start in zip(last, starts, strict=True)):
-        return None
-    if any(len(state.open) > 1 for state in states):
-        return None
-    carried = [state.open[0] if state.open else None for state in states]
-    segments = cut(given.kinds, given.ends, openers(carried))
-    held = np.array([each.rows if each else 0 for each in carried], dtype=np.int64)
-    held = np.where(segments.first, held[segments.group], 0)
-    fates = judge(segments, held, missing_begin)
-    if fates.orphan.any() or fates.abandoned.any() or fates.skipped.any():
-        return None
-    owners = _Owners.of(given, segments, carried)
-    if owners.strangers(given, segments):
-        return None
+    """One step for all of `given`, which are `ordinary`; None when what was carried should be read in another way."""
+    judged = _Judged.of(given, states, missing_begin)
+    segments, fates, held, owners = judged.segments, judged.fates, judged.held, judged.owners
+    carried = judged.carried
     ended = np.flatnonzero(fates.released)
     resumed = [(int(group), carried[group]) for group in segments.group[ended[held[ended] > 0]]]
     before = _carried_rows(resumed, read, given.payload.schema)
@@ -129,7 +156,27 @@ def together(
         rows=int((segments.rows + held)[fates.released].sum()),
         empty=int(fates.empty.sum()),
     )
-    return Steps(after, removed, added, counters, _released(given, segments, ended, held, owners, before))
+    return Steps(given.names, after, removed, added, counters, _released(given, segments, ended, held, owners, before))
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The segments of all source partitions, and what becomes of them; `carried` and `held` as in `grouping`."""
+
+    carried: list[OpenTransaction | None]
+    segments: Segments
+    held: Indexes
+    fates: Fates
+    owners: _Owners
+
+    @classmethod
+    def of(cls, given: Many, states: Sequence[AssemblerState], missing_begin: MissingBegin) -> _Judged:
+        carried = [state.open[0] if state.open else None for state in states]
+        segments = cut(given.kinds, given.ends, openers(carried))
+        rows = np.array([each.rows if each else 0 for each in carried], dtype=np.int64)
+        held = np.where(segments.first, rows[segments.group], 0)
+        fates = judge(segments, held, missing_begin)
+        return cls(carried, segments, held, fates, _Owners.of(given, segments, carried))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +195,14 @@ class _Owners:
         inherited = segments.first & (segments.opener == Opener.LIVE)
         return cls(pa.concat_arrays([own, before]), np.where(inherited, len(own) + segments.group, places))
 
-    def strangers(self, given: Many, segments: Segments) -> bool:
-        """Whether a DATA or END names another transaction than the one it falls into; NULL names none."""
+    def strangers(self, given: Many, segments: Segments) -> Mask:
+        """Which DATA and END name another transaction than the one they fall into; NULL names none."""
         encoded = self.ids.dictionary_encode().indices
         codes = encoded.fill_null(-1).to_numpy(zero_copy_only=False)
         expected = np.repeat(codes[self.places], segments.rows + (segments.closer != Closer.TAIL))
         own = codes[: len(given.kinds)]
-        strange = (own != expected) & (own >= 0) & (expected >= 0) & (given.kinds != Kind.BEGIN)
-        return bool(strange.any())
+        strange: Mask = (own != expected) & (own >= 0) & (expected >= 0) & (given.kinds != Kind.BEGIN)
+        return strange
 
 
 def _carried_rows(

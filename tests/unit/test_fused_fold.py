@@ -191,8 +191,8 @@ def test_many_source_partitions_take_one_pass(monkeypatch: pytest.MonkeyPatch) -
         "a": [0, 0, 1], "c": [0], "d": [0, 1]
     }  # fmt: skip
     assert (fold.total.released, fold.total.empty, fold.total.open, fold.total.open_rows) == (4, 1, 1, 3)
-    fold.feed(later(("a", "B D", 8), ("b", "B D E", 5), ("c", "B D E", 6)))
-    assert alone == ["a", "b", "c"]
+    fold.feed(later(("a", "B D", 8), ("b", "B D E", 5), ("c", "B D E", 6), ("d", "B D", 5)))
+    assert alone == ["b"]
     assert (fold.total.abandoned, fold.total.abandoned_rows, len(fold.out["b"])) == (1, 3, 1)
 
 
@@ -209,6 +209,28 @@ def test_a_carried_source_transaction_is_not_mixed_with_another_one() -> None:
     fold.feed(chunk(a="B D", b="B D", c="B D"))
     with pytest.raises(SourceTransactionError, match=r"belongs to another source transaction.*partition=b"):
         fold.feed(later(("a", "E", 3), ("b", "Dx E", 3), ("c", "E", 3)))
+
+
+@pytest.mark.parametrize("missing_begin", ["accept", "drop"])
+def test_the_policy_for_a_missing_begin_holds_among_many_source_partitions(missing_begin: MissingBegin) -> None:
+    policy = Policy(missing_begin=missing_begin)
+    fold, bench = FoldBench(policy), Bench(policy)
+    for text, first in (("D D E B D E D", 1), ("D D", 8), ("E B D E", 10)):
+        fold.feed(later(("a", "B D E", first), ("b", text, first), ("c", "B D E", first)))
+        bench.feed(table(script(text, first)))
+        assert fold.out.get("b", []) == bench.out
+    assert (len(fold.out["b"]), fold.total.dropped) == (7 if missing_begin == "accept" else 2, bench.total.dropped)
+
+
+def test_two_events_at_one_position_are_refused_between_chunks_of_many_source_partitions() -> None:
+    first = later(("a", "B D E", 1), ("b", "B D E", 1), ("c", "B D", 1))
+    again = pa.concat_tables([named(table([Ev(2, "DATA", row="other"), Ev(3, "END")]), "c"), later(("d", "B D E", 1))])
+    third = later(("e", "B D E", 1))
+    with pytest.raises(InputError, match=r"same position.*partition=c, position=2"):
+        FoldBench(arrival_order=False).feed(first, pa.concat_tables([again, third]))
+    fold = FoldBench(arrival_order=False)
+    fold.feed(first, later(("c", "D E", 2), ("d", "B D E", 1), ("e", "B D E", 1)))
+    assert (len(fold.out["c"]), fold.total.repeats) == (1, 1)
 
 
 def test_an_event_that_comes_twice_counts_once_among_many_source_partitions_too() -> None:
