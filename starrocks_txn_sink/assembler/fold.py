@@ -91,17 +91,22 @@ class Fold:
             self._relieve()
 
     def _mostly_together(self, given: Many, *, alone: bool) -> Iterator[Released]:
-        """All ordinary source partitions in one pass, then the others one by one."""
+        """All ordinary source partitions in one pass, the others one by one; rows go on in the order of `given`."""
         states = [self._holding(name).state for name in given.names]
         plain = ordinary(given, states, self.policy.missing_begin)
         steps = self._together(given.only(plain)) if plain.any() else None
         if steps is None:
             plain[:] = False
         else:
-            yield from () if steps.released is None else (steps.released,)
             self._settle_all(steps)
+        waiting = steps.released if steps is not None else None
+        places = {name: place for place, name in enumerate(given.names)}
         for name, own in given.only(~plain).parts():
+            if waiting is not None:
+                before, waiting = waiting.cut(sum(places[other] < places[name] for other in waiting.names))
+                yield from before
             yield from self._by_itself(name, own, alone=alone)
+        yield from () if waiting is None else (waiting,)
         self._last = given.names[-1], given.events.slice(int(given.ends[-1]) - 1)
 
     def _together(self, given: Many) -> Steps | None:

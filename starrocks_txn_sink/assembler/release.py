@@ -30,6 +30,13 @@ class Released:
         """Of one source partition."""
         return cls((name,), np.array([rows.num_rows]), rows)
 
+    def cut(self, count: int) -> tuple[list[Released], Released | None]:
+        """The rows of the first `count` source partitions, and those of the others, where there are any."""
+        rows = int(self.counts[:count].sum())
+        first = Released(self.names[:count], self.counts[:count], self.rows.slice(0, rows))
+        rest = Released(self.names[count:], self.counts[count:], self.rows.slice(rows))
+        return [first] if first.names else [], rest if rest.names else None
+
 
 def rows_of(grouped: Grouped, index: Indexes, payload: list[str]) -> pa.Table:
     """The payload of the DATA events at the places `index` (in grouped order)."""

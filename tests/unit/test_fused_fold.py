@@ -216,7 +216,7 @@ def test_the_policy_for_a_missing_begin_holds_among_many_source_partitions(missi
     policy = Policy(missing_begin=missing_begin)
     fold, bench = FoldBench(policy), Bench(policy)
     for text, first in (("D D E B D E D", 1), ("D D", 8), ("E B D E", 10)):
-        fold.feed(later(("a", "B D E", first), ("b", text, first), ("c", "B D E", first)))
+        fold.feed(later(("a", "B D E", 3 * first), ("b", text, first), ("c", "B D E", 3 * first)))
         bench.feed(table(script(text, first)))
         assert fold.out.get("b", []) == bench.out
     assert (len(fold.out["b"]), fold.total.dropped) == (7 if missing_begin == "accept" else 2, bench.total.dropped)
