@@ -9,6 +9,8 @@ the stand-in's SQL port; loads go to the null server all the same.
 from __future__ import annotations
 
 import shutil
+import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +20,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks import choices, feeds
-from benchmarks.measure import Variant, figures, line, say, table, take_turns
+from benchmarks.measure import Variant, figures, line, say, table, take_turns, where
 from benchmarks.null_server import NullServer
 from benchmarks.spark import session
 from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TransactionAssembly
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.events import Event
 
+MICRO_BATCHES = 6
 PARTS = ("lanes", "partitions", "tables", "low", "ledger")
 
 
@@ -55,6 +58,29 @@ class Bench:
             )
             spread.write.parquet(str(file))
         return self.spark.readStream.schema(self.spark.read.parquet(str(file)).schema).parquet(str(file))
+
+    def micro_batches(self, count: int) -> DataFrame:
+        """`count` files of `rows` rows, each a micro-batch."""
+        folder = self.home / "micro-batches"
+        for number in range(0 if folder.exists() else count):
+            each = feeds.events(self.spark, self.rows, 0, number * self.rows // feeds.ROWS)
+            each.write.mode("append").parquet(str(folder))
+        reader = self.spark.readStream.schema(self.spark.read.parquet(str(folder)).schema)
+        return reader.option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+    def timed(self, frame: DataFrame, options: SinkOptions) -> list[float]:
+        """What each micro-batch takes in the sink."""
+        shutil.rmtree(self.home / "checkpoint", ignore_errors=True)
+        sink, seconds = StarRocksSink(options, assemble=TransactionAssembly()), list[float]()
+
+        def write(batch: DataFrame, number: int) -> None:
+            started = time.perf_counter()
+            sink(batch, number)
+            seconds.append(time.perf_counter() - started)
+
+        writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(self.home / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return seconds
 
     def run(self, frame: DataFrame, options: SinkOptions, receipts: list[Receipt] | None = None) -> None:
         shutil.rmtree(self.home / "checkpoint", ignore_errors=True)
@@ -105,12 +131,23 @@ def low(bench: Bench) -> None:
 
 
 def ledger(bench: Bench) -> None:
-    """The ledger's rows, the owner check and the take-over, against none of it."""
+    """The ledger's rows and the owner check of a micro-batch, against none; each query's first one is left out."""
     with Emulator(bench.home / "stand-in") as server:
         connection = {"query_url": server.query_url, "delivery": "exactly-once"}
         _create(server.query_url)
-        made = [bench.variant("without a ledger"), bench.variant("with a ledger", **connection)]
-        _compare(bench, "ledger", made)
+        ways = {"without a ledger": bench.options(), "with a ledger": bench.options(**connection)}
+        frame = bench.micro_batches(MICRO_BATCHES)
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(bench.rounds):
+            for name in list(ways) if number % 2 else reversed(ways):
+                seconds[name] += bench.timed(frame, ways[name])[1:]
+    medians = {name: statistics.median(found) for name, found in seconds.items()}
+    share = medians["without a ledger"] / medians["with a ledger"]
+    say(f"\nscale: ledger ({where()}), seconds of a micro-batch of {bench.rows} rows")
+    for name, found in medians.items():
+        say(f"{name:44}{found:10.3f}")
+    say(f"{'with a ledger / without, rows a second':44}{share:10.3f}")
+    bench.found["ledger"] = {**medians, "ratio": round(share, 3)}
 
 
 def _create(query_url: str) -> None:

@@ -3,15 +3,18 @@
     python -m benchmarks.throughput [--rows 5000000] [--rounds 5] [--home DIR] [--only scan,ready,…]
 
 One micro-batch from Parquet into a null server, four source partitions, two tables, transactions of ten rows of 150
-bytes. Each part has its own ceiling in the same run: `scan` reads the ready rows and throws them away, `to_json` makes
-the rows' JSON and throws it away, `ready` is what `events …` is compared with.
+bytes. Each part has its own ceiling in the same run: `scan` reads the ready rows and throws them away, `arrow` takes
+them to Python as Arrow and throws them away there, `to_json` makes the rows' JSON and throws it away, `ready` is what
+`events …` is compared with.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -22,6 +25,7 @@ from benchmarks.spark import session
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly, assemble_transactions
 
 TYPED = ("id", "customer", "amount", "note")
+COLUMNS = ("source_partition", "position", "table", "transaction_end", "row")
 MARKS = ("source_partition", "position", "seq", "transaction_end")
 
 
@@ -49,12 +53,18 @@ def main() -> None:
 
 
 _GOALS = (
+    ("arrow, one task", "scan"),
+    ("arrow, two tasks", "scan"),
     ("ready rows", "scan"),
+    ("ready rows", "arrow, one task"),
+    ("ready rows, shuffled", "scan"),
     ("ready rows, two lanes", "scan"),
+    ("to_json, arrow", "to_json"),
     ("typed rows", "to_json"),
+    ("typed rows, two lanes", "to_json"),
     ("events, fused", "ready rows"),
-    ("events, fused with a shuffle", "ready rows"),
-    ("events, stage", "ready rows"),
+    ("events, fused with a shuffle", "ready rows, shuffled"),
+    ("events, stage", "ready rows, shuffled"),
 )
 
 
@@ -66,7 +76,7 @@ def _variants(spark: SparkSession, server: NullServer, home: Path, rows: int) ->
     def stream(folder: Path) -> DataFrame:
         return spark.readStream.schema(spark.read.parquet(str(folder)).schema).parquet(str(folder))
 
-    def run(frame: DataFrame, sink: StarRocksSink | None) -> None:
+    def run(frame: DataFrame, sink: Callable[[DataFrame, int], None] | None) -> None:
         writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
         made = writer.format("noop") if sink is None else writer.foreachBatch(sink)
         made.start().awaitTermination()
@@ -74,9 +84,14 @@ def _variants(spark: SparkSession, server: NullServer, home: Path, rows: int) ->
     def clean() -> None:
         shutil.rmtree(checkpoint, ignore_errors=True)
 
-    def options(lanes: int = 1) -> SinkOptions:
+    def options(lanes: int = 1, shuffle: bool | str = "auto") -> SinkOptions:
         return SinkOptions(
-            load_url=server.load_url, database="shop", delivery="at-least-once", job="benchmark", lanes=lanes
+            load_url=server.load_url,
+            database="shop",
+            delivery="at-least-once",
+            job="benchmark",
+            lanes=lanes,
+            shuffle=shuffle,
         )
 
     ready, events = stream(whole), stream(raw)
@@ -85,14 +100,32 @@ def _variants(spark: SparkSession, server: NullServer, home: Path, rows: int) ->
     as_json = typed.select(F.to_json(F.struct(*TYPED)))
     return [
         Variant("scan", rows, lambda: run(ready, None), clean),
-        Variant("ready rows", rows, lambda: run(ready, StarRocksSink(options())), clean),
+        Variant("arrow, one task", rows, lambda: run(ready.select(*COLUMNS), _to_python(1)), clean),
+        Variant("arrow, two tasks", rows, lambda: run(ready.select(*COLUMNS), _to_python(2)), clean),
+        Variant("ready rows", rows, lambda: run(ready, StarRocksSink(options(shuffle=False))), clean),
+        Variant("ready rows, shuffled", rows, lambda: run(ready, StarRocksSink(options())), clean),
         Variant("ready rows, two lanes", rows, lambda: run(ready, StarRocksSink(options(2))), clean),
         Variant("to_json", rows, lambda: run(as_json, None), clean),
-        Variant("typed rows", rows, lambda: run(typed, StarRocksSink(options(2), routes=[route])), clean),
+        Variant("to_json, arrow", rows, lambda: run(as_json, _to_python(2)), clean),
+        Variant("typed rows", rows, lambda: run(typed, StarRocksSink(options(shuffle=False), routes=[route])), clean),
+        Variant("typed rows, two lanes", rows, lambda: run(typed, StarRocksSink(options(2), routes=[route])), clean),
         Variant("events, fused", rows, lambda: run(events, _fused(options())), clean),
         Variant("events, fused with a shuffle", rows, lambda: run(events, _fused(options(2))), clean),
         Variant("events, stage", rows, lambda: run(assemble_transactions(events), StarRocksSink(options())), clean),
     ]
+
+
+def _to_python(tasks: int) -> Callable[[DataFrame, int], None]:
+    """Takes a micro-batch to Python and throws it away there: no sink that sees its rows can be faster."""
+
+    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = sum(batch.num_rows for batch in batches)
+        yield pa.RecordBatch.from_arrays([pa.array([rows])], names=["rows"])
+
+    def write(batch: DataFrame, _: int) -> None:
+        batch.coalesce(tasks).mapInArrow(count, "rows long").collect()
+
+    return write
 
 
 def _fused(options: SinkOptions) -> StarRocksSink:

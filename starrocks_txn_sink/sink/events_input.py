@@ -13,7 +13,16 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.attempt import TASK
 from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
-from starrocks_txn_sink.sink.spread import LANE, as_they_come, lane_ends, lane_of, named, spread_events, task_name
+from starrocks_txn_sink.sink.spread import (
+    LANE,
+    as_they_come,
+    lane_begin,
+    lane_ends,
+    lane_of,
+    named,
+    spread_events,
+    unnamed,
+)
 from starrocks_txn_sink.sources.txn_event import parse_txn_events
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
 
@@ -28,10 +37,11 @@ class EventsInput:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What frames of one schema need: the columns to take of them, and the last rows of the lanes."""
+    """What frames of one schema need: the columns to take of them, and the first and the last rows of the lanes."""
 
     schema: T.StructType
     columns: list[Column]
+    begin: DataFrame | None
     ends: DataFrame
 
 
@@ -60,7 +70,7 @@ class EventsProjection:
         kept = self._prepared(frame, lines, sort)
         rows = frame.select(*kept.columns)
         if not sort:
-            return EventsInput(as_they_come(rows, kept.ends), lines)
+            return EventsInput(as_they_come(rows, kept.begin, kept.ends), lines)
         spread = spread_events(rows, kept.ends, self.lanes)
         return EventsInput(named(spread) if self.name_task else spread, lines)
 
@@ -78,9 +88,10 @@ class EventsProjection:
         if sort:
             columns.append(lane_of(columns[0], self.lanes).alias(LANE))
         elif self.name_task:
-            columns.append(task_name().alias(TASK))
-        schema = frame.select(*columns).schema
-        return _Prepared(frame.schema, columns, lane_ends(frame.sparkSession, schema, self.lanes, POSITION))
+            columns.append(unnamed().alias(TASK))
+        session, schema = frame.sparkSession, frame.select(*columns).schema
+        begin = lane_begin(session, schema, POSITION) if self.name_task and not sort else None
+        return _Prepared(frame.schema, columns, begin, lane_ends(session, schema, self.lanes, POSITION))
 
 
 def _parsed(frame: DataFrame, lines: TxnEventLines) -> DataFrame:

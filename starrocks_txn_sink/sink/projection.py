@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.attempt import TASK
 from starrocks_txn_sink.lane.body import SEPARATOR
 from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
@@ -23,12 +22,10 @@ from starrocks_txn_sink.lane.unit import HASH
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.spread import (
-    marked_as_they_come,
     named,
-    plain_as_they_come,
     spread_marked,
     spread_plain,
-    task_name,
+    unsorted,
 )
 from starrocks_txn_sink.sink.typed import OP, TypedRoute
 
@@ -96,7 +93,7 @@ def lane_input(
     if not marked:
         rows = frame.select(*columns).withColumn(HASH, F.xxhash64(TABLE, PAYLOAD))
         if not sort:
-            return LaneInput(plain_as_they_come(_named_early(rows, name_task)), marked, sorted=False)
+            return LaneInput(unsorted(rows, HASH, name_task=name_task), marked, sorted=False)
         spread = spread_plain(rows, lanes)
         return LaneInput(named(spread) if name_task else spread, marked)
     marks = [
@@ -108,16 +105,11 @@ def lane_input(
     ]
     rows = frame.select(*marks, *columns)
     if not sort and compaction is None:
-        return LaneInput(marked_as_they_come(_named_early(rows, name_task)), marked, sorted=False)
+        return LaneInput(unsorted(rows, POSITION, name_task=name_task), marked, sorted=False)
     if compaction is not None:
         rows = compaction.applied(rows, lanes, SEQ)
     spread = spread_marked(rows, lanes, SEQ)
     return LaneInput(named(spread) if name_task else spread, marked)
-
-
-def _named_early(rows: DataFrame, name_task: bool) -> DataFrame:
-    """The task's name in the first row of each partition of the source: without a shuffle the first is the lane's."""
-    return rows.withColumn(TASK, task_name()) if name_task else rows
 
 
 def _event_time(frame: DataFrame) -> list[Column]:

@@ -10,7 +10,7 @@ import pytest
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.lane import task
 from starrocks_txn_sink.lane.attempt import TASK, Attempt, with_stage
-from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff, until_end
+from starrocks_txn_sink.lane.ending import BEGIN_POSITION, END_POSITION, RowsCutOff, until_end
 from starrocks_txn_sink.lane.segments import COLUMNS
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.testing.model_server import ModelServer
@@ -82,3 +82,19 @@ def test_the_first_row_tells_whether_the_task_is_a_retry(thread: str | None, aga
     attempt, batches = with_stage(Attempt(2, 9, False), [rows])
     assert attempt == Attempt(2, 9, again)
     assert [part.num_rows for part in batches] == [2]
+
+
+@pytest.mark.parametrize("column", ["position", "hash"])
+def test_a_row_that_only_names_the_task_is_no_row(column: str) -> None:
+    thread = "Thread[Executor task launch worker for task 0.0 in stage 7.1 (TID 9),5,main]"
+    columns = {column: pa.array([BEGIN_POSITION, 1]), "value": pa.array([None, "x"]), TASK: pa.array([thread, None])}
+    rows = pa.RecordBatch.from_pydict(columns)
+    attempt, batches = with_stage(Attempt(2, 9, False), [rows.slice(0, 1), rows.slice(1)])
+    assert attempt == Attempt(2, 9, True)
+    assert [value for part in batches for value in part.column("value").to_pylist()] == ["x"]
+
+
+def test_a_row_that_has_more_than_its_task_is_one_whatever_its_position() -> None:
+    columns = {"position": pa.array([BEGIN_POSITION]), "value": pa.array(["x"]), TASK: pa.array(["?"])}
+    _, batches = with_stage(Attempt(2, 9, False), [pa.RecordBatch.from_pydict(columns)])
+    assert [part.num_rows for part in batches] == [1]
