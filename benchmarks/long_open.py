@@ -9,6 +9,7 @@ far memory grew (`--huge` is its size in MB, 0 leaves it out).
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import time
@@ -46,12 +47,11 @@ def _long_open(spark: SparkSession, server: NullServer, home: Path, batches: int
     source = home / "open"
     source.mkdir()
     position, data = 1, 0
-    (source / "00000.txt").write_bytes(_event(0, "BEGIN"))
+    _put(source, 0, _event(0, "BEGIN"))
     for number in range(1, batches + 1):
         content = b"\n".join(_event(position + n, "DATA") for n in range(rows))
         position, data = position + rows, data + len(content)
-        (source / f"{number:05d}.txt").write_bytes(content)
-        time.sleep(0.002)  # files are read in the order of their times
+        _put(source, number, content)
     seconds: list[float] = []
     _run(spark, server, source, home / "checkpoint", 1, seconds)
     state = sum(
@@ -63,6 +63,13 @@ def _long_open(spark: SparkSession, server: NullServer, home: Path, batches: int
         f"state {state / data:.2f} x the data"
     )
     return {"first_ten_seconds": first, "last_ten_seconds": last, "state_per_data": round(state / data, 3)}
+
+
+def _put(source: Path, number: int, content: bytes) -> None:
+    """A file whose time is its number, because files are read in the order of their times."""
+    file = source / f"{number:05d}.txt"
+    file.write_bytes(content)
+    os.utime(file, (number, number))
 
 
 def _huge(spark: SparkSession, server: NullServer, home: Path, megabytes: int) -> dict[str, Any]:
