@@ -105,6 +105,10 @@ def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) 
     spark.conf.set(PROVIDER, before)
 
 
+# What both operators have from assembler.key_state, and what comes after them, is tested with one of them.
+with_rocksdb = pytest.mark.parametrize("stream", ["RocksDBStateStoreProvider"], indirect=True)
+
+
 def test_whole_transactions_over_batches_partitions_and_a_restart(stream: Stream) -> None:
     """Two partitions, out of order inside a batch, repeats, a BEGIN that abandons, a restart in the middle."""
     before = stream.all(
@@ -131,6 +135,7 @@ def test_interleaved_transactions_survive_their_neighbours_end(stream: Stream) -
     ]  # fmt: skip
 
 
+@with_rocksdb
 def test_values_pass_unchanged(stream: Stream) -> None:
     """NULL stays NULL, no string becomes another, further columns keep their type."""
     awkward = ["nan", "", "ü\u0000\u2028", "None", "null"]
@@ -149,6 +154,7 @@ def test_values_pass_unchanged(stream: Stream) -> None:
     ]  # fmt: skip
 
 
+@with_rocksdb
 def test_a_source_transaction_that_cannot_be_whole_stops_the_query(stream: Stream) -> None:
     with pytest.raises(PySparkException, match=r"BEGIN was never seen.*partition=1, position=7, txn_id=t"):
         stream.all(script(1, "D E", 7))
@@ -170,6 +176,7 @@ def dropped(query: StreamingQuery) -> int:
     return sum(each.observedMetrics["assemble_transactions"].dropped for each in query.recentProgress)
 
 
+@with_rocksdb
 def test_open_too_long_fails_with_the_place(stream: Stream) -> None:
     query = stream.start(open_timeout=0.001)
     stream.put(script(1, "B D"))

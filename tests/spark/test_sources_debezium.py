@@ -235,6 +235,10 @@ def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) 
     spark.conf.set(PROVIDER, before)
 
 
+# What both operators have from assembler.key_state, and what comes after them, is tested with one of them.
+with_rocksdb = pytest.mark.parametrize("stream", ["RocksDBStateStoreProvider"], indirect=True)
+
+
 def observed(query: StreamingQuery, name: str = "assemble_debezium") -> Counter[str]:
     seen: Counter[str] = Counter()
     for progress in query.recentProgress:
@@ -285,6 +289,7 @@ def test_what_never_adds_up_is_quarantined_by_the_timer(stream: Stream) -> None:
     assert observed(query)["quarantined"] == 1
 
 
+@with_rocksdb
 def test_what_is_malformed_and_dropped_is_counted(stream: Stream) -> None:
     query = stream.start(on_malformed="drop")
     good = change(ORDERS, "5:90", 1, {"id": 1}), marker("END", "5:99", {"public.orders": 1})
@@ -296,6 +301,7 @@ def test_what_is_malformed_and_dropped_is_counted(stream: Stream) -> None:
     assert observed(query, "parse_debezium_transactions") == {"malformed": 1}
 
 
+@with_rocksdb
 def test_an_event_that_cannot_be_placed_stops_the_query(stream: Stream) -> None:
     query = stream.start()
     stream.put(change(ORDERS, None, None, {"id": 1}))
