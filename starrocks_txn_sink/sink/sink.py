@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
 
@@ -34,6 +34,8 @@ from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.termination import begun, in_time, roll_back_at_exit
 from starrocks_txn_sink.sink.turns import Turns
 from starrocks_txn_sink.sink.watch import Endpoint, Watch
+
+_Writer = TypeVar("_Writer", FusedWriter, RowsWriter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +194,21 @@ class StarRocksSink:
             raise TypeError("This sink does not assemble.")
         if session.epoch not in self._fused:
             query = origin.checkpoint if origin.streaming else None
-            self._fused = {session.epoch: FusedWriter.open(self.assemble, self.options.lanes, session, frame, query)}
+            opened = FusedWriter.open(self.assemble, self.options.lanes, session, frame, query)
+            self._fused = self._of_sessions(self._fused) | {session.epoch: opened}
         return self._fused[session.epoch].write(frame, self._task(origin, session), self._listener)
 
     def _write_rows(self, frame: DataFrame, origin: Origin, session: Session) -> tuple[list[Receipt], list[LaneReport]]:
         self._evolve(frame, session)
         if session.epoch not in self._rows:
-            self._rows = {session.epoch: RowsWriter(self.options, self.routes, session)}
+            opened = RowsWriter(self.options, self.routes, session)
+            self._rows = self._of_sessions(self._rows) | {session.epoch: opened}
         return self._rows[session.epoch].write(frame, self._task(origin, session))
+
+    def _of_sessions(self, writers: dict[str, _Writer]) -> dict[str, _Writer]:
+        """Those of `writers` whose sessions go on: one sink may serve several queries."""
+        epochs = {session.epoch for session in self._sessions.values()}
+        return {epoch: writer for epoch, writer in writers.items() if epoch in epochs}
 
     def _task(self, origin: Origin, session: Session) -> LaneTask:
         return LaneTask(

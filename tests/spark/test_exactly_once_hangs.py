@@ -6,6 +6,7 @@ counted; the last one is a whole job.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
@@ -71,9 +72,15 @@ class Left:
         self._ports = ports
         self._threads = set(threading.enumerate())
 
-    def nothing(self) -> bool:
-        ours = [thread for thread in threading.enumerate() if thread.name.startswith("starrocks-")]
-        return not (set(ours) - self._threads) and not self._sockets()
+    def gone(self, seconds: float = 60) -> None:
+        """Wait until nothing is left; the assertion says what is."""
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: not self.rest(), seconds)
+        assert self.rest() == []
+
+    def rest(self) -> list[Any]:
+        ours = {thread for thread in threading.enumerate() if thread.name.startswith("starrocks-")}
+        return [*(ours - self._threads), *self._sockets()]
 
     def _sockets(self) -> list[Any]:
         mine = psutil.Process().net_connections("tcp")
@@ -123,7 +130,7 @@ def test_a_lane_ends_by_its_deadline_wherever_the_server_hangs(shop: Shop, rule:
     assert any(word in said for word in place.split("|")), said
     assert "deadline" in said
     shop.fault()
-    wait_for(left.nothing, 60)
+    left.gone()
 
 
 @pytest.mark.parametrize(
@@ -148,7 +155,7 @@ def test_a_take_over_ends_by_its_deadline_wherever_the_query_port_hangs(shop: Sh
         said = ends(take_over, lambda: any(hold.reached.is_set() for hold in holds), StarRocksSinkError)
         assert "deadline" in said.lower() or "did not answer" in said
         assert place in said or "did not answer" in said, said
-        assert left.nothing()
+        assert left.rest() == []
 
 
 def test_a_query_port_that_accepts_and_never_greets(shop: Shop) -> None:
@@ -168,7 +175,7 @@ def test_an_owner_check_that_hangs_ends_by_the_deadline(shop: Shop) -> None:
 
         said = ends(one_lane, lambda: any(hold.reached.is_set() for hold in holds), DeadlineExceeded)
         assert "check" in said or "ledger" in said
-        wait_for(left.nothing, 60)
+        left.gone()
     assert shop.open_labels() == []
     assert shop.written() == (0, 0)
 
@@ -200,7 +207,7 @@ def test_a_whole_job_ends_when_the_server_hangs_and_leaves_nothing_on_the_driver
 
         said = ends(job, lambda: hits(shop), StarRocksSinkError, PythonException)
         assert re.search(r"DeadlineExceeded.*deadline", said, re.DOTALL)
-        wait_for(left.nothing, 60)
+        left.gone()
         shop.fault()
         assert shop.open_labels() == []
         assert shop.written() == (0, 0)
