@@ -7,6 +7,7 @@ back piece by piece when its END comes, so a huge source transaction costs no mo
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -17,13 +18,14 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler import schema
 from starrocks_txn_sink.assembler.carried import Carried, Place
 from starrocks_txn_sink.assembler.counters import Counters
+from starrocks_txn_sink.assembler.fates import Mask
 from starrocks_txn_sink.assembler.intake import Indexes, looked_through, refuse_other_content
 from starrocks_txn_sink.assembler.packing import by_partition
 from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.assembler.release import Released
 from starrocks_txn_sink.assembler.rules import Assembler
 from starrocks_txn_sink.assembler.state import BLOB_BYTES, AssemblerState, OpenTransaction
-from starrocks_txn_sink.assembler.together import Many, Steps, many, ordinary, together
+from starrocks_txn_sink.assembler.together import Judged, Many, Steps, many, ordinary, together
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.events import Event
 
@@ -92,29 +94,30 @@ class Fold:
 
     def _mostly_together(self, given: Many, *, alone: bool) -> Iterator[Released]:
         """All ordinary source partitions in one pass, the others one by one; rows go on in the order of `given`."""
-        states = [self._holding(name).state for name in given.names]
-        plain = ordinary(given, states, self.policy.missing_begin)
-        steps = self._together(given.only(plain)) if plain.any() else None
+        judged = self._judged(given)
+        plain = ordinary(judged)
+        steps = self._together(judged, plain) if plain.any() else None
         if steps is None:
             plain[:] = False
         else:
             self._settle_all(steps)
         waiting = steps.released if steps is not None else None
-        places = {name: place for place, name in enumerate(given.names)}
+        place = {name: number for number, name in enumerate(given.names)}.__getitem__
         for name, own in given.only(~plain).parts():
             if waiting is not None:
-                before, waiting = waiting.cut(sum(places[other] < places[name] for other in waiting.names))
+                before, waiting = waiting.cut(bisect_left(waiting.names, place(name), key=place))
                 yield from before
             yield from self._by_itself(name, own, alone=alone)
         yield from () if waiting is None else (waiting,)
         self._last = given.names[-1], given.events.slice(int(given.ends[-1]) - 1)
 
-    def _together(self, given: Many) -> Steps | None:
-        holdings = [self._holding(name) for name in given.names]
-        states = [holding.state for holding in holdings]
-        return together(
-            given, states, self.policy.missing_begin, self.now, lambda at, number: self._read(holdings[at], number)
-        )
+    def _judged(self, given: Many) -> Judged:
+        return Judged.of(given, [self._holding(name).state for name in given.names], self.policy.missing_begin)
+
+    def _together(self, judged: Judged, chosen: Mask) -> Steps | None:
+        mine = judged if chosen.all() else self._judged(judged.given.only(chosen))
+        names = mine.given.names
+        return together(mine, self.now, lambda at, number: self._read(self._holding(names[at]), number))
 
     def _settle_all(self, steps: Steps) -> None:
         for name, state, removed, added in zip(steps.names, steps.states, steps.removed, steps.added, strict=True):

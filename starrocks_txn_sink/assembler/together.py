@@ -120,35 +120,31 @@ def _order(codes: Indexes, positions: Indexes, *, any_order: bool) -> Indexes | 
     return order
 
 
-def ordinary(given: Many, states: Sequence[AssemblerState], missing_begin: MissingBegin) -> Mask:
+def ordinary(judged: Judged) -> Mask:
     """Which source partitions need neither a decision of the policy, nor a notice or an error."""
-    judged = _Judged.of(given, states, missing_begin)
-    fates, groups = judged.fates, len(given.names)
+    given, fates, groups, count = judged.given, judged.fates, judged.given.groups, len(judged.given.names)
     starts = np.concatenate(([0], given.ends[:-1]))
-    seen = [state.last_position for state in states]
-    strange = np.array([len(state.open) > 1 for state in states])
+    seen = [state.last_position for state in judged.states]
+    strange = np.array([len(state.open) > 1 for state in judged.states])
     strange |= [at is not None and given.positions[start] <= at for at, start in zip(seen, starts, strict=True)]
-    back = (given.groups[1:] == given.groups[:-1]) & (given.positions[1:] <= given.positions[:-1])
-    strange |= np.bincount(given.groups[1:][back], minlength=groups) > 0
+    back = (groups[1:] == groups[:-1]) & (given.positions[1:] <= given.positions[:-1])
+    strange |= np.bincount(groups[1:][back], minlength=count) > 0
     lost = fates.orphan | fates.abandoned | fates.skipped
-    strange |= np.bincount(judged.segments.group[lost], minlength=groups) > 0
-    strange |= np.bincount(given.groups[judged.owners.strangers(given, judged.segments)], minlength=groups) > 0
+    strange |= np.bincount(judged.segments.group[lost], minlength=count) > 0
+    strange |= np.bincount(groups[judged.owners.strangers(given, judged.segments)], minlength=count) > 0
     return ~strange
 
 
-def together(
-    given: Many, states: Sequence[AssemblerState], missing_begin: MissingBegin, now: float, read: ReadOf
-) -> Steps | None:
-    """One step for all of `given`, which are `ordinary`; None when what was carried should be read in another way."""
-    judged = _Judged.of(given, states, missing_begin)
+def together(judged: Judged, now: float, read: ReadOf) -> Steps | None:
+    """One step for all, which are `ordinary`; None when what was carried should be read in another way."""
+    given, carried = judged.given, judged.carried
     segments, fates, held, owners = judged.segments, judged.fates, judged.held, judged.owners
-    carried = judged.carried
     ended = np.flatnonzero(fates.released)
     resumed = [(int(group), carried[group]) for group in segments.group[ended[held[ended] > 0]]]
     before = _carried_rows(resumed, read, given.payload.schema)
     if before is None:
         return None
-    after, removed, added = _after(given, states, segments, fates, owners, now)
+    after, removed, added = _after(given, judged.states, segments, fates, owners, now)
     counters = Counters(
         events=len(given.kinds),
         data=int(np.count_nonzero(given.kinds == Kind.DATA)),
@@ -160,9 +156,11 @@ def together(
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class Judged:
     """The segments of all source partitions, and what becomes of them; `carried` and `held` as in `grouping`."""
 
+    given: Many
+    states: Sequence[AssemblerState]
     carried: list[OpenTransaction | None]
     segments: Segments
     held: Indexes
@@ -170,13 +168,13 @@ class _Judged:
     owners: _Owners
 
     @classmethod
-    def of(cls, given: Many, states: Sequence[AssemblerState], missing_begin: MissingBegin) -> _Judged:
+    def of(cls, given: Many, states: Sequence[AssemblerState], missing_begin: MissingBegin) -> Judged:
         carried = [state.open[0] if state.open else None for state in states]
         segments = cut(given.kinds, given.ends, openers(carried))
         rows = np.array([each.rows if each else 0 for each in carried], dtype=np.int64)
         held = np.where(segments.first, rows[segments.group], 0)
         fates = judge(segments, held, missing_begin)
-        return cls(carried, segments, held, fates, _Owners.of(given, segments, carried))
+        return cls(given, states, carried, segments, held, fates, _Owners.of(given, segments, carried))
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,8 +80,9 @@ class ArrivalOrder:
             rows, codes = rows.take(pa.array(order)), codes[order]
         bounds = [*np.flatnonzero(np.diff(codes, prepend=-1)).tolist(), len(codes)]
         parts = [_Part(names[codes[low]], rows.slice(low, high - low)) for low, high in pairwise(bounds)]
+        held = {_name(one): one.num_rows for one in self._held}
         for part in parts:
-            self._check(part, held=sum(one.num_rows for one in self._held if _name(one) == part.name))
+            self._check(part, held.get(part.name, 0))
         self._held = []
         if len(parts) == 1 and self._unfinished in (None, parts[0].name):
             self._unfinished = None if parts[0].ended else parts[0].name

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import pymysql
@@ -158,3 +159,15 @@ def wait_for(reached: Callable[[], object], seconds: float = 60) -> None:
     while not reached():
         assert time.monotonic() < limit
         time.sleep(0.05)
+
+
+AnyShop = TypeVar("AnyShop", bound=Shop)
+
+
+@contextlib.contextmanager
+def open_shop(kind: type[AnyShop], spark: SparkSession, folder: Path) -> Iterator[AnyShop]:
+    """A shop with a stand-in of its own; nothing may be open in it at the end."""
+    with Emulator(folder / "emulator") as server:
+        made = kind(spark, server, folder)
+        yield made
+        assert made.open_labels() == []

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exactly_once_shop import Shop, rows_of, wait_for
+from exactly_once_shop import Shop, open_shop, rows_of, wait_for
 from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import StarRocksSink
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import Fenced
 from tests.crash.query_proxy import QueryProxy
 
@@ -23,10 +22,8 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    with Emulator(tmp_path / "emulator") as server:
-        made = Shop(spark, server, tmp_path)
+    with open_shop(Shop, spark, tmp_path) as made:
         yield made
-        assert made.open_labels() == []
 
 
 def ledger(shop: Shop) -> list[tuple[Any, ...]]:

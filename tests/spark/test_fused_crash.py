@@ -11,10 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from exactly_once_shop import open_shop
 from fused_shop import FusedShop, script
 from pyspark.sql import SparkSession
-
-from starrocks_txn_sink.emulator.server import Emulator
 
 pytestmark = pytest.mark.spark
 
@@ -23,10 +22,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def shop(spark: SparkSession, tmp_path: Path) -> Iterator[FusedShop]:
-    with Emulator(tmp_path / "emulator") as server:
-        made = FusedShop(spark, server, tmp_path)
+    with open_shop(FusedShop, spark, tmp_path) as made:
         yield made
-        assert made.open_labels() == []
 
 
 def kill_at(shop: FusedShop, batch: int, point: str) -> None:

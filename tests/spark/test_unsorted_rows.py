@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exactly_once_shop import SCHEMA, Shop, rows_of
+from exactly_once_shop import SCHEMA, Shop, open_shop, rows_of
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import Receipt, StarRocksSink
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.sink import projection
 
 pytestmark = pytest.mark.spark
@@ -20,10 +19,8 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
-    with Emulator(tmp_path / "emulator") as server:
-        made = Shop(spark, server, tmp_path)
+    with open_shop(Shop, spark, tmp_path) as made:
         yield made
-        assert made.open_labels() == []
 
 
 @pytest.fixture
