@@ -158,6 +158,14 @@ class _Pools(urllib3.PoolManager):
     def _new_pool(self, *place: Any, **settings: Any) -> Any:
         return _with_slot(super()._new_pool, self._slot, *place, **settings)
 
+    def clear(self) -> None:
+        """Close every pool, also one that the traceback of an error still holds; urllib3 would wait for its end."""
+        for place in self.pools.keys():  # noqa: SIM118 - it cannot be iterated itself
+            pool = self.pools.get(place)
+            if pool is not None:
+                pool.close()
+        super().clear()
+
 
 def _with_slot(make: Callable[..., Any], slot: Slot, *place: Any, **settings: Any) -> Any:
     made = make(*place, **settings)

@@ -265,8 +265,8 @@ class _Equipment:
     connection: LeaderConnection | None = None
 
     def close(self) -> None:
+        self.transport.close()  # while the threads are there, and their connections with them
         self.crew.close()
-        self.transport.close()
         if self.connection is not None:
             self.connection.close()
 

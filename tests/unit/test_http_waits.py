@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 from http_peer import Caller, Got, Peer, points_to, says
 
@@ -108,6 +109,28 @@ def test_without_time_nothing_is_sent() -> None:
         with pytest.raises(DeadlineExceeded, match="begin"):
             send(Operation.BEGIN, frontend.url, 0.0)
         assert frontend.got == []
+
+
+def test_closing_closes_connections_that_the_traceback_of_an_error_still_holds() -> None:
+    def first_silent(caller: Caller, got: Got) -> None:
+        (silent if len(frontend.got) == 1 else says(OK))(caller, got)
+
+    with Peer(first_silent) as frontend:
+        transport = HttpTransport(SinkOptions(load_url=frontend.url, database="shop", delivery="at-least-once"))
+        with pytest.raises(ReplyLost) as held:
+            transport.send(Request(Operation.BEGIN, "shop", "job-1"), Deadline.after(0.4, SystemClock()))
+        transport.send(Request(Operation.ROLLBACK, "shop", "job-1"), Deadline.after(20, SystemClock()))
+        assert len(connections_to(frontend)) == 1
+        transport.close()
+        assert connections_to(frontend) == []
+        assert held.value.__context__ is not None
+
+
+def connections_to(peer: Peer) -> list[Any]:
+    """This process's connections to `peer` that are open."""
+    port = int(peer.url.rpartition(":")[2])
+    mine = psutil.Process().net_connections("tcp")
+    return [one for one in mine if one.raddr and one.raddr.port == port and one.status == "ESTABLISHED"]
 
 
 def test_threads_share_a_transport_and_closing_it_ends_its_use() -> None:
