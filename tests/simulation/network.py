@@ -105,13 +105,14 @@ class Network:
 
     def _stalled(self, needed: Any, fiber: Fiber) -> str | None:
         commit = isinstance(needed, Request) and needed.operation is Operation.COMMIT
-        if not (commit or isinstance(needed, Claim)) or not self.trouble or self._rng.random() >= self._profile.stall:
+        share = max(self._profile.stall, fiber.node.stall)
+        if not (commit or isinstance(needed, Claim)) or not self.trouble or self._rng.random() >= share:
             return None
         self.faults += 1
         if not commit:
             return "invisible"  # the claim is answered while nobody can see it yet
         self.stall(fiber.node)
-        return self._rng.choice(("lost_before", "late"))
+        return self._rng.choice(("lost_before", "late", "lost_after", "lost_after", "invisible"))
 
     def _choose(self, needed: Any) -> str | None:
         if not self.trouble or self._rng.random() >= self._profile.rate:

@@ -32,11 +32,12 @@ class Profile:
     rate: float
     faults: frozenset[str]
     most_events: int
-    stall: float  # share of commits that do not get through, while their task hangs and another one is started
+    stall: float  # share of commits that get no answer, while their task hangs and another one is started
     events: frozenset[str]
     forget: float  # share of ended labels that are forgotten soon
     trouble_until: float
     lanes: int
+    partitions: tuple[int, ...]  # one of these numbers of source partitions
     slow_rows: bool
     commit_interval: float | None
     chunk_bytes: int
@@ -63,11 +64,12 @@ def draw(rng: Random) -> Profile:
         most_events=16 if crowded else 6,
         stall=0.2 if crowded else 0.0,
         events=CROWD if crowded else frozenset(kind for kind in NODES if not calm and rng.random() < 0.5),
-        forget=rng.choice((0.0, 0.3, 1.0)),
+        forget=rng.choice((0.3, 1.0) if crowded else (0.0, 0.3, 1.0)),
         trouble_until=rng.uniform(5.0, 40.0),
         lanes=lanes,
-        slow_rows=rng.random() < 0.15,
-        commit_interval=rng.choice((0.05, 0.5)) if lanes > 1 else None,
+        partitions=(3, 4) if crowded and lanes > 1 else (1, 2, 2, 3),  # so that a lane has several
+        slow_rows=rng.random() < (0.5 if crowded else 0.15),
+        commit_interval=rng.choice((0.0 if crowded else 0.05, 0.5)) if lanes > 1 else None,
         chunk_bytes=rng.choice((60, 300, 4000)),
         buffer_bytes=rng.choice((400, 1000, 50_000)),
         load_bytes=rng.choice((1, 200, 4000)),

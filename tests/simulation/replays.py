@@ -29,6 +29,8 @@ _DEADLINE = 60.0
 class Replayer(Node):
     """One call of the command; `result` is None while it runs, then whether it wrote all it found."""
 
+    stall = 0.2
+
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world.scheduler, f"replay {number}")
         self.batch = world.rng.getrandbits(62)
@@ -131,7 +133,11 @@ class Replays:
         elif luck < 0.7:
             replayer.paused_until = self._world.scheduler.now + self._world.rng.uniform(0.1, 40.0)
         if luck < 0.7:
-            self._world.scheduler.after(self._world.rng.uniform(0.0, 2.0), self._start, False)
+            self.start_another()
+
+    def start_another(self) -> None:
+        """Somebody does not want to wait for the one that hangs."""
+        self._world.scheduler.after(self._world.rng.uniform(0.0, 2.0), self._start, False)
 
     def _until_done(self, tries: int) -> None:
         """Somebody who calls it until it says that all is written, and the job has ended."""

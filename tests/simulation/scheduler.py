@@ -63,6 +63,8 @@ class SimulatedClock:
 class Node:
     """A process that may be paused (a zombie that wakes up) or killed: its fibers stop with it."""
 
+    stall = 0.0  # the least share of its commits that get no answer while it hangs
+
     def __init__(self, scheduler: Scheduler, name: str) -> None:
         self.scheduler = scheduler
         self.name = name

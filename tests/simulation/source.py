@@ -55,8 +55,9 @@ class Source:
         return sum(len(one.rows) for transactions in self.truth for one in transactions)
 
 
-def make_source(rng: Random, assembled: bool) -> Source:
-    truth = [_partition(f"p{number}", rng) for number in range(rng.choice((1, 2, 2, 3)))]
+def make_source(rng: Random, assembled: bool, partitions: tuple[int, ...] = (1, 2, 2, 3)) -> Source:
+    """As many source partitions as one of `partitions` says; with `assembled` the sink gets what the rules made."""
+    truth = [_partition(f"p{number}", rng) for number in range(rng.choice(partitions))]
     return Source(truth, [_assembled(transactions, rng) for transactions in truth] if assembled else [])
 
 

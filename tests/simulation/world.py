@@ -103,7 +103,7 @@ class World:
         self.poison = seed % POISON[0] == POISON[1]
         self.profile = self._shaped(draw(rng))
         self.options = _options(1, self.poison)
-        self.source = make_source(rng, assembled=seed % 8 == 0)
+        self.source = make_source(rng, seed % 8 == 0, self.profile.partitions)
         if self.poison:
             self.source = poisoned(self.source, Random(seed))
         server = JudgingServer if self.poison else ModelServer
@@ -354,9 +354,11 @@ class World:
                 self._restart_regardless()
 
     def _stall(self, node: Node) -> None:
-        """A task hangs right after it sent its commit; Spark starts another one beside it."""
-        node.paused_until = self.scheduler.now + self.rng.uniform(0.3, 3.0)
+        """A task hangs right after it sent its commit, and Spark starts another one beside it; or a replay does."""
+        node.paused_until = self.scheduler.now + 0.3 * 100.0 ** self.rng.random()
         self.trace.say(node.name, f"hangs for {node.paused_until - self.scheduler.now:.1f} s")
+        if isinstance(node, Replayer):
+            self.replays.start_another()
         for driver in self._active():
             for lane, slot in driver.slots.items():
                 if node in slot.attempts and slot.receipts is None:
