@@ -1,10 +1,12 @@
-"""Raw event lines in Kafka → parsed → assembled → committed in a null server, on a real broker.
+"""Events in Kafka → parsed → assembled → committed in a null server, on a real broker.
 
     python -m benchmarks.kafka_lines [--rows 2000000] [--batch 800000] [--rounds 5]
 
-Four source partitions, which are the topic's. The ratio is against reading the same values and throwing them away; the
-JVM parsing them (`from_json`) and throwing the events away stands beside it. CPU seconds are those of Spark and the
-broker together. Needs the broker that `make servers` fetches.
+Four source partitions, which are the topic's. `ready rows` are the same rows in a topic of their own, already whole and
+marked, parsed by the JVM (`from_json`) and written without assembling; once shuffled, as they go by default, once as
+they come (`shuffle=False`). Reading the events' values and throwing them away, and the JVM parsing them and throwing
+the events away, stand beside it. CPU seconds are those of Spark and the broker together. Needs the broker that
+`make servers` fetches.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from benchmarks import feeds
-from benchmarks.measure import Variant, report, take_turns
+from benchmarks.measure import Variant, figures, line, say, table, take_turns
 from benchmarks.null_server import NullServer
 from benchmarks.spark import session
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
@@ -26,7 +28,8 @@ from starrocks_txn_sink.sources import parse_txn_events
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, archives
 
-TOPIC = "events"
+EVENTS, READY = "events", "ready"
+ROW = "position LONG, seq LONG, database STRING, table STRING, op STRING, row STRING, transaction_end BOOLEAN"
 
 
 def main() -> None:
@@ -39,28 +42,43 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kafka-lines-") as folder:
         home = Path(folder)
         with Broker(home / "broker", heap="1g") as broker, NullServer() as server:
-            broker.create({TOPIC: feeds.PARTITIONS})
+            broker.create({EVENTS: feeds.PARTITIONS, READY: feeds.PARTITIONS})
             spark = session(**{"spark.jars": archives(SPARK)})
             _fill(spark, broker.servers, rows)
             variants = _variants(spark, broker.servers, server, home / "checkpoint", rows, given.batch)
             take_turns(variants, given.rounds)
-            report("raw lines in Kafka", variants)
+            _report(variants)
             spark.stop()
+
+
+def _report(variants: list[Variant]) -> None:
+    table("events in Kafka", variants)
+    fused = variants[-1]
+    ratios = {f"{fused.name} / {each.name}": round(fused.rate / each.rate, 3) for each in variants[:-1]}
+    for name, ratio in ratios.items():
+        say(f"{name:52}{ratio:10.3f}")
+    line("events in Kafka", figures(variants) | {"ratios": ratios})
 
 
 def _fill(spark: SparkSession, servers: str, rows: int) -> None:
     for number in range(feeds.PARTITIONS):
-        lines = feeds.lines(feeds.events(spark, rows // feeds.PARTITIONS, number))
-        placed = lines.withColumn("partition", F.lit(number)).write.format("kafka")
-        placed.option("kafka.bootstrap.servers", servers).option("topic", TOPIC).save()
+        each = rows // feeds.PARTITIONS
+        for topic, made in (EVENTS, feeds.events(spark, each, number)), (READY, feeds.marked(spark, each, number)):
+            placed = feeds.lines(made).withColumn("partition", F.lit(number)).write.format("kafka")
+            placed.option("kafka.bootstrap.servers", servers).option("topic", topic).save()
 
 
 def _variants(
     spark: SparkSession, servers: str, server: NullServer, checkpoint: Path, rows: int, batch: int
 ) -> list[Variant]:
-    options = {"kafka.bootstrap.servers": servers, "subscribe": TOPIC, "startingOffsets": "earliest"}
-    topic = spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=str(batch)).load()
-    sink = SinkOptions(load_url=server.load_url, database="shop", delivery="at-least-once", job="benchmark")
+    def topic(name: str, most: int) -> DataFrame:
+        options = {"kafka.bootstrap.servers": servers, "subscribe": name, "startingOffsets": "earliest"}
+        return spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=str(most)).load()
+
+    def sink(shuffle: bool | str = "auto") -> SinkOptions:
+        return SinkOptions(
+            load_url=server.load_url, database="shop", delivery="at-least-once", job="benchmark", shuffle=shuffle
+        )
 
     def run(frame: DataFrame, written: StarRocksSink | None) -> None:
         writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
@@ -71,12 +89,25 @@ def _variants(
         shutil.rmtree(checkpoint, ignore_errors=True)
 
     fused = TransactionAssembly(lines=TxnEventLines())
-    parsed = parse_txn_events(topic)
+    events = topic(EVENTS, batch)
+    ready = _ready(topic(READY, batch * feeds.ROWS // feeds.EVENTS))  # as many micro-batches
     return [
-        Variant("read only, to noop", rows, lambda: run(topic.select("value"), None), clean),
-        Variant("parse only, in the JVM, to noop", rows, lambda: run(parsed, None), clean),
-        Variant("fused", rows, lambda: run(topic, StarRocksSink(sink, assemble=fused)), clean),
+        Variant("read only, to noop", rows, lambda: run(events.select("value"), None), clean),
+        Variant("parse only, in the JVM, to noop", rows, lambda: run(parse_txn_events(events), None), clean),
+        Variant("ready rows", rows, lambda: run(ready, StarRocksSink(sink())), clean),
+        Variant("ready rows, as they come", rows, lambda: run(ready, StarRocksSink(sink(shuffle=False))), clean),
+        Variant("fused", rows, lambda: run(events, StarRocksSink(sink(), assemble=fused)), clean),
     ]
+
+
+def _ready(topic: DataFrame) -> DataFrame:
+    """Rows that are whole and marked already, from their JSON."""
+    row = topic.select(F.col("partition").cast("string").alias("source_partition"), _parsed().alias("row"))
+    return row.select("source_partition", "row.*")
+
+
+def _parsed() -> Column:
+    return F.from_json(F.col("value").cast("string"), ROW)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Which try of Spark at a lane this is: the first one owns its lane, any other has to take it over.
+"""Which try of Spark's at a lane this is: the first one owns its lane, any other has to take it over.
 
 PySpark tells a task its own attempt number but not its stage's, and a stage that is run again starts at attempt 0 while
 tasks of the former run may still be alive. The name of the task's thread in the JVM has both ("task 0.0 in stage 2.1"),
-so the JVM puts it into the first row of each lane, or into a row before it. A name that cannot be read counts as a
-retry, which is always safe.
+so the JVM puts it into a row: the first one of a lane (TASK), or, where rows come without a shuffle, and nothing is
+committed before the last one, into that one (TASK_AT_END). Spark has no code of its own for the name: it would slow
+down every row that stands in the same projection, or comes after it in the same task. A name that cannot be read counts
+as a retry, which is always safe.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import TaskContext
 
-from starrocks_txn_sink.lane.ending import BEGIN_POSITION
+from starrocks_txn_sink.lane.ending import RowsCutOff, StageRepeated
 
 TASK = "task"
-_FIRST = (TASK, BEGIN_POSITION)  # what a row has that only names the task
+TASK_AT_END = "task_at_end"
 _THREAD = re.compile(r"task \d+\.(\d+) in stage \d+\.(\d+) \(TID")
 
 
@@ -41,23 +43,36 @@ class Attempt:
 
 
 def with_stage(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tuple[Attempt, Iterator[pa.RecordBatch]]:
-    """The attempt, with what the first row says of its stage, and the batches again, without a row that only says that.
+    """The attempt, with what the first row says of its stage, and the batches again. Without rows nothing is needed.
 
-    Without rows nothing is needed.
+    Where the last row tells it, reading that raises StageRepeated for a task that would not be the lane's first.
     """
     rest = iter(batches)
     for first in rest:
         if not first.num_rows:
             continue
-        again = attempt.retry or _again(first.column(TASK)[0].as_py())
-        return Attempt(attempt.lane, attempt.number, again), itertools.chain([first.slice(_only_names(first))], rest)
+        again = itertools.chain([first], rest)
+        if TASK_AT_END in first.schema.names:
+            return attempt, again if attempt.retry else _of_first_stage(again)
+        retry = attempt.retry or _again(first.column(TASK)[0].as_py())
+        return Attempt(attempt.lane, attempt.number, retry), again
     return attempt, iter(())
 
 
-def _only_names(first: pa.RecordBatch) -> bool:
-    """Whether the first row has BEGIN_POSITION and the task's name, and nothing else."""
-    values = [column[0].as_py() for column in first.columns]
-    return BEGIN_POSITION in values and sum(value is not None for value in values) == len(_FIRST)
+def _of_first_stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches; at their end raises StageRepeated if there were rows to write and the stage is run again."""
+    rows, thread = 0, None
+    for batch in batches:
+        if batch.num_rows:
+            rows, thread = rows + batch.num_rows, batch.column(TASK_AT_END)[-1].as_py()
+        yield batch
+    if rows > 1 and thread is None:
+        raise RowsCutOff("The rows of the lane were cut off before the one that names its task.")
+    if rows > 1 and _again(thread):
+        raise StageRepeated(
+            "Spark runs the lane's stage again, and a task of its first run may be alive.",
+            hint="Spark's next try at the task takes the lane over; give it some (spark.task.maxFailures).",
+        )
 
 
 def _again(thread: str | None) -> bool:

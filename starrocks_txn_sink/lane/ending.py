@@ -17,14 +17,18 @@ from starrocks_txn_sink.lane.segments import PAYLOAD
 END_POSITION = -(2**63)
 """Position of the last row of a lane, whose other columns are NULL."""
 
-BEGIN_POSITION = END_POSITION + 1
-"""Position of the first row of a lane that has one, only to name its task (`lane.attempt`)."""
-
 
 class RowsCutOff(StarRocksSinkError, Transient):
     """The rows of a lane ended before their last one: Spark's task or its JVM was stopped. Nothing was committed."""
 
     code = "rows_cut_off"
+
+
+class StageRepeated(StarRocksSinkError, Transient):
+    """A lane's last row told its task that Spark runs the stage again: another task may own the lane. Nothing was
+    committed."""
+
+    code = "stage_repeated"
 
 
 class RowsAfterEnd(StarRocksSinkError):

@@ -10,13 +10,12 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.assembler.spark import event_columns
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.attempt import TASK
+from starrocks_txn_sink.lane.attempt import TASK_AT_END
 from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
 from starrocks_txn_sink.sink.spread import (
     LANE,
     as_they_come,
-    lane_begin,
     lane_ends,
     lane_of,
     named,
@@ -37,11 +36,10 @@ class EventsInput:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What frames of one schema need: the columns to take of them, and the first and the last rows of the lanes."""
+    """What frames of one schema need: the columns to take of them, and the last rows of the lanes."""
 
     schema: T.StructType
     columns: list[Column]
-    begin: DataFrame | None
     ends: DataFrame
 
 
@@ -70,7 +68,7 @@ class EventsProjection:
         kept = self._prepared(frame, lines, sort)
         rows = frame.select(*kept.columns)
         if not sort:
-            return EventsInput(as_they_come(rows, kept.begin, kept.ends), lines)
+            return EventsInput(as_they_come(rows, kept.ends), lines)
         spread = spread_events(rows, kept.ends, self.lanes)
         return EventsInput(named(spread) if self.name_task else spread, lines)
 
@@ -88,10 +86,9 @@ class EventsProjection:
         if sort:
             columns.append(lane_of(columns[0], self.lanes).alias(LANE))
         elif self.name_task:
-            columns.append(unnamed().alias(TASK))
+            columns.append(unnamed().alias(TASK_AT_END))
         session, schema = frame.sparkSession, frame.select(*columns).schema
-        begin = lane_begin(session, schema, POSITION) if self.name_task and not sort else None
-        return _Prepared(frame.schema, columns, begin, lane_ends(session, schema, self.lanes, POSITION))
+        return _Prepared(frame.schema, columns, lane_ends(session, schema, self.lanes, POSITION))
 
 
 def _parsed(frame: DataFrame, lines: TxnEventLines) -> DataFrame:

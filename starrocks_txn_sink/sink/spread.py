@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.lane.attempt import TASK
-from starrocks_txn_sink.lane.ending import BEGIN_POSITION, END_POSITION
+from starrocks_txn_sink.lane.attempt import TASK, TASK_AT_END
+from starrocks_txn_sink.lane.ending import END_POSITION
 from starrocks_txn_sink.lane.segments import PARTITION, POSITION
 from starrocks_txn_sink.lane.unit import HASH
 
@@ -33,16 +31,14 @@ def spread_plain(rows: DataFrame, lanes: int) -> DataFrame:
 
 
 def unsorted(rows: DataFrame, column: str, *, name_task: bool) -> DataFrame:
-    """`rows` as they come in one lane; `column` has the first row's mark, and the last one's."""
+    """`rows` as they come in one lane; the last row has its mark in `column` and, with `name_task`, its task's name."""
     if name_task:
-        rows = rows.withColumn(TASK, unnamed())
-    session, schema = rows.sparkSession, rows.schema
-    begin = lane_begin(session, schema, column) if name_task else None
-    return as_they_come(rows, begin, lane_ends(session, schema, 1, column))
+        rows = rows.withColumn(TASK_AT_END, unnamed())
+    return as_they_come(rows, lane_ends(rows.sparkSession, rows.schema, 1, column))
 
 
 def unnamed() -> Column:
-    """TASK in rows that follow one that has it."""
+    """TASK_AT_END in rows before the one that has it."""
     return F.lit(None).cast("string")
 
 
@@ -55,13 +51,9 @@ def spread_events(rows: DataFrame, ends: DataFrame, lanes: int) -> DataFrame:
     return spread.sortWithinPartitions(F.col(PARTITION).asc_nulls_last(), F.col(POSITION)).drop(LANE)
 
 
-def as_they_come(rows: DataFrame, begin: DataFrame | None, ends: DataFrame) -> DataFrame:
-    """All rows in one task, in the order in which the source gives them, without a shuffle.
-
-    Before them the one of `begin`, which names the task: Spark has no code of its own for the name, and would make
-    none for the rows either, if it stood in their projection. After them the one of `ends`.
-    """
-    return (rows if begin is None else begin.union(rows)).union(ends).coalesce(1)
+def as_they_come(rows: DataFrame, ends: DataFrame) -> DataFrame:
+    """All rows in one task, in the order in which the source gives them, without a shuffle; then the one of `ends`."""
+    return rows.union(ends).coalesce(1)
 
 
 def named(rows: DataFrame) -> DataFrame:
@@ -90,21 +82,12 @@ def _closed(rows: DataFrame, lanes: int, column: str) -> DataFrame:
     return rows.union(lane_ends(rows.sparkSession, rows.schema, lanes, column))
 
 
-def lane_begin(session: SparkSession, schema: T.StructType, column: str) -> DataFrame:
-    """A row before those of the only lane, as `schema` says: BEGIN_POSITION in `column`, the task's name, and NULLs."""
-    return _single(session, schema, 1, {column: F.lit(BEGIN_POSITION), TASK: task_name()})
-
-
 def lane_ends(session: SparkSession, schema: T.StructType, lanes: int, column: str) -> DataFrame:
     """A last row for each lane, as `schema` says: END_POSITION in `column`, its lane in LANE, and NULLs.
 
-    TASK names the task, because the last row may be the only one.
+    TASK_AT_END names the task.
     """
-    values = {LANE: F.col("id").cast("int"), column: F.lit(END_POSITION), TASK: task_name()}
-    return _single(session, schema, lanes, values)
-
-
-def _single(session: SparkSession, schema: T.StructType, count: int, values: Mapping[str, Column]) -> DataFrame:
-    return session.range(0, count, 1, 1).select(
+    values = {LANE: F.col("id").cast("int"), column: F.lit(END_POSITION), TASK_AT_END: task_name()}
+    return session.range(0, lanes, 1, 1).select(
         *(values.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in schema.fields)
     )

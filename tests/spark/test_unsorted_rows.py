@@ -6,13 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from exactly_once_shop import SCHEMA, Shop, open_shop, rows_of
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import Receipt, StarRocksSink
+from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.lane.attempt import TASK_AT_END, Attempt
+from starrocks_txn_sink.lane.ending import END_POSITION, StageRepeated
+from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.sink import projection
+from starrocks_txn_sink.sink.session import open_session
 
 pytestmark = pytest.mark.spark
 
@@ -135,3 +141,26 @@ def test_a_frame_goes_without_a_shuffle_only_if_asked(shop: Shop, sorts: list[in
     assert write() == []
     assert sorts == [0]
     assert shop.written() == (6, 6)
+
+
+def test_a_task_of_a_repeated_stage_commits_nothing_and_its_retry_everything(shop: Shop) -> None:
+    """Spark tells it with the last row only, so the rows are loaded by then."""
+    options = shop.options()
+    session = open_session(options, "run", "test", "checkpoint")
+    task = LaneTask(options, "test", session.epoch, "checkpoint", 0, mandate=session.mandate, at_end_only=True)
+    thread = "Thread[Executor task launch worker for task 0.0 in stage 3.1 (TID 9),5,main]"
+    rows = {
+        "source_partition": pa.array(["p-0", None]),
+        "position": pa.array([1, END_POSITION], pa.int64()),
+        "table": pa.array(["items", None]),
+        "transaction_end": pa.array([True, None]),
+        "payload": pa.array([',{"part":"p-0","position":1,"seq":0}', None]),
+        TASK_AT_END: pa.array([None, thread]),
+    }
+    batches = [pa.RecordBatch.from_pydict(rows)]
+    with pytest.raises(StageRepeated):
+        task.write(batches, Attempt(0, 9, False), SystemClock())
+    assert shop.written() == (0, 0)
+    assert shop.open_labels() == []
+    assert [receipt.rows for receipt in task.write(batches, Attempt(0, 10, True), SystemClock())] == [1]
+    assert shop.written()[1] == 1

@@ -9,8 +9,8 @@ import pytest
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.lane import task
-from starrocks_txn_sink.lane.attempt import TASK, Attempt, with_stage
-from starrocks_txn_sink.lane.ending import BEGIN_POSITION, END_POSITION, RowsCutOff, until_end
+from starrocks_txn_sink.lane.attempt import TASK, TASK_AT_END, Attempt, with_stage
+from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff, StageRepeated, until_end
 from starrocks_txn_sink.lane.segments import COLUMNS
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.testing.model_server import ModelServer
@@ -84,17 +84,40 @@ def test_the_first_row_tells_whether_the_task_is_a_retry(thread: str | None, aga
     assert [part.num_rows for part in batches] == [2]
 
 
-@pytest.mark.parametrize("column", ["position", "hash"])
-def test_a_row_that_only_names_the_task_is_no_row(column: str) -> None:
-    thread = "Thread[Executor task launch worker for task 0.0 in stage 7.1 (TID 9),5,main]"
-    columns = {column: pa.array([BEGIN_POSITION, 1]), "value": pa.array([None, "x"]), TASK: pa.array([thread, None])}
-    rows = pa.RecordBatch.from_pydict(columns)
-    attempt, batches = with_stage(Attempt(2, 9, False), [rows.slice(0, 1), rows.slice(1)])
-    assert attempt == Attempt(2, 9, True)
-    assert [value for part in batches for value in part.column("value").to_pylist()] == ["x"]
+FIRST = "Thread[Executor task launch worker for task 0.0 in stage 7.0 (TID 9),5,main]"
+SECOND = "Thread[Executor task launch worker for task 0.0 in stage 7.1 (TID 9),5,main]"
 
 
-def test_a_row_that_has_more_than_its_task_is_one_whatever_its_position() -> None:
-    columns = {"position": pa.array([BEGIN_POSITION]), "value": pa.array(["x"]), TASK: pa.array(["?"])}
-    _, batches = with_stage(Attempt(2, 9, False), [pa.RecordBatch.from_pydict(columns)])
-    assert [part.num_rows for part in batches] == [1]
+def named_at_end(*names: str | None) -> list[pa.RecordBatch]:
+    """Batches of one row each."""
+    return [pa.RecordBatch.from_pydict({TASK_AT_END: pa.array([name], pa.string())}) for name in names]
+
+
+def test_a_first_try_may_learn_at_the_end_that_it_was_one() -> None:
+    attempt, batches = with_stage(Attempt(2, 9, False), named_at_end(None, None, FIRST))
+    assert attempt == Attempt(2, 9, False)
+    assert sum(part.num_rows for part in batches) == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "error"),
+    [
+        ((None, SECOND), StageRepeated),
+        ((None, "Thread[something else]"), StageRepeated),
+        ((None, None), RowsCutOff),
+    ],
+)
+def test_a_first_try_of_a_repeated_stage_ends_before_it_commits(
+    names: tuple[str | None, ...], error: type[Exception]
+) -> None:
+    attempt, batches = with_stage(Attempt(2, 9, False), named_at_end(*names))
+    assert not attempt.retry
+    with pytest.raises(error):
+        list(batches)
+
+
+def test_a_retry_and_a_lane_without_rows_may_be_of_any_stage() -> None:
+    for attempt, names in (Attempt(2, 9, True), (None, SECOND)), (Attempt(2, 9, False), (SECOND,)):
+        told, batches = with_stage(attempt, named_at_end(*names))
+        assert told == attempt
+        assert sum(part.num_rows for part in batches) == len(names)
