@@ -2,26 +2,26 @@
 
 PySpark tells a task its own attempt number but not its stage's, and a stage that is run again starts at attempt 0 while
 tasks of the former run may still be alive. The name of the task's thread in the JVM has both ("task 0.0 in stage 2.1"),
-so the JVM puts it into a row: the first one of a lane (TASK), or, where rows come without a shuffle, and nothing is
-committed before the last one, into that one (TASK_AT_END). Spark has no code of its own for the name: it would slow
-down every row that stands in the same projection, or comes after it in the same task. A name that cannot be read counts
-as a retry, which is always safe.
+so the JVM puts it into a row: the first one of a lane, in the column TASK, or, where rows come without a shuffle, and
+nothing is committed before the last one, into that one, in a column that is NULL there otherwise (`place_at_end`).
+Spark has no code of its own for the name: it would slow down every row that stands in the same projection, or comes
+after it in the same task. A name that cannot be read counts as a retry, which is always safe.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from starrocks_txn_sink.lane.ending import RowsCutOff, StageRepeated
+from starrocks_txn_sink.lane.segments import PARTITION, TABLE
 
 TASK = "task"
-TASK_AT_END = "task_at_end"
 _THREAD = re.compile(r"task \d+\.(\d+) in stage \d+\.(\d+) \(TID")
 
 
@@ -42,6 +42,11 @@ class Attempt:
         return cls(context.partitionId(), context.taskAttemptId(), context.attemptNumber() > 0)
 
 
+def place_at_end(columns: Collection[str]) -> str:
+    """The column whose value in a lane's last row names the task, unless the first row does so in TASK."""
+    return PARTITION if PARTITION in columns else TABLE
+
+
 def with_stage(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tuple[Attempt, Iterator[pa.RecordBatch]]:
     """The attempt, with what the first row says of its stage, and the batches again. Without rows nothing is needed.
 
@@ -52,7 +57,7 @@ def with_stage(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tuple[Att
         if not first.num_rows:
             continue
         again = itertools.chain([first], rest)
-        if TASK_AT_END in first.schema.names:
+        if TASK not in first.schema.names:
             return attempt, again if attempt.retry else _of_first_stage(again)
         retry = attempt.retry or _again(first.column(TASK)[0].as_py())
         return Attempt(attempt.lane, attempt.number, retry), again
@@ -64,10 +69,10 @@ def _of_first_stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
     rows, thread = 0, None
     for batch in batches:
         if batch.num_rows:
-            rows, thread = rows + batch.num_rows, batch.column(TASK_AT_END)[-1].as_py()
+            rows, thread = rows + batch.num_rows, batch.column(place_at_end(batch.schema.names))[-1].as_py()
         yield batch
-    if rows > 1 and thread is None:
-        raise RowsCutOff("The rows of the lane were cut off before the one that names its task.")
+    if rows > 1 and not _THREAD.search(thread or ""):
+        raise RowsCutOff("The rows of the lane ended without the one that names its task.")
     if rows > 1 and _again(thread):
         raise StageRepeated(
             "Spark runs the lane's stage again, and a task of its first run may be alive.",

@@ -10,7 +10,6 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.assembler.spark import event_columns
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.attempt import TASK_AT_END
 from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
 from starrocks_txn_sink.sink.spread import (
@@ -20,7 +19,6 @@ from starrocks_txn_sink.sink.spread import (
     lane_of,
     named,
     spread_events,
-    unnamed,
 )
 from starrocks_txn_sink.sources.txn_event import parse_txn_events
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
@@ -85,10 +83,9 @@ class EventsProjection:
             columns = _events(frame, SOURCE_PARTITION if self.assembly.lines else self.assembly.by)
         if sort:
             columns.append(lane_of(columns[0], self.lanes).alias(LANE))
-        elif self.name_task:
-            columns.append(unnamed().alias(TASK_AT_END))
         session, schema = frame.sparkSession, frame.select(*columns).schema
-        return _Prepared(frame.schema, columns, lane_ends(session, schema, self.lanes, POSITION))
+        ends = lane_ends(session, schema, self.lanes, POSITION, name_task=self.name_task and not sort)
+        return _Prepared(frame.schema, columns, ends)
 
 
 def _parsed(frame: DataFrame, lines: TxnEventLines) -> DataFrame:

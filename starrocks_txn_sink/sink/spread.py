@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.lane.attempt import TASK, TASK_AT_END
+from starrocks_txn_sink.lane.attempt import TASK, place_at_end
 from starrocks_txn_sink.lane.ending import END_POSITION
 from starrocks_txn_sink.lane.segments import PARTITION, POSITION
 from starrocks_txn_sink.lane.unit import HASH
@@ -32,14 +32,7 @@ def spread_plain(rows: DataFrame, lanes: int) -> DataFrame:
 
 def unsorted(rows: DataFrame, column: str, *, name_task: bool) -> DataFrame:
     """`rows` as they come in one lane; the last row has its mark in `column` and, with `name_task`, its task's name."""
-    if name_task:
-        rows = rows.withColumn(TASK_AT_END, unnamed())
-    return as_they_come(rows, lane_ends(rows.sparkSession, rows.schema, 1, column))
-
-
-def unnamed() -> Column:
-    """TASK_AT_END in rows before the one that has it."""
-    return F.lit(None).cast("string")
+    return as_they_come(rows, lane_ends(rows.sparkSession, rows.schema, 1, column, name_task=name_task))
 
 
 def spread_events(rows: DataFrame, ends: DataFrame, lanes: int) -> DataFrame:
@@ -82,12 +75,14 @@ def _closed(rows: DataFrame, lanes: int, column: str) -> DataFrame:
     return rows.union(lane_ends(rows.sparkSession, rows.schema, lanes, column))
 
 
-def lane_ends(session: SparkSession, schema: T.StructType, lanes: int, column: str) -> DataFrame:
-    """A last row for each lane, as `schema` says: END_POSITION in `column`, its lane in LANE, and NULLs.
-
-    TASK_AT_END names the task.
-    """
-    values = {LANE: F.col("id").cast("int"), column: F.lit(END_POSITION), TASK_AT_END: task_name()}
+def lane_ends(
+    session: SparkSession, schema: T.StructType, lanes: int, column: str, *, name_task: bool = False
+) -> DataFrame:
+    """A last row for each lane, as `schema` says: END_POSITION in `column`, its lane in LANE, and NULLs; with
+    `name_task` also the name of the task that reads it (`lane.attempt`)."""
+    values = {LANE: F.col("id").cast("int"), column: F.lit(END_POSITION)}
+    if name_task:
+        values[place_at_end(schema.names)] = task_name()
     return session.range(0, lanes, 1, 1).select(
         *(values.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in schema.fields)
     )

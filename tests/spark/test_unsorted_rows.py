@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import Receipt, StarRocksSink
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.lane.attempt import TASK_AT_END, Attempt
+from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.ending import END_POSITION, StageRepeated
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.sink import projection
@@ -150,12 +150,11 @@ def test_a_task_of_a_repeated_stage_commits_nothing_and_its_retry_everything(sho
     task = LaneTask(options, "test", session.epoch, "checkpoint", 0, mandate=session.mandate, at_end_only=True)
     thread = "Thread[Executor task launch worker for task 0.0 in stage 3.1 (TID 9),5,main]"
     rows = {
-        "source_partition": pa.array(["p-0", None]),
+        "source_partition": pa.array(["p-0", thread]),
         "position": pa.array([1, END_POSITION], pa.int64()),
         "table": pa.array(["items", None]),
         "transaction_end": pa.array([True, None]),
         "payload": pa.array([',{"part":"p-0","position":1,"seq":0}', None]),
-        TASK_AT_END: pa.array([None, thread]),
     }
     batches = [pa.RecordBatch.from_pydict(rows)]
     with pytest.raises(StageRepeated):

@@ -9,7 +9,7 @@ import pytest
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.lane import task
-from starrocks_txn_sink.lane.attempt import TASK, TASK_AT_END, Attempt, with_stage
+from starrocks_txn_sink.lane.attempt import TASK, Attempt, with_stage
 from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff, StageRepeated, until_end
 from starrocks_txn_sink.lane.segments import COLUMNS
 from starrocks_txn_sink.options import SinkOptions
@@ -88,9 +88,9 @@ FIRST = "Thread[Executor task launch worker for task 0.0 in stage 7.0 (TID 9),5,
 SECOND = "Thread[Executor task launch worker for task 0.0 in stage 7.1 (TID 9),5,main]"
 
 
-def named_at_end(*names: str | None) -> list[pa.RecordBatch]:
+def named_at_end(*names: str | None, column: str = "source_partition") -> list[pa.RecordBatch]:
     """Batches of one row each."""
-    return [pa.RecordBatch.from_pydict({TASK_AT_END: pa.array([name], pa.string())}) for name in names]
+    return [pa.RecordBatch.from_pydict({column: pa.array([name], pa.string())}) for name in names]
 
 
 def test_a_first_try_may_learn_at_the_end_that_it_was_one() -> None:
@@ -103,17 +103,18 @@ def test_a_first_try_may_learn_at_the_end_that_it_was_one() -> None:
     ("names", "error"),
     [
         ((None, SECOND), StageRepeated),
-        ((None, "Thread[something else]"), StageRepeated),
+        (("p-0", "p-0"), RowsCutOff),
         ((None, None), RowsCutOff),
     ],
 )
 def test_a_first_try_of_a_repeated_stage_ends_before_it_commits(
     names: tuple[str | None, ...], error: type[Exception]
 ) -> None:
-    attempt, batches = with_stage(Attempt(2, 9, False), named_at_end(*names))
-    assert not attempt.retry
-    with pytest.raises(error):
-        list(batches)
+    for column in ("source_partition", "table"):
+        attempt, batches = with_stage(Attempt(2, 9, False), named_at_end(*names, column=column))
+        assert not attempt.retry
+        with pytest.raises(error):
+            list(batches)
 
 
 def test_a_retry_and_a_lane_without_rows_may_be_of_any_stage() -> None:
