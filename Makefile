@@ -25,8 +25,13 @@ demo: setup
 # Each worker has a Spark of its own; tests often wait, so there are two workers more than cores, up to four.
 # ARGS="-n 0" does without workers.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -le 2 ] && echo $$((n + 2)) || echo 4)
-test: setup
+test: setup $(VENV)/spark-classes.jsa
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+# Spark's JVMs start twice as fast with an archive of its classes; the tests start dozens of them.
+$(VENV)/spark-classes.jsa: $(STAMP)
+	@$(BIN)/python -m tests.class_archive >$(VENV)/spark-classes.log 2>&1 || \
+	  echo "No archive of Spark's classes, so the tests take longer: see $(VENV)/spark-classes.log"
 
 lint: setup
 	$(BIN)/ruff check .

@@ -6,8 +6,9 @@ import os
 
 from hypothesis import settings
 
+from tests import jvm
+
 settings.register_profile("shared machines", deadline=None)
 settings.load_profile("shared machines")
 
-# The second compiler of a JVM that lives for seconds costs twice what it gives.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JDK_JAVA_OPTIONS", jvm.options())

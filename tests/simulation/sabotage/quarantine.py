@@ -1,4 +1,4 @@
-"""Planted bugs of the quarantine and of replays; `sabotage` plants them with the others."""
+"""Planted bugs of the quarantine and of replays."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from starrocks_txn_sink.lane.work import Work
 from starrocks_txn_sink.ledger import take_over
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE
 
-from . import replays
+from .. import replays
+from .registry import bug
 
 
+@bug
 def what_is_set_aside_does_not_advance_the_positions(put: Any) -> None:
     spans = Work.position_spans
 
@@ -29,6 +31,7 @@ def what_is_set_aside_does_not_advance_the_positions(put: Any) -> None:
     put(Work, "position_spans", broken)
 
 
+@bug
 def dead_letters_are_lost_when_a_work_is_halved(put: Any) -> None:
     right = quarantine.halves
 
@@ -39,6 +42,7 @@ def dead_letters_are_lost_when_a_work_is_halved(put: Any) -> None:
     put(quarantine, "halves", broken)
 
 
+@bug
 def a_whole_half_is_set_aside(put: Any) -> None:
     right = Quarantine.take_apart
 
@@ -52,6 +56,7 @@ def a_whole_half_is_set_aside(put: Any) -> None:
     put(Quarantine, "take_apart", broken)
 
 
+@bug
 def rejected_rows_are_dropped(put: Any) -> None:
     right = Quarantine.set_aside
 
@@ -64,6 +69,7 @@ def rejected_rows_are_dropped(put: Any) -> None:
     put(Quarantine, "set_aside", broken)
 
 
+@bug
 def the_rows_that_were_set_aside_are_sent_too(put: Any) -> None:
     right = Quarantine.set_aside
 
@@ -76,6 +82,7 @@ def the_rows_that_were_set_aside_are_sent_too(put: Any) -> None:
     put(Quarantine, "set_aside", broken)
 
 
+@bug
 def the_second_half_is_written_first(put: Any) -> None:
     right = quarantine.halves
 
@@ -86,6 +93,7 @@ def the_second_half_is_written_first(put: Any) -> None:
     put(quarantine, "halves", broken)
 
 
+@bug
 def dead_letters_are_written_by_every_part(put: Any) -> None:
     right = Work.inherit_letters
 
@@ -99,6 +107,7 @@ def dead_letters_are_written_by_every_part(put: Any) -> None:
     put(Work, "inherit_letters", broken)
 
 
+@bug
 def an_unknown_outcome_of_a_part_is_taken_for_rejected(put: Any) -> None:
     right = SharedTransactionCoordinator._took_apart
 
@@ -114,14 +123,17 @@ def an_unknown_outcome_of_a_part_is_taken_for_rejected(put: Any) -> None:
     put(SharedTransactionCoordinator, "_took_apart", broken)
 
 
+@bug
 def a_replay_does_not_list(put: Any) -> None:
     put(replays, "take_over_replays", _without("_roll_back_unfinished"))
 
 
+@bug
 def a_replay_has_no_barrier(put: Any) -> None:
     put(replays, "take_over_replays", _without("_barrier"))
 
 
+@bug
 def a_replay_does_not_check_the_owner(put: Any) -> None:
     def broken(*_: object) -> Iterator[Any]:
         return
@@ -130,6 +142,7 @@ def a_replay_does_not_check_the_owner(put: Any) -> None:
     put(dead_letter_replay, "check_owner", broken)
 
 
+@bug
 def a_replay_leaves_the_letters(put: Any) -> None:
     right = replays._loads
 
@@ -139,6 +152,7 @@ def a_replay_leaves_the_letters(put: Any) -> None:
     put(replays, "_loads", broken)
 
 
+@bug
 def a_replay_has_no_row_in_the_ledger(put: Any) -> None:
     """Then its commit is none that the barrier of the next replay waits for."""
     right = replays._loads
@@ -169,20 +183,3 @@ def _without(step: str) -> Any:
             answer = yield needed
 
     return broken
-
-
-PLANTS = (
-    a_replay_does_not_list,
-    a_replay_has_no_barrier,
-    a_replay_does_not_check_the_owner,
-    a_replay_leaves_the_letters,
-    a_replay_has_no_row_in_the_ledger,
-    what_is_set_aside_does_not_advance_the_positions,
-    dead_letters_are_lost_when_a_work_is_halved,
-    a_whole_half_is_set_aside,
-    rejected_rows_are_dropped,
-    the_rows_that_were_set_aside_are_sent_too,
-    the_second_half_is_written_first,
-    dead_letters_are_written_by_every_part,
-    an_unknown_outcome_of_a_part_is_taken_for_rejected,
-)

@@ -1,4 +1,4 @@
-"""Planted bugs of rows that come unsorted; `sabotage` plants them with the others."""
+"""Planted bugs of rows that come unsorted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import pyarrow as pa
 from starrocks_txn_sink.lane import arrival
 from starrocks_txn_sink.lane.arrival import ArrivalOrder
 
+from .registry import bug
 
+
+@bug
 def what_waits_for_its_end_is_forgotten(put: Any) -> None:
     right = ArrivalOrder._hold
 
@@ -21,6 +24,7 @@ def what_waits_for_its_end_is_forgotten(put: Any) -> None:
     put(ArrivalOrder, "_hold", broken)
 
 
+@bug
 def unfinished_source_transactions_do_not_wait(put: Any) -> None:
     def broken(self: Any, tails: Any) -> Iterator[pa.RecordBatch]:
         del self
@@ -29,12 +33,6 @@ def unfinished_source_transactions_do_not_wait(put: Any) -> None:
     put(ArrivalOrder, "_hold", broken)
 
 
+@bug
 def few_rows_are_taken_as_they_come(put: Any) -> None:
     put(arrival, "_sorted", lambda rows: rows)
-
-
-PLANTS = (
-    what_waits_for_its_end_is_forgotten,
-    unfinished_source_transactions_do_not_wait,
-    few_rows_are_taken_as_they_come,
-)

@@ -1,0 +1,120 @@
+# ruff: noqa: ARG005 - a planted bug has the signature of what it replaces
+"""Planted bugs of loads, and what is sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starrocks_txn_sink.errors import TransportError
+from starrocks_txn_sink.lane.coordinator import Phase, SharedTransactionCoordinator
+from starrocks_txn_sink.lane.work import Work
+from starrocks_txn_sink.transaction import label as protocol
+from starrocks_txn_sink.transaction.label import Loaded
+from starrocks_txn_sink.wire import Operation, Reply, Status
+
+from .registry import bug, nothing
+
+
+@bug
+def a_load_is_sent_again_after_a_lost_reply(put: Any) -> None:
+    right = protocol.load
+
+    def broken(label: Any, table: str, body: Any, headers: Any, patience: Any, rng: Any) -> Any:
+        answer = yield label.request(Operation.LOAD, table=table, headers=headers, body=body)
+        if isinstance(answer, Reply) and answer.ok:
+            return Loaded(answer.txn_id, 0)
+        return (yield from right(label, table, body, headers, patience, rng))
+
+    put(protocol, "load", broken)
+
+
+def _load_with(put: Any, believe: Callable[[Any], bool]) -> None:
+    right = protocol.load
+
+    def broken(*arguments: Any) -> Any:
+        steps = right(*arguments)
+        needed = next(steps)
+        while True:
+            answer = yield needed
+            if believe(answer):
+                return Loaded(None, 0)
+            try:
+                needed = steps.send(answer)
+            except StopIteration as ended:
+                return ended.value
+
+    put(protocol, "load", broken)
+
+
+@bug
+def a_load_without_a_reply_counts_as_loaded(put: Any) -> None:
+    _load_with(put, lambda answer: isinstance(answer, TransportError))
+
+
+@bug
+def a_load_that_the_backend_refused_counts_as_loaded(put: Any) -> None:
+    _load_with(put, lambda answer: isinstance(answer, Reply) and answer.status is Status.INTERNAL_ERROR)
+
+
+@bug
+def a_busy_table_counts_as_loaded(put: Any) -> None:
+    _load_with(put, lambda answer: isinstance(answer, Reply) and answer.status is Status.TXN_IN_PROCESSING)
+
+
+@bug
+def the_commit_does_not_wait_for_loads_under_way(put: Any) -> None:
+    def broken(self: Any, now: float) -> Any:
+        work = self._works[0]
+        loads = list(self._loads(work, now))
+        if loads or not work.sealed or any(work.pending.values()):
+            return loads
+        self._move(Phase.CHECKING)
+        return self._next_actions(now)
+
+    put(SharedTransactionCoordinator, "_load_or_commit", broken)
+
+
+@bug
+def a_full_body_leaves_the_next_chunk_behind(put: Any) -> None:
+    right = Work.take
+
+    def broken(self: Any, table: str, limit: int) -> Any:
+        taken = right(self, table, min(limit, 400))
+        if self.pending[table]:
+            self.pending[table].popleft()
+        return taken
+
+    put(Work, "take", broken)
+
+
+@bug
+def a_failed_load_does_not_end_the_attempt(put: Any) -> None:
+    right = SharedTransactionCoordinator._load_ended
+    put(
+        SharedTransactionCoordinator,
+        "_load_ended",
+        lambda self, action, result, now: right(self, action, Loaded(None, 0), now),
+    )
+
+
+@bug
+def a_label_that_failed_is_not_rolled_back(put: Any) -> None:
+    put(protocol, "roll_back", nothing)
+
+
+@bug
+def a_full_buffer_takes_more_rows(put: Any) -> None:
+    put(SharedTransactionCoordinator, "saturated", property(lambda self: False))
+
+
+@bug
+def a_label_that_was_given_up_is_not_counted(put: Any) -> None:
+    right = SharedTransactionCoordinator._rolled_back
+
+    def broken(self: Any, now: float) -> None:
+        before = self._retries
+        right(self, now)
+        self._retries = before
+
+    put(SharedTransactionCoordinator, "_rolled_back", broken)

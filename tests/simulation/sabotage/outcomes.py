@@ -1,0 +1,111 @@
+# ruff: noqa: ARG005 - a planted bug has the signature of what it replaces
+"""Planted bugs of what became of a commit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from starrocks_txn_sink.errors import CommitFailed
+from starrocks_txn_sink.lane import authority
+from starrocks_txn_sink.lane.authority import Authority
+from starrocks_txn_sink.ledger import take_over
+from starrocks_txn_sink.ledger.values import ReadPositions
+from starrocks_txn_sink.transaction import label as protocol
+from starrocks_txn_sink.transaction.label import Aborted, Committed, Unknown
+from starrocks_txn_sink.wire import LabelState, Reply, Status
+
+from .. import lane
+from .registry import bug
+
+
+def _commit_with(put: Any, change: Callable[[Any], Any]) -> None:
+    right = protocol.commit
+
+    def broken(label: Any, patience: Any, rng: Any) -> Any:
+        return change((yield from right(label, patience, rng)))
+
+    put(protocol, "commit", broken)
+
+
+@bug
+def an_unknown_outcome_is_taken_for_aborted(put: Any) -> None:
+    def change(outcome: Any) -> Any:
+        return Aborted(outcome.label, CommitFailed("unknown")) if isinstance(outcome, Unknown) else outcome
+
+    _commit_with(put, change)
+
+
+@bug
+def an_unknown_outcome_is_taken_for_committed(put: Any) -> None:
+    _commit_with(put, lambda outcome: Committed(outcome.label, None) if isinstance(outcome, Unknown) else outcome)
+
+
+@bug
+def an_aborted_commit_is_taken_for_committed(put: Any) -> None:
+    _commit_with(put, lambda outcome: Committed(outcome.label, None) if isinstance(outcome, Aborted) else outcome)
+
+
+@bug
+def the_ok_to_a_commit_is_believed(put: Any) -> None:
+    right = protocol.confirm
+
+    def broken(label: Any, txn_id: Any, patience: Any, rng: Any) -> Any:
+        if txn_id is not None:
+            return Committed(label.name, txn_id)
+        return (yield from right(label, txn_id, patience, rng))
+
+    put(protocol, "confirm", broken)
+
+
+@bug
+def committed_is_taken_for_visible(put: Any) -> None:
+    state = protocol._state
+
+    def broken(answer: Any) -> Any:
+        return LabelState.VISIBLE if state(answer) is LabelState.COMMITTED else state(answer)
+
+    put(protocol, "_state", broken)
+
+
+@bug
+def a_recovery_reads_positions_without_taking_over(put: Any) -> None:
+    def broken(self: Any, label: str, spans: Any, rng: Any) -> Any:
+        positions = yield from take_over.insist(ReadPositions(self.job), rng)
+        return authority._fate(label, spans, positions)
+
+    put(Authority, "recover", broken)
+
+
+@bug
+def a_recovery_looks_for_its_own_label_only(put: Any) -> None:
+    def broken(label: str, span: Any, known: Any) -> bool:
+        return known is not None and known.label == label and known.position == span.last
+
+    put(authority, "_reached", broken)
+    put(Authority, "_refuse_intruders", lambda self, label, before, positions: None)  # which would notice it too
+
+
+@bug
+def labels_serve_as_locks(put: Any) -> None:
+    """Labels are made from the micro-batch alone, and one that exists already is taken for one's own."""
+    right = protocol.begin
+
+    def broken(label: Any, headers: Any) -> Any:
+        steps = right(label, headers)
+        answer = yield next(steps)
+        if isinstance(answer, Reply) and answer.status is Status.LABEL_ALREADY_EXISTS:
+            return
+        try:
+            steps.send(answer)
+        except StopIteration:
+            return
+
+    put(lane, "labels", lambda job, epoch, lane, batch, attempt: itertools.repeat(f"{job}-x-{lane}-{batch}-0_0"))
+    put(protocol, "begin", broken)
+
+
+@bug
+def a_lane_goes_on_after_another_try_has_written_in_it(put: Any) -> None:
+    put(Authority, "_refuse_intruders", lambda self, label, before, positions: None)

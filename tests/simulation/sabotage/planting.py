@@ -1,0 +1,49 @@
+"""Plants one bug after the other and runs schedules until the checker notices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from multiprocessing import get_context
+from unittest.mock import patch
+
+import orjson
+
+from ..world import run_schedule
+from .registry import BUGS
+
+MOST_SEEDS = 20_000
+
+
+def seeds_needed(name: str, most: int = MOST_SEEDS, first: int = 0) -> tuple[str, int | None, str, float]:
+    """Plant one bug and run schedules until the checker notices: name, seeds needed, what it said, seconds."""
+    started = time.perf_counter()
+    for seed in range(first, first + most):
+        with ExitStack() as stack:
+            BUGS[name](lambda target, attribute, value: stack.enter_context(patch.object(target, attribute, value)))
+            history = run_schedule(seed)
+        if history.violations:
+            said = history.violations[0]
+            return name, seed - first + 1, f"{said.kind}: {said.text}", time.perf_counter() - started
+    return name, None, "", time.perf_counter() - started
+
+
+def sabotage(say: Callable[[str], None], processes: int | None = None) -> int:
+    """Plant every bug; says a line each and a JSON summary; 1 if one survived."""
+    started, survivors, most = time.perf_counter(), [], 0
+    with get_context("spawn").Pool(processes) as pool:
+        for name, seeds, said, seconds in pool.imap_unordered(seeds_needed, list(BUGS)):
+            if seeds is None:
+                survivors.append(name)
+            most = max(most, seeds or MOST_SEEDS)
+            say(f"{seeds or 'SURVIVED':>8}  {name:<60} {seconds:6.1f} s  {said[:90]}")
+    summary = {
+        "bugs": len(BUGS),
+        "caught": len(BUGS) - len(survivors),
+        "survivors": sorted(survivors),
+        "most_seeds": most,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    say(orjson.dumps(summary).decode())
+    return 1 if survivors else 0

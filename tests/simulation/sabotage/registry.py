@@ -1,0 +1,20 @@
+"""The planted bugs by name: a bug is a function that patches what it breaks, named by what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Plant = Callable[[Callable[[Any, str, Any], None]], None]
+BUGS: dict[str, Plant] = {}
+
+
+def bug(plant: Plant) -> Plant:
+    BUGS[plant.__name__.replace("_", " ")] = plant
+    return plant
+
+
+def nothing(*_: object, **__: object) -> Iterator[Any]:
+    """Steps that do nothing."""
+    return
+    yield

@@ -1,0 +1,183 @@
+# ruff: noqa: ARG005 - a planted bug has the signature of what it replaces
+"""Planted bugs of rows on their way: works, chunks, what the ledger has already."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from starrocks_txn_sink.errors import CommitFailed
+from starrocks_txn_sink.lane import task
+from starrocks_txn_sink.lane.authority import Authority
+from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.lane.region import Region
+from starrocks_txn_sink.lane.replay import Replay
+from starrocks_txn_sink.lane.work import Work
+from starrocks_txn_sink.ledger import take_over
+from starrocks_txn_sink.ledger.values import ReadOwners
+from starrocks_txn_sink.transaction import label as protocol
+from starrocks_txn_sink.transaction.label import Committed
+
+from .registry import bug
+
+
+@bug
+def a_source_transaction_is_split_by_a_commit(put: Any) -> None:
+    right = SharedTransactionCoordinator._seal_if_due
+
+    def broken(self: Any, now: float) -> None:
+        kept, self._open_partition = self._open_partition, None
+        right(self, now)
+        self._open_partition = kept
+
+    put(SharedTransactionCoordinator, "_seal_if_due", broken)
+
+
+@bug
+def chunks_go_back_in_the_wrong_order(put: Any) -> None:
+    def broken(self: Any) -> int:
+        put_back = self.sent_bytes
+        for chunk in self.sent:
+            self.pending[chunk.table].appendleft(chunk)
+        self.sent, self.sent_bytes, self.loads = [], 0, 0
+        return put_back
+
+    put(Work, "rewind", broken)
+
+
+@bug
+def the_chunk_sent_last_is_forgotten(put: Any) -> None:
+    right = Work.rewind
+
+    def broken(self: Any) -> int:
+        if self.sent:
+            self.sent_bytes -= self.sent.pop().bytes
+        return right(self)
+
+    put(Work, "rewind", broken)
+
+
+@bug
+def chunks_put_back_stay_in_the_retry_buffer(put: Any) -> None:
+    right = Work.rewind
+
+    def broken(self: Any) -> int:
+        kept = list(self.sent)
+        put_back = right(self)
+        self.sent = kept
+        return put_back
+
+    put(Work, "rewind", broken)
+
+
+@bug
+def chunks_beyond_the_retry_buffer_are_let_go_silently(put: Any) -> None:
+    def broken(self: Any, chunks: Any, size: int) -> None:
+        if self.sent_bytes + size <= self.retry_limit:
+            self.sent_bytes += size
+            self.sent.extend(chunks)
+
+    put(Work, "_keep", broken)
+
+
+@bug
+def the_newest_chunk_is_sent_first(put: Any) -> None:
+    right = Work.take
+
+    def broken(self: Any, table: str, limit: int) -> Any:
+        self.pending[table].reverse()
+        return right(self, table, limit)
+
+    put(Work, "take", broken)
+
+
+@bug
+def a_chunk_frozen_by_size_keeps_its_rows(put: Any) -> None:
+    right = Region.freeze
+
+    def broken(self: Any, now: float) -> Any:
+        frozen = right(self, now)
+        if frozen is not None and not self.clean_boundary:
+            self.active.append(frozen.pieces[-1], 1)
+        return frozen
+
+    put(Region, "freeze", broken)
+
+
+@bug
+def rows_that_the_ledger_has_are_written_again(put: Any) -> None:
+    put(Replay, "new_rows", lambda self, runs, rows: None)
+
+
+def _filter_with(put: Any, side: str, more: int) -> None:
+    def broken(self: Any, runs: Any, rows: Any) -> Any:
+        keep = np.ones(len(rows.positions), np.bool_)
+        for partition, low, high in runs:
+            known = self.committed.get(partition)
+            if known is not None:
+                keep[low : low + int(np.searchsorted(rows.positions[low:high], known.position + more, side=side))] = (
+                    False
+                )
+        return keep
+
+    put(Replay, "new_rows", broken)
+
+
+@bug
+def the_position_that_the_ledger_has_is_written_again(put: Any) -> None:
+    _filter_with(put, "left", 0)
+
+
+@bug
+def more_than_the_ledger_has_is_left_out(put: Any) -> None:
+    _filter_with(put, "right", 20)
+
+
+@bug
+def rows_that_were_cut_off_count_as_all_rows(put: Any) -> None:
+    right = task.until_end
+
+    def broken(batches: Any, column: str) -> Iterator[Any]:
+        try:
+            yield from right(batches, column)
+        except Exception:
+            return
+
+    put(task, "until_end", broken)
+
+
+@bug
+def an_error_while_committing_starts_over(put: Any) -> None:
+    def broken(self: Any, result: Any, now: float) -> None:
+        if isinstance(result, Committed):
+            self._committed(result, now)
+        else:
+            self._abort(CommitFailed("not committed"))
+
+    put(SharedTransactionCoordinator, "_commit_ended", broken)
+
+
+@bug
+def the_owner_is_read_when_the_transaction_begins(put: Any) -> None:
+    """The check is made before the loads instead of after them."""
+    kept: dict[str, Any] = {}
+    begin = protocol.begin
+
+    def early(label: Any, headers: Any) -> Any:
+        lane, epoch = int(label.name.rsplit("-", 4)[2]), label.name.rsplit("-", 4)[1]
+        batch = int(label.name.rsplit("-", 4)[3])
+        kept[label.name] = yield from take_over.insist(ReadOwners("job", lane, epoch, batch), random.Random(0))
+        yield from begin(label, headers)
+
+    def late(self: Any, rng: Any) -> Any:
+        del rng
+        mine = [n for n in kept if n.startswith(f"job-{self.owner.epoch}-{self.owner.lane}-{self.owner.batch}-")]
+        take_over.refuse_others(kept[mine[-1]], self.owner, self.driver_token)
+        return
+        yield
+
+    put(protocol, "begin", early)
+    put(Authority, "check", late)

@@ -1,0 +1,182 @@
+# ruff: noqa: ARG001, ARG005 - a planted bug has the signature of what it replaces
+"""Planted bugs of the ledger's rows, the take-over and the owner check."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from starrocks_txn_sink.errors import TransportError
+from starrocks_txn_sink.lane import authority, task
+from starrocks_txn_sink.lane.authority import Authority
+from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.lane.work import Work
+from starrocks_txn_sink.ledger import table, take_over
+from starrocks_txn_sink.ledger.take_over import TakenOver
+from starrocks_txn_sink.ledger.values import Mark, Marked, Owner, ReadPositions
+from starrocks_txn_sink.transaction.steps import Wait
+from starrocks_txn_sink.wire import Operation
+
+from .. import driver
+from .registry import bug, nothing
+
+
+@bug
+def the_ledger_entry_is_left_out(put: Any) -> None:
+    begin = SharedTransactionCoordinator._begin
+
+    def broken(self: Any, now: float) -> Any:
+        actions = begin(self, now)
+        self._entered = True
+        return actions
+
+    put(SharedTransactionCoordinator, "_begin", broken)
+
+
+@bug
+def the_ledger_gets_the_position_before(put: Any) -> None:
+    rows = authority.position_rows
+
+    def broken(job: str, positions: Any, at: str) -> memoryview:
+        return rows(job, [dataclasses.replace(one, position=one.position - 1) for one in positions], at)
+
+    put(authority, "position_rows", broken)
+
+
+@bug
+def the_ledger_gets_the_first_position_instead_of_the_last(put: Any) -> None:
+    spans = Work.position_spans
+    put(Work, "position_spans", lambda self: tuple(dataclasses.replace(s, last=s.first) for s in spans(self)))
+
+
+@bug
+def the_owner_is_not_checked_before_the_commit(put: Any) -> None:
+    put(Authority, "check", nothing)
+
+
+@bug
+def the_check_looks_at_the_job_only(put: Any) -> None:
+    refuse = take_over.refuse_others
+    put(
+        take_over,
+        "refuse_others",
+        lambda owners, mine, token: refuse(owners, dataclasses.replace(mine, lane=None), token),
+    )
+
+
+@bug
+def the_check_looks_at_the_lane_only(put: Any) -> None:
+    refuse = take_over.refuse_others
+
+    def broken(owners: Any, mine: Owner, token: str) -> None:
+        refuse(owners, mine, owners.driver.token if mine.lane is not None and owners.driver else token)
+
+    put(take_over, "refuse_others", broken)
+
+
+@bug
+def a_refused_check_commits_all_the_same(put: Any) -> None:
+    checked = SharedTransactionCoordinator._checked
+    put(SharedTransactionCoordinator, "_checked", lambda self, result, now: checked(self, None, now))
+
+
+@bug
+def the_take_over_does_not_read_the_owner_at_the_end(put: Any) -> None:
+    def broken(scope: Any, new_token: Any, rng: Any, driver_token: Any = None) -> Any:
+        owner = yield from take_over._claim(scope, new_token, rng)
+        yield from take_over._settle(scope, owner, new_token, rng)
+        yield from take_over._roll_back_unfinished(scope, rng)
+        yield from take_over._barrier(scope, new_token, rng)
+        positions = yield from take_over.insist(ReadPositions(scope.job), rng)
+        return TakenOver(owner, positions)
+
+    put(driver, "take_over", broken)
+    put(authority, "take_over", broken)
+    put(Authority, "check", nothing)
+
+
+@bug
+def the_take_over_listsnothing(put: Any) -> None:
+    put(take_over, "_roll_back_unfinished", nothing)
+
+
+@bug
+def the_take_over_has_no_barrier(put: Any) -> None:
+    put(take_over, "_barrier", nothing)
+
+
+@bug
+def the_claim_is_not_awaited_before_the_list(put: Any) -> None:
+    put(take_over, "_settle", nothing)
+
+
+@bug
+def every_claim_of_a_writer_has_the_same_token(put: Any) -> None:
+    def broken(epoch: str, attempt: int, rng: Any) -> Callable[[], str]:
+        del rng
+        return lambda: f"{epoch}.{attempt}"
+
+    put(driver, "fresh_tokens", broken)
+    put(task, "fresh_tokens", broken)
+
+
+@bug
+def positions_are_read_before_the_claim(put: Any) -> None:
+    right = take_over.take_over
+
+    def broken(scope: Any, new_token: Any, rng: Any, driver_token: Any = None) -> Any:
+        positions = yield from take_over.insist(ReadPositions(scope.job), rng)
+        taken = yield from right(scope, new_token, rng, driver_token)
+        return TakenOver(taken.owner, positions)
+
+    put(driver, "take_over", broken)
+    put(authority, "take_over", broken)
+
+
+@bug
+def a_label_that_is_committing_counts_as_ended(put: Any) -> None:
+    put(take_over, "_ended", lambda reply: True)
+
+
+@bug
+def a_listed_label_is_rolled_back_once_whatever_the_answer(put: Any) -> None:
+    def broken(label: Any, rng: Any) -> Any:
+        del rng
+        yield label.request(Operation.ROLLBACK)
+
+    put(take_over, "insist_on_rollback", broken)
+    put(authority, "insist_on_rollback", broken)
+
+
+@bug
+def a_marker_that_was_overwritten_is_waited_for(put: Any) -> None:
+    def broken(scope: Any, new_token: Any, rng: Any) -> Any:
+        token = new_token()
+        while isinstance((yield Mark(scope.job, scope.name, token)), TransportError):
+            yield Wait(1.0, "")
+        while not (yield from take_over.insist(Marked(scope.job, scope.name, token), rng)):
+            yield Wait(1.0, "")
+
+    put(take_over, "_barrier", broken)
+
+
+@bug
+def claims_of_all_micro_batches_share_a_row(put: Any) -> None:
+    put(table, "lane_name", lambda epoch, batch, lane: str(lane))
+
+
+@bug
+def a_retried_task_does_not_take_its_lane_over(put: Any) -> None:
+    attempt = driver.Attempt
+    put(driver, "Attempt", lambda lane, number, retry: attempt(lane, number, False))
+
+
+@bug
+def a_first_task_ignores_claims_of_its_lane(put: Any) -> None:
+    refuse = take_over.refuse_others
+
+    def broken(owners: Any, mine: Owner, token: str) -> None:
+        refuse(dataclasses.replace(owners, lane=owners.lane if mine.token else None), mine, token)
+
+    put(take_over, "refuse_others", broken)
