@@ -90,7 +90,8 @@ def _variants(
 
     fused = TransactionAssembly(lines=TxnEventLines())
     events = topic(EVENTS, batch)
-    ready = _ready(topic(READY, batch * feeds.ROWS // feeds.EVENTS))  # as many micro-batches
+    whole = feeds.PARTITIONS * feeds.ROWS  # Kafka cuts by offsets, and ready source transactions must come whole
+    ready = _ready(topic(READY, batch // feeds.EVENTS * feeds.ROWS // whole * whole))  # as many micro-batches
     return [
         Variant("read only, to noop", rows, lambda: run(events.select("value"), None), clean),
         Variant("parse only, in the JVM, to noop", rows, lambda: run(parse_txn_events(events), None), clean),
