@@ -22,9 +22,9 @@ $(STAMP): requirements.lock pyproject.toml
 demo: setup
 	$(BIN)/python -m starrocks_txn_sink demo $(ARGS)
 
-# Each worker has a Spark of its own; tests often wait, so there are two workers more than cores, up to four.
+# Each worker has a Spark of its own; a test often waits, so there is one worker more than cores, up to four.
 # ARGS="-n 0" does without workers.
-JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -le 2 ] && echo $$((n + 2)) || echo 4)
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -le 3 ] && echo $$((n + 1)) || echo 4)
 test: setup $(VENV)/spark-classes.jsa
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
