@@ -5,7 +5,8 @@ tasks of the former run may still be alive. The name of the task's thread in the
 so the JVM puts it into a row: the first one of a lane, in the column TASK, or, where rows come without a shuffle, and
 nothing is committed before the last one, into that one, in a column that is NULL there otherwise (`place_at_end`).
 Spark has no code of its own for the name: it would slow down every row that stands in the same projection, or comes
-after it in the same task. A name that cannot be read counts as a retry, which is always safe.
+after it in the same task. A name that cannot be read in the first row counts as a retry, which is always safe; in the
+last row it ends the task before anything is committed.
 """
 
 from __future__ import annotations
@@ -71,9 +72,11 @@ def _of_first_stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
         if batch.num_rows:
             rows, thread = rows + batch.num_rows, batch.column(place_at_end(batch.schema.names))[-1].as_py()
         yield batch
-    if rows > 1 and not _THREAD.search(thread or ""):
+    if rows <= 1:
+        return
+    if not _THREAD.search(thread or ""):
         raise RowsCutOff("The rows of the lane ended without the one that names its task.")
-    if rows > 1 and _again(thread):
+    if _again(thread):
         raise StageRepeated(
             "Spark runs the lane's stage again, and a task of its first run may be alive.",
             hint="Spark's next try at the task takes the lane over; give it some (spark.task.maxFailures).",
