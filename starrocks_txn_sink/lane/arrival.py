@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.lane.ending import until_end
 from starrocks_txn_sink.lane.replay import Ints
-from starrocks_txn_sink.lane.segments import PARTITION, POSITION, TRANSACTION_END, refuse_nulls
+from starrocks_txn_sink.lane.segments import PARTITION, POSITION, TRANSACTION_END, listed, refuse_nulls, runs_of
 
 SEQ: Final = "seq"
 SMALL_ROWS: Final = 100_000  # so many rows wait for the others, because then their order does not matter
@@ -74,12 +74,11 @@ class ArrivalOrder:
     def _whole(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """What of `batch`, and of what was held, the lane can read next."""
         rows = _together([*self._held, batch])
-        codes, names = _codes(rows)
-        if np.any(codes[1:] < codes[:-1]):
-            order = np.argsort(codes, kind="stable")
-            rows, codes = rows.take(pa.array(order)), codes[order]
-        bounds = [*np.flatnonzero(np.diff(codes, prepend=-1)).tolist(), len(codes)]
-        parts = [_Part(names[codes[low]], rows.slice(low, high - low)) for low, high in pairwise(bounds)]
+        runs = runs_of(rows)
+        if len(pc.unique(runs.values)) < len(runs.values):
+            rows = rows.take(pc.array_sort_indices(pa.array(_codes(rows)[0])))
+            runs = runs_of(rows)
+        parts = [_Part(name, rows.slice(low, high - low)) for name, low, high in listed(runs)]
         held = {_name(one): one.num_rows for one in self._held}
         for part in parts:
             self._check(part, held.get(part.name, 0))

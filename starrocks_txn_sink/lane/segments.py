@@ -7,9 +7,9 @@ buffer. No Python per row (design section 6).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -86,14 +86,14 @@ class Segmenter:
         if not batch.num_rows:
             return
         refuse_nulls(batch)
-        runs, rows = _runs(batch), _rows(batch)
+        runs, rows = listed(runs_of(batch)), _rows(batch)
         for name, low, high in runs:
             self._check_run(name, rows.positions[low:high], rows.ends[low:high])
         digests = self.replay.fingerprints(runs, rows)
         new = self.replay.new_rows(runs, rows)
         if new is not None:
             batch = batch.filter(pa.array(new))
-            runs, rows = _runs(batch), _rows(batch)
+            runs, rows = listed(runs_of(batch)), _rows(batch)
         if batch.num_rows:
             yield from segments_of(batch, runs, rows, digests, self.marking)
 
@@ -121,13 +121,15 @@ class Segmenter:
         self._partition, self._position, self._inside = partition, int(positions[-1]), not bool(ends[-1])
 
 
-def _runs(batch: pa.RecordBatch) -> list[Run]:
-    """Runs of equal source partitions."""
-    partitions = pc.dictionary_encode(batch.column(PARTITION))
-    codes = partitions.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    names = partitions.dictionary.to_pylist()
-    bounds = [*np.flatnonzero(np.diff(codes, prepend=-1)).tolist(), batch.num_rows]
-    return [(names[codes[low]], low, high) for low, high in itertools.pairwise(bounds) if high > low]
+def runs_of(batch: pa.RecordBatch) -> pa.RunEndEncodedArray:
+    """Runs of equal source partitions, none of which is NULL."""
+    return pc.run_end_encode(batch.column(PARTITION))
+
+
+def listed(runs: pa.RunEndEncodedArray) -> list[Run]:
+    """Each run's value, its first row and the row after its last."""
+    bounds = pairwise([0, *runs.run_ends.to_pylist()])
+    return [(name, low, high) for name, (low, high) in zip(runs.values.to_pylist(), bounds, strict=True)]
 
 
 def _rows(batch: pa.RecordBatch) -> Rows:
@@ -148,26 +150,35 @@ def segments_of(
     parts = [part for run in runs for part in _parts(*run, rows.ends)]
     tables = pc.dictionary_encode(batch.column(TABLE))
     names = tables.dictionary.to_pylist()
-    part_of_row = np.repeat(np.arange(len(parts)), [high - low for _, low, high, _ in parts])
-    keys = part_of_row * len(names) + tables.indices.to_numpy(zero_copy_only=False)
+    keys = tables.indices.to_numpy(zero_copy_only=False)
+    if len(parts) > 1:
+        keys = keys + np.repeat(np.arange(len(parts)) * len(names), [high - low for _, low, high, _ in parts])
     payload, keys, order = _gathered(batch.column(PAYLOAD), keys)
-    positions = rows.positions if order is None else rows.positions[order]
+    positions = rows.positions if order is None or not marking else rows.positions[order]
     offsets = _offsets(payload)
     data = memoryview(payload.buffers()[2] or b"")
-    left_out = np.cumsum(np.diff(offsets, prepend=-1) == 0)  # empty payloads before each row
-    bounds = [*np.flatnonzero(np.diff(keys, prepend=-1)).tolist(), len(keys)]
+    empty = np.diff(offsets) == 0
+    left_out = np.cumsum(empty) if empty.any() else None  # empty payloads up to each row
+    bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
     row = 0
     for partition, low, high, complete in parts:
         while row < len(bounds) - 1 and bounds[row] < high:
             first, last = bounds[row], bounds[row + 1]
             table, piece = names[keys[first] % len(names)], data[offsets[first] : offsets[last]]
-            compacted = int(left_out[last] - left_out[first])
+            compacted = _between(left_out, first, last)
             marks = Marks(positions[first:last], offsets[first : last + 1]) if marking else None
             yield Written(partition, table, piece, last - first - compacted, compacted, marks)
             row += 1
         if complete:
             at = rows.positions[low:high][rows.ends[low:high]]
             yield Ended(partition, int(at[0]), int(at[-1]), len(at), digests.get(partition, ""))
+
+
+def _between(counts: Ints | None, first: int, last: int) -> int:
+    """What `counts`, sums up to each row, say of rows `first` to `last`."""
+    if counts is None:
+        return 0
+    return int(counts[last - 1]) - (int(counts[first - 1]) if first else 0)
 
 
 def _parts(partition: str, low: int, high: int, ends: Bools) -> Iterator[tuple[str, int, int, bool]]:
@@ -184,8 +195,8 @@ def _gathered(payload: pa.Array, keys: Ints) -> tuple[pa.Array, Ints, Ints | Non
     """Bring rows with equal keys together, keeping their order; nothing is copied when they are together already."""
     if np.all(keys[1:] >= keys[:-1]):
         return payload, keys, None
-    order = np.argsort(keys, kind="stable")
-    return payload.take(pa.array(order)), keys[order], order
+    order = pc.array_sort_indices(pa.array(keys))  # a stable sort, and a counting one where keys are few
+    return payload.take(order), keys[order], order.to_numpy()
 
 
 def offsets_of(batch: pa.RecordBatch) -> Ints:

@@ -110,6 +110,23 @@ def test_the_password_is_asked_for(listener: QueryListener, login: dict[str, str
         connect(listener, **login)
 
 
+def test_a_statement_asked_again_is_answered_anew(listener: QueryListener) -> None:
+    with connect(listener, database="test") as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE other")
+        for name, value in (("test", 1), ("other", 2)):
+            cursor.execute(f"CREATE TABLE {name}.same (a INT NOT NULL) PRIMARY KEY(a)")
+            cursor.execute(f"INSERT INTO {name}.same VALUES ({value})")
+        cursor.execute("SELECT a, database() FROM same")
+        assert cursor.fetchall() == ((1, "test"),)
+        assert ask(listener, "SELECT a, database() FROM same", database="other") == ((2, "other"),)
+        cursor.execute("INSERT INTO same VALUES (3)")
+        cursor.execute("SELECT a, database() FROM same")
+        assert sorted(cursor.fetchall()) == [(1, "test"), (3, "test")]
+        cursor.execute("DROP TABLE same")
+        with pytest.raises(pymysql.Error, match="Unknown table"):
+            cursor.execute("SELECT a, database() FROM same")
+
+
 def test_show_statements(listener: QueryListener) -> None:
     assert ask(listener, "SHOW TABLES FROM test LIKE 'order_i%'") == (("order_items",),)
     assert ("test",) in ask(listener, "SHOW DATABASES")

@@ -61,6 +61,18 @@ def test_segments_hold_every_row_of_a_region_once_and_in_order(rows: list[Row], 
     assert not open_since_end
 
 
+@given(lanes())
+def test_marks_tell_where_each_row_lies(rows: list[Row]) -> None:
+    got: list[tuple[str, int, str, str]] = []
+    for segment in Segmenter(marking=True).split(batch(rows)):
+        if isinstance(segment, Written):
+            assert segment.marks is not None
+            contents = [row.decode() for row in segment.marks.rows(segment.piece)]
+            places = [(segment.partition, int(at), segment.table) for at in segment.marks.positions]
+            got += [(*place, content) for place, content in zip(places, contents, strict=True)]
+    assert sorted(got) == sorted((name, at, table, content) for name, at, table, _, content in rows)
+
+
 def test_the_open_rest_of_a_batch_comes_after_its_whole_transactions() -> None:
     rows = [("a", 1, "t", True, ",1"), ("a", 2, "u", False, ",2"), ("a", 2, "t", False, ",3")]
     segments = list(Segmenter().split(batch(rows)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import sqlglot
@@ -21,6 +22,7 @@ from starrocks_txn_sink.emulator.tables.catalog import CatalogError
 if TYPE_CHECKING:
     from starrocks_txn_sink.emulator.tables.store import Store
 
+_REMEMBERED: Final = 16_384  # characters; a longer text is written once, by an INSERT
 _LABEL = re.compile(r"(INSERT\s+INTO\s+\S+\s+)WITH\s+LABEL\s+\S+\s", re.IGNORECASE)
 _USER_FAULTS = (
     duckdb.BinderException,
@@ -57,15 +59,20 @@ def _analyzing(message: str) -> str:
     return f"Getting analyzing error. Detail message: {message}"
 
 
-def parsed(sql: str) -> list[exp.Expr]:
-    """The statements of `sql`; raises SqlError."""
+def parsed(sql: str) -> tuple[exp.Expr, ...]:
+    """The statements of `sql`, to be copied before they are changed: who asks again gets the same. Raises SqlError."""
+    return _parsed(sql) if len(sql) <= _REMEMBERED else _parsed.__wrapped__(sql)
+
+
+@lru_cache(maxsize=64)
+def _parsed(sql: str) -> tuple[exp.Expr, ...]:
     try:
         trees = sqlglot.parse(_LABEL.sub(r"\1", sql), read="starrocks")
     except SqlglotError as error:
         place = getattr(error, "errors", None)
         where = f" at line {place[0]['line']}, column {place[0]['col']}" if place and place[0].get("line") else ""
         raise SqlError(f"Getting syntax error{where}. Detail message: the statement cannot be parsed.") from error
-    return [tree for tree in trees if tree is not None and not isinstance(tree, exp.Semicolon)]
+    return tuple(tree for tree in trees if tree is not None and not isinstance(tree, exp.Semicolon))
 
 
 def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
