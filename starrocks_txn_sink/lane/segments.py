@@ -157,28 +157,20 @@ def segments_of(
     positions = rows.positions if order is None or not marking else rows.positions[order]
     offsets = _offsets(payload)
     data = memoryview(payload.buffers()[2] or b"")
-    empty = np.diff(offsets) == 0
-    left_out = np.cumsum(empty) if empty.any() else None  # empty payloads up to each row
+    left_out = np.diff(offsets) == 0  # rows without a payload
     bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
     row = 0
     for partition, low, high, complete in parts:
         while row < len(bounds) - 1 and bounds[row] < high:
             first, last = bounds[row], bounds[row + 1]
             table, piece = names[keys[first] % len(names)], data[offsets[first] : offsets[last]]
-            compacted = _between(left_out, first, last)
+            compacted = int(np.count_nonzero(left_out[first:last]))
             marks = Marks(positions[first:last], offsets[first : last + 1]) if marking else None
             yield Written(partition, table, piece, last - first - compacted, compacted, marks)
             row += 1
         if complete:
             at = rows.positions[low:high][rows.ends[low:high]]
             yield Ended(partition, int(at[0]), int(at[-1]), len(at), digests.get(partition, ""))
-
-
-def _between(counts: Ints | None, first: int, last: int) -> int:
-    """What `counts`, sums up to each row, say of rows `first` to `last`."""
-    if counts is None:
-        return 0
-    return int(counts[last - 1]) - (int(counts[first - 1]) if first else 0)
 
 
 def _parts(partition: str, low: int, high: int, ends: Bools) -> Iterator[tuple[str, int, int, bool]]:

@@ -22,7 +22,7 @@ from starrocks_txn_sink.emulator.tables.catalog import CatalogError
 if TYPE_CHECKING:
     from starrocks_txn_sink.emulator.tables.store import Store
 
-_REMEMBERED: Final = 16_384  # characters; a longer text is written once, by an INSERT
+_REMEMBERED: Final = 4_096  # characters; a longer text is an INSERT of many rows, and comes once
 _LABEL = re.compile(r"(INSERT\s+INTO\s+\S+\s+)WITH\s+LABEL\s+\S+\s", re.IGNORECASE)
 _USER_FAULTS = (
     duckdb.BinderException,
@@ -64,7 +64,7 @@ def parsed(sql: str) -> tuple[exp.Expr, ...]:
     return _parsed(sql) if len(sql) <= _REMEMBERED else _parsed.__wrapped__(sql)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _parsed(sql: str) -> tuple[exp.Expr, ...]:
     try:
         trees = sqlglot.parse(_LABEL.sub(r"\1", sql), read="starrocks")
