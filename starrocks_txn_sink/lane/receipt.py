@@ -6,7 +6,7 @@ way figures reach the driver's metrics: they count what was committed once, howe
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -99,7 +99,7 @@ class Receipt:
 
     def to_json(self) -> str:
         """One line of JSON; `from_json` reads it back."""
-        return orjson.dumps(asdict(self)).decode()
+        return orjson.dumps(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Receipt:

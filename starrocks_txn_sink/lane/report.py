@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -65,7 +65,7 @@ class LaneReport:
 
     def to_json(self) -> str:
         """One line; `results` tells it from receipts."""
-        return orjson.dumps({_NAME: asdict(self)}).decode()
+        return orjson.dumps({_NAME: self}).decode()
 
     def note(self) -> str:
         """The report as a line for the text of an error."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import pickle
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,24 +14,24 @@ import pyarrow as pa
 
 from starrocks_txn_sink import logs
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.actions import RECYCLE_AT, Identity, Limits
 from starrocks_txn_sink.lane.attempt import Attempt, with_stage
 from starrocks_txn_sink.lane.authority import Authority, first_owner, labels_of
 from starrocks_txn_sink.lane.compacted import Compacted
 from starrocks_txn_sink.lane.coordinator import LedgerEntries, SharedTransactionCoordinator
 from starrocks_txn_sink.lane.ending import until_end
+from starrocks_txn_sink.lane.equipment import Equipment, discard, equip
 from starrocks_txn_sink.lane.figures import LaneFigures
 from starrocks_txn_sink.lane.log_entries import log_entries
 from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.replay import Replay
-from starrocks_txn_sink.lane.runner import Crew, LaneRunner
+from starrocks_txn_sink.lane.runner import LaneRunner
 from starrocks_txn_sink.lane.segments import POSITION, Segment, Segmenter
 from starrocks_txn_sink.lane.step_log import told
 from starrocks_txn_sink.lane.unit import HASH, unit_of
-from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
+from starrocks_txn_sink.lane.worker import spare_loaded
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.options import Compression, SinkOptions
@@ -98,15 +97,16 @@ class LaneTask:
 
         `rows` makes marked rows of `batches`, until the lane's end; without it they are marked rows already.
         """
+        spare_loaded()
         logs.follow(self.logging)
         figures = figures or self._figures(attempt, clock)
-        equipment = _equip(self.options)
+        equipment = equip(self.options)
         try:
             return figures.detailed(self._write(batches, attempt, clock, equipment, figures, rows))
         except BaseException as error:
             with contextlib.suppress(Exception):  # the error itself counts
                 error.add_note(figures.report((), error).note())
-            _discard(self.options)  # a connection or a thread may be stuck: start the next batch with new ones
+            discard(self.options)  # a connection or a thread may be stuck: start the next batch with new ones
             raise
 
     def _figures(self, attempt: Attempt, clock: Clock) -> LaneFigures:
@@ -118,7 +118,7 @@ class LaneTask:
         batches: Iterable[pa.RecordBatch],
         attempt: Attempt,
         clock: Clock,
-        equipment: _Equipment,
+        equipment: Equipment,
         figures: LaneFigures,
         rows: ReadRows | None,
     ) -> list[Receipt]:
@@ -252,39 +252,3 @@ def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:
         recycle_at=math.inf if whole else RECYCLE_AT,
         seal_bytes=options.retry_buffer_bytes // 2 if options.quarantines and not whole else None,
     )
-
-
-# --- what a worker process keeps between batches: connections, and the threads they belong to ---
-
-
-@dataclass(frozen=True, slots=True)
-class _Equipment:
-    transport: HttpTransport
-    crew: Crew
-    ledger: SqlLedger | None
-    connection: LeaderConnection | None = None
-
-    def close(self) -> None:
-        self.transport.close()  # while the threads are there, and their connections with them
-        self.crew.close()
-        if self.connection is not None:
-            self.connection.close()
-
-
-_kept: dict[bytes, _Equipment] = {}
-
-
-def _equip(options: SinkOptions) -> _Equipment:
-    key = pickle.dumps(options)
-    if key not in _kept:
-        connection = LeaderConnection(options) if options.query_addresses else None
-        ledger = SqlLedger(connection, options.database) if connection and options.exactly_once else None
-        crew = Crew(options.load_parallelism + 1, "starrocks-lane")
-        _kept[key] = _Equipment(HttpTransport(options), crew, ledger, connection)
-    return _kept[key]
-
-
-def _discard(options: SinkOptions) -> None:
-    equipment = _kept.pop(pickle.dumps(options), None)
-    if equipment is not None:
-        equipment.close()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.lane import task
+from starrocks_txn_sink.lane import equipment, task
 from starrocks_txn_sink.lane.attempt import TASK, Attempt, with_stage
 from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff, StageRepeated, until_end
 from starrocks_txn_sink.lane.segments import COLUMNS
@@ -46,11 +46,9 @@ def test_rows_without_an_end_were_cut_off(batches: list[pa.RecordBatch]) -> None
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
     server = ModelServer()
-    monkeypatch.setattr(task, "HttpTransport", lambda _: server)
+    monkeypatch.setattr(equipment, "HttpTransport", lambda _: server)
     yield server
-    for equipment in task._kept.values():
-        equipment.close()
-    task._kept.clear()
+    equipment.discard_all()
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -10,7 +10,7 @@ import pytest
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import LoadFailed, OutcomeUnknown
 from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane import task
+from starrocks_txn_sink.lane import equipment, task
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.deletes import Deletes
 from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff
@@ -54,7 +54,7 @@ def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
 
     def run(*rows: Row, faults: Faults | None = None, retry: bool = False) -> tuple[list[Receipt], LaneReport]:
         server = ModelServer(faults=faults)
-        monkeypatch.setattr(task, "HttpTransport", lambda _: server)
+        monkeypatch.setattr(equipment, "HttpTransport", lambda _: server)
         options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", max_attempts=2)
         made = task.LaneTask(options, "job", "e", "c", 3)
         lines = made.lines([batch(*rows)], Attempt(1, 1, retry), SystemClock())
@@ -63,9 +63,7 @@ def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
 
     monkeypatch.setattr(Backoff, "seconds", lambda *_: 0.0)
     yield run
-    for equipment in task._kept.values():
-        equipment.close()
-    task._kept.clear()
+    equipment.discard_all()
 
 
 def test_a_lane_that_succeeds(lane: Lane) -> None:
