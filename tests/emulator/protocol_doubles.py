@@ -74,6 +74,13 @@ class MemoryStore:
         self.planned.append(headers)
         return table
 
+    def judge_ahead(self, _: Any, path: Path) -> None:
+        assert path.exists()
+
+    def drop_bodies(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
     def commit(
         self, db: str, txn_id: int, label: str, loads: Sequence[tuple[Any, Sequence[Path]]], *, visible: bool = True
     ) -> Mapping[str, Counted]:
@@ -127,7 +134,9 @@ class Stage:
     def start(self) -> None:
         """What a new process would do over the same store."""
         self.memory = FrontendMemory(self.settings, self.store, self.clock)
-        self.backends = [Backend(self.store.spool_dir, self.settings.limits, body_names()) for _ in range(2)]
+        self.backends = [
+            Backend(self.store, self.store.spool_dir, self.settings.limits, body_names()) for _ in range(2)
+        ]
         self.frontend = Frontend(self.memory, self.backends)
         self.publisher = Publisher(self._publish)
         self.committer = Committer(self.memory, self.publisher)

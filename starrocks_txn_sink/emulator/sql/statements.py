@@ -72,7 +72,8 @@ def _parsed(sql: str) -> tuple[exp.Expr, ...]:
         place = getattr(error, "errors", None)
         where = f" at line {place[0]['line']}, column {place[0]['col']}" if place and place[0].get("line") else ""
         raise SqlError(f"Getting syntax error{where}. Detail message: the statement cannot be parsed.") from error
-    return tuple(tree for tree in trees if tree is not None and not isinstance(tree, exp.Semicolon))
+    found = (tree for tree in trees if tree is not None and not isinstance(tree, exp.Semicolon))
+    return tuple(with_names(tree) if isinstance(tree, exp.Query) else tree for tree in found)
 
 
 def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
@@ -99,7 +100,7 @@ def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
 
 def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
     with store.engine.cursor() as cursor:
-        cursor.execute(duckdb_sql(store, session, cursor, with_names(tree)))
+        cursor.execute(duckdb_sql(store, session, cursor, tree))
         columns = [(str(column[0]), str(column[1])) for column in cursor.description or []]
         return Answer(columns, cursor.fetchall())
 

@@ -52,7 +52,7 @@ def duckdb_sql(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConne
             function = functions.get(node.name.upper())
         return function() if function else node
 
-    return tree.copy().transform(rewrite, copy=False).sql(dialect="duckdb")
+    return tree.copy().transform(rewrite, copy=False).sql(dialect="duckdb", copy=False)
 
 
 def with_names(tree: exp.Query) -> exp.Query:

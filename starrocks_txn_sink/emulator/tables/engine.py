@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 import duckdb
 
@@ -14,6 +15,10 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "TimeZone": "UTC",
     "wal_autocheckpoint": "64MB",
 }
+
+
+ASIDE: Final = "aside"
+"""The database in memory for rows that are not committed yet; all cursors see its tables."""
 
 
 class WaitedTooLong(Exception):
@@ -30,6 +35,7 @@ class Engine:
         folder.mkdir(parents=True, exist_ok=True)
         config = {**_SETTINGS, "memory_limit": memory_limit, "temp_directory": str(folder / "spill")}
         self._root = duckdb.connect(str(folder / "store.duckdb"), config=config)
+        self._root.execute(f"ATTACH ':memory:' AS {ASIDE}")
         self._opening = threading.Lock()
         self.writing = threading.Condition(threading.RLock())
 

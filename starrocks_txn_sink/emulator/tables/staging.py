@@ -1,4 +1,4 @@
-"""Staging: one table's load bodies become judged, typed rows in a temporary table, outside any write transaction."""
+"""Staging: one table's load bodies become judged, typed rows in a table of their own, outside any write transaction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StagingFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Judged rows of one table, waiting in the temporary table `name` of their cursor."""
+    """Judged rows of one table, waiting in the table `name`."""
 
     plan: Plan
     name: str
@@ -52,14 +52,22 @@ class Staged:
         return Manner(columns, self.plan.partial, self.plan.merge_column)
 
 
-def stage(cursor: duckdb.DuckDBPyConnection, plan: Plan, paths: Sequence[Path], name: str, spool: Path) -> Staged:
-    """Read and judge the bodies at `paths` into the temporary table `name`; raises StagingFailed."""
+def stage(
+    cursor: duckdb.DuckDBPyConnection,
+    plan: Plan,
+    paths: Sequence[Path],
+    name: str,
+    spool: Path,
+    *,
+    kind: str = "TEMP TABLE",
+) -> Staged:
+    """Read and judge the bodies at `paths` into `name`, a new table of that kind; raises StagingFailed."""
     folder = Path(tempfile.mkdtemp(prefix="plain-", dir=spool))
     try:
         present = [path for path in paths if path.stat().st_size]
         files = plain_files(plan, present, folder)
         source = source_sql(plan, files) if files else None
-        _fill(cursor, plan, source, name)
+        _fill(cursor, plan, source, f"{kind} {name}")
     except UnreadableBody as error:
         raise StagingFailed(str(error)) from error
     except _BODY_FAULTS as error:
@@ -73,10 +81,10 @@ def stage(cursor: duckdb.DuckDBPyConnection, plan: Plan, paths: Sequence[Path], 
     return Staged(plan, name, judged, sum(path.stat().st_size for path in paths))
 
 
-def _fill(cursor: duckdb.DuckDBPyConnection, plan: Plan, source: str | None, name: str) -> None:
+def _fill(cursor: duckdb.DuckDBPyConnection, plan: Plan, source: str | None, table: str) -> None:
     if source is None:
         source = f"{NO_SOURCE} WHERE false"
-    cursor.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {judged_sql(plan, source)}")
+    cursor.execute(f"CREATE OR REPLACE {table} AS {judged_sql(plan, source)}")
 
 
 def _cause(error: Exception) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import duckdb
 
 from starrocks_txn_sink.emulator.tables import invisible
+from starrocks_txn_sink.emulator.tables.ahead import Ahead
 from starrocks_txn_sink.emulator.tables.apply import MissingDefault, apply_rows
 from starrocks_txn_sink.emulator.tables.committed import COMMITTED, VISIBLE, CommittedTransactions, TransactionRecord
 from starrocks_txn_sink.emulator.tables.engine import Engine
@@ -77,6 +78,7 @@ class Store:
         self.spool_dir = data_dir / "spool"
         shutil.rmtree(self.spool_dir, ignore_errors=True)
         self.spool_dir.mkdir(parents=True)
+        self._ahead = Ahead(self._engine, self.spool_dir)
         self._tracking_url = tracking_url
         self.tracking_logs = TrackingLogs()
         self.virtual_tables: dict[tuple[str, str], VirtualRows] = {}
@@ -114,6 +116,17 @@ class Store:
                 return candidate
         raise PlanRejected(f"The expressions in columns or where cannot be evaluated on table {table}")
 
+    def judge_ahead(self, plan: Plan, path: Path) -> None:
+        """A table's first body is here: begin to judge it, for a commit that finds no other of the table."""
+        self._ahead.begin(plan, path)
+
+    def drop_bodies(self, paths: Iterable[Path]) -> None:
+        """Delete bodies, and what was judged of them ahead."""
+        paths = list(paths)
+        self._ahead.drop(paths)
+        for path in paths:
+            path.unlink(missing_ok=True)
+
     def commit(
         self, db: str, txn_id: int, label: str, loads: Sequence[tuple[Plan, Sequence[Path]]], *, visible: bool = True
     ) -> dict[str, TableCounts]:
@@ -144,7 +157,7 @@ class Store:
         plan, paths = load
         table = plan.table.name
         try:
-            rows = stage(cursor, plan, paths, f"stage_{place}", self.spool_dir)
+            rows = self._ahead.take(paths) or stage(cursor, plan, paths, f"stage_{place}", self.spool_dir)
         except StagingFailed as error:
             raise CommitRejected(table, str(error)) from error
         found = rows.verdict
@@ -234,4 +247,5 @@ class Store:
         return self.tracking_logs.text(log_id)
 
     def close(self) -> None:
+        self._ahead.close()
         self._engine.close()

@@ -6,7 +6,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +13,7 @@ from starrocks_txn_sink.emulator.settings import Limits
 from starrocks_txn_sink.emulator.transactions.context import LoadContext, LoadRefused
 from starrocks_txn_sink.emulator.transactions.replies import Body, loaded
 from starrocks_txn_sink.emulator.transactions.request import Request
+from starrocks_txn_sink.emulator.transactions.storage import Storage
 
 PIECE = 1024 * 1024
 """Bytes read and spooled at once."""
@@ -41,8 +41,9 @@ class ContextLost(Exception):
 class Backend:
     """Holds the contexts of its tables and spools bodies into `spool_dir`. Thread-safe."""
 
-    def __init__(self, spool_dir: Path, limits: Limits, names: Callable[[], str]) -> None:
+    def __init__(self, storage: Storage, spool_dir: Path, limits: Limits, names: Callable[[], str]) -> None:
         self.address = ("127.0.0.1", 0)
+        self._storage = storage
         self._spool_dir = spool_dir
         self._limits = limits
         self._names = names
@@ -127,6 +128,8 @@ class Backend:
             size = path.stat().st_size
             context.received_bytes += size
             context.files.append(path)
+            if len(context.files) == 1:
+                self._storage.judge_ahead(context.plan, path)
             return True
 
     def take(self, label: str, table: str) -> LoadContext:
@@ -153,19 +156,12 @@ class Backend:
             for context in contexts:
                 context.closed = True
         for context in contexts:
-            delete(context.files)
+            self._storage.drop_bodies(context.files)
 
     def crash(self) -> None:
         """Lose every context, as a backend that was restarted does."""
         for label in {label for label, _ in list(self._contexts)}:
             self.discard(label)
-
-
-def delete(files: list[Path]) -> None:
-    for path in files:
-        with suppress(OSError):
-            path.unlink()
-    files.clear()
 
 
 def body_names() -> Callable[[], str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from starrocks_txn_sink.emulator.settings import Generation
 from starrocks_txn_sink.emulator.tables.store import CommitRejected
-from starrocks_txn_sink.emulator.transactions.backend import ContextLost, delete
+from starrocks_txn_sink.emulator.transactions.backend import ContextLost
 from starrocks_txn_sink.emulator.transactions.context import LoadContext
 from starrocks_txn_sink.emulator.transactions.frontend import refresh_committed, register
 from starrocks_txn_sink.emulator.transactions.labels import Task, TaskState, refusal
@@ -79,7 +79,7 @@ class Committer:
                 return self._fail(task, failure)
         finally:
             for context in contexts:
-                delete(context.files)
+                self._memory.storage.drop_bodies(context.files)
 
     def _close_contexts(self, task: Task) -> list[LoadContext]:
         contexts = []
@@ -88,7 +88,7 @@ class Committer:
                 contexts.append(load.backend.take(task.label, table))
             except ContextLost as lost:
                 for context in contexts:
-                    delete(context.files)
+                    self._memory.storage.drop_bodies(context.files)
                 raise TableFailed(table, str(lost)) from lost
         return contexts
 

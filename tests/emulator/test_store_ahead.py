@@ -1,0 +1,134 @@
+"""A small body is judged while its transaction is open; the commit that finds it so does the same as any other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_setup import JSON_ARRAY, body, rows, with_tables
+
+from starrocks_txn_sink.emulator.tables import ahead
+from starrocks_txn_sink.emulator.tables import store as tables_store
+from starrocks_txn_sink.emulator.tables.engine import ASIDE
+from starrocks_txn_sink.emulator.tables.store import CommitRejected, Plan, Store
+
+CSV = {"format": "csv", "column_separator": ","}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = with_tables(Store(tmp_path))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def judged_late(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Path]]:
+    """The bodies that a commit had to judge itself."""
+    late: list[Sequence[Path]] = []
+    stage = tables_store.stage
+
+    def noted(cursor: Any, plan: Plan, paths: Sequence[Path], name: str, spool: Path) -> Any:
+        late.append(paths)
+        return stage(cursor, plan, paths, name, spool)
+
+    monkeypatch.setattr(tables_store, "stage", noted)
+    return late
+
+
+def order(key: int, **others: Any) -> dict[str, Any]:
+    return {"order_id": key, "customer_id": 1, **others}
+
+
+def plan(store: Store, headers: dict[str, str] = JSON_ARRAY) -> Plan:
+    return store.plan("test", "orders", headers)
+
+
+def aside(store: Store) -> int:
+    with store.engine.cursor() as cursor:
+        found = cursor.execute(f"SELECT count(*) FROM duckdb_tables() WHERE database_name = '{ASIDE}'").fetchone()
+    return found[0] if found else 0
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_one_body_is_judged_ahead_and_committed(store: Store, judged_late: list[Sequence[Path]]) -> None:
+    asked, path = plan(store), body(store, [order(1), order(2, total_amount="x"), order(1, order_status="new")])
+    store.judge_ahead(asked, path)
+    counts = store.commit("test", 1, "l", [(asked, [path])])["orders"]
+    assert not judged_late
+    assert (counts.loaded, counts.filtered, counts.bytes) == (3, 0, path.stat().st_size)
+    assert rows(store, "SELECT order_id, order_status FROM orders ORDER BY 1") == [(1, "new"), (2, "")]
+    store.drop_bodies([path])
+    assert aside(store) == 0
+    assert not path.exists()
+
+
+def test_bodies_of_one_stream_are_judged_together(store: Store, judged_late: list[Sequence[Path]]) -> None:
+    asked = plan(store, CSV)
+    paths = [body(store, "1,1,1.50,ne"), body(store, "w\n2,1,2.50,old\n")]
+    store.judge_ahead(asked, paths[0])
+    store.commit("test", 1, "l", [(asked, paths)])
+    assert judged_late == [paths]
+    assert rows(store, "SELECT order_id, order_status FROM orders ORDER BY 1") == [(1, "new"), (2, "old")]
+    store.drop_bodies(paths)
+    assert aside(store) == 0
+
+
+@pytest.mark.parametrize("content", ["[{", "[1, 2]", [], [{"customer_id": 1}]])
+def test_what_is_wrong_is_told_by_the_commit_as_ever(store: Store, content: Any) -> None:
+    asked = plan(store)
+    causes = []
+    for judge in (lambda _: None, lambda path: store.judge_ahead(asked, path)):
+        path = body(store, content)
+        judge(path)
+        with pytest.raises(CommitRejected) as rejected:
+            store.commit("test", 1, "l", [(asked, [path])])
+        causes.append((rejected.value.cause, rejected.value.loaded, rejected.value.filtered, rejected.value.reasons))
+        store.drop_bodies([path])
+    assert causes[0] == causes[1]
+    until(lambda: aside(store) == 0)
+
+
+def test_nothing_stays_of_a_transaction_that_never_commits(store: Store) -> None:
+    asked, paths = plan(store), [body(store, [order(key)]) for key in range(20)]
+    for path in paths:
+        store.judge_ahead(asked, path)
+    store.drop_bodies(paths)
+    until(lambda: aside(store) == 0)
+    assert not any(path.exists() for path in paths)
+
+
+def test_a_large_body_waits_for_its_commit(
+    store: Store, judged_late: list[Sequence[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "SMALL", 10)
+    asked, path = plan(store), body(store, [order(1)])
+    store.judge_ahead(asked, path)
+    store.commit("test", 1, "l", [(asked, [path])])
+    assert judged_late == [[path]]
+    assert aside(store) == 0
+
+
+def test_a_table_altered_after_the_judgement_rejects_the_commit(store: Store) -> None:
+    asked, path = plan(store), body(store, [order(1)])
+    store.judge_ahead(asked, path)
+    rows(store, "ALTER TABLE orders ADD COLUMN extra INT")
+    with pytest.raises(CommitRejected, match="altered"):
+        store.commit("test", 1, "l", [(asked, [path])])
+
+
+def test_closing_does_not_wait_for_bodies_nobody_committed(tmp_path: Path) -> None:
+    store = with_tables(Store(tmp_path))
+    asked = plan(store)
+    for key in range(50):
+        store.judge_ahead(asked, body(store, [order(key)]))
+    store.close()
