@@ -11,13 +11,17 @@ import gc
 
 from pyspark import TaskContext
 
+_spared = False  # not `gc.get_freeze_count()`, which counts them one by one
+
 
 def spare_loaded() -> None:
     """Keep what this worker has loaded so far out of later collections; once a process, and only in a Spark task.
 
     To be called before a task's rows arrive: what is alive now and becomes a cycle of garbage later is never collected.
     """
-    if TaskContext.get() is None or gc.get_freeze_count():
+    global _spared
+    if _spared or TaskContext.get() is None:
         return
+    _spared = True
     gc.collect()
     gc.freeze()

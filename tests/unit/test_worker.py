@@ -12,8 +12,9 @@ from starrocks_txn_sink.lane.worker import spare_loaded
 
 
 @pytest.fixture(autouse=True)
-def unfrozen() -> Iterator[None]:
+def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()
+    monkeypatch.setattr(worker, "_spared", False)
     yield
     gc.unfreeze()
 
