@@ -6,7 +6,7 @@ that never come back; a blob is written once, read when its transaction is relea
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import orjson
@@ -59,7 +59,8 @@ class AssemblerState:
         return min(opened) + open_timeout if opened and open_timeout is not None else None
 
     def to_json(self) -> str:
-        return orjson.dumps({"format": FORMAT, **asdict(self)}).decode()
+        value = {"format": FORMAT, "last_position": self.last_position, "open": self.open, "next_blob": self.next_blob}
+        return orjson.dumps(value).decode()
 
     @classmethod
     def from_json(cls, text: str) -> AssemblerState:
