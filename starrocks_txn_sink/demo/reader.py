@@ -19,7 +19,7 @@ class Reader:
     samples the reader rests at least `pause` seconds and as long as the sample took, so that watching stays cheap.
     """
 
-    def __init__(self, look: Callable[[], Sample], freshness: Freshness, *, clock: Clock, pause: float = 0.1) -> None:
+    def __init__(self, look: Callable[[], Sample], freshness: Freshness, *, clock: Clock, pause: float = 0.2) -> None:
         self._look, self._freshness, self._clock, self._pause = look, freshness, clock, pause
         self.samples = 0
         self.torn = 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -19,12 +20,13 @@ from starrocks_txn_sink.demo.display import Display
 from starrocks_txn_sink.demo.freshness import Freshness
 from starrocks_txn_sink.demo.interruption import Interruption
 from starrocks_txn_sink.demo.phases import median_seconds
+from starrocks_txn_sink.demo.probe import Probe
 from starrocks_txn_sink.demo.reader import Reader
 from starrocks_txn_sink.demo.spark import local_spark
 from starrocks_txn_sink.demo.status import Status
 from starrocks_txn_sink.demo.summary import Summary
 from starrocks_txn_sink.demo.verdict import judge_tables
-from starrocks_txn_sink.demo.witness import WITNESS, judge
+from starrocks_txn_sink.demo.witness import NEWEST, WITNESS, judge
 from starrocks_txn_sink.demo.workspace import Workspace
 from starrocks_txn_sink.emulator.settings import Generation, Settings
 from starrocks_txn_sink.errors import StarRocksSinkError
@@ -98,6 +100,8 @@ class DemoRun:
             tables.create(client)
             eyes = stack.enter_context(contextlib.closing(SqlClient(server.query_url)))
             reader = Reader(lambda: judge(eyes(WITNESS)), self._freshness, clock=self._clock)
+            glances = stack.enter_context(contextlib.closing(SqlClient(server.query_url)))
+            probe = Probe(lambda: _whole_numbers(glances(NEWEST)), self._freshness, clock=self._clock)
             self._display.say(f"Starting Spark (its log: {self._space.spark_log}).")
             with interruption.held_back():
                 spark = stack.enter_context(
@@ -122,11 +126,12 @@ class DemoRun:
                 listener=self._deliveries,
                 metrics=metrics,
             )
-            with Background("demo-reader", reader.run) as reading:
+            with Background("demo-reader", reader.run) as reading, Background("demo-probe", probe.run) as probing:
                 self._watch(_Watched(server, query, reader))
                 self._phases = median_seconds(query.recentProgress, self._deliveries.laps)
                 query.stop()
                 reading.end()
+                probing.end()
             reader.look()  # one more, after the last commit
             return self._compare(client, reader, server)
 
@@ -222,3 +227,7 @@ class DemoRun:
         if phase == "writing":
             self.last_writing = self.status
         self._display.show(self.status)
+
+
+def _whole_numbers(rows: Sequence[Sequence[Any]]) -> dict[int, int]:
+    return {int(place): int(number) for place, number in rows}

@@ -49,6 +49,9 @@ UNION ALL SELECT 'states_by_events', -1, CAST(states AS BIGINT) FROM changes
 UNION ALL SELECT 'states', -1, CAST(COALESCE(SUM(LENGTH(order_status)), 0) AS BIGINT) FROM {DATABASE}.orders
 """
 
+NEWEST = f"SELECT source_partition, MAX(txn_no) FROM {DATABASE}.order_events GROUP BY source_partition"
+"""The newest visible source transaction of each source partition: what a sample has in `newest`, alone."""
+
 _NEVER = ("missing", "unfinished", "partial", "repeated", "order_totals")
 _EQUAL = (
     ("orders", "orders_by_events"),
