@@ -4,7 +4,7 @@
 
 Runs the demo with one source partition and with sixty, assembling in the lanes and in a stage, and prints p50 and p99
 and the median of each phase of a micro-batch; of several rounds the median. The stand-in publishes at once, so these
-are the sink's and Spark's shares, not a cluster's. Its probe asks every twentieth of a second, which is in the figures.
+are the sink's and Spark's shares, not a cluster's. Its reader asks every 50 ms, which is in the figures.
 """
 
 from __future__ import annotations

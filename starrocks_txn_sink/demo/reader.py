@@ -17,6 +17,7 @@ class Reader:
 
     `look` returns one sample; when it raises, the error is kept, and sampling goes on with the next call. Between
     samples the reader rests at least `pause` seconds and as long as the sample took, so that watching stays cheap.
+    Looking at everything takes long enough to be seen in freshness: a second reader looks at `newest` alone.
     """
 
     def __init__(self, look: Callable[[], Sample], freshness: Freshness, *, clock: Clock, pause: float = 0.2) -> None:

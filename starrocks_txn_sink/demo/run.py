@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -20,13 +19,12 @@ from starrocks_txn_sink.demo.display import Display
 from starrocks_txn_sink.demo.freshness import Freshness
 from starrocks_txn_sink.demo.interruption import Interruption
 from starrocks_txn_sink.demo.phases import median_seconds
-from starrocks_txn_sink.demo.probe import Probe
 from starrocks_txn_sink.demo.reader import Reader
 from starrocks_txn_sink.demo.spark import local_spark
 from starrocks_txn_sink.demo.status import Status
 from starrocks_txn_sink.demo.summary import Summary
 from starrocks_txn_sink.demo.verdict import judge_tables
-from starrocks_txn_sink.demo.witness import NEWEST, WITNESS, judge
+from starrocks_txn_sink.demo.witness import NEWEST, WITNESS, glance, judge
 from starrocks_txn_sink.demo.workspace import Workspace
 from starrocks_txn_sink.emulator.settings import Generation, Settings
 from starrocks_txn_sink.errors import StarRocksSinkError
@@ -36,6 +34,7 @@ from starrocks_txn_sink.testing.feed import Feed
 from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
 
 _LOOK_EVERY = 0.2  # seconds between two statuses
+_GLANCE_EVERY = 0.05  # seconds between two looks at how far each source partition is
 _WARM_UP_ROWS = 500  # of each micro-batch that is written and awaited first, while the JVM's code is still slow
 
 
@@ -101,7 +100,7 @@ class DemoRun:
             eyes = stack.enter_context(contextlib.closing(SqlClient(server.query_url)))
             reader = Reader(lambda: judge(eyes(WITNESS)), self._freshness, clock=self._clock)
             glances = stack.enter_context(contextlib.closing(SqlClient(server.query_url)))
-            probe = Probe(lambda: _whole_numbers(glances(NEWEST)), self._freshness, clock=self._clock)
+            probe = Reader(lambda: glance(glances(NEWEST)), self._freshness, clock=self._clock, pause=_GLANCE_EVERY)
             self._display.say(f"Starting Spark (its log: {self._space.spark_log}).")
             with interruption.held_back():
                 spark = stack.enter_context(
@@ -126,13 +125,13 @@ class DemoRun:
                 listener=self._deliveries,
                 metrics=metrics,
             )
-            with Background("demo-reader", reader.run) as reading, Background("demo-probe", probe.run) as probing:
+            with Background("demo-reader", reader.run), Background("demo-probe", probe.run):
                 self._watch(_Watched(server, query, reader))
                 self._phases = median_seconds(query.recentProgress, self._deliveries.laps)
                 query.stop()
-                reading.end()
-                probing.end()
             reader.look()  # one more, after the last commit
+            self._tell_failures(reader, "reader")
+            self._tell_failures(probe, "probe")
             return self._compare(client, reader, server)
 
     def _metrics(self, stack: contextlib.ExitStack) -> MetricsServer | None:
@@ -174,13 +173,15 @@ class DemoRun:
             self._clock.sleep(_LOOK_EVERY)
         self._show(phase, watched.reader)
 
+    def _tell_failures(self, reader: Reader, name: str) -> None:
+        if reader.errors:
+            self._display.say(f"The {name} failed {reader.errors} times, at last with: {reader.last_error}")
+
     def _compare(self, client: SqlClient, reader: Reader, server: EmulatorProcess) -> Summary:
         if not server.running:
             raise DemoFailed("The stand-in for StarRocks ended in the middle of the run.")
         self._show("comparing", reader)
         truth = self._workload.truth()
-        if reader.errors:
-            self._display.say(f"The reader failed {reader.errors} times, at last with: {reader.last_error}")
         verdict = judge_tables(
             truth,
             {name: tables.read_all(table, client) for name, table in tables.TABLES.items()},
@@ -227,7 +228,3 @@ class DemoRun:
         if phase == "writing":
             self.last_writing = self.status
         self._display.show(self.status)
-
-
-def _whole_numbers(rows: Sequence[Sequence[Any]]) -> dict[int, int]:
-    return {int(place): int(number) for place, number in rows}

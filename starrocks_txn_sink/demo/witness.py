@@ -86,3 +86,8 @@ def judge(answer: Sequence[Sequence[Any]]) -> Sample:
         if numbers[left] != numbers[right]:
             broken.append(f"{left} = {numbers[left][-1]}, {right} = {numbers[right][-1]}")
     return Sample(tuple(broken), numbers.get("newest", {}), {table: numbers[table][-1] for table in _TABLES})
+
+
+def glance(answer: Sequence[Sequence[Any]]) -> Sample:
+    """The sample that an answer to NEWEST amounts to: it can tell of freshness, and of nothing broken."""
+    return Sample(newest={int(place): int(number) for place, number in answer})

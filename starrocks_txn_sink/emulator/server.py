@@ -91,7 +91,7 @@ class Emulator:
         )
         names = body_names()
         for place in range(settings.backends):
-            backend = Backend(store, store.spool_dir, settings.limits, names)
+            backend = Backend(store, settings.limits, names)
             service = BackendService(credentials, backend, gate, store.tracking_log)
             listener = self._listen(settings.be_port if place == 0 else 0, service, f"be-{place}")
             backend.address = (listener.host, listener.port)

@@ -46,10 +46,3 @@ def discard(options: SinkOptions) -> None:
     equipment = _kept.pop(pickle.dumps(options), None)
     if equipment is not None:
         equipment.close()
-
-
-def discard_all() -> None:
-    """Close whatever is kept."""
-    for equipment in _kept.values():
-        equipment.close()
-    _kept.clear()

@@ -134,9 +134,7 @@ class Stage:
     def start(self) -> None:
         """What a new process would do over the same store."""
         self.memory = FrontendMemory(self.settings, self.store, self.clock)
-        self.backends = [
-            Backend(self.store, self.store.spool_dir, self.settings.limits, body_names()) for _ in range(2)
-        ]
+        self.backends = [Backend(self.store, self.settings.limits, body_names()) for _ in range(2)]
         self.frontend = Frontend(self.memory, self.backends)
         self.publisher = Publisher(self._publish)
         self.committer = Committer(self.memory, self.publisher)

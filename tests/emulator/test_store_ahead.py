@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from store_setup import JSON_ARRAY, body, rows, with_tables
 
 from starrocks_txn_sink.emulator.tables import ahead
 from starrocks_txn_sink.emulator.tables import store as tables_store
+from starrocks_txn_sink.emulator.tables.ahead import Ahead
 from starrocks_txn_sink.emulator.tables.engine import ASIDE
 from starrocks_txn_sink.emulator.tables.store import CommitRejected, Plan, Store
 
@@ -53,13 +54,6 @@ def aside(store: Store) -> int:
     return found[0] if found else 0
 
 
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def test_one_body_is_judged_ahead_and_committed(store: Store, judged_late: list[Sequence[Path]]) -> None:
     asked, path = plan(store), body(store, [order(1), order(2, total_amount="x"), order(1, order_status="new")])
     store.judge_ahead(asked, path)
@@ -95,16 +89,17 @@ def test_what_is_wrong_is_told_by_the_commit_as_ever(store: Store, content: Any)
         causes.append((rejected.value.cause, rejected.value.loaded, rejected.value.filtered, rejected.value.reasons))
         store.drop_bodies([path])
     assert causes[0] == causes[1]
-    until(lambda: aside(store) == 0)
+    assert aside(store) == 0
 
 
 def test_nothing_stays_of_a_transaction_that_never_commits(store: Store) -> None:
     asked, paths = plan(store), [body(store, [order(key)]) for key in range(20)]
+    judging = Ahead(store.engine, store.spool_dir)
     for path in paths:
-        store.judge_ahead(asked, path)
-    store.drop_bodies(paths)
-    until(lambda: aside(store) == 0)
-    assert not any(path.exists() for path in paths)
+        judging.begin(asked, path)
+    judging.drop(paths)
+    judging.close()  # waits for what was being judged
+    assert aside(store) == 0
 
 
 def test_a_large_body_waits_for_its_commit(
@@ -126,9 +121,33 @@ def test_a_table_altered_after_the_judgement_rejects_the_commit(store: Store) ->
         store.commit("test", 1, "l", [(asked, [path])])
 
 
-def test_closing_does_not_wait_for_bodies_nobody_committed(tmp_path: Path) -> None:
-    store = with_tables(Store(tmp_path))
-    asked = plan(store)
-    for key in range(50):
-        store.judge_ahead(asked, body(store, [order(key)]))
-    store.close()
+def taken(judging: Ahead, asked: Plan, path: Path) -> bool:
+    try:
+        judging.begin(asked, path)
+    except RuntimeError:
+        return False
+    return True
+
+
+def test_closing_waits_only_for_what_is_being_judged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Path] = []
+    go_on = threading.Event()
+
+    def slow(cursor: Any, asked: Plan, paths: Sequence[Path], name: str, spool: Path, *, kind: str) -> Any:
+        begun.extend(paths)
+        assert go_on.wait(30)
+        return stage(cursor, asked, paths, name, spool, kind=kind)
+
+    stage = ahead.stage
+    monkeypatch.setattr(ahead, "stage", slow)
+    asked, judging = plan(store), Ahead(store.engine, store.spool_dir)
+    for key in range(20):
+        judging.begin(asked, body(store, [order(key)]))
+    closing = threading.Thread(target=judging.close)
+    closing.start()
+    one = body(store, [order(1)])
+    while taken(judging, asked, one):  # once none is taken, none waits any more
+        pass
+    go_on.set()
+    closing.join()
+    assert len(begun) <= 2

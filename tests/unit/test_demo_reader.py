@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.demo.freshness import Freshness, percentile
-from starrocks_txn_sink.demo.probe import Probe
 from starrocks_txn_sink.demo.reader import Reader
-from starrocks_txn_sink.demo.witness import Sample
+from starrocks_txn_sink.demo.witness import Sample, glance
 from starrocks_txn_sink.testing.manual_clock import ManualClock
 
 
@@ -62,6 +61,16 @@ def test_rests_as_long_as_it_worked() -> None:
     assert clock.slept == [0.25, 0.25]
 
 
+def test_rests_a_while_after_a_quick_look() -> None:
+    clock, stop = ManualClock(), threading.Event()
+    Reader(script(clock, stop, Sample()), Freshness(), clock=clock, pause=0.4).run(stop)
+    assert clock.slept == [0.4]
+
+
+def test_a_glance_tells_how_far_each_source_partition_is() -> None:
+    assert glance([["0", "3"], [12, 1]]) == Sample(newest={0: 3, 12: 1})
+
+
 def test_keeps_the_latest_sample_and_tells_freshness() -> None:
     freshness = Freshness()
     freshness.written([(0, 1), (0, 2), (1, 1)], at=0.0)
@@ -103,27 +112,6 @@ def test_freshness_of_the_last_ones() -> None:
     freshness.seen({0: 1}, at=9.0)
     freshness.seen({0: 2}, at=10.0)
     assert freshness.percentiles(0.5, last=1) == (10.0,)
-
-
-def test_the_probe_asks_on_after_an_error_and_rests_between_questions() -> None:
-    clock, stop, freshness = ManualClock(), threading.Event(), Freshness()
-    freshness.written([(0, 1), (0, 2)], at=0.0)
-    answers: list[dict[int, int] | Exception] = [{0: 1}, ConnectionResetError("gone"), {0: 2}]
-
-    def newest() -> dict[int, int]:
-        clock.advance(0.01 if len(answers) > 1 else 0.3)
-        answer = answers.pop(0)
-        if not answers:
-            stop.set()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    probe = Probe(newest, freshness, clock=clock, pause=0.05)
-    probe.run(stop)
-    assert probe.errors == 1
-    assert clock.slept == [0.05, 0.05, 0.3]
-    assert freshness.percentiles(0.5, 1.0) == (pytest.approx(0.01), pytest.approx(0.42))
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0.01, 1.0))

@@ -43,18 +43,20 @@ def test_rows_without_an_end_were_cut_off(batches: list[pa.RecordBatch]) -> None
         list(until_end(batches, "position"))
 
 
+OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
+
+
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
     server = ModelServer()
     monkeypatch.setattr(equipment, "HttpTransport", lambda _: server)
     yield server
-    equipment.discard_all()
+    equipment.discard(OPTIONS)
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_lane_commits_only_after_its_last_row(server: ModelServer, whole: bool) -> None:
-    options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
-    lane = task.LaneTask(options, "job", "e", "c", 0)
+    lane = task.LaneTask(OPTIONS, "job", "e", "c", 0)
     batches = [batch(ROW), *([batch(END)] if whole else [])]
     if whole:
         assert len(lane.write(batches, Attempt(0, 1, False), SystemClock())) == 1

@@ -48,6 +48,9 @@ def batch(*rows: Row) -> pa.RecordBatch:
 Lane = Callable[..., tuple[list[Receipt], LaneReport]]
 
 
+OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", max_attempts=2)
+
+
 @pytest.fixture
 def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
     """Runs a lane against a model server with `faults` and returns receipts and report, or raises."""
@@ -55,15 +58,14 @@ def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
     def run(*rows: Row, faults: Faults | None = None, retry: bool = False) -> tuple[list[Receipt], LaneReport]:
         server = ModelServer(faults=faults)
         monkeypatch.setattr(equipment, "HttpTransport", lambda _: server)
-        options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", max_attempts=2)
-        made = task.LaneTask(options, "job", "e", "c", 3)
+        made = task.LaneTask(OPTIONS, "job", "e", "c", 3)
         lines = made.lines([batch(*rows)], Attempt(1, 1, retry), SystemClock())
         receipts, (report,) = results(lines)
         return receipts, report
 
     monkeypatch.setattr(Backoff, "seconds", lambda *_: 0.0)
     yield run
-    equipment.discard_all()
+    equipment.discard(OPTIONS)
 
 
 def test_a_lane_that_succeeds(lane: Lane) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -68,7 +67,6 @@ class Ahead:
                 raise
 
     def _discard(self, future: Future[Staged]) -> None:
-        with suppress(Exception):  # a body that could not be judged left nothing
-            name = future.result().name
+        if future.exception() is None:  # a body that could not be judged left nothing
             with self._engine.cursor() as cursor:
-                cursor.execute(f"DROP TABLE {name}")
+                cursor.execute(f"DROP TABLE {future.result().name}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,8 @@ class Store:
         paths = list(paths)
         self._ahead.drop(paths)
         for path in paths:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
 
     def commit(
         self, db: str, txn_id: int, label: str, loads: Sequence[tuple[Plan, Sequence[Path]]], *, visible: bool = True

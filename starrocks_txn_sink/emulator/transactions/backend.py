@@ -39,12 +39,11 @@ class ContextLost(Exception):
 
 
 class Backend:
-    """Holds the contexts of its tables and spools bodies into `spool_dir`. Thread-safe."""
+    """Holds the contexts of its tables and spools bodies into the storage's folder. Thread-safe."""
 
-    def __init__(self, storage: Storage, spool_dir: Path, limits: Limits, names: Callable[[], str]) -> None:
+    def __init__(self, storage: Storage, limits: Limits, names: Callable[[], str]) -> None:
         self.address = ("127.0.0.1", 0)
         self._storage = storage
-        self._spool_dir = spool_dir
         self._limits = limits
         self._names = names
         self._contexts: dict[tuple[str, str], LoadContext] = {}
@@ -87,7 +86,7 @@ class Backend:
         return context
 
     def _ingest(self, context: LoadContext, body: BodySource, cut_after: int | None) -> int:
-        path = self._spool_dir / self._names()
+        path = self._storage.spool_dir / self._names()
         size, kept = 0, False
         try:
             size = self._spool(context, body, path, cut_after)

@@ -42,6 +42,9 @@ class Counts(Protocol):
 class Storage(Protocol):
     """The part of `store.Store` that the frontend calls. Plans are opaque values here."""
 
+    @property
+    def spool_dir(self) -> Path: ...
+
     def has_database(self, db: str) -> bool: ...
 
     def plan(self, db: str, table: str, headers: Mapping[str, str]) -> Any: ...
