@@ -97,7 +97,7 @@ class RowsWriter:
 
 
 def _lines(lanes: LaneInput, task: LaneTask, *, small_only: bool = False) -> list[str]:
-    task = replace(task, marked=lanes.marked, at_end_only=not lanes.sorted)
+    task = replace(task, marked=lanes.marked, deletes=lanes.deletes, at_end_only=not lanes.sorted)
     arriving = lanes.marked and not lanes.sorted
     run: Any = UnsortedLaneTask(task, small_only, SMALL_ROWS) if arriving else task
     return [row[0] for row in lanes.rows.mapInArrow(run, RECEIPT_SCHEMA).collect()]

@@ -105,3 +105,17 @@ def test_a_query_that_repeats_an_attempt_fails_and_starts_again_counts_every_row
     again = values(metrics)
     assert again['rows_total{op="upsert",table="items"}'] == 8
     assert again['source_transactions_total{outcome="replayed"}'] == 1
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_deletes_are_counted_where_rows_may_be_some(shop: Shop, metrics: MetricsServer, shuffle: bool) -> None:
+    shop.ask("CREATE TABLE shop.orders (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    rows = [("p-0", key, 0, "orders", f'{{"id": {key}}}', True, op) for key, op in enumerate(["insert", "delete"])]
+    frame = shop.spark.createDataFrame(rows, SCHEMA + ", op string").coalesce(1)
+    sink = StarRocksSink(shop.options(shuffle=shuffle), metrics=metrics)
+    sink.write(frame)
+    seen = values(metrics)
+    assert (seen['rows_total{op="upsert",table="orders"}'], seen['rows_total{op="delete",table="orders"}']) == (1, 1)
+    sink.write(frame.drop("op").withColumn("position", F.col("position") + 10))  # now both are rows to keep
+    seen = values(metrics)
+    assert (seen['rows_total{op="upsert",table="orders"}'], seen['rows_total{op="delete",table="orders"}']) == (3, 1)

@@ -55,10 +55,12 @@ OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-l
 def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
     """Runs a lane against a model server with `faults` and returns receipts and report, or raises."""
 
-    def run(*rows: Row, faults: Faults | None = None, retry: bool = False) -> tuple[list[Receipt], LaneReport]:
+    def run(
+        *rows: Row, faults: Faults | None = None, retry: bool = False, deletes: bool = True
+    ) -> tuple[list[Receipt], LaneReport]:
         server = ModelServer(faults=faults)
         monkeypatch.setattr(equipment, "HttpTransport", lambda _: server)
-        made = task.LaneTask(OPTIONS, "job", "e", "c", 3)
+        made = task.LaneTask(OPTIONS, "job", "e", "c", 3, deletes=deletes)
         lines = made.lines([batch(*rows)], Attempt(1, 1, retry), SystemClock())
         receipts, (report,) = results(lines)
         return receipts, report
@@ -156,6 +158,10 @@ def test_a_task_that_failed_and_that_spark_ran_again_counts_once_on_the_driver(l
 def test_a_lane_without_rows_has_nothing_to_tell(lane: Lane) -> None:
     receipts, report = lane(END)
     assert (receipts, report.requests, report.committed) == ([], (), 0)
+
+
+def test_nothing_is_looked_at_where_no_row_can_be_a_delete(lane: Lane) -> None:
+    assert lane(*ROWS, END, deletes=False)[1].deletes == {}
 
 
 def test_deletes_that_are_visible_already_are_not_counted_again() -> None:
