@@ -4,8 +4,8 @@
 
 Runs the demo with one source partition and with sixty, assembling in the lanes and in a stage, and prints p50 and p99
 and the median of each phase of a micro-batch; of several rounds the median. The stand-in publishes at once, so these
-are the sink's and Spark's shares, not a cluster's. Its reader asks every 50 ms, which is in the figures. The JVM compiles
-for minutes: what a query does that has run for a while shows with `--warm-up 400`.
+are the sink's and Spark's shares, not a cluster's. Its reader asks every 50 ms, which is in the figures. The JVM
+compiles for minutes: what a query does that has run for a while shows with `--warm-up 400`.
 """
 
 from __future__ import annotations

@@ -10,18 +10,29 @@ from starrocks_txn_sink.demo.freshness import Freshness
 from starrocks_txn_sink.demo.witness import Sample
 
 _REMEMBERED = 5  # torn samples described in full
+_LONGEST = 2.0  # seconds of rest at most: a reader that is told to stop ends its rest first
 
 
 class Reader:
     """Takes samples until stopped; counts them, keeps what the torn ones showed. Counters may be read at any time.
 
     `look` returns one sample; when it raises, the error is kept, and sampling goes on with the next call. Between
-    samples the reader rests at least `pause` seconds and as long as the sample took, so that watching stays cheap.
-    Looking at everything takes long enough to be seen in freshness: a second reader looks at `newest` alone.
+    samples the reader rests at least `pause` seconds and `rest` times as long as the sample took (two seconds at
+    most): the longer the tables, the longer a look at them takes, and who is watched on the same cores shall not wait
+    for it. Looking at everything takes long enough to be seen in freshness: a second reader looks at `newest` alone.
     """
 
-    def __init__(self, look: Callable[[], Sample], freshness: Freshness, *, clock: Clock, pause: float = 0.2) -> None:
-        self._look, self._freshness, self._clock, self._pause = look, freshness, clock, pause
+    def __init__(
+        self,
+        look: Callable[[], Sample],
+        freshness: Freshness,
+        *,
+        clock: Clock,
+        pause: float = 0.2,
+        rest: float = 9.0,
+    ) -> None:
+        self._look, self._freshness, self._clock = look, freshness, clock
+        self._pause, self._rest = pause, rest
         self.samples = 0
         self.torn = 0
         self.errors = 0
@@ -33,7 +44,10 @@ class Reader:
         while not stop.is_set():
             start = self._clock.monotonic()
             self.look()
-            self._clock.sleep(max(self._pause, self._clock.monotonic() - start))
+            self._clock.sleep(self._pause_after(self._clock.monotonic() - start))
+
+    def _pause_after(self, seconds: float) -> float:
+        return max(self._pause, min(self._rest * seconds, _LONGEST))
 
     def look(self) -> None:
         """Take one sample."""

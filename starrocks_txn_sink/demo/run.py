@@ -35,6 +35,7 @@ from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
 
 _LOOK_EVERY = 0.2  # seconds between two statuses
 _GLANCE_EVERY = 0.05  # seconds between two looks at how far each source partition is
+_GLANCE_REST = 4.0  # times as long as the look took
 _WARM_UP_ROWS = 500  # of each micro-batch that is written and awaited first, while the JVM's code is still slow
 
 
@@ -100,7 +101,13 @@ class DemoRun:
             eyes = stack.enter_context(contextlib.closing(SqlClient(server.query_url)))
             reader = Reader(lambda: judge(eyes(WITNESS)), self._freshness, clock=self._clock)
             glances = stack.enter_context(contextlib.closing(SqlClient(server.query_url)))
-            probe = Reader(lambda: glance(glances(NEWEST)), self._freshness, clock=self._clock, pause=_GLANCE_EVERY)
+            probe = Reader(
+                lambda: glance(glances(NEWEST)),
+                self._freshness,
+                clock=self._clock,
+                pause=_GLANCE_EVERY,
+                rest=_GLANCE_REST,
+            )
             self._display.say(f"Starting Spark (its log: {self._space.spark_log}).")
             with interruption.held_back():
                 spark = stack.enter_context(

@@ -33,7 +33,7 @@ def script(clock: ManualClock, stop: threading.Event, *steps: Sample | Exception
 
 def read(*steps: Sample | Exception, freshness: Freshness | None = None) -> tuple[Reader, ManualClock]:
     clock, stop = ManualClock(), threading.Event()
-    reader = Reader(script(clock, stop, *steps), freshness or Freshness(), clock=clock)
+    reader = Reader(script(clock, stop, *steps), freshness or Freshness(), clock=clock, rest=1.0)
     reader.run(stop)
     return reader, clock
 
@@ -56,15 +56,15 @@ def test_an_error_is_counted_and_is_no_sample() -> None:
     assert reader.last_error == "TimeoutError: "
 
 
-def test_rests_as_long_as_it_worked() -> None:
-    _, clock = read(Sample(), Sample())
-    assert clock.slept == [0.25, 0.25]
-
-
-def test_rests_a_while_after_a_quick_look() -> None:
+@pytest.mark.parametrize(
+    ("pause", "rest", "slept"),
+    [(0.2, 4.0, 1.0), (0.4, 1.0, 0.4), (0.2, 9.0, 2.0)],
+    ids=["a share of its time", "a while after a quick look", "not for long"],
+)
+def test_rests(pause: float, rest: float, slept: float) -> None:
     clock, stop = ManualClock(), threading.Event()
-    Reader(script(clock, stop, Sample()), Freshness(), clock=clock, pause=0.4).run(stop)
-    assert clock.slept == [0.4]
+    Reader(script(clock, stop, Sample(), Sample()), Freshness(), clock=clock, pause=pause, rest=rest).run(stop)
+    assert clock.slept == [slept, slept]
 
 
 def test_a_glance_tells_how_far_each_source_partition_is() -> None:
