@@ -49,13 +49,11 @@ _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class LaneInput:
-    """Rows ready for the lanes: one Spark partition a lane; `marked` and `deletes` as in `LaneTask`, `sorted` whether
-    they are."""
+    """Rows ready for the lanes: one Spark partition a lane; `marked` as in `LaneTask`, `sorted` whether they are."""
 
     rows: DataFrame
     marked: bool
     sorted: bool = True
-    deletes: bool = True
 
 
 def lane_input(
@@ -92,13 +90,12 @@ def lane_input(
     row, table = _row_and_table(frame, routes, guarded)
     payload = _guarded(frame, _payload(frame, row, table, models, routes), database)
     columns = [table.alias(TABLE), payload.alias(PAYLOAD)]
-    deletes = OP in frame.columns
     if not marked:
         rows = frame.select(*columns).withColumn(HASH, F.xxhash64(TABLE, PAYLOAD))
         if not sort:
-            return LaneInput(unsorted(rows, HASH, name_task=name_task), marked, sorted=False, deletes=deletes)
+            return LaneInput(unsorted(rows, HASH, name_task=name_task), marked, sorted=False)
         spread = spread_plain(rows, lanes)
-        return LaneInput(named(spread) if name_task else spread, marked, deletes=deletes)
+        return LaneInput(named(spread) if name_task else spread, marked)
     marks = [
         F.col(PARTITION).cast("string").alias(PARTITION),
         F.col(POSITION).cast("long").alias(POSITION),
@@ -108,11 +105,11 @@ def lane_input(
     ]
     rows = frame.select(*marks, *columns)
     if not sort and compaction is None:
-        return LaneInput(unsorted(rows, POSITION, name_task=name_task), marked, sorted=False, deletes=deletes)
+        return LaneInput(unsorted(rows, POSITION, name_task=name_task), marked, sorted=False)
     if compaction is not None:
         rows = compaction.applied(rows, lanes, SEQ)
     spread = spread_marked(rows, lanes, SEQ)
-    return LaneInput(named(spread) if name_task else spread, marked, deletes=deletes)
+    return LaneInput(named(spread) if name_task else spread, marked)
 
 
 def _event_time(frame: DataFrame) -> list[Column]:
