@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +72,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
-    if (number := int(text)) < 1:
+    if (number := _read(int, text)) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return number
 
 
 def _port(text: str) -> int:
-    if not 0 <= (number := int(text)) <= 65535:
+    if not 0 <= (number := _read(int, text)) <= 65535:
         raise argparse.ArgumentTypeError(f"{text} is not a port")
     return number
 
 
 def _seconds(text: str) -> float:
-    if not 0 <= (number := float(text)) < float("inf"):
+    if not 0 <= (number := _read(float, text)) < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a number from 0 up")
     return number
 
@@ -90,3 +93,11 @@ def _positive(text: str) -> float:
     if (number := _seconds(text)) == 0:
         raise argparse.ArgumentTypeError("0 is not above 0")
     return number
+
+
+def _read(kind: type[_Number], text: str) -> _Number:
+    try:
+        return kind(text)
+    except ValueError:  # argparse itself would name the function that raised it
+        what = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None

@@ -64,7 +64,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tasks(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 10_000:
-        raise argparse.ArgumentTypeError("from 1 to 10000")
-    return number
+    if not (text.isdecimal() and 1 <= int(text) <= 10_000):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 10000")
+    return int(text)

@@ -83,6 +83,22 @@ def test_refuses_what_makes_no_sense(words: str) -> None:
     assert ended.value.code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--partitions none", "--partitions: 'none' is not a whole number"),
+        ("--metrics-port x", "--metrics-port: 'x' is not a whole number"),
+        ("--seconds soon", "--seconds: 'soon' is not a number"),
+    ],
+)
+def test_says_what_is_wrong_with_a_word_that_is_no_number(
+    words: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parsed(*words.split())
+    assert told in capsys.readouterr().err
+
+
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
