@@ -18,8 +18,9 @@ from starrocks_txn_sink.assembler import schema
 from starrocks_txn_sink.assembler.release import Released
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.body import SEPARATOR
+from starrocks_txn_sink.lane.deletes import DELETED
 from starrocks_txn_sink.lane.event_times import EVENT_TIME
-from starrocks_txn_sink.lane.segments import COLUMNS
+from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
 
 UPSERTS: Final = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")
 DELETES: Final = ("delete", "-d", "d", "1")
@@ -57,26 +58,34 @@ class Content:
         counts = np.concatenate([part.counts for part in parts])
         partitions = names.take(pa.array(np.repeat(np.arange(len(names)), counts)))
         self._refuse_other_databases(partitions, rows)
-        columns = [
-            partitions,
-            _array(rows[schema.POSITION]),
-            _array(rows[schema.TABLE]),
-            _array(rows[schema.TRANSACTION_END]),
-            self._payload(partitions, rows),
-        ]
-        further = [EVENT_TIME] if EVENT_TIME in rows.schema.names else []
-        columns += [_array(rows[name]) for name in further]
-        return pa.RecordBatch.from_arrays(columns, names=[*COLUMNS, *further])
+        payload, deleted = self._payload(partitions, rows)
+        columns = {
+            PARTITION: partitions,
+            POSITION: _array(rows[schema.POSITION]),
+            TABLE: _array(rows[schema.TABLE]),
+            TRANSACTION_END: _array(rows[schema.TRANSACTION_END]),
+            PAYLOAD: payload,
+        }
+        if EVENT_TIME in rows.schema.names:
+            columns[EVENT_TIME] = _array(rows[EVENT_TIME])
+        if deleted is not None:
+            columns[DELETED] = deleted
+        return pa.RecordBatch.from_pydict(columns)
 
-    def _payload(self, partitions: pa.Array, rows: pa.Table) -> pa.Array:
+    def _payload(self, partitions: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Array | None]:
+        """The rows' content, and which of them are deletes, if any can be."""
         row, op = _array(rows[schema.ROW]), _array(rows[schema.OP])
         upsert = pc.binary_join_element_wise(SEPARATOR, row, "")
         kinds = None if op.null_count == len(op) else _lowered(op)
         if kinds is None or pc.all(pc.is_in(kinds, value_set=_UPSERTS)).as_py():
-            return upsert
-        return self._with_deletes(partitions, rows, op, upsert)
+            return upsert, None
+        deleted = self._deleted(partitions, rows, op)
+        rest = pc.utf8_slice_codeunits(pc.utf8_ltrim(row, " "), 1)
+        comma = pc.if_else(pc.starts_with(pc.utf8_ltrim(rest, " "), "}"), "", ",")
+        delete = pc.binary_join_element_wise(SEPARATOR + '{"__op":1', comma, rest, "")
+        return pc.if_else(deleted, delete, upsert), deleted
 
-    def _with_deletes(self, partitions: pa.Array, rows: pa.Table, op: pa.Array, upsert: pa.Array) -> pa.Array:
+    def _deleted(self, partitions: pa.Array, rows: pa.Table, op: pa.Array) -> pa.Array:
         kinds = pc.utf8_lower(op)
         deleted = pc.fill_null(pc.is_in(kinds, value_set=_DELETES), False)
         known = pc.or_(op.is_null(), pc.or_(pc.is_in(kinds, value_set=_UPSERTS), deleted))
@@ -84,10 +93,7 @@ class Content:
             at = pc.index(known, False).as_py()
             raise _refusal(f"unknown op '{op[at].as_py()}'", partitions, rows, at)
         self._refuse_keyless(partitions, rows, deleted)
-        rest = pc.utf8_slice_codeunits(pc.utf8_ltrim(_array(rows[schema.ROW]), " "), 1)
-        comma = pc.if_else(pc.starts_with(pc.utf8_ltrim(rest, " "), "}"), "", ",")
-        delete = pc.binary_join_element_wise(SEPARATOR + '{"__op":1', comma, rest, "")
-        return pc.if_else(deleted, delete, upsert)
+        return deleted
 
     def _refuse_keyless(self, partitions: pa.Array, rows: pa.Table, deleted: pa.Array) -> None:
         if not self.keyless:

@@ -1,4 +1,4 @@
-"""How many deletes a lane's rows have, by table: told by the start of each row's JSON, without reading further."""
+"""How many deletes a lane's rows have, by table, if the input has the column `op`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE
+from starrocks_txn_sink.lane.segments import PARTITION, POSITION, TABLE
 from starrocks_txn_sink.ledger.values import Position
 
-MARK = ',{"__op":1'
-"""What the sink's projection puts in front of a deleted row (contract section 5)."""
+DELETED = "deleted"
+"""Whether a row is a delete, whatever its format says it with; the column is not there where no row can be one."""
 
 
 @dataclass(slots=True)
@@ -23,8 +23,10 @@ class Deletes:
     by_table: dict[str, int] = field(default_factory=dict)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in a batch of rows, with positions or plain."""
-        deleted = pc.indices_nonzero(pc.starts_with(batch.column(PAYLOAD), MARK))
+        """Take in a batch of rows, with positions or plain; without the column nothing is done."""
+        if DELETED not in batch.schema.names:
+            return
+        deleted = pc.indices_nonzero(batch.column(DELETED))
         if not len(deleted):
             return
         tables = batch.column(TABLE).take(deleted)

@@ -63,14 +63,10 @@ class _Label:
 
 
 class LaneFigures:
-    """Counts for one try of a lane; `encoding` names the compression of load bodies, and without `deletes` no row is
-    one. Thread-safe."""
+    """Counts for one try of a lane; `encoding` names the compression of load bodies. Thread-safe."""
 
-    def __init__(
-        self, job: str, lane: int, batch_id: int, encoding: str, clock: Clock, *, deletes: bool = True
-    ) -> None:
+    def __init__(self, job: str, lane: int, batch_id: int, encoding: str, clock: Clock) -> None:
         self._report = LaneReport(job, lane, batch_id)
-        self._count_deletes = deletes
         self._encoding, self._clock = encoding, clock
         self._lock = threading.Lock()
         self._requests: Counter[tuple[str, str]] = Counter()
@@ -124,8 +120,7 @@ class LaneFigures:
         self._replay = replay
         self._deletes = Deletes(replay.committed if replay is not None else {})
         for batch in batches:
-            if self._count_deletes:
-                self._deletes.add(batch)
+            self._deletes.add(batch)
             if replay is not None:
                 self._event_times.add(batch)
             yield batch

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -123,7 +124,22 @@ class Segmenter:
 
 def runs_of(batch: pa.RecordBatch) -> pa.RunEndEncodedArray:
     """Runs of equal source partitions, none of which is NULL."""
-    return pc.run_end_encode(batch.column(PARTITION))
+    names = batch.column(PARTITION)
+    if _same(names):
+        return pa.RunEndEncodedArray.from_arrays(pa.array([len(names)], pa.int32()), names[:1])
+    return pc.run_end_encode(names)
+
+
+def _same(names: pa.Array) -> bool:
+    """Whether all are equal: as long as the first, and each like the one before, told by comparing one buffer."""
+    if len(names) < 2:
+        return bool(len(names))
+    bounds = _bounds(names)
+    first, size, last = int(bounds[0]), int(bounds[1] - bounds[0]), int(bounds[-1])
+    if last - first != size * len(names) or not np.all(np.diff(bounds) == size):
+        return False
+    data = names.buffers()[2]
+    return not size or data.slice(first, last - size - first).equals(data.slice(first + size, last - size - first))
 
 
 def listed(runs: pa.RunEndEncodedArray) -> list[Run]:
@@ -197,9 +213,14 @@ def offsets_of(batch: pa.RecordBatch) -> Ints:
 
 
 def _offsets(payload: pa.Array) -> Ints:
-    wide = pa.types.is_large_string(payload.type) or pa.types.is_large_binary(payload.type)
-    offsets = np.frombuffer(payload.buffers()[1], dtype=np.int64 if wide else np.int32)
-    return offsets[payload.offset : payload.offset + len(payload) + 1].astype(np.int64)
+    return _bounds(payload).astype(np.int64)
+
+
+def _bounds(strings: pa.Array) -> np.ndarray[Any, Any]:
+    """Where each string begins in the data buffer, and where the last one ends; int32, or int64 of large strings."""
+    wide = pa.types.is_large_string(strings.type) or pa.types.is_large_binary(strings.type)
+    bounds = np.frombuffer(strings.buffers()[1], dtype=np.int64 if wide else np.int32)
+    return bounds[strings.offset : strings.offset + len(strings) + 1]
 
 
 def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = COLUMNS) -> None:

@@ -59,7 +59,6 @@ class LaneTask:
     `marked` tells whether rows carry positions and transaction ends; without them a lane's rows are one unit. In a
     `streaming` query positions may not go back from one micro-batch to the next. Without a `mandate` there is no
     ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row was seen.
-    Without `deletes` no row can be one, and none is looked at to count them.
     `logging` is how the driver that made it logs.
     """
 
@@ -72,7 +71,6 @@ class LaneTask:
     streaming: bool = True
     mandate: Mandate | None = None
     at_end_only: bool = False
-    deletes: bool = True
     logging: logs.LogSettings | None = field(default_factory=logs.asked)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -113,7 +111,7 @@ class LaneTask:
 
     def _figures(self, attempt: Attempt, clock: Clock) -> LaneFigures:
         encoding = Compression(self.options.compression).value
-        return LaneFigures(self.job, attempt.lane, self.batch_id, encoding, clock, deletes=self.deletes)
+        return LaneFigures(self.job, attempt.lane, self.batch_id, encoding, clock)
 
     def _write(
         self,

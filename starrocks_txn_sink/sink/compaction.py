@@ -20,6 +20,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
+from starrocks_txn_sink.lane.deletes import DELETED
 from starrocks_txn_sink.lane.segments import FINGERPRINT, PARTITION, PAYLOAD, POSITION, TABLE
 from starrocks_txn_sink.sink.key_columns import A_DIGIT, DAY, MOMENT, NUMBER, TIME, TRUTHS, Family, KeyColumn
 from starrocks_txn_sink.sink.session import Session
@@ -41,7 +42,7 @@ class Compaction:
 
     def applied(self, rows: DataFrame, lanes: int, seq: str) -> DataFrame:
         """`rows` (PARTITION, POSITION, `seq`, TABLE, PAYLOAD, …) with FINGERPRINT, and the payload of replaced rows
-        empty.
+        empty; such a row is no delete any more.
 
         A row whose key is NULL or missing is sent as it is. A key that cannot be compared, and a table that was not
         there when the query started, fail the job with the row's place.
@@ -56,7 +57,10 @@ class Compaction:
         )
         replaced = F.col(_KEY).isNotNull() & (F.row_number().over(newest) > 1)
         payload = F.when(replaced, F.lit("")).otherwise(F.col(PAYLOAD))
-        return spread.withColumn(PAYLOAD, payload).select(*whole.columns)
+        sent = {PAYLOAD: payload}
+        if DELETED in rows.columns:
+            sent[DELETED] = F.col(DELETED) & ~replaced
+        return spread.withColumns(sent).select(*whole.columns)
 
     def _keyed(self, rows: DataFrame) -> DataFrame:
         names = dict.fromkeys(column.json_key for columns in self.keys.values() for column in columns)

@@ -1,8 +1,8 @@
 """The sink's input, checked and projected to what a lane reads, in the JVM: no Python per row.
 
 Output columns are those of `lane.segments`: source_partition, position, table, transaction_end, payload; without
-marks those of `lane.unit`: table, payload, hash. The payload is
-the row's JSON with the separator in front, and with `__op` inside for a delete (contract section 5).
+marks those of `lane.unit`: table, payload, hash. The payload is the row's JSON with the separator in front, and with
+`__op` inside for a delete (contract section 5). For metrics there are event_time and, with a column `op`, deleted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.body import SEPARATOR
+from starrocks_txn_sink.lane.deletes import DELETED
 from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.lane.unit import HASH
@@ -89,7 +90,7 @@ def lane_input(
         )
     row, table = _row_and_table(frame, routes, guarded)
     payload = _guarded(frame, _payload(frame, row, table, models, routes), database)
-    columns = [table.alias(TABLE), payload.alias(PAYLOAD)]
+    columns = [table.alias(TABLE), payload.alias(PAYLOAD), *_deleted(frame)]
     if not marked:
         rows = frame.select(*columns).withColumn(HASH, F.xxhash64(TABLE, PAYLOAD))
         if not sort:
@@ -116,6 +117,11 @@ def _event_time(frame: DataFrame) -> list[Column]:
     """When the source committed each row, if the frame says so in a TIMESTAMP column `event_time`; for metrics only."""
     kinds = [field.dataType for field in frame.schema.fields if field.name == EVENT_TIME]
     return [F.unix_micros(EVENT_TIME).alias(EVENT_TIME)] if kinds == [T.TimestampType()] else []
+
+
+def _deleted(frame: DataFrame) -> list[Column]:
+    """Whether each row is a delete; for metrics only."""
+    return [_op().isin(*DELETES).alias(DELETED)] if OP in frame.columns else []
 
 
 # --- checks at call time ---
@@ -184,7 +190,7 @@ def _payload(
     upsert = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 0)), F.concat(separator, row))
     if OP not in frame.columns:
         return upsert
-    op = F.lower(F.col(OP).cast("string"))
+    op = _op()
     rest = F.substr(F.ltrim(row), F.lit(2))
     comma = F.when(F.startswith(F.ltrim(rest), F.lit("}")), F.lit("")).otherwise(F.lit(","))
     delete = F.concat(separator, F.lit('{"__op":1'), comma, rest)
@@ -195,6 +201,10 @@ def _payload(
         delete = F.when(table.isin(keyless), refusal).otherwise(delete)
     unknown = _error(F.lit("unknown op '"), op, F.lit("'"), frame=frame)
     return F.when(op.isNull() | op.isin(*UPSERTS), upsert).when(op.isin(*DELETES), delete).otherwise(unknown)
+
+
+def _op() -> Column:
+    return F.lower(F.col(OP).cast("string"))
 
 
 def _csv_or(table: Column, routes: Sequence[TypedRoute], csv: Column, json: Column) -> Column:

@@ -26,7 +26,7 @@ from starrocks_txn_sink.sink.compaction import compaction_of
 from starrocks_txn_sink.sink.projection import LaneInput, lane_input
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.table_route import TableRoute
-from starrocks_txn_sink.sink.typed import OP, typed_routes, with_columns
+from starrocks_txn_sink.sink.typed import typed_routes, with_columns
 
 _FEW: Final = 2  # so many times smaller than small: then the next micro-batch is probably small, too
 
@@ -49,7 +49,7 @@ class RowsWriter:
         session = self.session
         routes = typed_routes(self.routes, frame, self.options, session.columns)
         options = with_columns(self.options, routes, strict=self.options.quarantines)
-        task = replace(task, options=options, deletes=OP in frame.columns)
+        task = replace(task, options=options)
         made = partial(
             lane_input,
             frame,

@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from starrocks_txn_sink import MetricsServer, StarRocksSink
+from starrocks_txn_sink import MetricsServer, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.emulator.server import Emulator
 
 pytestmark = pytest.mark.spark
@@ -119,3 +119,32 @@ def test_deletes_are_counted_where_rows_may_be_some(shop: Shop, metrics: Metrics
     sink.write(frame.drop("op").withColumn("position", F.col("position") + 10))  # now both are rows to keep
     seen = values(metrics)
     assert (seen['rows_total{op="upsert",table="orders"}'], seen['rows_total{op="delete",table="orders"}']) == (3, 1)
+
+
+def test_deletes_of_csv_and_of_assembled_events_are_counted_too(shop: Shop, metrics: MetricsServer) -> None:
+    shop.ask("CREATE TABLE shop.orders (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    marks = [("p-0", key, 0, key, True, op) for key, op in enumerate(["insert", "delete", "D"])]
+    typed = "source_partition string, position bigint, seq int, id bigint, transaction_end boolean, op string"
+    csv = StarRocksSink(
+        shop.options(properties={"format": "csv"}), routes=[TableRoute("orders", ["id"])], metrics=metrics
+    )
+    csv.write(shop.spark.createDataFrame(marks, typed))
+    assert values(metrics)['rows_total{op="delete",table="orders"}'] == 2
+    data = [("p-1", key, "DATA", "t", "orders", f'{{"id": {key}}}', op) for key, op in enumerate(["c", "d"], 1)]
+    events = [("p-1", 0, "BEGIN", "t", None, None, None), *data, ("p-1", 3, "END", "t", None, None, None)]
+    fields = "source_partition string, position bigint, type string, txn_id string, table string, row string, op string"
+    fused = StarRocksSink(shop.options(), assemble=TransactionAssembly(), metrics=metrics)
+    fused.write(shop.spark.createDataFrame(events, fields))
+    seen = values(metrics)
+    assert (seen['rows_total{op="upsert",table="orders"}'], seen['rows_total{op="delete",table="orders"}']) == (2, 3)
+
+
+def test_a_delete_that_a_later_row_replaces_is_none(shop: Shop, metrics: MetricsServer) -> None:
+    shop.ask("CREATE TABLE shop.orders (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    changes = [(1, "delete"), (1, "insert"), (2, "insert"), (2, "delete"), (3, "insert")]
+    rows = [("p-0", at, 0, "orders", f'{{"id": {key}}}', True, op) for at, (key, op) in enumerate(changes)]
+    frame = shop.spark.createDataFrame(rows, SCHEMA + ", op string").coalesce(1)
+    (receipt,) = StarRocksSink(shop.options(compact=True), metrics=metrics).write(frame)
+    seen = values(metrics)
+    assert (receipt.rows, receipt.compacted) == (3, 2)
+    assert (seen['rows_total{op="upsert",table="orders"}'], seen['rows_total{op="delete",table="orders"}']) == (2, 1)

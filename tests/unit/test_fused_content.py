@@ -49,6 +49,19 @@ def test_deletes_say_so_inside_the_row() -> None:
     ]
 
 
+def test_deletes_are_marked_where_there_are_any() -> None:
+    def marked(*rows: tuple[str | None, str | None]) -> pa.RecordBatch:
+        return Content("shop").batch([Released.of("p", released(*rows))])
+
+    assert marked(("D", "{}"), ("u", "{}"), (None, "{}"), ("1", "{}")).column("deleted").to_pylist() == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert "deleted" not in marked(("c", "{}"), (None, "{}")).schema.names
+
+
 def test_a_null_row_stays_null_so_that_it_is_refused() -> None:
     assert payloads((None, None), ("d", None)) == [None, None]
 

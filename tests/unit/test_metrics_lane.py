@@ -12,7 +12,7 @@ from starrocks_txn_sink.errors import LoadFailed, OutcomeUnknown
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane import equipment, task
 from starrocks_txn_sink.lane.attempt import Attempt
-from starrocks_txn_sink.lane.deletes import Deletes
+from starrocks_txn_sink.lane.deletes import DELETED, Deletes
 from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff
 from starrocks_txn_sink.lane.event_times import EVENT_TIME, EventTimes
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt
@@ -25,16 +25,16 @@ from starrocks_txn_sink.testing.model_server import Fault, Faults, ModelServer, 
 from starrocks_txn_sink.transaction.steps import Backoff
 from starrocks_txn_sink.wire import Operation
 
-TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string(), pa.int64())
-SCHEMA = pa.schema(list(zip((*COLUMNS, EVENT_TIME), TYPES, strict=True)))
+TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string(), pa.int64(), pa.bool_())
+SCHEMA = pa.schema(list(zip((*COLUMNS, EVENT_TIME, DELETED), TYPES, strict=True)))
 Row = tuple[object, ...]
-END: Row = (None, END_POSITION, None, None, None, None)
+END: Row = (None, END_POSITION, None, None, None, None, None)
 SECOND = 1_000_000
 ROWS: list[Row] = [
-    ("0", 1, "orders", False, ',{"a":1}', 10 * SECOND),
-    ("0", 1, "items", True, ',{"__op":1,"a":1}', 11 * SECOND),
-    ("0", 2, "orders", True, ',{"__op":1}', 12 * SECOND),
-    ("1", 5, "orders", True, ',{"a":2}', None),
+    ("0", 1, "orders", False, ',{"a":1}', 10 * SECOND, False),
+    ("0", 1, "items", True, ',{"__op":1,"a":1}', 11 * SECOND, True),
+    ("0", 2, "orders", True, ',{"__op":1}', 12 * SECOND, True),
+    ("1", 5, "orders", True, ',{"a":2}', None, None),
 ]
 
 
@@ -56,12 +56,12 @@ def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
     """Runs a lane against a model server with `faults` and returns receipts and report, or raises."""
 
     def run(
-        *rows: Row, faults: Faults | None = None, retry: bool = False, deletes: bool = True
+        *rows: Row, faults: Faults | None = None, retry: bool = False, without: tuple[str, ...] = ()
     ) -> tuple[list[Receipt], LaneReport]:
         server = ModelServer(faults=faults)
         monkeypatch.setattr(equipment, "HttpTransport", lambda _: server)
-        made = task.LaneTask(OPTIONS, "job", "e", "c", 3, deletes=deletes)
-        lines = made.lines([batch(*rows)], Attempt(1, 1, retry), SystemClock())
+        made = task.LaneTask(OPTIONS, "job", "e", "c", 3)
+        lines = made.lines([batch(*rows).drop_columns(list(without))], Attempt(1, 1, retry), SystemClock())
         receipts, (report,) = results(lines)
         return receipts, report
 
@@ -160,8 +160,8 @@ def test_a_lane_without_rows_has_nothing_to_tell(lane: Lane) -> None:
     assert (receipts, report.requests, report.committed) == ([], (), 0)
 
 
-def test_nothing_is_looked_at_where_no_row_can_be_a_delete(lane: Lane) -> None:
-    assert lane(*ROWS, END, deletes=False)[1].deletes == {}
+def test_without_the_column_no_row_is_a_delete(lane: Lane) -> None:
+    assert lane(*ROWS, END, without=(DELETED,))[1].deletes == {}
 
 
 def test_deletes_that_are_visible_already_are_not_counted_again() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.segments import COLUMNS, Ended, Segmenter, Written
+from starrocks_txn_sink.lane.segments import COLUMNS, PARTITION, Ended, Segmenter, Written, listed, runs_of
 
 Row = tuple[str, int, str, bool, str]
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
@@ -126,3 +126,20 @@ def test_a_sliced_batch_and_large_strings_keep_their_bytes() -> None:
     (written, _) = Segmenter().split(wide)
     assert isinstance(written, Written)
     assert bytes(written.piece) == "".join(row[4] for row in rows).encode()
+
+
+NAMES = st.lists(st.tuples(st.sampled_from(["a", "b", "ab", "ba", "", "p-10"]), st.integers(1, 3)), max_size=4)
+
+
+@given(NAMES, st.integers(0, 3), st.sampled_from([pa.string(), pa.large_string()]))
+def test_runs_of_source_partitions_are_those_of_a_plain_loop(
+    parts: list[tuple[str, int]], skipped: int, kind: pa.DataType
+) -> None:
+    names = [name for name, count in parts for _ in range(count)]
+    column = pa.array([*["a"] * skipped, *names], kind).slice(skipped)
+    runs, low = [], 0
+    for name, same in itertools.groupby(names):
+        high = low + len(list(same))
+        runs.append((name, low, high))
+        low = high
+    assert listed(runs_of(pa.RecordBatch.from_arrays([column], names=[PARTITION]))) == runs
