@@ -120,8 +120,9 @@ def _event_time(frame: DataFrame) -> list[Column]:
 
 
 def _deleted(frame: DataFrame) -> list[Column]:
-    """Whether each row is a delete; for metrics only."""
-    return [_op().isin(*DELETES).alias(DELETED)] if OP in frame.columns else []
+    """Whether each row is a delete, by the condition that its payload was made with, so that the JVM looks once; for
+    metrics only."""
+    return [(~_is_upsert(_op())).alias(DELETED)] if OP in frame.columns else []
 
 
 # --- checks at call time ---
@@ -200,11 +201,15 @@ def _payload(
         refusal = _error(F.lit("delete for the table "), table, F.lit(", which has no primary key"), frame=frame)
         delete = F.when(table.isin(keyless), refusal).otherwise(delete)
     unknown = _error(F.lit("unknown op '"), op, F.lit("'"), frame=frame)
-    return F.when(op.isNull() | op.isin(*UPSERTS), upsert).when(op.isin(*DELETES), delete).otherwise(unknown)
+    return F.when(_is_upsert(op), upsert).when(op.isin(*DELETES), delete).otherwise(unknown)
 
 
 def _op() -> Column:
     return F.lower(F.col(OP).cast("string"))
+
+
+def _is_upsert(op: Column) -> Column:
+    return op.isNull() | op.isin(*UPSERTS)
 
 
 def _csv_or(table: Column, routes: Sequence[TypedRoute], csv: Column, json: Column) -> Column:
