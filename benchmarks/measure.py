@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
+from benchmarks.family import Family
 
 Work = Callable[[], object]
 
@@ -67,14 +67,13 @@ def take_turns(variants: list[Variant], rounds: int) -> None:
 
 def measured(work: Work) -> Sample:
     """Run `work` and see what this process's tree used; `work` itself runs in this process."""
-    before, python_before = _cpu()
-    rss = _rss()
+    family, over = Family().look(), threading.Event()
+    whole, python, rss = family.whole, family.python, family.workers_rss
     peak = [rss]
-    over = threading.Event()
 
     def watch() -> None:
         while not over.wait(0.2):
-            peak[0] = max(peak[0], _rss())
+            peak[0] = max(peak[0], family.look().workers_rss)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -83,49 +82,8 @@ def measured(work: Work) -> Sample:
     seconds = time.perf_counter() - started
     over.set()
     watcher.join()
-    after, python_after = _cpu()
-    return Sample(seconds, after - before, python_after - python_before, peak[0] - rss)
-
-
-def _tree() -> list[psutil.Process]:
-    me = psutil.Process()
-    mine = [each for each in me.children(recursive=True) if "benchmarks." not in " ".join(_command(each))]
-    return [me, *mine]
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return list(process.cmdline())
-    except psutil.Error:
-        return []
-
-
-def _cpu() -> tuple[float, float]:
-    """CPU seconds of the tree, and of the Python processes in it; those that ended are in their parent's."""
-    whole = python = 0.0
-    for process in _tree():
-        try:
-            used = process.cpu_times()
-            name = process.name()
-        except psutil.Error:
-            continue
-        mine = used.user + used.system
-        if "python" in name:
-            mine += used.children_user + used.children_system if process.pid != os.getpid() else 0.0
-            python += mine
-        whole += mine
-    return whole, python
-
-
-def _rss() -> int:
-    size = 0
-    for process in _tree()[1:]:
-        try:
-            if "python" in process.name():
-                size += process.memory_info().rss
-        except psutil.Error:
-            continue
-    return size
+    family.look()
+    return Sample(seconds, family.whole - whole, family.python - python, peak[0] - rss)
 
 
 def report(title: str, variants: list[Variant], **further: Any) -> None:

@@ -1,6 +1,6 @@
 """What the metrics cost, in CPU seconds: in a lane, on the driver for each micro-batch, and for each scrape.
 
-    python benchmarks/metrics.py [--rows 500000] [--rounds 7] [--spark]
+    python -m benchmarks.metrics [--rows 500000] [--rounds 7] [--spark]
 
 The lane is the real one, over Arrow rows made before, and talks to nobody: every request is answered OK at once. So its
 CPU seconds are the least that a micro-batch of so many rows can cost in Python. With `--spark` the same rows also take
@@ -20,13 +20,14 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 import numpy as np
-import psutil
 import pyarrow as pa
 
+from benchmarks.family import Family
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane import task
+from starrocks_txn_sink.lane import equipment, task
 from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.deletes import DELETED
 from starrocks_txn_sink.lane.ending import END_POSITION
 from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.lane.figures import LaneFigures
@@ -49,6 +50,7 @@ SCHEMA = pa.schema(
         ("transaction_end", pa.bool_()),
         ("payload", pa.string()),
         (EVENT_TIME, pa.int64()),
+        (DELETED, pa.bool_()),
     ]
 )
 
@@ -86,13 +88,14 @@ def made(rows: int) -> list[pa.RecordBatch]:
             pa.array(numbers % PER_TRANSACTION == PER_TRANSACTION - 1),
             pa.array(contents),
             pa.array(np.full(each, time.time_ns() // 1000)),
+            pa.array(numbers % 10 == 0),
         ]
         found += pa.table(columns, schema=SCHEMA).to_batches(max_chunksize=BATCH)
     end = [pa.array([value], field.type) for field, value in zip(SCHEMA, _END, strict=True)]
     return [*found, pa.RecordBatch.from_arrays(end, schema=SCHEMA)]
 
 
-_END = (None, END_POSITION, None, None, None, None)
+_END = (None, END_POSITION, *(None,) * 5)
 
 
 def lane(batches: list[pa.RecordBatch]) -> list[str]:
@@ -165,24 +168,18 @@ def spark_share(rows: int, rounds: int) -> float:
             F.current_timestamp().alias(EVENT_TIME),
         ).write.parquet(f"{home}/rows")
         frame = spark.read.parquet(f"{home}/rows")
-        taken = []
+        family, taken = Family(), []
         for _ in range(rounds + 1):  # the first one warms up
-            before = family_cpu()
+            before = family.look().whole
             lane_input(frame, "shop", 1, (), {}).rows.mapInArrow(through, "rows long").collect()
-            taken.append(family_cpu() - before)
+            taken.append(family.look().whole - before)
         spark.stop()
     return min(taken[1:])
 
 
-def family_cpu() -> float:
-    """CPU seconds of this process's living descendants."""
-    times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
-    return sum(one.user + one.system for one in times)
-
-
 def main(rows: int, rounds: int, with_spark: bool) -> None:
     batches = made(rows)
-    with mock.patch.object(task, "HttpTransport", return_value=Agreeing()):
+    with mock.patch.object(equipment, "HttpTransport", return_value=Agreeing()):
         lines = lane(batches)
 
         def without() -> float:

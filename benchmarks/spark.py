@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 
@@ -15,6 +17,7 @@ def session(**conf: str) -> SparkSession:
     """A session with recommended_conf(); `conf` is laid over it."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     home = tempfile.mkdtemp(prefix="benchmark-")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
     builder = SparkSession.builder.master("local[*]").appName("benchmark")
     settings = {
         **recommended_conf(),
