@@ -53,7 +53,8 @@ def times(partition: int, rows: int, random: Random) -> Iterator[int]:
 
 def fill(servers: str, topic: str, rows: int) -> int:
     """Send about `rows` rows in the order of their event times, as their producers would; how many they are."""
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 50, "queue.buffering.max.messages": 500_000})
+    config = {"enable.idempotence": True, "linger.ms": 50, "queue.buffering.max.messages": 500_000}
+    producer = Producer({"bootstrap.servers": servers, **config})
     random, sent = Random(1), 0
     weights = [0 if p in (SPARSE, IDLE) else 1 + p % 5 for p in range(PARTITIONS)]
     shares = [rows * weight // sum(weights) for weight in weights]

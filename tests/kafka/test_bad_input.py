@@ -63,7 +63,7 @@ def flow(spark: SparkSession, broker: Broker, starrocks: EmulatorProcess, tmp_pa
 
 
 def put(servers: str, topic: str, *values: bytes) -> None:
-    producer = Producer({"bootstrap.servers": servers, "log_level": 0})
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 0})
     for value in values:
         producer.produce(topic, value, partition=0)
     assert producer.flush(60) == 0

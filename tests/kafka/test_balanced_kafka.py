@@ -34,7 +34,8 @@ class Reading:
         self.topics = [f"t{uuid.uuid4().hex[:8]}", f"t{uuid.uuid4().hex[:8]}"]
         self.batches: list[list[Row]] = []
         self.queries: list[StreamingQuery] = []
-        self.producer = Producer({"bootstrap.servers": broker.servers, "log_level": 0})
+        # Without idempotence a batch that a new topic's leader refuses at first lands behind the one after it.
+        self.producer = Producer({"bootstrap.servers": broker.servers, "enable.idempotence": True, "log_level": 0})
 
     def put(self, topic: int, partition: int, *times: int, value: str = "x") -> None:
         for at in times:
@@ -96,7 +97,7 @@ def test_every_batch_ends_at_one_time_on_all_partitions_of_all_topics(reading: R
     assert len(times) >= 4
     assert all(batch == sorted(batch) for batch in times)
     assert all(len(batch) <= 500 for batch in times)
-    assert all(before[-1] <= after[0] for before, after in itertools.pairwise(times))
+    assert [(before[-1], after[0]) for before, after in itertools.pairwise(times) if before[-1] > after[0]] == []
     reading.put(0, 0, 4000, 4001)
     reading.run(max_rows=500)
     assert [t - 4000 for t in reading.times()[-1]] == [0, 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
 from collections.abc import Mapping
 
 from hypothesis import given
@@ -25,7 +24,7 @@ def lookup(times: Times, asked: list[int] | None = None):  # type: ignore[no-unt
     def offsets_from(time: int) -> Offsets:
         if asked is not None:
             asked.append(time)
-        return {place: bisect_left(each, time) for place, each in times.items()}
+        return {place: next((n for n, at in enumerate(each) if at >= time), len(each)) for place, each in times.items()}
 
     return offsets_from
 
@@ -125,4 +124,20 @@ def test_all_rows_come_in_batches_that_end_at_one_time_within_the_limit(times: T
             batch = each[start[place] : found.end[place]]
             assert all(time <= found.time + 1 for time in batch)  # a millisecond that is cut is the one after
             assert all(time > found.time for time in each[found.end[place] :])
+        start, since = found.end, found.time
+
+
+UNORDERED = st.fixed_dictionaries({(name, 0): st.lists(st.integers(0, 60), max_size=20) for name in ("a", "b", "c")})
+
+
+@given(UNORDERED, st.integers(1, 30))
+def test_rows_that_are_behind_in_their_own_partition_come_late_and_none_is_left_behind(times: Times, rows: int) -> None:
+    start: Offsets = dict.fromkeys(times, 0)
+    since, limits, idle = -1, Limits(rows=rows), set(times)
+    while dict(start) != {place: len(each) for place, each in times.items()}:
+        found = plan(start, since, log(times), idle, limits, lookup(times))
+        assert found.time is not None
+        assert 0 < sum(found.end[p] - start[p] for p in start) <= rows
+        assert all(found.end[p] >= start[p] for p in start)
+        assert found.time >= since
         start, since = found.end, found.time
