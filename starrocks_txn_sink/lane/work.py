@@ -10,9 +10,11 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.receipt import PositionSpan, RegionCount
 from starrocks_txn_sink.lane.region import Chunk
 from starrocks_txn_sink.lane.segments import Ended
+from starrocks_txn_sink.ledger.values import NAME_BYTES
 
 
 @dataclass(slots=True)
@@ -54,10 +56,16 @@ class Work:
         count[1] += chunk.bytes
 
     def end_transactions(self, ended: Ended) -> None:
-        """Source transactions of a partition ended, or a unit of plain rows, which counts in the ledger only."""
+        """Source transactions of a partition ended, or a unit of plain rows, which counts in the ledger only.
+
+        Raises InputError for a source partition whose name is too long for the ledger.
+        """
         if not ended.count and not ended.digest:
             return
-        span = self.spans.setdefault(ended.partition, Span(ended.first, ended.last, 0))
+        span = self.spans.get(ended.partition)
+        if span is None:
+            _refuse_long(ended.partition)
+            span = self.spans[ended.partition] = Span(ended.first, ended.last, 0)
         span.last, span.digest = ended.last, ended.digest
         span.source_transactions += ended.count
 
@@ -164,6 +172,15 @@ class Work:
         return tuple(
             PositionSpan(partition, span.first, span.last, span.source_transactions, span.digest)
             for partition, span in sorted(spans.items())
+        )
+
+
+def _refuse_long(partition: str) -> None:
+    size = len(partition.encode())
+    if size > NAME_BYTES:
+        raise InputError(
+            f"The name of source partition {partition[:60]}… has {size} bytes.",
+            hint=f"At most {NAME_BYTES} fit into the ledger: give source partitions shorter names, such as digests.",
         )
 
 

@@ -14,6 +14,7 @@ import orjson
 
 from starrocks_txn_sink.ledger.values import (
     LEDGER_TABLE,
+    NAME_BYTES,
     Claim,
     DeadClaims,
     Forget,
@@ -34,7 +35,7 @@ COLUMNS = (
     ("id", "VARCHAR(32) NOT NULL"),
     ("job", "VARCHAR(64) NOT NULL"),
     ("kind", "VARCHAR(16) NOT NULL"),
-    ("name", "VARCHAR(1024) NOT NULL"),
+    ("name", f"VARCHAR({NAME_BYTES}) NOT NULL"),
     ("position", "BIGINT"),
     ("token", "VARCHAR(128)"),
     ("epoch", "VARCHAR(64)"),

@@ -12,6 +12,8 @@ from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Question
 
 LEDGER_TABLE = "_starrocks_txn_sink_ledger"
+NAME_BYTES = 1024
+"""The longest name of a source partition, in UTF-8, that the ledger has room for."""
 
 
 @dataclass(frozen=True, slots=True)

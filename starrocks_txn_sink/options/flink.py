@@ -31,7 +31,7 @@ class Becomes:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Has no meaning here; `values` are let through without effect because they ask for what happens anyway."""
+    """Has no meaning here; `values` are let through because they ask for what happens anyway."""
 
     reason: str
     values: tuple[str, ...] = ()
@@ -46,7 +46,10 @@ class WithoutEffect:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """Our options' values, and the names that were accepted without effect, each with the reason."""
+    """Our options' values, and the names that were accepted without effect, each with the reason.
+
+    A name whose value asks for what happens anyway is not among them.
+    """
 
     values: dict[str, Any] = field(default_factory=dict)
     without_effect: dict[str, str] = field(default_factory=dict)
@@ -175,7 +178,7 @@ def _single(name: str, value: Any, kinds: Mapping[str, Kind], result: Translatio
     if isinstance(rule, WithoutEffect):
         result.without_effect[name] = rule.reason
     elif isinstance(rule, Refused):
-        _let_through(name, value, rule, result)
+        _let_through(name, value, rule)
     elif isinstance(rule, Becomes):
         _set(result, rule.option, rule.convert(name, _as_text(value)), name)
     elif ours in kinds:
@@ -185,11 +188,10 @@ def _single(name: str, value: Any, kinds: Mapping[str, Kind], result: Translatio
         raise _unknown(name, [*kinds, *FLINK_OPTIONS])
 
 
-def _let_through(name: str, value: Any, rule: Refused, result: Translation) -> None:
+def _let_through(name: str, value: Any, rule: Refused) -> None:
     if _as_text(value).strip().lower() not in rule.values:
         allowed = f"Allowed is {' or '.join(rule.values)}." if rule.values else f"Remove {name}."
         raise OptionError(f"{name} makes no sense here: {rule.reason}.", hint=allowed, option=name)
-    result.without_effect[name] = rule.reason
 
 
 def _set(result: Translation, option: str, value: Any, name: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options import agreement, load_properties
 from starrocks_txn_sink.options.addresses import Address, parse_authority, parse_frontends, parse_query_url
 from starrocks_txn_sink.options.choices import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions
@@ -33,6 +34,7 @@ from starrocks_txn_sink.options.kinds import (
 from starrocks_txn_sink.options.redirect_rules import RedirectRules, parse_host_rule
 
 MIB = 1 << 20
+_log = get_logger("options")
 CSV_HEADERS = {"column_separator": "\\x01", "row_delimiter": "\\x02"}
 """`load_properties.CSV_COLUMN` and `CSV_ROW`, as headers write them."""
 OWN_TABLES = "_starrocks_txn_sink_"
@@ -317,12 +319,16 @@ class SinkOptions:
         """Make options from text properties: our own names (also `commit-interval`, `commitInterval`) and those of the
         official Flink connector (`load-url`, `sink.buffer-flush.interval-ms`, …). `overrides` win over `properties`.
 
-        Raises OptionError for a name that is unknown, or that makes no sense here, with the reason.
+        Raises OptionError for a name that is unknown, or that makes no sense here, with the reason; a name that is
+        accepted and changes nothing is logged as a warning, `option.without_effect`.
         """
         from starrocks_txn_sink.options.flink import translate  # reads this class's declarations
 
         left_out: dict[str, Any] = {"load_url": None, "database": None}
-        return cls(**{**left_out, **translate(properties, overrides).values})
+        found = translate(properties, overrides)
+        for name, reason in found.without_effect.items():
+            _log.warning("option.without_effect", option=name, why=reason)
+        return cls(**{**left_out, **found.values})
 
     @property
     def frontends(self) -> tuple[Address, ...]:

@@ -123,9 +123,18 @@ def test_one_option_given_twice_must_agree() -> None:
 
 def test_names_without_effect_are_reported_with_the_reason() -> None:
     found = translate({"table-name": "*", "sink.scan-frequency.ms": "50", "sink.version": "AUTO"})
-    assert set(found.without_effect) == {"table-name", "sink.scan-frequency.ms", "sink.version"}
+    assert set(found.without_effect) == {"table-name", "sink.scan-frequency.ms"}  # the version is what happens anyway
     assert all(found.without_effect.values())
     assert found.values == {}
+
+
+def test_a_name_without_effect_is_a_warning_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    SinkOptions.from_properties({**BASE, "sink.chunk-limit": "1", "sink.version": "V2"})
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "option.without_effect" in record.getMessage()
+    assert "sink.chunk-limit" in record.getMessage()
+    assert "chunk_bytes bounds the size of a load" in record.getMessage()
 
 
 def test_the_table_of_names_is_complete_in_itself() -> None:

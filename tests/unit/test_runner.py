@@ -12,7 +12,7 @@ import pytest
 from lane_driver import small_limits
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import DeadlineExceeded, LoadFailed, StarRocksSinkError
+from starrocks_txn_sink.errors import DeadlineExceeded, InputError, LoadFailed, StarRocksSinkError
 from starrocks_txn_sink.lane.actions import Action, Identity
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.perform import Performer
@@ -91,6 +91,21 @@ def test_what_the_input_raises_comes_through_untouched_and_is_rolled_back(crew: 
     assert caught.value is stop
     assert server.open_labels() == []
     assert server.tables == {}
+
+
+def test_a_name_too_long_for_the_ledger_is_refused_before_anything_is_visible(crew: Crew) -> None:
+    server = ModelServer()
+    longest, beyond = "ü" * 512, "p" * 1025
+
+    def rows() -> Iterator[Segment]:
+        for partition in (longest, beyond):
+            yield Written(partition, "orders", memoryview(b',{"n":1}'), 1)
+            yield Ended(partition, 1, 1, 1)
+
+    with pytest.raises(InputError, match=r"The name of source partition p{60}… has 1025 bytes\."):
+        runner(server, crew).run(rows())
+    assert server.tables == {}
+    assert server.open_labels() == []
 
 
 def test_a_thread_that_hangs_cannot_keep_the_deadline_from_firing(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
