@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import signal
@@ -49,8 +48,6 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM, SIGINT (or the end of standard input); 0 after a clean end."""
     emulator = Emulator(args.data_dir, _settings(args), fault_plan=_fault_plan(args.fault_plan))
     with _endings() as (wait, end), emulator:
-        gc.collect()
-        gc.freeze()  # what is loaded stays: a collection in the middle of a commit need not look at it
         _announce(emulator, args.json, sys.stdout)
         if args.stop_at_eof:
             threading.Thread(target=_end_at_eof, args=(end,), daemon=True).start()
