@@ -17,16 +17,9 @@ With a quarantine a work whose rows were rejected is taken apart instead of give
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Iterator
 
-from starrocks_txn_sink.errors import (
-    DeadlineExceeded,
-    InputError,
-    RowsRejected,
-    StarRocksSinkError,
-    TooManyTransactions,
-)
+from starrocks_txn_sink.errors import DeadlineExceeded, RowsRejected, StarRocksSinkError, TooManyTransactions
 from starrocks_txn_sink.lane.actions import (
     Action,
     BeginAction,
@@ -38,14 +31,14 @@ from starrocks_txn_sink.lane.actions import (
     RecoverAction,
     RollbackAction,
 )
+from starrocks_txn_sink.lane.gathering import Gathering
 from starrocks_txn_sink.lane.marks import Marks
 from starrocks_txn_sink.lane.phases import MOVES, Phase
 from starrocks_txn_sink.lane.place import outlived, trouble
 from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.region import Chunk, Region
+from starrocks_txn_sink.lane.region import Chunk
 from starrocks_txn_sink.lane.segments import Ended
-from starrocks_txn_sink.lane.unfrozen import Unfrozen
 from starrocks_txn_sink.lane.work import Work
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
 
@@ -77,12 +70,7 @@ class SharedTransactionCoordinator:
         self._quarantine = quarantine
         self._entered = False
         self._sent_for = Phase.IDLE
-        self._regions: dict[tuple[str, str], Region] = {}
-        self._unfrozen = Unfrozen()
-        self._works: deque[Work] = deque([Work(limits.retry_buffer_bytes)])
-        self._open_partition: str | None = None
-        self._first_row_at: float | None = None
-        self._finishing = False
+        self._gathering = Gathering(limits)
         self._phase = Phase.IDLE
         self._trouble = ""
         self._label = ""
@@ -96,8 +84,6 @@ class SharedTransactionCoordinator:
         self._txn_id: int | None = None
         self._marks: dict[str, float] = {}
         self._seconds: dict[str, float] = {}
-        self.buffered_bytes = 0
-        self.buffered_peak = 0  # the most that was buffered at once
         self.error: StarRocksSinkError | None = None
         self.receipts: list[Receipt] = []
 
@@ -110,14 +96,23 @@ class SharedTransactionCoordinator:
     @property
     def saturated(self) -> bool:
         """No more rows may be written until loads have drained the buffers."""
-        return self._phase is not Phase.FAILED and self.buffered_bytes >= self._limits.buffer_bytes
+        return self._phase is not Phase.FAILED and self._gathering.saturated
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._gathering.buffered_bytes
+
+    @property
+    def buffered_peak(self) -> int:
+        """The most that was buffered at once."""
+        return self._gathering.buffered_peak
 
     @property
     def finished(self) -> bool:
         """All rows are committed and confirmed, or the lane has failed for good."""
         if self._phase is Phase.FAILED:
             return True
-        return self._finishing and self._phase is Phase.IDLE and all(work.empty for work in self._works)
+        return self._phase is Phase.IDLE and self._gathering.finished
 
     @property
     def waiting_for(self) -> str:
@@ -133,41 +128,15 @@ class SharedTransactionCoordinator:
         self, partition: str, table: str, piece: memoryview, rows: int, now: float, marks: Marks | None = None
     ) -> None:
         """Take `rows` rows of `table`, ready bytes in `piece`, of the partition's open source transaction."""
-        if self._first_row_at is None:
-            self._first_row_at = now
-        self._open_partition = partition
-        region = self._region(partition, table)
-        region.write(piece, rows, marks)
-        self._unfrozen.add(region)
-        self.buffered_bytes += piece.nbytes
-        self.buffered_peak = max(self.buffered_peak, self.buffered_bytes)
-        if region.active.bytes >= self._limits.chunk_bytes:
-            self._freeze(region, now)
-        if self.saturated:
-            self._relieve(now)
+        self._gathering.write(partition, table, piece, rows, now, marks)
 
     def end_transactions(self, ended: Ended, now: float) -> None:
         """The rows written last for the partition of `ended` end its source transactions."""
-        self._open_partition = None
-        for region in self._unfrozen.of(ended.partition):
-            region.end_transaction()
-            if region.switch_due(now, self._limits.mini_interval):
-                self._freeze(region, now)
-            else:
-                self._unfrozen.wait(region, self._limits.mini_interval)
-        self._filling.end_transactions(ended)
-        self._seal_if_due(now)
+        self._gathering.end_transactions(ended, now, recycle=self._recycle_due(now))
 
     def finish(self, now: float) -> None:
         """No more rows will come. Raises InputError when a source transaction is still open."""
-        if self._open_partition is not None:
-            raise InputError(
-                f"The rows of source partition {self._open_partition} end inside a source transaction.",
-                hint="Give the sink whole source transactions: the output of assemble_transactions, unfiltered.",
-                source_partition=self._open_partition,
-            )
-        self._finishing = True
-        self._seal(now)
+        self._gathering.finish(now)
 
     def fail(self, error: StarRocksSinkError) -> None:
         """Give up for a reason outside (bad input, deadline, a stop); the open label is rolled back, then FAILED."""
@@ -181,8 +150,7 @@ class SharedTransactionCoordinator:
     def tick(self, now: float) -> list[Action]:
         """Do what is due at `now` and return the actions to run; call again when one ends or time has passed."""
         if self.error is None and self._phase is not Phase.FAILED:
-            self._freeze_idle_regions(now)
-            self._seal_if_due(now)
+            self._gathering.pass_time(now, recycle=self._recycle_due(now))
         actions = self._next_actions(now)
         self._under_way += len(actions)
         return actions
@@ -198,7 +166,7 @@ class SharedTransactionCoordinator:
             case Phase.COMMITTING:
                 return self._once(CommitAction(self._label))
             case Phase.RECOVERING:
-                return self._once(RecoverAction(self._label, self._works[0].position_spans()))
+                return self._once(RecoverAction(self._label, self._work.position_spans()))
             case Phase.ABORTING:
                 return self._roll_back()
             case _:
@@ -206,7 +174,7 @@ class SharedTransactionCoordinator:
 
     def _begin(self, now: float) -> list[Action]:
         """Step 1, eagerly: as soon as there is a row, so that every load uses the shared label."""
-        if now < self._not_before or not self._has_rows():
+        if now < self._not_before or not self._gathering.has_rows:
             return []
         self._label = next(self._labels)
         self._entered = False
@@ -217,9 +185,9 @@ class SharedTransactionCoordinator:
 
     def _load_or_commit(self, now: float) -> list[Action]:
         if now - self._began_at >= self._limits.timeout:
-            self._abort(outlived(self._limits.timeout, self._open_partition, self._label))
+            self._abort(outlived(self._limits.timeout, self._gathering.open_partition, self._label))
             return self._next_actions(now)
-        work = self._works[0]
+        work = self._work
         loads = list(self._loads(work, now))
         if loads or self._loading or not work.sealed or any(work.pending.values()):
             return [*loads]
@@ -263,7 +231,7 @@ class SharedTransactionCoordinator:
         """The positions that this work reaches, or their log, under its label: visible together with the data."""
         action = LoadAction(self._label, chunk.table, (chunk,))
         self._loading[chunk.table] = action
-        self.buffered_bytes += chunk.bytes
+        self._gathering.buffered_bytes += chunk.bytes
         self._marks.setdefault("load", now)
         return action
 
@@ -301,7 +269,7 @@ class SharedTransactionCoordinator:
 
     def _load_ended(self, action: LoadAction, result: object, now: float) -> None:
         del self._loading[action.table]
-        self.buffered_bytes -= action.bytes
+        self._gathering.buffered_bytes -= action.bytes
         if isinstance(result, Loaded):
             self._txn_id = result.txn_id if result.txn_id is not None else self._txn_id
             self._retries += result.retries
@@ -337,9 +305,7 @@ class SharedTransactionCoordinator:
                 raise TypeError(f"A commit cannot end with {type(result).__name__}.")
 
     def _committed(self, outcome: Committed, now: float) -> None:
-        self.receipts.append(self._receipt(self._works.popleft(), outcome))
-        if not self._works:
-            self._works.append(Work(self._limits.retry_buffer_bytes))
+        self.receipts.append(self._receipt(self._gathering.committed(), outcome))
         self._attempt, self._retries, self._txn_id, self._seconds = 1, 0, None, {}
         self._move(Phase.IDLE)
         self._not_before = now
@@ -349,11 +315,11 @@ class SharedTransactionCoordinator:
             self._not_before = now
             self._move(Phase.IDLE)
             return
-        work = self._works[0]
+        work = self._work
         if not self._may_try_again(work):
             self._move(Phase.FAILED)
             return
-        self.buffered_bytes += work.rewind()
+        self._gathering.buffered_bytes += work.rewind()
         self._not_before = now + self._limits.backoff.seconds(self._attempt - 1, self._rng)
         self._attempt += not isinstance(self.error, TooManyTransactions)  # that one only waits its turn
         self._retries += 1
@@ -364,11 +330,11 @@ class SharedTransactionCoordinator:
         """Whether rejected rows are dealt with by dividing the work, or burying it; without a quarantine never."""
         if self._quarantine is None or self._stop is not None or not isinstance(self.error, RowsRejected):
             return False
-        freed = self._quarantine.take_apart(self._works, self.error)
+        freed = self._quarantine.take_apart(self._gathering.works, self.error)
         if isinstance(freed, StarRocksSinkError):
             self.error = freed
             return False
-        self.buffered_bytes += freed
+        self._gathering.buffered_bytes += freed
         self._attempt, self._retries, self.error = 1, self._retries + 1, None
         return True
 
@@ -380,70 +346,13 @@ class SharedTransactionCoordinator:
     # --- inside ---
 
     @property
-    def _filling(self) -> Work:
-        """The work that takes frozen chunks now."""
-        return self._works[-1]
-
-    def _has_rows(self) -> bool:
-        work = self._works[0]
-        if not work.empty:
-            return True
-        return work is self._filling and bool(self._unfrozen)
-
-    def _region(self, partition: str, table: str) -> Region:
-        region = self._regions.get((partition, table))
-        if region is None:
-            region = self._regions[(partition, table)] = Region(partition, table)
-        return region
-
-    def _freeze(self, region: Region, now: float) -> None:
-        self._unfrozen.remove(region)
-        chunk = region.freeze(now)
-        if chunk is not None:
-            self._filling.add(chunk)
-
-    def _freeze_idle_regions(self, now: float) -> None:
-        """Rows at a clean boundary do not wait for the next source transaction of their partition to be frozen."""
-        for region in self._unfrozen.due(now, self._limits.mini_interval):
-            self._freeze(region, now)
-
-    def _relieve(self, now: float) -> None:
-        """The buffers are full: freeze the largest regions by size, until half of the limit can be sent away."""
-        frozen = 0
-        for region in sorted(self._unfrozen.all(), key=lambda region: region.active.bytes, reverse=True):
-            if frozen * 2 >= self._limits.buffer_bytes:
-                return
-            frozen += region.active.bytes
-            self._freeze(region, now)
-
-    def _seal_if_due(self, now: float) -> None:
-        """Commit at this clean boundary when the commit interval has passed, or the recycle point (80 %)."""
-        if self._open_partition is not None or self._first_row_at is None:
-            return
-        interval = self._limits.commit_interval
-        recycle = self._filling is self._works[0] and self._recycle_due(now)
-        if recycle or self._large_enough() or (interval is not None and now - self._first_row_at >= interval):
-            self._filling.recycled = recycle
-            self._seal(now)
-
-    def _large_enough(self) -> bool:
-        """Whether more rows would make a work that cannot be taken apart any more."""
-        limit = self._limits.seal_bytes
-        if limit is None:
-            return False
-        return self._filling.bytes + sum(region.active.bytes for region in self._unfrozen.all()) >= limit
+    def _work(self) -> Work:
+        """The work of the StarRocks transaction that is open, or of the next one."""
+        return self._gathering.works[0]
 
     def _recycle_due(self, now: float) -> bool:
         alive = self._phase in (Phase.BEGINNING, Phase.OPEN)
         return alive and now - self._began_at >= self._limits.timeout * self._limits.recycle_at
-
-    def _seal(self, now: float) -> None:
-        for region in self._unfrozen.all():
-            self._freeze(region, now)
-        self._first_row_at = None
-        if not self._filling.empty:
-            self._filling.sealed = True
-            self._works.append(Work(self._limits.retry_buffer_bytes))
 
     def _abort(self, error: StarRocksSinkError) -> None:
         """Step 5: the first error counts; loads under way end first, then the label is rolled back."""

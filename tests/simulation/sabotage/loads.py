@@ -8,6 +8,7 @@ from typing import Any
 
 from starrocks_txn_sink.errors import TransportError
 from starrocks_txn_sink.lane.coordinator import Phase, SharedTransactionCoordinator
+from starrocks_txn_sink.lane.gathering import Gathering
 from starrocks_txn_sink.lane.work import Work
 from starrocks_txn_sink.transaction import label as protocol
 from starrocks_txn_sink.transaction.label import Loaded
@@ -65,7 +66,7 @@ def a_busy_table_counts_as_loaded(put: Any) -> None:
 @bug
 def the_commit_does_not_wait_for_loads_under_way(put: Any) -> None:
     def broken(self: Any, now: float) -> Any:
-        work = self._works[0]
+        work = self._work
         loads = list(self._loads(work, now))
         if loads or not work.sealed or any(work.pending.values()):
             return loads
@@ -105,7 +106,7 @@ def a_label_that_failed_is_not_rolled_back(put: Any) -> None:
 
 @bug
 def a_full_buffer_takes_more_rows(put: Any) -> None:
-    put(SharedTransactionCoordinator, "saturated", property(lambda self: False))
+    put(Gathering, "saturated", property(lambda self: False))
 
 
 @bug

@@ -112,9 +112,9 @@ def an_unknown_outcome_of_a_part_is_taken_for_rejected(put: Any) -> None:
     right = SharedTransactionCoordinator._took_apart
 
     def broken(self: Any) -> bool:
-        if self._quarantine is not None and self.error is not None and self._works[0].repeatable:
-            self._works[0].rewind()
-            bury = self._quarantine._bury(self._works, self.error)
+        if self._quarantine is not None and self.error is not None and self._work.repeatable:
+            self._work.rewind()
+            bury = self._quarantine._bury(self._gathering.works, self.error)
             if isinstance(bury, int):
                 self.error = None
                 return True

@@ -13,6 +13,7 @@ from starrocks_txn_sink.errors import CommitFailed
 from starrocks_txn_sink.lane import task
 from starrocks_txn_sink.lane.authority import Authority
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.lane.gathering import Gathering
 from starrocks_txn_sink.lane.region import Region
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.work import Work
@@ -26,14 +27,14 @@ from .registry import bug
 
 @bug
 def a_source_transaction_is_split_by_a_commit(put: Any) -> None:
-    right = SharedTransactionCoordinator._seal_if_due
+    right = Gathering._seal_if_due
 
-    def broken(self: Any, now: float) -> None:
-        kept, self._open_partition = self._open_partition, None
-        right(self, now)
-        self._open_partition = kept
+    def broken(self: Any, now: float, recycle: bool) -> None:
+        kept, self.open_partition = self.open_partition, None
+        right(self, now, recycle)
+        self.open_partition = kept
 
-    put(SharedTransactionCoordinator, "_seal_if_due", broken)
+    put(Gathering, "_seal_if_due", broken)
 
 
 @bug
