@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from starrocks_txn_sink.assembler.spark import assemble_transactions
-    from starrocks_txn_sink.assembler.verified_spark import assemble_debezium
+    from starrocks_txn_sink.assembler.verified.spark import assemble_debezium
     from starrocks_txn_sink.audit import Audit
     from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
     from starrocks_txn_sink.errors import StarRocksSinkError
@@ -44,7 +44,7 @@ _HOMES = {
     "TableRoute": "starrocks_txn_sink.sink",
     "TransactionAssembly": "starrocks_txn_sink.sink",
     "TxnEventLines": "starrocks_txn_sink.sources.txn_lines",
-    "assemble_debezium": "starrocks_txn_sink.assembler.verified_spark",
+    "assemble_debezium": "starrocks_txn_sink.assembler.verified.spark",
     "assemble_transactions": "starrocks_txn_sink.assembler.spark",
     "configure_logging": "starrocks_txn_sink.logs",
     "lane_partitioned": "starrocks_txn_sink.sink",

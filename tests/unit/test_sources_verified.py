@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verified_source import FLAWS, Stage, Transaction, begin, end, read, repeated_later, row
 
-from starrocks_txn_sink.assembler.verified import MANY_BLOBS, VerifiedPolicy
+from starrocks_txn_sink.assembler.verified.rules import MANY_BLOBS, VerifiedPolicy
 from starrocks_txn_sink.errors import InputError, OptionError, SourceTransactionError
 
 

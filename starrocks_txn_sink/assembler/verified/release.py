@@ -7,9 +7,9 @@ import orjson
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler import verified_schema as v
 from starrocks_txn_sink.assembler.segments import spread
-from starrocks_txn_sink.assembler.verified_tally import Ints, Tally
+from starrocks_txn_sink.assembler.verified import schema as v
+from starrocks_txn_sink.assembler.verified.tally import Ints, Tally
 
 
 def released(events: pa.Table, found: Tally, transactions: Ints, before: Ints) -> pa.Table:
@@ -21,7 +21,7 @@ def released(events: pa.Table, found: Tally, transactions: Ints, before: Ints) -
 
 
 def units(events: pa.Table, places: Ints, lengths: Ints, positions: Ints, ids: pa.Array) -> pa.Table:
-    """The rows at `places` as whole units (verified_schema.RELEASED), rows without a table left out.
+    """The rows at `places` as whole units (schema.RELEASED), rows without a table left out.
 
     Unit i has the next `lengths[i]` places, `positions[i]` and `ids[i]`.
     """

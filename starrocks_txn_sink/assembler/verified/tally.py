@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler import verified_schema as v
+from starrocks_txn_sink.assembler.verified import schema as v
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -64,7 +64,7 @@ def numbers(events: pa.Table, column: str, null: int) -> Ints:
 
 
 def tally(events: pa.Table) -> Tally:
-    """Tally `events` (verified_schema.EVENTS, without BEGINs)."""
+    """Tally `events` (schema.EVENTS, without BEGINs)."""
     encoded = events[schema.TXN_ID].combine_chunks().dictionary_encode()
     ids = encoded.dictionary
     code: Ints = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler import verified_schema as v
-from starrocks_txn_sink.assembler.verified_counters import VerifiedCounters
-from starrocks_txn_sink.assembler.verified_state import VerifiedState, remembered
+from starrocks_txn_sink.assembler.verified import schema as v
+from starrocks_txn_sink.assembler.verified.counters import VerifiedCounters
+from starrocks_txn_sink.assembler.verified.state import VerifiedState, remembered
 from starrocks_txn_sink.errors import InputError
 
 
@@ -25,7 +25,7 @@ class VerifiedIntake:
 
 
 def take_in(state: VerifiedState, events: pa.Table, source: str) -> VerifiedIntake:
-    """Check `events` (verified_schema.EVENTS); InputError names what is missing and where, never a row's content."""
+    """Check `events` (schema.EVENTS); InputError names what is missing and where, never a row's content."""
     _check(events, source)
     marker = events[v.STATUS].is_valid()
     data, snapshots = (

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler import verified_schema as v
 from starrocks_txn_sink.assembler.state import pieces
-from starrocks_txn_sink.assembler.verified_counters import VerifiedCounters
-from starrocks_txn_sink.assembler.verified_intake import VerifiedIntake, take_in
-from starrocks_txn_sink.assembler.verified_judgement import Judgement, counts, judge, reason
-from starrocks_txn_sink.assembler.verified_release import dead_letters, released, units
-from starrocks_txn_sink.assembler.verified_state import HeldBlob, VerifiedState, remembered
-from starrocks_txn_sink.assembler.verified_tally import Bools, Ints, Tally, tally
+from starrocks_txn_sink.assembler.verified import schema as v
+from starrocks_txn_sink.assembler.verified.counters import VerifiedCounters
+from starrocks_txn_sink.assembler.verified.intake import VerifiedIntake, take_in
+from starrocks_txn_sink.assembler.verified.judgement import Judgement, counts, judge, reason
+from starrocks_txn_sink.assembler.verified.release import dead_letters, released, units
+from starrocks_txn_sink.assembler.verified.state import HeldBlob, VerifiedState, remembered
+from starrocks_txn_sink.assembler.verified.tally import Bools, Ints, Tally, tally
 from starrocks_txn_sink.errors import OptionError, SourceTransactionError
 from starrocks_txn_sink.events import Event
 
@@ -75,7 +75,7 @@ class VerifiedAssembler:
     source: str
 
     def feed(self, state: VerifiedState, events: pa.Table, now: float, read: ReadBlob) -> VerifiedStep:
-        """Take in the events of a micro-batch (verified_schema.EVENTS, any order, may be empty) at `now` (seconds).
+        """Take in the events of a micro-batch (schema.EVENTS, any order, may be empty) at `now` (seconds).
 
         Raises InputError for events that break the contract, SourceTransactionError for a transaction that is overdue
         under `on_open_timeout="fail"`.

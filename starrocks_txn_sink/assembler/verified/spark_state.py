@@ -21,9 +21,9 @@ from starrocks_txn_sink.assembler.key_state import GroupKeyState, KeyState, seco
 from starrocks_txn_sink.assembler.packing import BLOB, Packet
 from starrocks_txn_sink.assembler.spark_state import as_frame, log_notices
 from starrocks_txn_sink.assembler.state import from_blob, pieces, to_blob
-from starrocks_txn_sink.assembler.verified import VerifiedAssembler, VerifiedPolicy, VerifiedStep
-from starrocks_txn_sink.assembler.verified_schema import EVENTS
-from starrocks_txn_sink.assembler.verified_state import VerifiedState
+from starrocks_txn_sink.assembler.verified.rules import VerifiedAssembler, VerifiedPolicy, VerifiedStep
+from starrocks_txn_sink.assembler.verified.schema import EVENTS
+from starrocks_txn_sink.assembler.verified.state import VerifiedState
 
 LETTERS = "#quarantine"
 """What the source partition of dead letters has after the source's name: they have positions of their own."""

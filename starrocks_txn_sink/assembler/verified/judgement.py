@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import verified_schema as v
-from starrocks_txn_sink.assembler.verified_tally import Bools, Ints, Tally, numbers
+from starrocks_txn_sink.assembler.verified import schema as v
+from starrocks_txn_sink.assembler.verified.tally import Bools, Ints, Tally, numbers
 
 
 @dataclass(frozen=True, slots=True)

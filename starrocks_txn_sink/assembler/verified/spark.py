@@ -12,13 +12,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler import verified_schema as v
 from starrocks_txn_sink.assembler.packing import BLOB, COUNTS, pack, unpack
 from starrocks_txn_sink.assembler.policy import seconds
 from starrocks_txn_sink.assembler.spark import PROVIDER, ROCKSDB
-from starrocks_txn_sink.assembler.verified import OnOpenTimeout, VerifiedAssembler, VerifiedPolicy
-from starrocks_txn_sink.assembler.verified_counters import VerifiedCounters
-from starrocks_txn_sink.assembler.verified_state import VerifiedState
+from starrocks_txn_sink.assembler.verified import schema as v
+from starrocks_txn_sink.assembler.verified.counters import VerifiedCounters
+from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout, VerifiedAssembler, VerifiedPolicy
+from starrocks_txn_sink.assembler.verified.state import VerifiedState
 from starrocks_txn_sink.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def assemble_debezium(
     Rows of a snapshot have no transaction. Before the first transaction each micro-batch's are a unit of their own,
     afterwards they go in front of the next transaction.
 
-    Counts (assembler.verified_counters.VerifiedCounters) are in each progress of the query under
+    Counts (assembler.verified.counters.VerifiedCounters) are in each progress of the query under
     `observedMetrics[name]`. A batch DataFrame gives what a stream gives after all of its input, without `open_timeout`.
 
     Raises InputError at once for missing columns. In the running query InputError names an event that cannot be placed,
@@ -84,7 +84,7 @@ def assemble_debezium(
 
 
 def _common(frame: DataFrame, columns: tuple[str, ...], which: str) -> DataFrame:
-    """The columns of verified_schema.EVENTS; those that this kind of event has not are NULL."""
+    """The columns of schema.EVENTS; those that this kind of event has not are NULL."""
     missing = [each for each in (_SOURCE, *columns) if each not in frame.columns]
     if missing:
         origin = "parse_debezium" if which == "rows" else "parse_debezium_transactions"
@@ -103,7 +103,7 @@ def _count(field: str) -> Column:
 
 def _stateful(packed: DataFrame, policy: VerifiedPolicy) -> DataFrame:
     from starrocks_txn_sink.assembler.key_state import GROUP_STATE_TYPE
-    from starrocks_txn_sink.assembler.verified_spark_state import VerifiedProcessor, group_function
+    from starrocks_txn_sink.assembler.verified.spark_state import VerifiedProcessor, group_function
 
     grouped = packed.groupBy(_SOURCE)
     done = T._parse_datatype_string(_DONE)
@@ -120,7 +120,7 @@ def _in_task(policy: VerifiedPolicy) -> Callable[[Iterable[pa.RecordBatch]], Ite
     """All events of each source in one step; a source's events lie together."""
 
     def assemble(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from starrocks_txn_sink.assembler.verified_spark_state import gather, packets
+        from starrocks_txn_sink.assembler.verified.spark_state import gather, packets
 
         packed = (pair for batch in pack(batches) for pair in zip(*(each.to_pylist() for each in batch), strict=True))
         for source, pairs in groupby(packed, key=lambda pair: pair[0]):
