@@ -15,7 +15,7 @@ from lane_driver import LaneDriver, small_limits
 from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
 from starrocks_txn_sink.errors import InputError, RowsRejected
 from starrocks_txn_sink.lane.actions import Identity
-from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.lane.coordinator import Phase, SharedTransactionCoordinator
 from starrocks_txn_sink.lane.marks import Marks
 from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.segments import Ended
@@ -170,11 +170,15 @@ def test_too_many_bad_ones_end_the_lane_with_advice() -> None:
 
 
 def test_a_source_transaction_beyond_the_retry_buffer_is_not_set_aside_in_silence() -> None:
-    lane = QuarantineDriver(Judging(), retry_buffer_bytes=100)
+    server = Judging()
+    lane = QuarantineDriver(server, retry_buffer_bytes=100)
     lane.feed(one_transaction(1, bad=True, filler="x" * 200))
     lane.finish()
     assert isinstance(lane.core.error, RowsRejected)
     assert "Raise retry_buffer_bytes" in str(lane.core.error)
+    assert lane.core.phase is Phase.FAILED
+    assert lane.core.receipts == []
+    assert (len(server.tasks), server.open_labels()) == (1, [])  # not tried again
 
 
 def test_a_row_beyond_the_dead_letter_column_ends_the_lane() -> None:

@@ -291,3 +291,55 @@ def test_an_outlived_transaction_names_its_label_and_who_is_still_open() -> None
         assert isinstance(error, TransactionTimedOut)
         assert error.context == {"label": "L0"}
         assert said in error.message
+
+
+def test_what_gathers_during_a_failure_stays_counted_beside_what_is_put_back() -> None:
+    lane = Lane(commit_interval=1.0)
+    lane.rows("a", size=40)
+    lane.now = 2.0
+    lane.rows("a", position=2, size=10)
+    lane.done(lane.one())
+    ledger, load = lane.tick()
+    lane.rows("b", position=3, size=30)
+    lane.done(ledger, Loaded(None, 0))
+    lane.done(load, LoadFailed("no"))
+    assert lane.core.buffered_bytes == 30
+    lane.done(lane.one())
+    assert lane.core.buffered_bytes == 80
+    assert lane.core.buffered_peak == 83  # with the ledger's row
+
+
+def test_full_buffers_send_what_is_too_little_for_a_load_otherwise() -> None:
+    lane = Lane(buffer_bytes=100, load_bytes=1_000)
+    lane.core.write("p", "a", memoryview(b"x" * 99), 1, lane.now)
+    lane.done(lane.one())
+    assert lane.tick() == []
+    lane.core.write("p", "a", memoryview(b"x"), 1, lane.now)
+    assert [(load.table, load.bytes) for load in lane.tick() if isinstance(load, LoadAction)] == [("a", 100)]
+
+
+def test_recycling_counts_from_the_begin() -> None:
+    lane = Lane(timeout=100.0)
+    lane.now = 50.0
+    lane.rows("a")
+    lane.done(lane.one(), seconds=0)
+    lane.now = 129.0
+    assert lane.tick() == []
+    lane.now = 130.0
+    assert [load.table for load in lane.tick() if isinstance(load, LoadAction)] == [LEDGER, "a"]
+
+
+def test_the_time_of_loads_inside_a_source_transaction_counts_and_the_servers_number_is_kept() -> None:
+    lane = Lane(load_bytes=4, chunk_bytes=4)
+    lane.core.write("p", "a", memoryview(b",xxx"), 1, lane.now)
+    lane.done(lane.one())
+    lane.done(lane.one(), Loaded(7, 0), seconds=3)
+    lane.core.end_transactions(Ended("p", 1, 1, 1, "d"), lane.now)
+    lane.core.finish(lane.now)
+    lane.done(lane.one(), Loaded(None, 0))
+    lane.done(lane.one())
+    lane.done(lane.one(), Committed("L0", 8))
+    (receipt,) = lane.core.receipts
+    assert receipt.phase_seconds == {"begin": 1, "load": 4, "check": 1, "commit": 1}
+    assert receipt.txn_id == 8
+    assert receipt.loads == 1
