@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.options.kinds import Kind, refusal
 from starrocks_txn_sink.options.sink_options import SinkOptions
 
 Convert = Callable[[str, str], Any]
+_log = get_logger("options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +148,16 @@ FLINK_PREFIXES: Mapping[str, Refused] = {
 def translate(properties: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Translation:
     """Turn text properties into values of our options; `overrides` are our own names and win.
 
-    Raises OptionError for a name that is unknown, refused, or given twice with different values.
+    A name that is accepted without effect is a warning in the log. Raises OptionError for a name that is unknown,
+    refused, or given twice with different values.
     """
     result = Translation()
     kinds = {name: declared.kind for name, declared in declarations(SinkOptions)}
     for name, value in properties.items():
         if not _family(str(name), value, result):
             _single(str(name), value, kinds, result)
+    for name, reason in result.without_effect.items():
+        _log.warning("option.without_effect", option=name, why=reason)
     return Translation({**result.values, **(overrides or {})}, result.without_effect)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options import agreement, load_properties
 from starrocks_txn_sink.options.addresses import Address, parse_authority, parse_frontends, parse_query_url
 from starrocks_txn_sink.options.choices import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions
@@ -34,7 +33,6 @@ from starrocks_txn_sink.options.kinds import (
 from starrocks_txn_sink.options.redirect_rules import RedirectRules, parse_host_rule
 
 MIB = 1 << 20
-_log = get_logger("options")
 CSV_HEADERS = {"column_separator": "\\x01", "row_delimiter": "\\x02"}
 """`load_properties.CSV_COLUMN` and `CSV_ROW`, as headers write them."""
 OWN_TABLES = "_starrocks_txn_sink_"
@@ -325,10 +323,7 @@ class SinkOptions:
         from starrocks_txn_sink.options.flink import translate  # reads this class's declarations
 
         left_out: dict[str, Any] = {"load_url": None, "database": None}
-        found = translate(properties, overrides)
-        for name, reason in found.without_effect.items():
-            _log.warning("option.without_effect", option=name, why=reason)
-        return cls(**{**left_out, **found.values})
+        return cls(**{**left_out, **translate(properties, overrides).values})
 
     @property
     def frontends(self) -> tuple[Address, ...]:

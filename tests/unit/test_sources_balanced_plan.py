@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.sources.balanced_plan import Limits, Log, Offsets, Place, common_time, plan, slices
+from starrocks_txn_sink.sources.balanced_plan import Limits, Log, Offsets, Place, Plan, common_time, plan, slices
 from starrocks_txn_sink.sources.idleness import Idleness
 from starrocks_txn_sink.testing.manual_clock import ManualClock
 
@@ -78,6 +78,11 @@ def test_time_never_goes_back_and_late_rows_are_taken_at_once() -> None:
     assert ends(times, Limits(), start={A: 3, B: 1}, since=9) == ({A: 3, B: 3}, 9)
 
 
+def test_a_millisecond_that_was_cut_is_not_read_again_when_a_partition_comes_back_late() -> None:
+    times = {A: [10, 10, 10, 10], B: [5]}
+    assert ends(times, Limits(), start={A: 2, B: 0}, since=9) == ({A: 2, B: 1}, 9)
+
+
 def test_slices_are_about_equal_and_in_order_of_time() -> None:
     times = {A: list(range(0, 10_000, 1)), B: list(range(0, 10_000, 5))}
     start, end = {A: 0, B: 0}, {A: 10_000, B: 2000}
@@ -110,28 +115,11 @@ TIMES = st.fixed_dictionaries(
 )
 
 
-@given(TIMES, st.integers(1, 30))
-def test_all_rows_come_in_batches_that_end_at_one_time_within_the_limit(times: Times, rows: int) -> None:
-    start: Offsets = dict.fromkeys(times, 0)
-    since, limits, idle = -1, Limits(rows=rows), set(times)
-    while dict(start) != {place: len(each) for place, each in times.items()}:
-        found = plan(start, since, log(times), idle, limits, lookup(times))
-        assert found.time is not None
-        count = sum(found.end[p] - start[p] for p in start)
-        assert 0 < count <= rows
-        assert found.time >= since
-        for place, each in times.items():
-            batch = each[start[place] : found.end[place]]
-            assert all(time <= found.time + 1 for time in batch)  # a millisecond that is cut is the one after
-            assert all(time > found.time for time in each[found.end[place] :])
-        start, since = found.end, found.time
-
-
 UNORDERED = st.fixed_dictionaries({(name, 0): st.lists(st.integers(0, 60), max_size=20) for name in ("a", "b", "c")})
 
 
-@given(UNORDERED, st.integers(1, 30))
-def test_rows_that_are_behind_in_their_own_partition_come_late_and_none_is_left_behind(times: Times, rows: int) -> None:
+def batches(times: Times, rows: int) -> Iterator[tuple[Offsets, Plan]]:
+    """Where each micro-batch begins, and its plan, until all rows were in one: never empty, too full or back."""
     start: Offsets = dict.fromkeys(times, 0)
     since, limits, idle = -1, Limits(rows=rows), set(times)
     while dict(start) != {place: len(each) for place, each in times.items()}:
@@ -140,4 +128,21 @@ def test_rows_that_are_behind_in_their_own_partition_come_late_and_none_is_left_
         assert 0 < sum(found.end[p] - start[p] for p in start) <= rows
         assert all(found.end[p] >= start[p] for p in start)
         assert found.time >= since
+        yield start, found
         start, since = found.end, found.time
+
+
+@given(TIMES, st.integers(1, 30))
+def test_all_rows_come_in_batches_that_end_at_one_time_within_the_limit(times: Times, rows: int) -> None:
+    for start, found in batches(times, rows):
+        assert found.time is not None
+        for place, each in times.items():
+            batch = each[start[place] : found.end[place]]
+            assert all(time <= found.time + 1 for time in batch)  # a millisecond that is cut is the one after
+            assert all(time > found.time for time in each[found.end[place] :])
+
+
+@given(UNORDERED, st.integers(1, 30))
+def test_rows_that_are_behind_in_their_own_partition_come_late_and_none_is_left_behind(times: Times, rows: int) -> None:
+    taken = [found.end[place] - start[place] for start, found in batches(times, rows) for place in times]
+    assert sum(taken) == sum(map(len, times.values()))
