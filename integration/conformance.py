@@ -19,13 +19,14 @@ ROOT = Path(__file__).parents[1]
 SUITE = ROOT / "tests" / "contract"
 PAGE = ROOT / "docs" / "conformance.md"
 NOT_RUN = "not run yet"
-_SECTION = re.compile(r"\b(\d(?:\.\d+)*)\b")
+_SECTIONS = re.compile(r"wire contract (\d+(?:\.\d+)*(?:, \d+(?:\.\d+)*)*)", re.IGNORECASE)
 
 _HEAD = """# Conformance
 
 What the sink relies on, and where it was seen to hold. Each line is a test of `tests/contract`; sections are those of
-the wire contract that was read from StarRocks' sources, documentation and recorded replies. *stand-in* is the emulator
-of this package, in its generations B (4.0.7 and later, 4.1) and C (newer patches); *real* is StarRocks in a container.
+[the wire contract](wire-contract.md), which was read from StarRocks' sources, documentation and recorded replies.
+*stand-in* is the emulator of this package, in its generations B (4.0.7 and later, 4.1) and C (newer patches); *real* is
+StarRocks in a container.
 
 The real column is filled by `make integration` where a Docker engine is; **so far nothing has been run against a real
 StarRocks**, so a "passes" below says that the stand-in follows the contract as we read it, not that StarRocks does.
@@ -39,7 +40,7 @@ Made by `make conformance`; a test keeps the list of rules up to date.
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One test of the suite: its name, its text for people, the contract's sections that its docstring names."""
+    """One test of the suite: its name, and the sections of the wire contract that its docstring names."""
 
     module: str
     name: str
@@ -64,7 +65,7 @@ def _rules_of(path: Path) -> Iterator[Rule]:
 
 
 def _sections(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_SECTION.findall(text))) if "ection" in text else ()
+    return tuple(dict.fromkeys(number for found in _SECTIONS.findall(text) for number in found.split(", ")))
 
 
 def results(files: Iterable[Path]) -> dict[tuple[str, str], str]:

@@ -44,7 +44,7 @@ def test_a_replay_writes_nothing_a_second_time(spark: SparkSession, bank: Target
 
 
 def test_no_reader_sees_a_torn_transfer(spark: SparkSession, bank: Target) -> None:
-    """Contract section 4.11: no promise was found that tables become visible in the same moment."""
+    """Wire contract 4.11: a planner that takes no lock may read the two tables at two moments."""
     total = (
         f"SELECT sum(amount) FROM (SELECT amount FROM {bank.database}.debits"
         f" UNION ALL SELECT amount FROM {bank.database}.credits) AS both_tables"

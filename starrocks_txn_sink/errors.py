@@ -141,7 +141,7 @@ class DeadlineExceeded(StarRocksSinkError, Transient, TimeoutError):
 
 
 class AuthenticationFailed(StarRocksSinkError, Terminal):
-    """HTTP 401: the server does not know the user or the password (contract section 7)."""
+    """HTTP 401: the server does not know the user or the password (wire contract 7)."""
 
     code = "authentication"
     hint = "Check username and password."
@@ -170,7 +170,7 @@ class BeginFailed(StarRocksSinkError, Transient):
 
 
 class TooManyTransactions(BeginFailed):
-    """`current running txns on db … larger than limit` (contract section 4.13)."""
+    """`current running txns on db … larger than limit` (wire contract 4.13)."""
 
     code = "too_many_transactions"
     hint = "Use fewer lanes, or raise the frontend's max_running_txn_num_per_db."

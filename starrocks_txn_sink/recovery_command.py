@@ -140,7 +140,7 @@ def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
 
 
 def _state(label: Label) -> Steps[str]:
-    """The server's word for it; a label without a registered transaction is UNKNOWN to it (contract section 6)."""
+    """The server's word for it; a label without a registered transaction is UNKNOWN to it (wire contract 6.2)."""
     answer = yield label.request(Operation.LOAD_STATE)
     return answer.state.value if isinstance(answer, Reply) and answer.state is not None else "not answered"
 

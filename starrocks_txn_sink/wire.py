@@ -1,4 +1,4 @@
-"""Requests to and replies from StarRocks' transaction interface, as plain values (contract sections 1–2, 6).
+"""Requests to and replies from StarRocks' transaction interface, as plain values (wire contract 1, 2, 6).
 
 The protocol modules yield `Request`s and eat `Reply`s or `TransportError`s; `http` alone turns them into bytes, the
 simulator into calls of a model. A reply is always HTTP 200 plus JSON here: everything else is an error of `errors`.
@@ -25,7 +25,7 @@ class Operation(Enum):
 
 
 class Status(Enum):
-    """`Status` of a transaction reply: the frontend's three, the backend's TStatusCode names (contract section 2.4)."""
+    """`Status` of a transaction reply: the frontend's three, the backend's TStatusCode names (wire contract 2.4)."""
 
     OK = "OK"
     FAILED = "FAILED"
@@ -52,7 +52,7 @@ class Status(Enum):
 
 
 class LabelState(Enum):
-    """`state` of `GET /api/{db}/get_load_state` (contract section 6)."""
+    """`state` of `GET /api/{db}/get_load_state` (wire contract 6.1)."""
 
     UNKNOWN = "UNKNOWN"
     PREPARE = "PREPARE"

@@ -1,6 +1,6 @@
 """From change events to row kinds: what a record with a code becomes, with and without the previous row.
 
-Rows are opaque values; None stands for "no row". The document's sections 4.1 and 4.3 are the source.
+Rows are opaque values; None stands for "no row". The examples 4.1 and 4.3 of docs/changelog.md are the source.
 """
 
 from __future__ import annotations

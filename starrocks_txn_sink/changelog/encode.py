@@ -1,4 +1,4 @@
-"""From row kinds to change events with a before and an after image (the document's section 4.2).
+"""From row kinds to change events with a before and an after image (4.2 in docs/changelog.md).
 
 Flat events need no rule of their own: the code takes the place of the kind, and a kind without a code is dropped.
 """

@@ -127,7 +127,7 @@ def row_id(place: Place, table: str, number: int) -> str:
 
 
 def delete_rows(ids: Iterable[str]) -> list[bytes]:
-    """Deletes of rows of the dead-letter table, as pieces of a load body; other columns must parse (contract 8.14)."""
+    """Deletes of dead letters, as pieces of a load body; NOT NULL columns have values (wire contract 5.6)."""
     empty = {"job": "", "source_partition": "", "position": 0, "table_name": "", "row_number": 0}
     return [b"," + orjson.dumps({"__op": 1, "id": one, **empty}) for one in ids]
 

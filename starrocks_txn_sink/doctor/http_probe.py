@@ -34,7 +34,7 @@ class HttpProbe:
         table: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Ask `address`; a load is asked with an empty body, so that a 307 names the backend (contract section 9)."""
+        """Ask `address`; a load is asked with an empty body, so that a 307 names the backend (wire contract 9)."""
         request = Request(operation, database, label, table, headers or {})
         exchange = Exchange(
             operation.value,

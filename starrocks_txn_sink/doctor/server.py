@@ -16,7 +16,7 @@ CLOCK_TOLERANCE = 2.0
 """Seconds that clocks may differ; the server's answer has whole seconds."""
 
 LEAST_LABELS = 1000
-"""StarRocks' own default of label_keep_max_num (contract section 3.3)."""
+"""StarRocks' own default of label_keep_max_num (wire contract 3.3)."""
 
 _CONFIG = ("label_keep_max_second", "label_keep_max_num", "max_running_txn_num_per_db")
 _ENDED = ("FINISHED", "CANCELLED")

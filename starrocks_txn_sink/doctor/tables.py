@@ -17,7 +17,7 @@ _CONFIG = (
 )
 _NAMES = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s"
 
-# The last releases without the repair of partitions created in a multi-table load (contract section 4.15; the exact
+# The last releases without the repair of partitions created in a multi-table load (wire contract 4.15; the exact
 # patch is not known, so later ones are believed).
 _LAST_WITHOUT = ((4, 0, 14), (4, 1, 4))
 

@@ -28,7 +28,7 @@ _LIFETIME = {"timeout": "60"}  # what a doctor that dies leaves open ends soon
 
 @dataclass(slots=True)
 class Trial:
-    """One label after the other on the leader: a refused load ends its label (contract section 4.8)."""
+    """One label after the other on the leader: a refused load ends its label (wire contract 4.8)."""
 
     patient: Patient
     database: str

@@ -8,14 +8,14 @@ from enum import Enum
 from starrocks_txn_sink.emulator.tables.row_order import RowOrder
 
 JSON_PAYLOAD_LIMIT = 4_294_967_296
-"""Bytes of one JSON body that no setting can raise (contract section 2.5)."""
+"""Bytes of one JSON body that no setting can raise (wire contract 2.5)."""
 
 FRONTEND_BODY_LIMIT = 6_553_600
-"""Bytes of a body the frontend is ready to swallow (contract section 1.1)."""
+"""Bytes of a body the frontend is ready to swallow (wire contract 1.1)."""
 
 
 class Generation(Enum):
-    """Server generations of multi mode that the stand-in can play (contract, first table)."""
+    """Server generations of multi mode that the stand-in can play (wire contract 10.1)."""
 
     B = "B"
     C = "C"
@@ -28,7 +28,7 @@ class Generation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Server configuration with the server's names; seconds, counts and megabytes (contract sections 3.3, 4.13, 5)."""
+    """Server configuration with the server's names; seconds, counts and megabytes (wire contract 3.3, 4.13, 5.9)."""
 
     label_keep_max_num: int = 1000
     label_keep_max_second: float = 259_200

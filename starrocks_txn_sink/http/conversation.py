@@ -1,8 +1,8 @@
 """One request from its first address to its reply, over all redirects.
 
-Every operation starts at a frontend; a follower points to the leader with 307. A load takes two steps (contract
-section 9): an empty PUT asks the leader, whose 307 names the backend, and only the backend gets the body. Redirects
-are never followed by the HTTP library, which would drop the credentials or send the body twice.
+Every operation starts at a frontend; a follower points to the leader with 307. A load takes two steps
+(wire contract 9): an empty PUT asks the leader, whose 307 names the backend, and only the backend gets the body. The
+HTTP library never follows a redirect, because it would drop the credentials or send the body twice.
 """
 
 from __future__ import annotations

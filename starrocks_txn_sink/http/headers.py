@@ -1,4 +1,4 @@
-"""Headers and paths of requests (contract section 1.1).
+"""Headers and paths of requests (wire contract 1.1).
 
 Header values go out as UTF-8, because names of databases and tables may hold any letter; a line break in one would
 start a header of its own, so it is refused.

@@ -1,4 +1,4 @@
-"""From the bytes of an answer to a `Reply`, or to a typed error (contract sections 2 and 6).
+"""From the bytes of an answer to a `Reply`, or to a typed error (wire contract 2, 6.1).
 
 Keys are matched without regard to case, unknown keys and the Content-Type are ignored. What is not a reply of the
 transaction interface becomes `BadReply`, or `HttpRefused` when a repetition could only meet it again. The message says
@@ -6,7 +6,7 @@ what kind of thing answered, never what it contained beyond a title or the serve
 characters.
 
 The servers answer with 200 to everything but a wrong password (401), a follower's redirect (307), an unknown path (404)
-and a failure of their own (500); any other status is that of something in between (contract sections 1.1 and 7).
+and a failure of their own (500); any other status is that of something in between (wire contract 1.1, 7.2).
 """
 
 from __future__ import annotations

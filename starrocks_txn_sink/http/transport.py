@@ -1,6 +1,6 @@
 """`HttpTransport`: one request of the protocol to whichever frontend answers, and its reply.
 
-What may be asked again (contract sections 1.2, 2 and 9): a request that surely had no effect goes to the next address;
+What may be asked again (wire contract 1.2, 2, 9): a request that surely had no effect goes to the next address;
 get_load_state, which changes nothing, also when its reply was lost. A request whose effect is possible is sent once.
 """
 

@@ -1,7 +1,7 @@
 """A lane's authority to commit, and its entries in the ledger.
 
 An attempt that Spark started first owns its lane without a word; a retry, and a lane that could not settle an outcome,
-take the lane over. Before every commit the owner is read again (design section 5).
+take the lane over. Before every commit the owner is read again (docs/exactly-once.md, "How it works").
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class CsvRows:
     def __iter__(self) -> Iterator[memoryview | bytes]:
         yield self.pieces[0][len(CSV_ROW) :]
         yield from self.pieces[1:]
-        yield CSV_ROW.encode()  # the last one needs it too: pieces of several loads are put together (contract 5)
+        yield CSV_ROW.encode()  # the last row needs it too: the server joins loads (wire contract 5.3)
 
 
 @dataclass(frozen=True, slots=True)

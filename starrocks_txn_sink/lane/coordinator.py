@@ -1,4 +1,6 @@
-"""SharedTransactionCoordinator: when a lane begins, loads, commits, recycles and gives up (design section 4).
+"""SharedTransactionCoordinator: when a lane begins, loads, commits, recycles and gives up.
+
+The numbered steps are those of docs/architecture.md, "The life of a StarRocks transaction".
 
 Pure: rows and the time come in, actions go out, results of actions come back. Whoever drives it (the lane's threads, a
 test, the simulator) calls `tick` after everything that happened, runs the actions, and reports each one's result.

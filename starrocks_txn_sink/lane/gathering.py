@@ -1,4 +1,6 @@
-"""Rows come into regions, frozen chunks into works, and a work is sealed at a clean boundary (design section 4).
+"""Rows come into regions, frozen chunks into works, and a work is sealed at a clean boundary.
+
+The rules are step 2 of docs/architecture.md, "The life of a StarRocks transaction".
 
 Pure: knows no labels and no server. The coordinator takes chunks from the first work while the last one fills.
 """

@@ -2,8 +2,9 @@
 
 A region has one *active* chunk that takes rows and hands over *frozen* ones. A chunk is frozen at a clean boundary once
 the mini interval has passed since the region's last switch, so that many small source transactions share a load, or by
-size, also inside a source transaction, so that memory stays bounded (design section 4). Loading part of a source
-transaction is harmless: only a commit makes rows visible, and a commit happens at a clean boundary only.
+size, also inside a source transaction, so that memory stays bounded. Loading part of a source transaction is harmless:
+only a commit makes rows visible, and a commit happens at a clean boundary only
+(docs/architecture.md, "The life of a StarRocks transaction", step 2).
 
 Pure: the time is an argument, pieces are opaque byte buffers that are never copied.
 """

@@ -1,6 +1,6 @@
 """Why the server rejected rows: asked over SQL after a commit was refused, told without the rows' values.
 
-`information_schema.loads` has the counts by table, `load_tracking_logs` the reasons (contract sections 5 to 7). A
+`information_schema.loads` has the counts by table, `load_tracking_logs` the reasons (wire contract 5.10, 6.5, 7.5). A
 reason of the server's repeats the row that it is about, so only what is harmless is shown: which rule, which column.
 """
 

@@ -1,8 +1,9 @@
 """Replays: which rows are in StarRocks already, and whether the source still tells the same story.
 
 Positions decide: rows at or below the partition's position in the ledger are visible and are left out, however the
-micro-batch was cut this time (design section 5). The content at that very position is compared by a fingerprint of its
-bytes, in order; a source that went back to its beginning with other content is an error, not a skipped row.
+micro-batch was cut this time (docs/exactly-once.md, "How it works"). The content at that very position is compared by
+a fingerprint of its bytes, in order; a source that went back to its beginning with other content is an error, not a
+skipped row.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rows arrive ordered by (source partition, position, seq). Everything is vectorised: source transactions' ends become
 index arrays, tables are brought together by one stable sort and one `take`, and a segment is a slice of the taken
-buffer. No Python per row (design section 6).
+buffer. No Python code runs per row.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One row for each (job, kind, name). The key is a digest of the three, because StarRocks limits the length of an encoded
 primary key to 128 bytes and names of source partitions may be long. One tablet in one partition, so that its versions
-become visible in the order of the commits: that is what makes the barrier a barrier (design section 5).
+become visible in the order of the commits: the barrier relies on it (docs/exactly-once.md, "How it works").
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COLUMNS = (
     ("updated_at", "DATETIME"),
 )
 Sql = tuple[str, tuple[object, ...]]
-# Sub-tasks in these states of information_schema.loads have ended (contract section 6). COMMITED may still be on its
+# Sub-tasks in these states of information_schema.loads have ended (wire contract 6.5). COMMITED may still be on its
 # way; asking for its rollback is harmless, because the server refuses it.
 _ENDED = ("FINISHED", "CANCELLED")
 

@@ -1,4 +1,4 @@
-"""Taking over: claim, list, barrier, read; and the check before every commit (design section 5).
+"""Taking over: claim, list, barrier, read; and the check before every commit (docs/exactly-once.md, "How it works").
 
 Labels are no locks: the server forgets them, and a forgotten one can be begun again by a writer that slept. What
 excludes writers is the owner row, and what makes its reading safe is the order below. Without any one of the steps two

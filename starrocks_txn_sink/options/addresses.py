@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from starrocks_txn_sink.errors import OptionError
 
 FRONTEND_HTTP_PORT = 8030
-"""The frontend's `http_port`, taken when a bare host is given (contract section 1.1)."""
+"""The frontend's `http_port`, taken when a bare host is given (wire contract 1.1)."""
 
 QUERY_PORT = 9030
 DEFAULT_PORTS = {"http": 80, "https": 443}

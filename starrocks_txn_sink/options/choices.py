@@ -43,7 +43,7 @@ class Compression(Enum):
 
     @property
     def csv_format(self) -> str:
-        """The property `format` of CSV that is compressed so (contract section 5)."""
+        """The property `format` of CSV that is compressed so (wire contract 5.2)."""
         return {"none": "csv", "lz4_frame": "lz4"}.get(self.value, self.value)
 
 

@@ -1,4 +1,4 @@
-"""The stream-load properties a user may set, each judged at construction (contract section 5).
+"""The stream-load properties a user may set, each judged at construction (wire contract 5).
 
 Properties travel as HTTP headers of every load. A name that the sink sets itself, or that the server would silently
 ignore, is refused, because a property without effect looks like one that works.
@@ -121,8 +121,7 @@ def check_untyped(properties: Mapping[str, str], option: str) -> None:
     if properties.get("partial_update") == "true" and "columns" not in properties:
         raise OptionError(
             f"{option}: partial_update needs columns.",
-            hint="List in columns the key columns and those to be updated, or give the sink a TableRoute of them "
-            "(contract section 5).",
+            hint="List in columns the key columns and those to be updated, or give the sink a TableRoute of them.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Which StarRocks releases the sink works with (contract, the table of server generations)."""
+"""Which StarRocks releases the sink works with (wire contract 10.1)."""
 
 from __future__ import annotations
 

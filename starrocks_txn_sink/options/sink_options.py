@@ -341,7 +341,10 @@ class SinkOptions:
 
     @property
     def mini_interval(self) -> float:
-        """Seconds between two freezes of a region at clean boundaries (design section 4, step 2)."""
+        """Seconds between two freezes of a region at clean boundaries.
+
+        See docs/architecture.md, "The life of a StarRocks transaction", step 2.
+        """
         return min(1.0, max(0.1, self.commit_interval / 10))
 
     def read_password(self) -> str:
@@ -364,16 +367,16 @@ class SinkOptions:
         return self.password
 
     def begin_headers(self) -> dict[str, str]:
-        """Headers of begin: the lifetime, without which the server takes 20 seconds (contract section 4.12)."""
+        """Headers of begin: the lifetime, without which the server takes 20 seconds (wire contract 4.12)."""
         headers = {"timeout": str(self.timeout)}
         return headers if self.warehouse is None else {**headers, "warehouse": self.warehouse}
 
     def load_headers(self, table: str) -> dict[str, str]:
-        """Headers of every load of `table`, equal for all of them (contract section 4.6).
+        """Headers of every load of `table`, equal for all of them (wire contract 4.6).
 
         The body is one JSON array. `ignore_json_size` lifts the limit of 100 MiB that the loads of a transaction
         share; `timeout` keeps the load's plan alive as long as the transaction. Where the table's `format` is csv the
-        compression is part of its name (contract section 5).
+        compression is part of its name (wire contract 5.2).
         """
         headers = {
             "format": "json",

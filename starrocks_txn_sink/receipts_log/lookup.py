@@ -65,7 +65,7 @@ class Lookup:
         return [str(row[0]) for row in rows]
 
     def finished(self, label: str, deadline: Deadline) -> str | None:
-        """When the server made `label` visible, as long as it remembers it (contract section 6)."""
+        """When the server made `label` visible, as long as it remembers it (wire contract 6.1)."""
         try:
             rows = self._connection.query(
                 "SELECT max(LOAD_FINISH_TIME) FROM information_schema.loads WHERE LABEL = %s", (label,), deadline

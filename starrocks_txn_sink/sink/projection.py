@@ -2,7 +2,7 @@
 
 Output columns are those of `lane.segments`: source_partition, position, table, transaction_end, payload; without
 marks those of `lane.unit`: table, payload, hash. The payload is the row's JSON with the separator in front, and with
-`__op` inside for a delete (contract section 5). For metrics there are event_time and, with a column `op`, deleted.
+`__op` inside for a delete (wire contract 5.6). For metrics there are event_time and, with a column `op`, deleted.
 """
 
 from __future__ import annotations
@@ -219,13 +219,13 @@ def _csv_or(table: Column, routes: Sequence[TypedRoute], csv: Column, json: Colu
 
 
 def _csv_op(table: Column, routes: Sequence[TypedRoute], code: int) -> Column:
-    """The last column of a line, where there is one (contract section 5)."""
+    """The last column of a line, where there is one (wire contract 5.6)."""
     keyed = [route.table for route in routes if route.op]
     return F.when(table.isin(keyed), F.lit(f"{CSV_COLUMN}{code}")).otherwise(F.lit("")) if keyed else F.lit("")
 
 
 def _guarded(frame: DataFrame, payload: Column, database: str) -> Column:
-    """Rows of another database fail: a StarRocks transaction lives in one database (contract section 4.2)."""
+    """Rows of another database fail: a StarRocks transaction lives in one database (wire contract 4.2)."""
     if DATABASE not in frame.columns:
         return payload
     other = _error(

@@ -1,4 +1,4 @@
-"""The driver's session: one run of a query that has taken its job over (design section 5).
+"""The driver's session: one run of a query that has taken its job over (docs/exactly-once.md, "How it works").
 
 A session begins with the take-over and ends with the first error: the next micro-batch, if there is one, takes over
 anew. In between the known positions grow with the receipts, so the ledger is not read again.

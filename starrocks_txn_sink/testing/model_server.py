@@ -1,8 +1,8 @@
-"""A model of StarRocks' transaction interface in memory: the contract's state table, without HTTP, SQL or types.
+"""A model of StarRocks' transaction interface in memory: the server's state table, without HTTP, SQL or types.
 
 It implements `wire.Transport`, so the pure core runs against it, with faults: `faults` sees every request and may name
 one of `Fault`. Rows are JSON arrays; a table's rows are kept in the order of their commits, like a DUPLICATE KEY table,
-except the ledger's, which is a PRIMARY KEY table. Multi-table mode only, generations B and C (contract section 3.2).
+except the ledger's, which is a PRIMARY KEY table. Multi-table mode only, generations B and C (wire contract 3.2).
 
 A simulator takes the long things apart: `start_commit`, `finish_commit`, `publish`, with anything in between.
 """

@@ -1,4 +1,4 @@
-"""The protocol of one label: begin, load, commit and confirm, roll back (contract sections 2–4, 6; design section 4).
+"""The protocol of one label: begin, load, commit and confirm, roll back (wire contract 2, 3, 4, 6).
 
 Each function is a generator of steps (see `steps`): pure, yields requests, eats replies. A commit ends in an outcome,
 which is a type: `Committed` and `Aborted` are known, `Unknown` is not failure and nobody may guess it away.
@@ -60,7 +60,7 @@ Outcome = Committed | Aborted | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A load that was accepted: bytes are in the pipe, the verdict on rows comes at commit (contract section 4.7)."""
+    """A load that was accepted: bytes are in the pipe, the verdict on rows comes at commit (wire contract 4.7)."""
 
     txn_id: int | None
     retries: int
@@ -83,7 +83,7 @@ class Patience:
 
 
 def begin(label: Label, headers: Mapping[str, str]) -> Steps[None]:
-    """Begin `label`; `headers` carry the lifetime (`timeout`), without which the server takes 20 s (section 4.12).
+    """Begin `label`; `headers` carry the lifetime (`timeout`); the server's default is 20 s (wire contract 4.12).
 
     Raises BeginFailed and its kin, ServerRefused. A lost reply is a BeginFailed too: the label may exist, so the caller
     rolls it back and takes another one.
@@ -105,7 +105,7 @@ def load(
     """Send `body` to `table`; raises LoadFailed and its kin, TooManyTransactions, ServerRefused, TransactionTimedOut.
 
     Only TXN_IN_PROCESSING is repeated (nothing was consumed). After anything else, a broken connection above all, part
-    of the body may be in the pipe: the label must be rolled back (contract section 4.8).
+    of the body may be in the pipe: the label must be rolled back (wire contract 4.8).
     """
     for tries in range(patience.busy_tries):
         answer = yield label.request(Operation.LOAD, table=table, headers=headers, body=body)
@@ -132,7 +132,7 @@ def commit(label: Label, patience: Patience, rng: random.Random) -> Steps[Outcom
     """Commit `label` and find out what became of it; never raises for a server's answer, never guesses.
 
     OK alone proves nothing: the rows may be committed but not yet visible, and generation B says OK to a commit that
-    rolled back (contract section 3.2). Only `get_load_state` VISIBLE is proof.
+    rolled back (wire contract 3.2). Only `get_load_state` VISIBLE is proof.
     """
     answer = yield label.request(Operation.COMMIT)
     reply = _reply(answer)

@@ -1,8 +1,9 @@
-"""Labels: `{job}-{epoch}-{lane}-{batch}-{n}`, unique and never reused (design section 5, contract section 7).
+"""Labels: `{job}-{epoch}-{lane}-{batch}-{n}`, unique and never reused (wire contract 7.1).
 
 `epoch` tells the driver's runs apart, `n` the tries inside one batch of one lane. A run of which no process lasts takes
 over once a write, and each write has an epoch of its own, `{run}_{write}`. In multi-table mode a label that was
-rolled back cannot be begun again while the server remembers it, so every try gets a new one.
+rolled back cannot be begun again while the server remembers it, so every try gets a new one. Why labels are
+no locks: docs/architecture.md, "Decisions".
 """
 
 from __future__ import annotations

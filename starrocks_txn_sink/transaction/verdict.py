@@ -1,4 +1,4 @@
-"""What a refusal means: the server's messages, mapped to typed errors (contract sections 2.2, 3.2, 4, 5).
+"""What a refusal means: the server's messages, mapped to typed errors (wire contract 2.2, 3.2, 4, 5).
 
 The transaction interface answers nearly every failure with `FAILED` and a text, so the text decides whether another try
 makes sense. Unknown texts count as transient; the number of tries is bounded elsewhere.
@@ -118,5 +118,5 @@ def is_gone(reply: Reply) -> bool:
 
 
 def is_busy(reply: Reply) -> bool:
-    """Another load of this table is running under the label; nothing was consumed (contract section 4.5)."""
+    """Another load of this table is running under the label; nothing was consumed (wire contract 4.5)."""
     return reply.status is Status.TXN_IN_PROCESSING

@@ -24,7 +24,7 @@ PATIENCE = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server under test. `generation` is "B" or "C" (contract, first table).
+    """A server under test. `generation` is "B" or "C" (wire contract 10.1).
 
     `rewrites` maps a backend's own address to the one at which it can be reached from here, as host:port.
     """
@@ -161,7 +161,7 @@ class Client:
         return label
 
     def probe(self, label: str, table: str, **more: str) -> Reply:
-        """The first step of a load: an empty PUT to the frontend (section 9)."""
+        """The first step of a load: an empty PUT to the frontend (wire contract 9)."""
         headers = self.headers(label, **{"table": table, "format": "json", **more})
         return self.send("PUT", self.url("load"), headers, b"")
 

@@ -1,4 +1,4 @@
-"""Contract section 6: asking for a label's fate, by HTTP and by SQL."""
+"""Wire contract 6: asking for a label's fate, by HTTP and by SQL."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ ONE_ROW = b'{"id": 1, "v": "a"}'
 
 
 def test_a_committed_label_is_visible(client: Client) -> None:
+    """Wire contract 6.1."""
     label = client.committed((client.table(), ONE_ROW))
     found = client.load_state(label).json
     assert found["state"] == "VISIBLE"
@@ -16,15 +17,18 @@ def test_a_committed_label_is_visible(client: Client) -> None:
 
 
 def test_an_unknown_label_is_unknown(client: Client) -> None:
+    """Wire contract 6.1."""
     assert client.state(fresh("l")) == "UNKNOWN"
 
 
 def test_a_label_is_known_in_its_own_database_only(client: Client) -> None:
+    """Wire contract 6.1."""
     label = client.committed((client.table(), ONE_ROW))
     assert client.state(label, "other_db") == "UNKNOWN"
 
 
 def test_an_unknown_database_is_an_error(client: Client) -> None:
+    """Wire contract 6.1."""
     reply = client.load_state("l", "no_such_db")
     assert reply.code == 200
     assert reply.json["status"] == "FAILED"
@@ -33,10 +37,12 @@ def test_an_unknown_database_is_an_error(client: Client) -> None:
 
 
 def test_no_label_is_an_error(client: Client) -> None:
+    """Wire contract 6.1."""
     assert client.load_state("").json["msg"] == "No label selected."
 
 
 def test_a_begun_label_is_unknown_until_it_is_registered(client: Client) -> None:
+    """Wire contract 6.2."""
     label, table = client.begin(), client.table()
     assert client.state(label) == "UNKNOWN"
     client.probe(label, table)
@@ -44,6 +50,7 @@ def test_a_begun_label_is_unknown_until_it_is_registered(client: Client) -> None
 
 
 def test_a_rolled_back_label_is_unknown_in_b_and_aborted_in_c(client: Client) -> None:
+    """Wire contract 6.2."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, ONE_ROW)
     assert client.rollback(label).ok
@@ -51,6 +58,7 @@ def test_a_rolled_back_label_is_unknown_in_b_and_aborted_in_c(client: Client) ->
 
 
 def test_a_failed_commit_never_shows_as_committed(client: Client) -> None:
+    """Wire contract 6.2."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, b"")
     assert client.commit(label).status == "FAILED"
@@ -59,6 +67,7 @@ def test_a_failed_commit_never_shows_as_committed(client: Client) -> None:
 
 @pytest.mark.usefixtures("generation_c")
 def test_cancel_reaches_a_registered_transaction(client: Client) -> None:
+    """Wire contract 6.3."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, ONE_ROW)
     url = f"{client.server.load_url}/api/{client.server.database}/{label}/_cancel"
@@ -70,6 +79,7 @@ def test_cancel_reaches_a_registered_transaction(client: Client) -> None:
 
 @pytest.mark.usefixtures("generation_c")
 def test_cancel_takes_the_label_as_a_parameter(client: Client) -> None:
+    """Wire contract 6.3."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, ONE_ROW)
     url = f"{client.server.load_url}/api/{client.server.database}/{table}/_cancel?label={label}"
@@ -78,6 +88,7 @@ def test_cancel_takes_the_label_as_a_parameter(client: Client) -> None:
 
 
 def test_cancel_does_not_reach_an_unregistered_transaction(client: Client) -> None:
+    """Wire contract 6.3."""
     label = client.begin()
     reply = client.send("POST", f"{client.server.load_url}/api/{client.server.database}/{label}/_cancel")
     assert reply.json["status"] == "FAILED"
@@ -86,7 +97,7 @@ def test_cancel_does_not_reach_an_unregistered_transaction(client: Client) -> No
 
 
 def test_loads_lists_unfinished_tables_of_a_label(client: Client) -> None:
-    """What a take-over lists: one row for each (label, table), not FINISHED and not CANCELLED."""
+    """Wire contract 6.5: a take-over lists one row for each (label, table), not FINISHED and not CANCELLED."""
     first, second, label = client.table(), client.table(), client.begin()
     client.loaded(label, first, ONE_ROW)
     client.loaded(label, second, ONE_ROW)
@@ -96,6 +107,7 @@ def test_loads_lists_unfinished_tables_of_a_label(client: Client) -> None:
 
 
 def test_loads_counts_rows_per_table(client: Client) -> None:
+    """Wire contract 6.5."""
     first, second = client.table(), client.table()
     found = client.loads(client.committed((first, ONE_ROW), (second, b'{"id": 1}{"id": 2}')))
     assert {table: int(row["SINK_ROWS"]) for table, row in found.items()} == {first: 1, second: 2}
@@ -103,7 +115,7 @@ def test_loads_counts_rows_per_table(client: Client) -> None:
 
 
 def test_loads_shows_why_a_table_was_cancelled(client: Client) -> None:
-    """Section 7's example: a good table and one whose only row is rejected."""
+    """Wire contract 7.5: a good table and one whose only row is rejected."""
     good, bad, label = client.table(), client.table("id INT NOT NULL, n INT"), client.begin()
     client.loaded(label, good, ONE_ROW)
     client.loaded(label, bad, b'{"id": "not_an_int"}', strict_mode="true", max_filter_ratio="1")

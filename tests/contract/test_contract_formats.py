@@ -1,4 +1,4 @@
-"""Contract section 5: formats and per-load properties, as far as a client relies on them."""
+"""Wire contract 5: formats and per-load properties, as far as a client relies on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load_and_commit(client: Client, table: str, *bodies: bytes, **headers: str) 
 
 
 def refused_at_first_load(client: Client, table: str, **headers: str) -> str:
-    """The message of a plan that the frontend refuses; the transaction is aborted (section 4.7)."""
+    """The message of a plan that the frontend refuses; the transaction is aborted (wire contract 4.7)."""
     label = client.begin()
     reply = client.probe(label, table, **headers)
     assert (reply.code, reply.status) == (200, "FAILED")
@@ -32,18 +32,21 @@ def refused_at_first_load(client: Client, table: str, **headers: str) -> str:
 
 
 def test_json_objects_one_after_another(client: Client) -> None:
+    """Wire contract 5.4."""
     table = client.table()
     load_and_commit(client, table, b'{"id": 1, "v": "a"}\n{"id": 2}{"id": 3, "v": null}')
     assert client.rows(table) == [(1, "a"), (2, None), (3, None)]
 
 
 def test_a_json_array_with_strip_outer_array(client: Client) -> None:
+    """Wire contract 5.4."""
     table = client.table()
     load_and_commit(client, table, b'[{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]', strip_outer_array="true")
     assert client.rows(table) == [(1, "a"), (2, "b")]
 
 
 def test_json_strings_are_coerced_and_unknown_keys_ignored(client: Client) -> None:
+    """Wire contract 5.4."""
     table = client.table()
     load_and_commit(client, table, b'{"id": "1", "v": "a", "stranger": [1]}')
     assert client.rows(table) == [(1, "a")]
@@ -59,6 +62,7 @@ def test_json_strings_are_coerced_and_unknown_keys_ignored(client: Client) -> No
     ],
 )
 def test_json_may_be_compressed(client: Client, compression: str, compress: object) -> None:
+    """Wire contract 5.2."""
     assert callable(compress)
     table = client.table()
     load_and_commit(client, table, compress(ROWS), compression=compression)
@@ -66,30 +70,35 @@ def test_json_may_be_compressed(client: Client, compression: str, compress: obje
 
 
 def test_each_compressed_body_stands_for_itself(client: Client) -> None:
+    """Wire contract 5.2."""
     table = client.table()
     load_and_commit(client, table, gzip.compress(ROWS), gzip.compress(b'{"id": 3, "v": "c"}'), compression="gzip")
     assert len(client.rows(table)) == 3
 
 
 def test_csv_with_its_defaults(client: Client) -> None:
+    """Wire contract 5.3."""
     table = client.table()
     load_and_commit(client, table, b"1\ta\n", b"2\t\\N\n", format="csv")
     assert client.rows(table) == [(1, "a"), (2, None)]
 
 
 def test_csv_with_its_own_separators(client: Client) -> None:
+    """Wire contract 5.3."""
     table = client.table()
     load_and_commit(client, table, b"1|a;2|b;", format="csv", column_separator="|", row_delimiter=";")
     assert client.rows(table) == [(1, "a"), (2, "b")]
 
 
 def test_csv_compressed_by_lz4_frame_is_a_format(client: Client) -> None:
+    """Wire contract 5.2."""
     table = client.table()
     load_and_commit(client, table, pa.compress(b"1\ta\n", codec="lz4", asbytes=True), format="lz4")
     assert client.rows(table) == [(1, "a")]
 
 
 def test_op_deletes_and_upserts_by_the_json_key(client: Client) -> None:
+    """Wire contract 5.6."""
     table = client.table()
     load_and_commit(client, table, ROWS)
     load_and_commit(client, table, b'{"id": 1, "v": "x", "__op": 1}{"id": 2, "v": "c", "__op": 0}{"id": 3, "v": "d"}')
@@ -97,12 +106,14 @@ def test_op_deletes_and_upserts_by_the_json_key(client: Client) -> None:
 
 
 def test_a_duplicate_key_table_keeps_every_copy(client: Client) -> None:
+    """Wire contract 5.6."""
     table = client.table(key="DUPLICATE KEY (id)")
     load_and_commit(client, table, ROWS, ROWS)
     assert len(client.rows(table)) == 4
 
 
 def test_partial_update_leaves_other_columns(client: Client) -> None:
+    """Wire contract 5.8."""
     table = client.table("id INT NOT NULL, v VARCHAR(20), n INT")
     load_and_commit(client, table, b'{"id": 1, "v": "a", "n": 1}')
     load_and_commit(client, table, b'{"id": 1, "n": 2}', partial_update="true", columns="id,n")
@@ -110,12 +121,14 @@ def test_partial_update_leaves_other_columns(client: Client) -> None:
 
 
 def test_without_strict_mode_a_bad_value_is_null(client: Client) -> None:
+    """Wire contract 5.7."""
     table = client.table("id INT NOT NULL, n INT")
     load_and_commit(client, table, b'{"id": 1, "n": "many"}')
     assert client.rows(table) == [(1, None)]
 
 
 def test_with_strict_mode_a_bad_value_filters_its_row(client: Client) -> None:
+    """Wire contract 5.7."""
     table = client.table("id INT NOT NULL, n INT")
     load_and_commit(
         client, table, b'{"id": 1, "n": "many"}{"id": 2, "n": 2}', strict_mode="true", max_filter_ratio="0.9"
@@ -125,22 +138,24 @@ def test_with_strict_mode_a_bad_value_filters_its_row(client: Client) -> None:
 
 @pytest.mark.parametrize("name", ["parquet", "arrow"])
 def test_other_formats_are_unknown(client: Client, name: str) -> None:
+    """Wire contract 5.2."""
     assert refused_at_first_load(client, client.table(), format=name).startswith(JAVA)
 
 
 def test_an_unknown_compression_is_unsupported(client: Client) -> None:
+    """Wire contract 5.2."""
     message = refused_at_first_load(client, client.table(), compression="zipped")
     assert "Unsupported compression type: " in message
 
 
 def test_a_mapping_to_an_unknown_column_is_refused_at_the_first_load(client: Client) -> None:
-    """Section 4.7: mapping errors are the frontend's, and abort."""
+    """Wire contract 4.7, 5.5: mapping errors are the frontend's, and abort."""
     message = refused_at_first_load(client, client.table(), columns="id,v,z=1")
     assert "Mapping column is not in table. column: z" in message
 
 
 def test_json_beyond_the_batch_limit_is_refused_unless_ignored(client: Client) -> None:
-    """Section 2.5: by its announced size, before the body is read."""
+    """Wire contract 2.5, 5.9: by its announced size, before the body is read."""
     for ignored in (False, True):
         label, table = client.begin(), client.table()
         headers = {"ignore_json_size": "true"} if ignored else {}

@@ -1,4 +1,4 @@
-"""Contract sections 2.2, 3.2, 7: what each state of a label answers to each operation."""
+"""Wire contract 2.2, 3.2, 7: what each state of a label answers to each operation."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def table(client: Client) -> str:
 
 
 def test_begin_answers_ok_and_nothing_else(client: Client) -> None:
-    """Section 2.2: no TxnId, no Label."""
+    """Wire contract 2.2: no TxnId, no Label."""
     assert client.op("begin", fresh("l")).json == {"Status": "OK", "Message": ""}
 
 
 def test_begin_needs_a_known_database(client: Client) -> None:
-    """Section 4.2."""
+    """Wire contract 4.2."""
     reply = client.op("begin", fresh("l"), db="no_such_db")
     assert (reply.status, reply.message) == ("FAILED", f"{PREFIX}Database[no_such_db] does not exist")
 
 
 def test_a_live_label_cannot_be_begun_again(client: Client) -> None:
-    """Section 2.2."""
+    """Wire contract 2.2."""
     label = client.begin()
     reply = client.op("begin", label)
     assert reply.status == "LABEL_ALREADY_EXISTS"
@@ -35,13 +35,13 @@ def test_a_live_label_cannot_be_begun_again(client: Client) -> None:
 
 
 def test_the_label_alone_is_the_key_across_databases(client: Client) -> None:
-    """Section 3.2."""
+    """Wire contract 3.2."""
     label = client.begin()
     assert client.op("begin", label, db="other_db").status == "LABEL_ALREADY_EXISTS"
 
 
 def test_commit_and_rollback_do_not_compare_the_database(client: Client, table: str) -> None:
-    """Section 3.2."""
+    """Wire contract 3.2."""
     label = client.begin()
     client.loaded(label, table, ONE_ROW)
     assert client.op("commit", label, db="other_db").ok
@@ -50,27 +50,27 @@ def test_commit_and_rollback_do_not_compare_the_database(client: Client, table: 
 
 @pytest.mark.parametrize("operation", ["load", "commit"])
 def test_an_unknown_label_does_not_exist(client: Client, table: str, operation: str) -> None:
-    """Section 3.2."""
+    """Wire contract 3.2."""
     label = fresh("l")
     reply = client.op(operation, label, table=table)
     assert (reply.status, reply.message) == ("FAILED", f"{PREFIX}stream load task {label} does not exist")
 
 
 def test_rollback_of_an_unknown_label_lacks_the_spaces(client: Client) -> None:
-    """Section 3.2: the server's literal text."""
+    """Wire contract 3.2: the server's literal text."""
     label = fresh("l")
     assert client.rollback(label).message == f"{PREFIX}stream load task{label}does not exist"
 
 
 def test_an_empty_commit_is_ok_and_registers_nothing(client: Client) -> None:
-    """Sections 2.2, 3.2."""
+    """Wire contract 2.2, 3.2."""
     label = client.begin()
     assert client.commit(label).json == {"Status": "OK", "Message": ""}
     assert client.state(label) == "UNKNOWN"
 
 
 def test_a_load_answers_bytes_and_no_row_counts(client: Client, table: str) -> None:
-    """Section 2.2."""
+    """Wire contract 2.2."""
     label = client.begin()
     reply = client.loaded(label, table, ONE_ROW)
     assert reply.json["LoadBytes"] == len(ONE_ROW)
@@ -81,14 +81,14 @@ def test_a_load_answers_bytes_and_no_row_counts(client: Client, table: str) -> N
 
 
 def test_load_bytes_are_those_of_one_load(client: Client, table: str) -> None:
-    """Section 2.2."""
+    """Wire contract 2.2."""
     label = client.begin()
     client.loaded(label, table, ONE_ROW)
     assert client.loaded(label, table, b'{"id": 22}').json["LoadBytes"] == 10
 
 
 def test_commit_answers_label_and_transaction_without_counts(client: Client, table: str) -> None:
-    """Section 2.2."""
+    """Wire contract 2.2."""
     label = client.begin()
     txn_id = client.loaded(label, table, ONE_ROW).json["TxnId"]
     assert client.commit(label).json == {
@@ -102,7 +102,7 @@ def test_commit_answers_label_and_transaction_without_counts(client: Client, tab
 
 
 def test_a_repeated_commit_is_ok(client: Client, table: str) -> None:
-    """Sections 2.2, 3.2: this is how a lost reply is asked for again."""
+    """Wire contract 2.2, 3.2: this is how a lost reply is asked for again."""
     label = client.begin()
     txn_id = client.loaded(label, table, ONE_ROW).json["TxnId"]
     assert client.commit(label).ok
@@ -114,7 +114,7 @@ def test_a_repeated_commit_is_ok(client: Client, table: str) -> None:
 
 
 def test_a_committed_label_refuses_begin_load_and_rollback(client: Client, table: str) -> None:
-    """Section 3.2."""
+    """Wire contract 3.2."""
     label = client.begin()
     txn_id = client.loaded(label, table, ONE_ROW).json["TxnId"]
     assert client.commit(label).ok
@@ -130,7 +130,7 @@ def test_a_committed_label_refuses_begin_load_and_rollback(client: Client, table
 
 
 def test_rollback_answers_ok(client: Client, table: str) -> None:
-    """Section 2.2."""
+    """Wire contract 2.2."""
     label = client.begin()
     client.loaded(label, table, ONE_ROW)
     assert client.rollback(label).json == {"Status": "OK", "Message": f"stream load {label} abort"}
@@ -138,7 +138,7 @@ def test_rollback_answers_ok(client: Client, table: str) -> None:
 
 
 def test_a_rolled_back_label_is_not_reusable(client: Client, table: str) -> None:
-    """Section 3.2: unlike single-table mode, a new label is needed."""
+    """Wire contract 3.2: unlike single-table mode, a new label is needed."""
     label = client.begin()
     txn_id = client.loaded(label, table, ONE_ROW).json["TxnId"]
     assert client.rollback(label).ok
@@ -154,7 +154,7 @@ def test_a_rolled_back_label_is_not_reusable(client: Client, table: str) -> None
 
 
 def test_prepare_is_unsupported_and_does_not_abort(client: Client, table: str) -> None:
-    """Sections 2.2, 4.1."""
+    """Wire contract 2.2, 4.1."""
     label = client.begin()
     client.loaded(label, table, ONE_ROW)
     reply = client.op("prepare", label)
@@ -163,7 +163,7 @@ def test_prepare_is_unsupported_and_does_not_abort(client: Client, table: str) -
 
 
 def test_past_its_deadline_a_transaction_fails(client: Client, table: str) -> None:
-    """Section 3.2: `timeout` counts from begin."""
+    """Wire contract 3.2: `timeout` counts from begin."""
     label = client.begin(timeout="1")
     client.loaded(label, table, ONE_ROW)
     replies = []
@@ -181,7 +181,7 @@ def test_past_its_deadline_a_transaction_fails(client: Client, table: str) -> No
 
 
 def test_commit_past_the_deadline_fails(client: Client, table: str) -> None:
-    """Sections 3.2, 4.12."""
+    """Wire contract 3.2, 4.12."""
     label, witness = client.begin(timeout="1"), client.begin(timeout="1")
     client.loaded(label, table, ONE_ROW)
     wait_until(lambda: client.probe(witness, table).code != 307)
@@ -193,7 +193,7 @@ def test_commit_past_the_deadline_fails(client: Client, table: str) -> None:
 
 @pytest.mark.usefixtures("generation_c")
 def test_begin_takes_any_label_and_c_checks_it_at_the_first_load(client: Client, table: str) -> None:
-    """Section 7."""
+    """Wire contract 7.1."""
     label = client.begin(label=fresh("not/a/label"))
     reply = client.probe(label, table)
     assert reply.status == "FAILED"
@@ -203,7 +203,7 @@ def test_begin_takes_any_label_and_c_checks_it_at_the_first_load(client: Client,
 
 @pytest.mark.usefixtures("generation_b")
 def test_in_b_a_bad_label_is_found_at_commit_and_still_answered_ok(client: Client, table: str) -> None:
-    """Sections 3.2 (the B hole) and 7: OK, yet nothing is committed."""
+    """Wire contract 3.2, 7.1: the hole of B; OK, yet nothing is committed."""
     label = client.begin(label=fresh("not/a/label"))
     client.loaded(label, table, ONE_ROW)
     assert client.commit(label).ok
@@ -213,7 +213,7 @@ def test_in_b_a_bad_label_is_found_at_commit_and_still_answered_ok(client: Clien
 
 @pytest.mark.usefixtures("generation_c")
 def test_an_over_long_label_is_refused_where_labels_are_checked(client: Client, table: str) -> None:
-    """Section 7."""
+    """Wire contract 7.1."""
     longest = client.begin(label=fresh("l").ljust(128, "x"))
     assert client.probe(longest, table).code == 307
     too_long = client.begin(label=fresh("l").ljust(129, "x"))

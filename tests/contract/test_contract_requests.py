@@ -1,4 +1,4 @@
-"""Contract section 1: endpoints, headers, authentication, redirects, bodies."""
+"""Wire contract 1: endpoints, headers, authentication, redirects, bodies."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ ONE_ROW = b'{"id": 1, "v": "a"}'
 @pytest.mark.parametrize("method", ["POST", "PUT"])
 @pytest.mark.parametrize("operation", ["begin", "BEGIN", "Begin"])
 def test_an_operation_is_case_insensitive_and_takes_post_and_put(client: Client, method: str, operation: str) -> None:
-    """Section 1.1."""
+    """Wire contract 1.1."""
     assert client.op(operation, fresh("l"), method=method).ok
 
 
 def test_an_unknown_operation_fails_with_the_java_class(client: Client) -> None:
-    """Section 1.1."""
+    """Wire contract 1.1."""
     reply = client.op("vanish", fresh("l"))
     assert (reply.code, reply.status) == (200, "FAILED")
     assert reply.message == f"{PREFIX}Unknown transaction operation: vanish"
@@ -25,14 +25,14 @@ def test_an_unknown_operation_fails_with_the_java_class(client: Client) -> None:
 
 @pytest.mark.parametrize("operation", ["begin", "load", "commit", "rollback"])
 def test_every_operation_needs_a_database(client: Client, operation: str) -> None:
-    """Section 1.1."""
+    """Wire contract 1.1."""
     reply = client.send("POST", client.url(operation), {"label": fresh("l"), "transaction_type": "multi"})
     assert (reply.status, reply.message) == ("FAILED", f"{PREFIX}No database selected.")
 
 
 @pytest.mark.parametrize("operation", ["begin", "load", "commit", "rollback"])
 def test_every_operation_needs_a_label(client: Client, operation: str) -> None:
-    """Section 1.1: labels are never made by the server."""
+    """Wire contract 1.1: labels are never made by the server."""
     reply = client.op(operation, "")
     assert reply.status == "FAILED"
     assert reply.message.lower() == f"{PREFIX}empty label.".lower()
@@ -40,19 +40,19 @@ def test_every_operation_needs_a_label(client: Client, operation: str) -> None:
 
 @pytest.mark.parametrize("value", ["multi", "MULTI", "Multi"])
 def test_transaction_type_is_case_insensitive(client: Client, value: str) -> None:
-    """Section 1.1."""
+    """Wire contract 1.1."""
     assert client.op("begin", fresh("l"), transaction_type=value).ok
 
 
 def test_source_type_12_is_an_alias_of_multi(client: Client) -> None:
-    """Section 1.1."""
+    """Wire contract 1.1."""
     headers = {"db": client.server.database, "label": fresh("l"), "source_type": "12"}
     reply = client.send("POST", client.url("begin"), headers)
     assert reply.json == {"Status": "OK", "Message": ""}
 
 
 def test_a_timeout_that_is_no_number_fails(client: Client) -> None:
-    """Section 1.1."""
+    """Wire contract 1.1."""
     reply = client.op("begin", fresh("l"), timeout="soon")
     assert reply.status == "FAILED"
     assert "NumberFormatException" in reply.message
@@ -60,20 +60,20 @@ def test_a_timeout_that_is_no_number_fails(client: Client) -> None:
 
 @pytest.mark.parametrize("operation", ["begin", "commit", "rollback"])
 def test_a_body_on_a_bodiless_operation_is_malformed(client: Client, operation: str) -> None:
-    """Section 1.1: it is read as the tablets of a bypass write."""
+    """Wire contract 1.1: it is read as the tablets of a bypass write."""
     label = fresh("l")
     reply = client.op(operation, label, data=b"not json")
     assert (reply.status, reply.message) == ("FAILED", f"{PREFIX}Malformed json tablets, label is {label}")
 
 
 def test_a_blank_body_is_no_body(client: Client) -> None:
-    """Section 1.1."""
+    """Wire contract 1.1."""
     assert client.op("begin", fresh("l"), data=b" \n ").ok
 
 
 @pytest.mark.parametrize("credentials", [("writer", "wrong"), ("nobody", "")])
 def test_wrong_credentials_are_answered_401(client: Client, credentials: tuple[str, str]) -> None:
-    """Section 7."""
+    """Wire contract 7.2."""
     reply = client.send("POST", client.url("begin"), client.headers(fresh("l")), auth=credentials)
     assert reply.code == 401
     assert reply.headers["www-authenticate"] == 'Basic realm=""'
@@ -83,14 +83,14 @@ def test_wrong_credentials_are_answered_401(client: Client, credentials: tuple[s
 
 
 def test_no_credentials_are_answered_401(client: Client) -> None:
-    """Section 7."""
+    """Wire contract 7.2."""
     with raw_connection(client.server.load_url) as connection:
         connection.send(b"POST /api/transaction/begin HTTP/1.1\r\nHost: x\r\ndb: d\r\nlabel: l\r\n\r\n")
         assert connection.read_json()["message"] == "Need auth information."
 
 
 def test_the_backend_wants_credentials_again(client: Client) -> None:
-    """Section 1.1: a client re-attaches them after the redirect."""
+    """Wire contract 1.1: a client re-attaches them after the redirect."""
     label, table = client.begin(), client.table()
     location = client.probe(label, table).location
     headers = client.headers(label, table=table, format="json")
@@ -102,12 +102,12 @@ def test_the_backend_wants_credentials_again(client: Client) -> None:
 
 
 def test_an_unknown_path_is_404(client: Client) -> None:
-    """Section 7."""
+    """Wire contract 7.2."""
     assert client.send("GET", f"{client.server.load_url}/api/nothing/here").code == 404
 
 
 def test_a_load_is_redirected_to_a_backend_without_credentials_in_the_url(client: Client) -> None:
-    """Sections 1.1, 1.2, 9: 307, scheme http, no user info, same path."""
+    """Wire contract 1.1, 1.2, 9: 307, scheme http, no user info, same path."""
     reply = client.probe(client.begin(), client.table())
     assert reply.code == 307
     assert reply.location.startswith("http://")
@@ -117,7 +117,7 @@ def test_a_load_is_redirected_to_a_backend_without_credentials_in_the_url(client
 
 
 def test_the_redirect_comes_before_any_body_byte_is_read(client: Client) -> None:
-    """Section 1.1: an expecting client is answered 307, not 100, by the frontend."""
+    """Wire contract 1.1: an expecting client is answered 307, not 100, by the frontend."""
     label, table = client.begin(), client.table()
     headers = client.headers(label, table=table, format="json")
     headers |= {"Expect": "100-continue", "Content-Length": "1000000"}
@@ -127,7 +127,7 @@ def test_the_redirect_comes_before_any_body_byte_is_read(client: Client) -> None
 
 
 def test_the_backend_says_100_continue_and_then_reads(client: Client) -> None:
-    """Sections 1.1, 1.3."""
+    """Wire contract 1.1, 1.3."""
     label, table = client.begin(), client.table()
     location = client.probe(label, table).location
     headers = client.headers(label, table=table, format="json")
@@ -142,7 +142,7 @@ def test_the_backend_says_100_continue_and_then_reads(client: Client) -> None:
 
 
 def test_a_refused_expecting_load_is_answered_without_100(client: Client) -> None:
-    """Section 1.1: no body byte travels for a load that is refused."""
+    """Wire contract 1.1: no body byte travels for a load that is refused."""
     label, table = client.begin(), client.table()
     location = client.probe(label, table).location
     headers = client.headers(fresh("l"), table=table, format="json")
@@ -153,7 +153,7 @@ def test_a_refused_expecting_load_is_answered_without_100(client: Client) -> Non
 
 
 def test_a_small_body_without_expect_reaches_the_redirect(client: Client) -> None:
-    """Section 1.1."""
+    """Wire contract 1.1."""
     label, table = client.begin(), client.table()
     headers = client.headers(label, table=table, format="json")
     assert client.send("PUT", client.url("load"), headers, ONE_ROW).code == 307
@@ -161,7 +161,7 @@ def test_a_small_body_without_expect_reaches_the_redirect(client: Client) -> Non
 
 
 def test_a_chunked_body_is_taken(client: Client) -> None:
-    """Section 5, chunked."""
+    """Wire contract 5.9: chunked."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, iter([ONE_ROW[:5], ONE_ROW[5:], b'{"id": 2}']))
     assert client.commit(label).ok
@@ -169,7 +169,7 @@ def test_a_chunked_body_is_taken(client: Client) -> None:
 
 
 def test_a_connection_serves_several_requests(client: Client) -> None:
-    """Section 1.1: HTTP/1.1 with keep-alive, also after a refusal and a redirect."""
+    """Wire contract 1.1: HTTP/1.1 with keep-alive, also after a refusal and a redirect."""
     label, table = fresh("l"), client.table()
     with raw_connection(client.server.load_url) as connection:
         for operation, wanted in (("commit", 200), ("begin", 200), ("load", 307), ("rollback", 200)):
@@ -182,7 +182,7 @@ def test_a_connection_serves_several_requests(client: Client) -> None:
 
 @pytest.mark.parametrize("operation", ["begin", "commit", "rollback", "prepare"])
 def test_the_backend_refuses_what_belongs_to_the_frontend(client: Client, operation: str) -> None:
-    """Section 1.2."""
+    """Wire contract 1.2."""
     label, table = client.begin(), client.table()
     backend = client.probe(label, table).location.removesuffix("load")
     reply = client.send("POST", backend + operation, client.headers(label))
@@ -191,7 +191,7 @@ def test_the_backend_refuses_what_belongs_to_the_frontend(client: Client, operat
 
 
 def test_a_broken_body_fails_the_tables_context(client: Client) -> None:
-    """Sections 2.5, 4.8: later loads of the table are ABORTED."""
+    """Wire contract 2.5, 4.8: later loads of the table are ABORTED."""
     label, table = client.begin(), client.table()
     location = client.probe(label, table).location
     headers = client.headers(label, table=table, format="json") | {"Content-Length": "1000"}

@@ -1,4 +1,4 @@
-"""Contract section 4: several tables in one transaction, loads one at a time, verdict at commit."""
+"""Wire contract 4: several tables in one transaction, loads one at a time, verdict at commit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def half_sent(client: Client, label: str, table: str) -> Iterator[RawConnection]
 
 
 def test_tables_are_named_per_load_and_become_visible_together(client: Client) -> None:
-    """Sections 4.3, 4.11."""
+    """Wire contract 4.3, 4.11."""
     first, second, label = client.table(), client.table(), client.begin()
     client.loaded(label, first, ONE_ROW)
     client.loaded(label, second, OTHER_ROW)
@@ -40,7 +40,7 @@ def test_tables_are_named_per_load_and_become_visible_together(client: Client) -
 
 
 def test_all_tables_share_one_transaction_id(client: Client) -> None:
-    """Section 4.11."""
+    """Wire contract 4.11."""
     label = client.begin()
     ids = {client.loaded(label, client.table(), ONE_ROW).json["TxnId"] for _ in range(2)}
     ids.add(client.commit(label).json["TxnId"])
@@ -48,7 +48,7 @@ def test_all_tables_share_one_transaction_id(client: Client) -> None:
 
 
 def test_an_unknown_table_aborts_the_transaction(client: Client) -> None:
-    """Sections 4.3, 4.8."""
+    """Wire contract 4.3, 4.8."""
     label, known, unknown = client.begin(), client.table(), fresh("no_such")
     client.loaded(label, known, ONE_ROW)
     reply = client.probe(label, unknown)
@@ -64,14 +64,14 @@ def test_an_unknown_table_aborts_the_transaction(client: Client) -> None:
 
 
 def test_a_load_without_a_table_aborts_the_transaction(client: Client) -> None:
-    """Section 4.3."""
+    """Wire contract 4.3."""
     label = client.begin()
     assert client.send("PUT", client.url("load"), client.headers(label), b"").status == "FAILED"
     assert client.commit(label).status == "FAILED"
 
 
 def test_another_database_aborts_the_transaction(client: Client) -> None:
-    """Sections 4.2, 7."""
+    """Wire contract 4.2."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, ONE_ROW)
     reply = client.probe(label, table, db="other_db")
@@ -84,7 +84,7 @@ def test_another_database_aborts_the_transaction(client: Client) -> None:
 
 
 def test_an_aborted_transaction_rolls_back_with_ok(client: Client) -> None:
-    """Section 4.8."""
+    """Wire contract 4.8."""
     label = client.begin()
     client.probe(label, fresh("no_such"))
     reply = client.rollback(label)
@@ -93,13 +93,13 @@ def test_an_aborted_transaction_rolls_back_with_ok(client: Client) -> None:
 
 
 def test_loads_of_one_table_go_to_one_backend(client: Client) -> None:
-    """Section 4.4."""
+    """Wire contract 4.4."""
     label, table = client.begin(), client.table()
     assert len({client.probe(label, table).location for _ in range(3)}) == 1
 
 
 def test_repeated_loads_of_a_table_are_appended(client: Client) -> None:
-    """Section 4.6."""
+    """Wire contract 4.6."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, ONE_ROW)
     client.loaded(label, table, OTHER_ROW)
@@ -108,7 +108,7 @@ def test_repeated_loads_of_a_table_are_appended(client: Client) -> None:
 
 
 def test_the_last_row_of_a_key_wins_within_a_transaction(client: Client) -> None:
-    """Section 4.10 [I]: arrival order."""
+    """Wire contract 4.10 (inferred): arrival order."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, b'{"id": 1, "v": "first"}')
     client.loaded(label, table, b'{"id": 1, "v": "second"}{"id": 1, "v": "third"}')
@@ -117,7 +117,7 @@ def test_the_last_row_of_a_key_wins_within_a_transaction(client: Client) -> None
 
 
 def test_other_parameters_than_the_first_loads_are_refused(client: Client) -> None:
-    """Sections 2.5, 4.6, 4.8: and the context is ABORTED from then on."""
+    """Wire contract 2.5, 4.6, 4.8: and the context is ABORTED from then on."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, ONE_ROW)
     reply = client.load(label, table, OTHER_ROW, strict_mode="true")
@@ -126,7 +126,7 @@ def test_other_parameters_than_the_first_loads_are_refused(client: Client) -> No
 
 
 def test_another_format_than_the_first_loads_is_refused(client: Client) -> None:
-    """Section 2.5."""
+    """Wire contract 2.5."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, ONE_ROW)
     reply = client.load(label, table, b"2\tb\n", format="csv")
@@ -135,7 +135,7 @@ def test_another_format_than_the_first_loads_is_refused(client: Client) -> None:
 
 
 def test_tables_may_differ_in_their_parameters(client: Client) -> None:
-    """Section 4.6."""
+    """Wire contract 4.6."""
     first, second, label = client.table(), client.table(), client.begin()
     client.loaded(label, first, ONE_ROW)
     client.loaded(label, second, b"2\tb\n", format="csv")
@@ -144,7 +144,7 @@ def test_tables_may_differ_in_their_parameters(client: Client) -> None:
 
 
 def test_a_second_load_of_a_busy_table_is_in_processing_and_takes_nothing(client: Client) -> None:
-    """Sections 2.5, 4.5: it has the label, and does not hurt the transaction."""
+    """Wire contract 2.5, 4.5: it has the label, and does not hurt the transaction."""
     label, table = client.begin(), client.table()
     with half_sent(client, label, table) as connection:
         refusal = client.load(label, table, b"")
@@ -159,7 +159,7 @@ def test_a_second_load_of_a_busy_table_is_in_processing_and_takes_nothing(client
 
 
 def test_the_table_is_free_as_soon_as_the_reply_is_there(client: Client) -> None:
-    """Section 4.5: a load right after a reply is never in processing."""
+    """Wire contract 4.5: a load right after a reply is never in processing."""
     label, table = client.begin(), client.table()
     for number in range(30):
         assert client.loaded(label, table, b'{"id": %d}' % number)
@@ -167,7 +167,7 @@ def test_the_table_is_free_as_soon_as_the_reply_is_there(client: Client) -> None
 
 
 def test_different_tables_load_at_the_same_time(client: Client) -> None:
-    """Section 4.5."""
+    """Wire contract 4.5."""
     label, busy, free = client.begin(), client.table(), client.table()
     with half_sent(client, label, busy) as connection:
         client.loaded(label, free, OTHER_ROW)
@@ -177,7 +177,7 @@ def test_different_tables_load_at_the_same_time(client: Client) -> None:
 
 
 def test_a_table_without_rows_fails_the_whole_commit(client: Client) -> None:
-    """Section 4.9: an empty load opens the table."""
+    """Wire contract 4.9: an empty load opens the table."""
     full, empty, label = client.table(), client.table(), client.begin()
     client.loaded(label, full, ONE_ROW)
     assert client.loaded(label, empty, b"").json["LoadBytes"] == 0
@@ -188,7 +188,7 @@ def test_a_table_without_rows_fails_the_whole_commit(client: Client) -> None:
 
 
 def test_a_failed_commit_cancels_the_label_with_the_servers_message(client: Client) -> None:
-    """Sections 2.2, 3.2."""
+    """Wire contract 2.2, 3.2."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, b"")
     message = client.commit(label).message
@@ -200,7 +200,7 @@ def test_a_failed_commit_cancels_the_label_with_the_servers_message(client: Clie
 
 @pytest.mark.usefixtures("generation_c")
 def test_c_names_the_failing_table(client: Client) -> None:
-    """Sections 2.2, 7."""
+    """Wire contract 2.2, 10.1."""
     label, good, bad = client.begin(), client.table(), client.table()
     client.loaded(label, good, ONE_ROW)
     client.loaded(label, bad, b"")
@@ -208,7 +208,7 @@ def test_c_names_the_failing_table(client: Client) -> None:
 
 
 def test_a_filtered_row_fails_the_commit_with_a_tracking_url(client: Client) -> None:
-    """Sections 4.7, 4.9: the load's OK said nothing about rows."""
+    """Wire contract 4.7, 4.9: the load's OK said nothing about rows."""
     first, second, label = client.table(), client.table(), client.begin()
     client.loaded(label, first, ONE_ROW)
     client.loaded(label, second, OTHER_ROW + b'{"id": null, "v": "x"}')
@@ -221,7 +221,7 @@ def test_a_filtered_row_fails_the_commit_with_a_tracking_url(client: Client) -> 
 
 
 def test_max_filter_ratio_lets_filtered_rows_go(client: Client) -> None:
-    """Sections 4.9, 5."""
+    """Wire contract 4.9, 5.7."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, ONE_ROW + b'{"id": null}', max_filter_ratio="0.5")
     assert client.commit(label).ok
@@ -229,14 +229,14 @@ def test_max_filter_ratio_lets_filtered_rows_go(client: Client) -> None:
 
 
 def test_all_rows_filtered_fails_even_with_ratio_one(client: Client) -> None:
-    """Section 4.9."""
+    """Wire contract 4.9."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, b'{"id": null}', max_filter_ratio="1")
     assert client.commit(label).status == "FAILED"
 
 
 def test_one_of_two_concurrent_commits_does_the_work(client: Client) -> None:
-    """Section 3.2: the other hears committing, or already committed."""
+    """Wire contract 3.2: the other hears committing, or already committed."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, ONE_ROW)
     replies = []
@@ -253,7 +253,7 @@ def test_one_of_two_concurrent_commits_does_the_work(client: Client) -> None:
 
 
 def test_rollback_during_a_load_is_ok_and_drops_it(client: Client) -> None:
-    """Sections 3.2, 4.8: an abandoned body cannot come back."""
+    """Wire contract 3.2, 4.8: an abandoned body cannot come back."""
     label, table = client.begin(), client.table()
     with half_sent(client, label, table) as connection:
         assert client.load(label, table, b"").status == "TXN_IN_PROCESSING"
@@ -266,7 +266,7 @@ def test_rollback_during_a_load_is_ok_and_drops_it(client: Client) -> None:
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 def test_a_body_for_an_ended_label_finds_no_transaction(client: Client, ending: str) -> None:
-    """Section 2.5."""
+    """Wire contract 2.5."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, ONE_ROW)
     location = client.probe(label, table).location

@@ -214,7 +214,7 @@ def test_a_commit_is_held_for_a_time(faulty: Faulty) -> None:
 
 
 def test_commits_behind_a_held_one_wait_for_it(faulty: Faulty) -> None:
-    """Section 4.11: versions of a table become visible in commit order."""
+    """Wire contract 4.11: versions of a table become visible in commit order."""
     faulty.begun_and_loaded()
     faulty.plan({"operation": "commit", "action": "hold_commit", "times": 1})
     assert faulty.status("commit") == "OK"

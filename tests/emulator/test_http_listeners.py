@@ -57,7 +57,7 @@ def target(emulator: Emulator, headers: dict[str, str]) -> str:
 
 
 def test_a_follower_redirects_every_call_to_the_leader(emulator: Emulator) -> None:
-    """Section 1.1."""
+    """Wire contract 1.1."""
     follower = f"http://127.0.0.1:{emulator.follower_ports[0]}"
     for method, path in (
         ("POST", "/api/transaction/begin"),
@@ -97,7 +97,7 @@ def test_a_large_body_without_expect_is_redirected_and_the_connection_ends(emula
 
 
 def test_the_body_limit_counts_over_the_loads_of_a_table(emulator: Emulator) -> None:
-    """Section 2.5: announced and chunked bodies alike."""
+    """Wire contract 2.5: announced and chunked bodies alike."""
     for label, chunked in (("announced", False), ("chunked", True)):
         headers = begin(emulator, label)
         url = target(emulator, headers)

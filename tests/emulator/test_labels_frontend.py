@@ -1,4 +1,4 @@
-"""The frontend over a store in memory: registration, aborts, restarts, held commits (contract sections 3.2, 4, 6)."""
+"""The frontend over a store in memory: registration, aborts, restarts, held commits (wire contract 3.2, 4, 6)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_rejected_commit_cancels_and_drops_every_table(tmp_path: Path, generat
 
 
 def test_in_b_ok_may_mean_rolled_back(tmp_path: Path) -> None:
-    """Section 3.2, the B hole: only get_load_state tells."""
+    """Wire contract 3.2, the hole of B: only get_load_state tells."""
     stage = Stage(tmp_path, B)
     stage.begin("l")
     stage.load("l", "t")

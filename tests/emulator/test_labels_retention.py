@@ -1,4 +1,4 @@
-"""What the frontend forgets and when, and what it still refuses then (contract sections 3.3, 4.12, 4.13)."""
+"""What the frontend forgets and when, and what it still refuses then (wire contract 3.3, 4.12, 4.13)."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_finished_tasks_are_cleaned_by_age_at_the_cleaners_interval(tmp_path: Pa
 
 @pytest.mark.parametrize(("generation", "after"), [(B, 14_400), (C, 30)])
 def test_idle_transactions_past_their_deadline_are_swept(tmp_path: Path, generation: Generation, after: float) -> None:
-    """Section 4.12: hours in B, half a minute in C."""
+    """Wire contract 4.12: hours in B, half a minute in C."""
     stage = Stage(tmp_path, generation)
     stage.begin("l", timeout="5")
     stage.load("l", "t")

@@ -1,4 +1,4 @@
-"""The table of answers and the table of moves (contract section 3.2)."""
+"""The table of answers and the table of moves (wire contract 3.2)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One table: every answer of the server, to every operation on a label, in every state of the label.
 
-Rows are answers: each `Status`, each message of the contract (sections 2.2, 2.5, 3.2, 4, 7), and what is no
+Rows are answers: each `Status`, each message (wire contract 2.2, 2.5, 3.2, 4, 7), and what is no
 reply at all. Columns are what comes of it:
 
 - `begin`, `load`: ok, or the code of the error that is raised.

@@ -1,4 +1,4 @@
-"""A backend's HTTP face: load, list, error log; refuses what belongs to the frontend (contract sections 1.2, 2.5)."""
+"""A backend's HTTP face: load, list, error log; refuses what belongs to the frontend (wire contract 1.2, 2.5)."""
 
 from __future__ import annotations
 

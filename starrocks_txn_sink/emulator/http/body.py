@@ -1,4 +1,4 @@
-"""Reading a request body from a socket: announced length or chunked, never before somebody asks (section 1.1)."""
+"""Reading a request body from a socket: announced length or chunked, never before somebody asks (wire contract 1.1)."""
 
 from __future__ import annotations
 

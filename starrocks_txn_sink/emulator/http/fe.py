@@ -1,4 +1,4 @@
-"""The frontend's HTTP face: authentication, routes, 307 for loads, header rules (contract sections 1, 2, 6, 7)."""
+"""The frontend's HTTP face: authentication, routes, 307 for loads, header rules (wire contract 1, 2, 6, 7)."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class LeaderFrontend(Service):
 
 
 class FollowerFrontend(Service):
-    """A frontend that is not the leader: every call is sent to the leader by 307 (section 1.1)."""
+    """A frontend that is not the leader: every call is sent to the leader by 307 (wire contract 1.1)."""
 
     body_limit = FRONTEND_BODY_LIMIT
 
@@ -127,12 +127,12 @@ class FollowerFrontend(Service):
 
 
 def _prepare(_: TransactionParameters) -> replies.Body:
-    """Two-phase commit does not exist in multi mode (section 4.1)."""
+    """Two-phase commit does not exist in multi mode (wire contract 4.1)."""
     raise Thrown("Unsupported operation: TXN_PREPARE")
 
 
 def _check_tablets(body: HttpBody, label: str) -> None:
-    """Bodies belong to loads; the others' are read as the tablets of a bypass write (section 1.1)."""
+    """Bodies belong to loads; the others' are read as the tablets of a bypass write (wire contract 1.1)."""
     data = body.read(FRONTEND_BODY_LIMIT)
     if data is None:
         raise Thrown(HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase)

@@ -1,4 +1,4 @@
-"""`information_schema.loads`: one row for each (label, table) that the frontend remembers (contract section 6)."""
+"""`information_schema.loads`: one row for each (label, table) that the frontend remembers (wire contract 6.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judging rows: from texts to typed values, and for a row that does not fit the reason why (contract sections 4.9, 5).
+"""Judging rows: from texts to typed values, and for a row that does not fit the reason why (wire contract 4.9, 5.7).
 
 A value that does not fit its column becomes NULL, or filters the row when `strict_mode` is on; NULL in a NOT NULL
 column filters the row; a missing value is the column's default. Reasons name the column and the rule, never the value.

@@ -1,4 +1,4 @@
-"""The `columns` and `where` headers: which source field fills which column, by what expression (contract section 5).
+"""The `columns` and `where` headers: which source field fills which column, by what expression (wire contract 5.5).
 
 Expressions are StarRocks SQL; here they become DuckDB SQL over the names that `bodies` gives the source fields.
 """

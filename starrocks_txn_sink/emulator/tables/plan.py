@@ -1,4 +1,4 @@
-"""A load's plan: what a table's first load headers say about reading and judging its bodies (contract section 5)."""
+"""A load's plan: what a table's first load headers say about reading and judging its bodies (wire contract 5)."""
 
 from __future__ import annotations
 

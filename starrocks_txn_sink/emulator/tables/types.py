@@ -1,7 +1,7 @@
 """StarRocks column types: what they are called, how DuckDB keeps them, and how a text becomes a value of them.
 
 A body's values arrive as text. `ColumnType.value_of` gives the SQL expression that turns such a text into a value, or
-into NULL when the text does not fit; the judge decides what a NULL means (contract section 5).
+into NULL when the text does not fit; the judge decides what a NULL means (wire contract 5.7).
 """
 
 from __future__ import annotations

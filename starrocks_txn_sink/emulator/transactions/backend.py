@@ -1,4 +1,4 @@
-"""One backend: load contexts and the bodies spooled for them, without HTTP (contract sections 2.5, 4.4–4.8)."""
+"""One backend: load contexts and the bodies spooled for them, without HTTP (wire contract 2.5, 4.4, 4.5, 4.6, 4.8)."""
 
 from __future__ import annotations
 

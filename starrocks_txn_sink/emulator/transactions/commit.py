@@ -1,4 +1,4 @@
-"""Commit of a multi-table transaction, generations B and C (contract sections 2.2, 3.2, 4.9–4.13).
+"""Commit of a multi-table transaction, generations B and C (wire contract 2.2, 3.2, 4.9, 4.10, 4.11, 4.12, 4.13).
 
 Steps: 1. state check, COMMITING; 2. close the backends' contexts; 3. registration (B) or its proof (C); 4. the store
 judges and commits all tables in one; 5. COMMITED, or CANCELLED with the failing table's cause.
@@ -146,7 +146,7 @@ class Committer:
         task.ended_at = self._memory.clock.monotonic()
 
     def _fail(self, task: Task, failure: TableFailed) -> Body:
-        """CANCELLED, with the cause in the server's form; C names the table (section 2.2). Lock held."""
+        """CANCELLED, with the cause in the server's form; C names the table (wire contract 2.2). Lock held."""
         cause = failure.cause
         if failure.table and self._memory.settings.generation is Generation.C:
             cause = f"Failed to load table {failure.table}: {cause}"

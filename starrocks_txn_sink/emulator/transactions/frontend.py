@@ -1,4 +1,4 @@
-"""The leader frontend without HTTP: begin, load, rollback, get_load_state, _cancel (contract sections 3.2, 4, 6, 7).
+"""The leader frontend without HTTP: begin, load, rollback, get_load_state, _cancel (wire contract 3.2, 4, 6, 7).
 
 Commit lives in `commit`. Every method may be called from many threads.
 """
@@ -63,7 +63,7 @@ class Frontend:
     ) -> Backend | Body:
         """State check, and at the table's first load its plan; the backend to go to, or the refusal.
 
-        Whatever raises here aborts the transaction (section 4.8). `running_limit` comes from the fault plan.
+        Whatever raises here aborts the transaction (wire contract 4.8). `running_limit` comes from the fault plan.
         """
         memory = self._memory
         with memory.lock:
@@ -125,7 +125,7 @@ class Frontend:
             return ok(f"stream load {parameters.label} abort")
 
     def load_state(self, database: str, label: str) -> Body:
-        """The fate of a label as far as it is registered (section 6)."""
+        """The fate of a label as far as it is registered (wire contract 6.1)."""
         memory = self._memory
         if not memory.storage.has_database(database):
             return plain_failed(f"unknown database, database={database}")
@@ -138,7 +138,7 @@ class Frontend:
             return load_state("UNKNOWN", "") if entry is None else load_state(entry.state.value, entry.reason)
 
     def cancel(self, database: str, label: str) -> Body:
-        """Cancel a registered transaction that is still PREPARE (section 6)."""
+        """Cancel a registered transaction that is still PREPARE (wire contract 6.3)."""
         memory = self._memory
         with memory.lock:
             entry = memory.history.of_label(database, label)

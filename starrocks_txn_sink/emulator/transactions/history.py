@@ -1,4 +1,4 @@
-"""What the frontend knows of registered transactions, per database (contract sections 3.3, 4.13, 6).
+"""What the frontend knows of registered transactions, per database (wire contract 3.3, 4.13, 6.1).
 
 A label enters here when its transaction is registered: at commit in generation B, at the first load in C. Not
 thread-safe; the frontend's lock guards it.

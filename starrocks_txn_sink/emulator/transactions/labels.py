@@ -1,4 +1,4 @@
-"""The task state machine of a multi-table label: one table of answers, one table of moves (contract section 3.2).
+"""The task state machine of a multi-table label: one table of answers, one table of moves (wire contract 3.2).
 
 Pure: no clock, no locks, no input or output. The key of a task is its label alone; `COMMITING` and `COMMITED` are the
 server's own spelling.
@@ -168,6 +168,6 @@ def refusal(task: Task | None, label: str, operation: Operation) -> Body | None:
 
 
 def check_label(label: str) -> None:
-    """The check that fires when a transaction is registered, not at begin (contract section 7)."""
+    """The check that fires when a transaction is registered, not at begin (wire contract 7.1)."""
     if re.fullmatch(r"[-\w]{1,128}", label, re.ASCII) is None:
         raise Thrown(f"Label format error. regex: {LABEL_REGEX}, label: {label}")

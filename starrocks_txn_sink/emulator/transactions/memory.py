@@ -81,7 +81,7 @@ class FrontendMemory:
             self._purge(retention.tasks_too_old(self.tasks, now, limits))
 
     def make_room(self) -> None:
-        """The purge that a new task triggers when there are too many (section 3.3). Lock held."""
+        """The purge that a new task triggers when there are too many (wire contract 3.3). Lock held."""
         limits = self.settings.limits
         if len(self.tasks) > limits.stream_load_task_keep_max_num:
             self._purge(retention.tasks_too_old(self.tasks, self.clock.monotonic(), limits))
@@ -149,7 +149,7 @@ class FrontendMemory:
                 self._commits.notify_all()
 
     def restart(self) -> None:
-        """Lose what a restarted frontend loses: every task. What is registered and committed stays (section 3.2)."""
+        """Forget every task, as a restarted frontend does. Registered and committed data stay (wire contract 3.2)."""
         with self._commits:
             self._restarting = True
             self._commits.wait_for(lambda: self._committing == 0, _RESTART_PATIENCE)

@@ -1,4 +1,4 @@
-"""Commits held at COMMITTED by the fault plan, and when they become VISIBLE (contract section 3.2, publish)."""
+"""Commits held at COMMITTED by the fault plan, and when they become VISIBLE (wire contract 3.2)."""
 
 from __future__ import annotations
 

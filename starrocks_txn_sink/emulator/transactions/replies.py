@@ -1,4 +1,4 @@
-"""Reply bodies, with the literal names and messages of the contract (sections 2 and 7)."""
+"""Reply bodies, with the server's literal names and messages (wire contract 2, 7)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Body = dict[str, Any]
 
 
 class Thrown(Exception):
-    """An exception inside a frontend operation; it becomes FAILED with the Java class as prefix (section 1.1)."""
+    """An exception inside a frontend operation; it becomes FAILED with the Java class as prefix (wire contract 1.1)."""
 
     def __init__(self, message: str, java_class: str = STARROCKS_EXCEPTION) -> None:
         self.message = message
@@ -48,7 +48,7 @@ def label_already_exists(message: str, job_status: str, **more: Any) -> Body:
 
 
 def committed(label: str, txn_id: int) -> Body:
-    """A commit of at least one load (section 2.2): no row counts, no ErrorURL."""
+    """A commit of at least one load (wire contract 2.2): no row counts, no ErrorURL."""
     return {
         "Label": label,
         "TxnId": txn_id,
@@ -60,12 +60,12 @@ def committed(label: str, txn_id: int) -> Body:
 
 
 def cancelled_task(task_id: int, label: str, cause: str) -> str:
-    """The message of a failed commit (section 2.2)."""
+    """The message of a failed commit (wire contract 2.2)."""
     return f"STREAM_LOAD_TASK:{task_id}, label{{{label}}}, error_msg{{cancel stream task for exception: {cause}}}"
 
 
 def loaded(label: str, txn_id: int, load_bytes: int, seconds: float) -> Body:
-    """A backend's answer to an accepted load: bytes, never rows (section 2.2)."""
+    """A backend's answer to an accepted load: bytes, never rows (wire contract 2.2)."""
     return {
         "Status": "OK",
         "Message": "",
@@ -78,7 +78,7 @@ def loaded(label: str, txn_id: int, load_bytes: int, seconds: float) -> Body:
 
 
 def load_state(state: str, reason: str) -> Body:
-    """The answer of get_load_state for any label (section 6)."""
+    """The answer of get_load_state for any label (wire contract 6.1)."""
     return {"state": state, "reason": reason, "status": "OK", "code": "0", "msg": "Success", "message": "OK"}
 
 
@@ -87,7 +87,7 @@ def plain_ok() -> Body:
 
 
 def plain_failed(message: str) -> Body:
-    """The lower-case shape of everything that is not a transaction operation (sections 6 and 7)."""
+    """The lower-case shape of everything that is not a transaction operation (wire contract 6.1, 7.2)."""
     return {"status": "FAILED", "code": "1", "msg": message, "message": message}
 
 

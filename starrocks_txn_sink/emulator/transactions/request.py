@@ -1,4 +1,4 @@
-"""What a request says, before anybody acts on it: path, headers, the rules of contract section 1.1."""
+"""What a request says, before anybody acts on it: path, headers, the rules of wire contract 1.1."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOAD_PROPERTIES = frozenset(
         *("merge_condition", "log_rejected_record_num", "compression", "warehouse", "envelope"),
     )
 )
-"""Headers that shape the plan of a table; all loads of the table must repeat them (contract sections 4.6 and 5)."""
+"""Headers that shape the plan of a table; all loads of the table must repeat them (wire contract 4.6, 5.1)."""
 
 _TRANSACTION_PATH = re.compile(r"/api/transaction/([^/]+)/?")
 _MULTI_STREAMING_SOURCE = 12
@@ -65,7 +65,7 @@ class Credentials:
     password: str
 
     def objection(self, request: Request) -> str | None:
-        """Why the request is not let in (the 401 message of section 7), or None."""
+        """Why the request is not let in (the message of the 401, wire contract 7.2), or None."""
         scheme, _, encoded = request.header("authorization").partition(" ")
         if scheme.lower() != "basic":
             return "Need auth information."

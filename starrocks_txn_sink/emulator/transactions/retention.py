@@ -1,4 +1,4 @@
-"""How long the frontend remembers: finished tasks, finished transactions, idle ones past their deadline (section 3.3).
+"""How long the frontend remembers tasks and transactions (wire contract 3.3, 4.12).
 
 Pure decisions over the frontend's maps; the frontend carries them out.
 """
@@ -31,7 +31,7 @@ def timed_out(tasks: Mapping[str, Task], now: float) -> list[Task]:
 
 
 def timeout_check_interval(generation: Generation, limits: Limits) -> float:
-    """Seconds between the sweeps that cancel idle tasks past their deadline (section 4.12): hours in B, 30 s in C."""
+    """Seconds between two sweeps for idle tasks past their deadline (wire contract 4.12): 4 h in B, 30 s in C."""
     if generation is Generation.B:
         return limits.label_clean_interval_second
     return limits.transaction_clean_interval_second

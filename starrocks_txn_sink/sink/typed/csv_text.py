@@ -1,7 +1,7 @@
 """How values become fields of a CSV row, for routes of a table whose property `format` is csv.
 
 The separators are two control characters, and no text may hold them: quoting and escaping is where readers of CSV
-differ. What CSV has no form for (arrays, maps, structs) goes as JSON only. A NULL is `\\N` (contract section 5).
+differ. What CSV has no form for (arrays, maps, structs) goes as JSON only. A NULL is `\\N` (wire contract 5.3).
 """
 
 from __future__ import annotations

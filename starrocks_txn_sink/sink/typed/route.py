@@ -114,7 +114,7 @@ class TypedRoute:
 
     @property
     def columns(self) -> str:
-        """The header `columns`: what is not named takes its DEFAULT (contract section 5)."""
+        """The header `columns`: what is not named takes its DEFAULT (wire contract 5.5)."""
         plain = [quoted(field.key) for field in self.fields]
         derived = [
             f"{quoted(field.name)}=to_binary({quoted(field.key)}, 'hex')" for field in self.fields if field.fit.hexed

@@ -60,7 +60,7 @@ class TargetColumn:
 
     @property
     def required(self) -> bool:
-        """Whether a row without it is refused (contract section 5)."""
+        """Whether a row without it is refused (wire contract 5.5)."""
         return not (self.nullable or self.defaulted or self.generated)
 
 
