@@ -21,9 +21,10 @@ _SAME: Final = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names for what pyarrow cal
 
 
 class StateNotWritten(StarRocksSinkError, Transient):
-    """What is open after a micro-batch could not be put away; the micro-batch is repeated from the state before."""
+    """The micro-batch is repeated from the state before it."""
 
     code = "state_not_written"
+    summary = "The open source transactions of a micro-batch could not be saved."
     hint = (
         "Check that driver and executors may write the checkpoint's folder starrocks_txn_sink (or state_dir), and that "
         "all of them see the same one."

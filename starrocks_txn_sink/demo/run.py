@@ -40,9 +40,8 @@ _WARM_UP_ROWS = 500  # of each micro-batch that is written and awaited first, wh
 
 
 class DemoFailed(StarRocksSinkError):
-    """The run could not be judged."""
-
     code = "demo_failed"
+    summary = "The demo ended before its result could be judged."
     hint = "Look into the logs in the data folder."
 
 

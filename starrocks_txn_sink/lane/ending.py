@@ -19,22 +19,24 @@ END_POSITION = -(2**63)
 
 
 class RowsCutOff(StarRocksSinkError, Transient):
-    """The rows of a lane ended before their last one: Spark's task or its JVM was stopped. Nothing was committed."""
+    """Spark stopped the task, or its JVM died."""
 
     code = "rows_cut_off"
+    summary = "The rows of a lane ended before their last row, and nothing was committed."
 
 
 class StageRepeated(StarRocksSinkError, Transient):
-    """A lane's last row told its task that Spark runs the stage again: another task may own the lane. Nothing was
-    committed."""
+    """The lane's last row says so (`lane.attempt`): another task may own the lane."""
 
     code = "stage_repeated"
+    summary = "Spark runs the stage of a lane again, and nothing was committed."
 
 
 class RowsAfterEnd(StarRocksSinkError):
-    """Rows came after the last row of a lane whose rows were not sorted. Nothing was committed."""
+    """Found only where a lane's rows are not sorted."""
 
     code = "rows_after_end"
+    summary = "Rows came after the last row of a lane, and nothing was committed."
 
 
 def until_end(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from starrocks_txn_sink import errors
+from starrocks_txn_sink.assembler.directory import StateNotWritten
 from starrocks_txn_sink.lane.ending import RowsCutOff
 from starrocks_txn_sink.wire import Operation, Status
 
@@ -56,7 +57,7 @@ SPARK = "spark"
 ERRORS: dict[str, type[errors.StarRocksSinkError]] = {
     kind.code: kind
     for kind in _kinds(errors.StarRocksSinkError)
-    if kind.__module__ in (errors.__name__, RowsCutOff.__module__)
+    if kind.__module__ in (errors.__name__, RowsCutOff.__module__, StateNotWritten.__module__)
 }
 """Every error of the sink by its code."""
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.lane.durations import Durations
 from starrocks_txn_sink.metrics.catalogue import ERRORS, PHASES
 from starrocks_txn_sink.metrics.figures import Labels
@@ -186,18 +184,11 @@ def _errors(model: Model) -> dict[str, Any]:
 
 def _explained(code: str) -> dict[str, str]:
     kind = ERRORS.get(code)
-    meaning = explanation(kind) if kind is not None else ""
     return {
-        "meaning": meaning or "An error of Spark's or of the application's; the driver's log has it.",
-        "advice": kind.hint if kind is not None else "",
+        "meaning": kind.summary if kind else "An error of Spark's or of the application's; the driver's log has it.",
+        "advice": kind.hint if kind else "",
         "runbook": f"{RUNBOOK}#error-{code}",
     }
-
-
-def explanation(kind: type[StarRocksSinkError]) -> str:
-    """The first paragraph of an error's docstring, without its references."""
-    text = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
-    return re.sub(r" \((contract|design) section [^)]*\)", "", text)
 
 
 def _partitions(model: Model) -> dict[str, Any]:

@@ -22,9 +22,8 @@ from starrocks_txn_sink.server_arguments import add_server_arguments, server_opt
 
 
 class NoLedger(StarRocksSinkError):
-    """There is no ledger to look into."""
-
     code = "no_ledger"
+    summary = "The database has no ledger."
     hint = "Check --database; a job that writes at-least-once keeps none."
 
 

@@ -27,9 +27,8 @@ _CALL_SECONDS = 10.0
 
 
 class EmulatorProcessFailed(StarRocksSinkError):
-    """The stand-in's process did not come up, or did not end."""
-
     code = "emulator_process"
+    summary = "The process of the stand-in did not start, or did not end."
     hint = "Look at the process's own messages, which are part of this error."
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from starrocks_txn_sink.errors import CommitFailed, InputError
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.durations import BOUNDS, Durations
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
@@ -432,6 +433,9 @@ def test_the_pages_document_can_be_written_as_json_at_any_moment() -> None:
     assert {one["runbook"] for one in document["errors"]["codes"]} == {
         "runbook#error-input",
         "runbook#error-commit_failed",
+    }
+    assert {one["code"]: (one["meaning"], one["advice"]) for one in document["errors"]["codes"]} == {
+        kind.code: (kind.summary, kind.hint) for kind in (InputError, CommitFailed)
     }
     assert document["partitions"]["shown"][0]["position"] == 9
     assert sum(value or 0 for value in document["series"]["rows"]) * document["series"]["step"] == pytest.approx(11)

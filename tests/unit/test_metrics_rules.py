@@ -171,7 +171,6 @@ def test_every_alert_and_every_error_has_a_section_in_the_runbook() -> None:
 
 def test_every_error_is_a_code_with_a_meaning() -> None:
     assert len(ERRORS) > 20
-    assert all(kind.__doc__ for kind in ERRORS.values())
     assert set(BY_NAME["errors_total"].initial) == {(code,) for code in CODES}
 
 

@@ -7,14 +7,13 @@ import ast
 import importlib
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink import cli, errors, logs
+from starrocks_txn_sink import cli, logs
 from starrocks_txn_sink.cli_reference import render_reference
-from starrocks_txn_sink.lane import ending
+from starrocks_txn_sink.metrics.catalogue import ERRORS, SPARK
 from starrocks_txn_sink.receipts_log.command import NoLedger
 
 ROOT = Path(__file__).parents[2]
@@ -33,21 +32,19 @@ def anchors(text: str) -> list[str]:
     return [anchor(heading) for heading in re.findall(r"^#{1,6} +(.+)$", plain, re.MULTILINE)]
 
 
-def kinds(root: type[errors.StarRocksSinkError]) -> Iterator[type[errors.StarRocksSinkError]]:
-    yield root
-    for child in root.__subclasses__():
-        yield from kinds(child)
-
-
-CODES = sorted(
-    {kind.code for kind in kinds(errors.StarRocksSinkError) if kind.__module__ in (errors.__name__, ending.__name__)}
-    | {NoLedger.code, "spark"}
-)
+EXPLAINED = ERRORS | {NoLedger.code: NoLedger}
+CODES = sorted({*EXPLAINED, SPARK})
 
 
 @pytest.mark.parametrize("code", CODES)
 def test_every_error_code_has_a_section(code: str) -> None:
     assert anchors(PAGE).count(f"error-{code}") == 1
+
+
+@pytest.mark.parametrize("code", sorted(EXPLAINED))
+def test_the_section_of_an_error_begins_with_its_summary(code: str) -> None:
+    section = PAGE.partition(f"\n### Error `{code}`\n")[2].split()
+    assert " ".join(section).startswith(EXPLAINED[code].summary.removesuffix("."))
 
 
 def test_no_section_is_about_a_code_that_does_not_exist() -> None:
