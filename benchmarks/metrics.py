@@ -11,6 +11,7 @@ Variants take turns; the least of all rounds counts.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -24,13 +25,11 @@ import pyarrow as pa
 
 from benchmarks.family import Family
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.events import Event, nobody
 from starrocks_txn_sink.lane import equipment, task
 from starrocks_txn_sink.lane.attempt import Attempt
-from starrocks_txn_sink.lane.deletes import DELETED
 from starrocks_txn_sink.lane.ending import END_POSITION
-from starrocks_txn_sink.lane.event_times import EVENT_TIME
-from starrocks_txn_sink.lane.figures import LaneFigures
+from starrocks_txn_sink.lane.metrics import DELETED, EVENT_TIME, LaneMetrics
 from starrocks_txn_sink.lane.report import results
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.exposition import exposition
@@ -102,14 +101,11 @@ def lane(batches: list[pa.RecordBatch]) -> list[str]:
     return task.LaneTask(OPTIONS, "job", "e", "c", 0).lines(batches, Attempt(0, 1, False), SystemClock())
 
 
-def uncounted() -> mock._patch_dict | mock.MagicMock:
-    """The lane without its figures: nothing is watched, nothing is noted."""
-
-    def as_it_is(_: LaneFigures, inner: object, *rest: object) -> object:
-        del rest
-        return inner
-
-    return mock.patch.multiple(LaneFigures, reading=as_it_is, transport=as_it_is, performing=as_it_is)
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """The lane without its metrics and step lines: no event is emitted, no row is looked at."""
+    with mock.patch.object(task, "fan_out", return_value=nobody), mock.patch.object(LaneMetrics, "read"):
+        yield
 
 
 def cpu(work: Callable[[], object]) -> float:
@@ -199,7 +195,7 @@ def main(rows: int, rounds: int, with_spark: bool) -> None:
     base, share = spent["without"], spent["with"] / spent["without"] - 1
     say = sys.stdout.write
     say(f"a lane with {rows:,} rows and {rows // PER_TRANSACTION:,} source transactions: {base:.3f} CPU seconds\n")
-    say(f"  its figures                 {spent['with'] - base:+.4f} s, {share:+.2%} of the lane\n")
+    say(f"  its metrics                 {spent['with'] - base:+.4f} s, {share:+.2%} of the lane\n")
     say(f"  the driver, a micro-batch   {driver:.5f} s, {driver / base:.3%} of the lane\n")
     if with_spark:
         whole = base + spark_share(rows, max(3, rounds // 2))

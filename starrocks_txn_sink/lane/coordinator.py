@@ -82,8 +82,6 @@ class SharedTransactionCoordinator:
         self._attempt = 1
         self._retries = 0
         self._txn_id: int | None = None
-        self._marks: dict[str, float] = {}
-        self._seconds: dict[str, float] = {}
         self.error: StarRocksSinkError | None = None
         self.receipts: list[Receipt] = []
 
@@ -180,7 +178,6 @@ class SharedTransactionCoordinator:
         self._entered = False
         self._move(Phase.BEGINNING)
         self._began_at = now
-        self._mark("begin", now)
         return [BeginAction(self._label)]
 
     def _load_or_commit(self, now: float) -> list[Action]:
@@ -188,19 +185,14 @@ class SharedTransactionCoordinator:
             self._abort(outlived(self._limits.timeout, self._gathering.open_partition, self._label))
             return self._next_actions(now)
         work = self._work
-        loads = list(self._loads(work, now))
+        loads = list(self._loads(work))
         if loads or self._loading or not work.sealed or any(work.pending.values()):
             return [*loads]
         if self._entries is not None:
-            self._mark("check", now)
             self._move(Phase.CHECKING)
         else:
-            self._start_commit(now)
+            self._move(Phase.COMMITTING)
         return self._next_actions(now)
-
-    def _start_commit(self, now: float) -> None:
-        self._mark("commit", now)
-        self._move(Phase.COMMITTING)
 
     def _once(self, action: Action) -> list[Action]:
         """The action of a phase that has only one; nothing when it is under way."""
@@ -209,14 +201,14 @@ class SharedTransactionCoordinator:
         self._sent_for = self._phase
         return [action]
 
-    def _loads(self, work: Work, now: float) -> Iterator[LoadAction]:
+    def _loads(self, work: Work) -> Iterator[LoadAction]:
         """Step 2: frozen chunks, tables in parallel, one load per table at a time."""
         pressed = self.saturated
         if work.sealed and not self._entered:
             self._entered = True
             for make in (self._entries, self._log):
                 if make is not None:
-                    yield self._own_load(make(self._label, work), now)
+                    yield self._own_load(make(self._label, work))
         for table in work.tables():
             if len(self._loading) >= self._limits.load_parallelism:
                 return
@@ -224,15 +216,13 @@ class SharedTransactionCoordinator:
             if enough and table not in self._loading:
                 action = LoadAction(self._label, table, tuple(work.take(table, self._limits.body_bytes)))
                 self._loading[table] = action
-                self._marks.setdefault("load", now)
                 yield action
 
-    def _own_load(self, chunk: Chunk, now: float) -> LoadAction:
+    def _own_load(self, chunk: Chunk) -> LoadAction:
         """The positions that this work reaches, or their log, under its label: visible together with the data."""
         action = LoadAction(self._label, chunk.table, (chunk,))
         self._loading[chunk.table] = action
         self._gathering.buffered_bytes += chunk.bytes
-        self._marks.setdefault("load", now)
         return action
 
     def _roll_back(self) -> list[Action]:
@@ -246,28 +236,25 @@ class SharedTransactionCoordinator:
         self._trouble = trouble(action, result, self._trouble)
         match action:
             case BeginAction():
-                self._begun(result, now)
+                self._begun(result)
             case LoadAction():
-                self._load_ended(action, result, now)
+                self._load_ended(action, result)
             case CheckAction():
-                self._checked(result, now)
+                self._checked(result)
             case CommitAction():
-                self._lap("commit", now)
                 self._commit_ended(result, now)
             case RecoverAction():
-                self._lap("recover", now)
                 self._commit_ended(result, now)
             case RollbackAction():
                 self._rolled_back(now)
 
-    def _begun(self, result: object, now: float) -> None:
-        self._lap("begin", now)
+    def _begun(self, result: object) -> None:
         if isinstance(result, StarRocksSinkError):
             self._abort(result)
         elif self._phase is Phase.BEGINNING:
             self._move(Phase.OPEN)
 
-    def _load_ended(self, action: LoadAction, result: object, now: float) -> None:
+    def _load_ended(self, action: LoadAction, result: object) -> None:
         del self._loading[action.table]
         self._gathering.buffered_bytes -= action.bytes
         if isinstance(result, Loaded):
@@ -275,15 +262,12 @@ class SharedTransactionCoordinator:
             self._retries += result.retries
         elif isinstance(result, StarRocksSinkError):
             self._abort(result)
-        if not self._loading:
-            self._lap("load", now)
 
-    def _checked(self, result: object, now: float) -> None:
-        self._lap("check", now)
+    def _checked(self, result: object) -> None:
         if isinstance(result, StarRocksSinkError):
             self._abort(result)
         elif self._phase is Phase.CHECKING:
-            self._start_commit(now)
+            self._move(Phase.COMMITTING)
 
     def _commit_ended(self, result: object, now: float) -> None:
         match result:
@@ -295,7 +279,6 @@ class SharedTransactionCoordinator:
                 self._abort(result.error)
             case Unknown() if self._entries is not None and self._phase is Phase.COMMITTING:
                 self._retries += 1
-                self._mark("recover", now)
                 self._move(Phase.RECOVERING)
             case Unknown():
                 self._fail_for_good(result.error)
@@ -306,7 +289,7 @@ class SharedTransactionCoordinator:
 
     def _committed(self, outcome: Committed, now: float) -> None:
         self.receipts.append(self._receipt(self._gathering.committed(), outcome))
-        self._attempt, self._retries, self._txn_id, self._seconds = 1, 0, None, {}
+        self._attempt, self._retries, self._txn_id = 1, 0, None
         self._move(Phase.IDLE)
         self._not_before = now
 
@@ -375,14 +358,6 @@ class SharedTransactionCoordinator:
         self._sent_for = Phase.IDLE
         self._phase = target
 
-    def _mark(self, phase: str, now: float) -> None:
-        self._marks[phase] = now
-
-    def _lap(self, phase: str, now: float) -> None:
-        started = self._marks.pop(phase, None)
-        if started is not None:
-            self._seconds[phase] = self._seconds.get(phase, 0.0) + now - started
-
     def _receipt(self, work: Work, outcome: Committed) -> Receipt:
         return Receipt(
             label=outcome.label,
@@ -396,7 +371,6 @@ class SharedTransactionCoordinator:
             attempts=self._attempt,
             retries=self._retries,
             recycled=work.recycled,
-            phase_seconds=dict(self._seconds),
             committed_at=self._wall(),
             dead_lettered=work.dead_lettered(),
         )

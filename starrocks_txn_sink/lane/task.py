@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink import logs
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.events import Event, Listener, fan_out
 from starrocks_txn_sink.lane.actions import RECYCLE_AT, Identity, Limits
 from starrocks_txn_sink.lane.attempt import Attempt, with_stage
 from starrocks_txn_sink.lane.authority import Authority, first_owner, labels_of
@@ -21,15 +22,14 @@ from starrocks_txn_sink.lane.compacted import Compacted
 from starrocks_txn_sink.lane.coordinator import LedgerEntries, SharedTransactionCoordinator
 from starrocks_txn_sink.lane.ending import until_end
 from starrocks_txn_sink.lane.equipment import Equipment, discard, equip
-from starrocks_txn_sink.lane.figures import LaneFigures
 from starrocks_txn_sink.lane.log_entries import log_entries
+from starrocks_txn_sink.lane.metrics import LaneMetrics
 from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.runner import LaneRunner
 from starrocks_txn_sink.lane.segments import POSITION, Segment, Segmenter
-from starrocks_txn_sink.lane.step_log import told
 from starrocks_txn_sink.lane.unit import HASH, unit_of
 from starrocks_txn_sink.lane.worker import spare_loaded
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
@@ -81,16 +81,16 @@ class LaneTask:
         self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock, rows: ReadRows | None = None
     ) -> list[str]:
         """Run the lane to its end; each receipt, then the lane's report, as JSON."""
-        figures = self._figures(attempt, clock)
-        receipts = self.write(batches, attempt, clock, figures, rows)
-        return [*(receipt.to_json() for receipt in receipts), figures.report(receipts).to_json()]
+        metrics = self._metrics(attempt, clock)
+        receipts = self.write(batches, attempt, clock, metrics, rows)
+        return [*(receipt.to_json() for receipt in receipts), metrics.report(receipts).to_json()]
 
     def write(
         self,
         batches: Iterable[pa.RecordBatch],
         attempt: Attempt,
         clock: Clock,
-        figures: LaneFigures | None = None,
+        metrics: LaneMetrics | None = None,
         rows: ReadRows | None = None,
     ) -> list[Receipt]:
         """Run the lane to its end; raises its first error, after its label was rolled back; a note has the report.
@@ -99,19 +99,19 @@ class LaneTask:
         """
         spare_loaded()
         logs.follow(self.logging)
-        figures = figures or self._figures(attempt, clock)
+        metrics = metrics or self._metrics(attempt, clock)
         equipment = equip(self.options)
         try:
-            return figures.detailed(self._write(batches, attempt, clock, equipment, figures, rows))
+            return metrics.detailed(self._write(batches, attempt, clock, equipment, metrics, rows))
         except BaseException as error:
             with contextlib.suppress(Exception):  # the error itself counts
-                error.add_note(figures.report((), error).note())
+                error.add_note(metrics.report((), error).note())
             discard(self.options)  # a connection or a thread may be stuck: start the next batch with new ones
             raise
 
-    def _figures(self, attempt: Attempt, clock: Clock) -> LaneFigures:
+    def _metrics(self, attempt: Attempt, clock: Clock) -> LaneMetrics:
         encoding = Compression(self.options.compression).value
-        return LaneFigures(self.job, attempt.lane, self.batch_id, encoding, clock)
+        return LaneMetrics(self.job, attempt.lane, self.batch_id, encoding, clock)
 
     def _write(
         self,
@@ -119,19 +119,20 @@ class LaneTask:
         attempt: Attempt,
         clock: Clock,
         equipment: Equipment,
-        figures: LaneFigures,
+        metrics: LaneMetrics,
         rows: ReadRows | None,
     ) -> list[Receipt]:
         deadline, rng = Deadline.after(self.options.batch_deadline, clock), random.Random()
         if self.mandate is not None:
             attempt, batches = with_stage(attempt, batches)
-        transport = figures.transport(equipment.transport)
+        log = logs.EventLog("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
+        listener = fan_out((metrics, _step_lines(log)))
         authority = self._authority(attempt, rng, clock)
         positions: Mapping[str, Position] = self.mandate.positions if self.mandate else {}
         if attempt.retry:
-            figures.retried()
+            metrics.retried()
         if authority is not None and attempt.retry:
-            taken = run(authority.take_over(rng), transport, clock, deadline, equipment.ledger)
+            taken = run(authority.take_over(rng), equipment.transport, clock, deadline, equipment.ledger, listener)
             positions = taken.positions
         core = SharedTransactionCoordinator(
             Identity(self.job, attempt.lane, self.batch_id),
@@ -145,21 +146,20 @@ class LaneTask:
         )
         performer = Performer(
             self.options,
-            transport,
+            equipment.transport,
             clock,
             deadline,
             rng,
             Patience(commit_again=authority is None),
+            listener,
             authority=authority,
             ledger=equipment.ledger,
             query=equipment.connection.query if equipment.connection is not None else None,
         )
-        figures.watch(core)
+        metrics.watch(core)
         compacted = Compacted()
-        segments = compacted.counted(self._segments(batches, attempt.lane, positions, figures, rows))
-        lines = logs.EventLog("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
-        performing = figures.performing(told(performer, lines, clock))
-        runner = LaneRunner(core, performing, equipment.crew, clock, deadline)
+        segments = compacted.counted(self._segments(batches, attempt.lane, positions, metrics, rows))
+        runner = LaneRunner(core, performer, equipment.crew, clock, deadline)
         receipts = compacted.noted(runner.run(segments))
         return [replace(receipt, filtered=performer.filtered.get(receipt.label, {})) for receipt in receipts]
 
@@ -194,21 +194,24 @@ class LaneTask:
         batches: Iterable[pa.RecordBatch],
         lane: int,
         positions: Mapping[str, Position],
-        figures: LaneFigures | None = None,
+        metrics: LaneMetrics | None = None,
         rows: ReadRows | None = None,
     ) -> Iterator[Segment]:
-        reading = figures.reading if figures is not None else _unwatched
         compare = self.options.check_replays
+        read = metrics.read if metrics is not None else _ignore
         if self.marked:
             epoch = run_of(self.epoch) if self.streaming else ""
             replay = Replay(positions, compare, epoch, self.batch_id)
+            if metrics is not None:
+                metrics.follow(replay)
             segmenter = Segmenter(replay, marking=self.options.quarantines)
-            marked = rows(batches) if rows is not None else until_end(batches, POSITION)
-            for batch in reading(marked, replay):
+            for batch in rows(batches) if rows is not None else until_end(batches, POSITION):
+                read(batch)
                 yield from segmenter.split(batch)
             return
         unit = unit_of(self.checkpoint, lane, self.options.lanes, self.batch_id, positions, compare)
-        for batch in reading(until_end(batches, HASH), None):
+        for batch in until_end(batches, HASH):
+            read(batch)
             yield from unit.split(batch)
         yield from unit.end()
 
@@ -222,8 +225,21 @@ def _columns_header(options: SinkOptions, table: str) -> str:
     return options.load_headers(table).get("columns", "")
 
 
-def _unwatched(batches: Iterable[pa.RecordBatch], _: Replay | None) -> Iterable[pa.RecordBatch]:
-    return batches
+def _ignore(batch: pa.RecordBatch) -> None:
+    """For a lane that nobody counts."""
+
+
+_STEP_LINES = {"step.completed": "step.ended", "step.failed": "step.failed"}
+
+
+def _step_lines(log: Listener) -> Listener:
+    """Listen to steps and have `log` write a line for the end of each; requests have none."""
+
+    def write(event: Event) -> None:
+        if event.name in _STEP_LINES:
+            log(Event(_STEP_LINES[event.name], event.fields))
+
+    return write
 
 
 def lines_batch(lines: list[str]) -> pa.RecordBatch:

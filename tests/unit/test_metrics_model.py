@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.durations import BOUNDS, Durations
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
-from starrocks_txn_sink.lane.report import LaneReport, TableLoads, report_in, results
+from starrocks_txn_sink.lane.report import BOUNDS, Durations, LaneReport, TableLoads, report_in, results
 from starrocks_txn_sink.metrics.catalogue import OTHER, TABLES
 from starrocks_txn_sink.metrics.history import POINTS, SLOT_SECONDS, SLOTS, History
 from starrocks_txn_sink.metrics.model import Model
