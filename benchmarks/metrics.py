@@ -29,8 +29,10 @@ from starrocks_txn_sink.events import Event, nobody
 from starrocks_txn_sink.lane import equipment, task
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.messages import Message, of_kind
 from starrocks_txn_sink.lane.metrics import DELETED, EVENT_TIME, LaneMetrics
-from starrocks_txn_sink.lane.report import results
+from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.exposition import exposition
 from starrocks_txn_sink.metrics.state import state
@@ -97,8 +99,8 @@ def made(rows: int) -> list[pa.RecordBatch]:
 _END = (None, END_POSITION, *(None,) * 5)
 
 
-def lane(batches: list[pa.RecordBatch]) -> list[str]:
-    return task.LaneTask(OPTIONS, "job", "e", "c", 0).lines(batches, Attempt(0, 1, False), SystemClock())
+def lane(batches: list[pa.RecordBatch]) -> list[Message]:
+    return task.LaneTask(OPTIONS, "job", "e", "c", 0).messages(batches, Attempt(0, 1, False), SystemClock())
 
 
 @contextlib.contextmanager
@@ -122,9 +124,9 @@ def turns(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, fl
     return {name: min(seconds) for name, seconds in taken.items()}
 
 
-def told(lines: list[str]) -> Iterator[Event]:
+def told(messages: list[Message]) -> Iterator[Event]:
     """The events of one micro-batch."""
-    receipts, reports = results(lines)
+    receipts, reports = of_kind(messages, Receipt), of_kind(messages, LaneReport)
     yield Event("batch.started", {"job": "job", "batch_id": 0, "lanes": 1, "query": "q"})
     yield from (Event("lane.reported", {"report": report}) for report in reports)
     yield from (Event("receipt.collected", {"receipt": receipt}) for receipt in receipts)
@@ -176,7 +178,7 @@ def spark_share(rows: int, rounds: int) -> float:
 def main(rows: int, rounds: int, with_spark: bool) -> None:
     batches = made(rows)
     with mock.patch.object(equipment, "HttpTransport", return_value=Agreeing()):
-        lines = lane(batches)
+        messages = lane(batches)
 
         def without() -> float:
             with uncounted():
@@ -186,7 +188,7 @@ def main(rows: int, rounds: int, with_spark: bool) -> None:
     metrics = MetricsServer(0)
 
     def tell() -> None:
-        for event in told(lines):
+        for event in told(messages):
             metrics(event)
 
     driver = min(cpu(tell) for _ in range(200))

@@ -1,23 +1,20 @@
 """A lane's report: what its task did beside committing, for the driver's metrics.
 
-A task runs in another process, so whatever it counts travels: with the receipts when it succeeded, in its error when it
-failed. A task of Spark's that failed and was run again is not told of twice: only what reaches the driver is counted.
+A task runs in another process, so whatever it counts travels (`lane.messages`): with the receipts when it succeeded, in
+its error when it failed. A task of Spark's that failed and was run again is not told of twice: only what reaches the
+driver is counted.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
-
-from starrocks_txn_sink.lane.receipt import Receipt
 
 Floats = npt.NDArray[np.float64]
 
@@ -80,10 +77,6 @@ class Durations:
         return low + (self.bounds[number] - low) * inside
 
 
-_NAME = "lane_report"
-_NOTE = re.compile(r"Lane report (\{.*\})")
-
-
 @dataclass(frozen=True, slots=True)
 class TableLoads:
     """Loads of one table that the server accepted: bytes as sent, and durations per bucket of BOUNDS."""
@@ -128,41 +121,12 @@ class LaneReport:
     latency_seconds: float = 0.0
     event_times: dict[str, float] = field(default_factory=dict)
 
-    def to_json(self) -> str:
-        """One line; `results` tells it from receipts."""
-        return orjson.dumps({_NAME: self}).decode()
-
-    def note(self) -> str:
-        """The report as a line for the text of an error."""
-        return f"Lane report {self.to_json()}"
-
     @classmethod
     def of(cls, value: dict[str, Any]) -> LaneReport:
+        """The report with the fields of `value`, in JSON's types."""
         lists = ("requests", "retries", "errors")
         fields: dict[str, Any] = {
             name: tuple(map(tuple, found)) if name in lists else found for name, found in value.items()
         }
         loads = tuple(TableLoads(**{**one, "buckets": tuple(one["buckets"])}) for one in value["loads"])
         return cls(**{**fields, "loads": loads, "latency": tuple(value["latency"])})
-
-
-def results(lines: Iterable[str]) -> tuple[list[Receipt], list[LaneReport]]:
-    """Receipts and reports among the lines that the lanes sent."""
-    receipts, reports = [], []
-    for line in lines:
-        if line.startswith(f'{{"{_NAME}"'):
-            reports.append(LaneReport.of(orjson.loads(line)[_NAME]))
-        else:
-            receipts.append(Receipt.from_json(line))
-    return receipts, reports
-
-
-def report_in(text: str) -> LaneReport | None:
-    """The report in an error's text, as it came from an executor; None when there is none or it cannot be read."""
-    found = _NOTE.search(text)
-    if found is None:
-        return None
-    try:
-        return LaneReport.of(orjson.loads(found[1])[_NAME])
-    except (ValueError, KeyError, TypeError):  # cut, or of another version: figures are no reason to fail
-        return None

@@ -23,6 +23,7 @@ from starrocks_txn_sink.lane.coordinator import LedgerEntries, SharedTransaction
 from starrocks_txn_sink.lane.ending import until_end
 from starrocks_txn_sink.lane.equipment import Equipment, discard, equip
 from starrocks_txn_sink.lane.log_entries import log_entries
+from starrocks_txn_sink.lane.messages import Message, encoded, envelope
 from starrocks_txn_sink.lane.metrics import LaneMetrics
 from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.quarantine import Quarantine
@@ -39,9 +40,7 @@ from starrocks_txn_sink.transaction.label import Patience
 from starrocks_txn_sink.transaction.names import labels, run_of
 from starrocks_txn_sink.transaction.steps import run
 
-RECEIPT_SCHEMA = "receipt string"
 ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
-_RECEIPTS = pa.schema([pa.field("receipt", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +73,16 @@ class LaneTask:
     logging: logs.LogSettings | None = field(default_factory=logs.asked)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows of `batches`; yields rows of RECEIPT_SCHEMA: each receipt, then the lane's report."""
-        yield lines_batch(self.lines(batches, Attempt.current(), SystemClock()))
+        """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
+        yield encoded(self.messages(batches, Attempt.current(), SystemClock()))
 
-    def lines(
+    def messages(
         self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock, rows: ReadRows | None = None
-    ) -> list[str]:
-        """Run the lane to its end; each receipt, then the lane's report, as JSON."""
+    ) -> list[Message]:
+        """Run the lane to its end; returns each receipt, then the lane's report."""
         metrics = self._metrics(attempt, clock)
         receipts = self.write(batches, attempt, clock, metrics, rows)
-        return [*(receipt.to_json() for receipt in receipts), metrics.report(receipts).to_json()]
+        return [*receipts, metrics.report(receipts)]
 
     def write(
         self,
@@ -93,7 +92,8 @@ class LaneTask:
         metrics: LaneMetrics | None = None,
         rows: ReadRows | None = None,
     ) -> list[Receipt]:
-        """Run the lane to its end; raises its first error, after its label was rolled back; a note has the report.
+        """Run the lane to its end; raises its first error, after its label was rolled back; a note has the report
+        (`messages.envelope`).
 
         `rows` makes marked rows of `batches`, until the lane's end; without it they are marked rows already.
         """
@@ -105,7 +105,7 @@ class LaneTask:
             return metrics.detailed(self._write(batches, attempt, clock, equipment, metrics, rows))
         except BaseException as error:
             with contextlib.suppress(Exception):  # the error itself counts
-                error.add_note(metrics.report((), error).note())
+                error.add_note(envelope(metrics.report((), error)))
             discard(self.options)  # a connection or a thread may be stuck: start the next batch with new ones
             raise
 
@@ -240,11 +240,6 @@ def _step_lines(log: Listener) -> Listener:
             log(Event(_STEP_LINES[event.name], event.fields))
 
     return write
-
-
-def lines_batch(lines: list[str]) -> pa.RecordBatch:
-    """A batch of RECEIPT_SCHEMA."""
-    return pa.RecordBatch.from_arrays([pa.array(lines)], schema=_RECEIPTS)
 
 
 def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:

@@ -13,9 +13,10 @@ from starrocks_txn_sink.events import Event, Span
 from starrocks_txn_sink.lane import equipment, task
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff
+from starrocks_txn_sink.lane.messages import of_kind, report_in
 from starrocks_txn_sink.lane.metrics import DELETED, EVENT_TIME, Deletes, EventTimes, LaneMetrics
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt
-from starrocks_txn_sink.lane.report import LaneReport, report_in, results
+from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.lane.segments import COLUMNS
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.metrics.model import Model
@@ -62,9 +63,9 @@ def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
         server = ModelServer(faults=faults)
         monkeypatch.setattr(equipment, "HttpTransport", lambda _: server)
         made = task.LaneTask(OPTIONS, "job", "e", "c", 3)
-        lines = made.lines([batch(*rows).drop_columns(list(without))], Attempt(1, 1, retry), SystemClock())
-        receipts, (report,) = results(lines)
-        return receipts, report
+        messages = made.messages([batch(*rows).drop_columns(list(without))], Attempt(1, 1, retry), SystemClock())
+        (report,) = of_kind(messages, LaneReport)
+        return of_kind(messages, Receipt), report
 
     monkeypatch.setattr(Backoff, "seconds", lambda *_: 0.0)
     yield run
