@@ -26,13 +26,13 @@ import pyarrow as pa
 from benchmarks.family import Family
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.events import Event, nobody
-from starrocks_txn_sink.lane import equipment, task
-from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane import task, worker
 from starrocks_txn_sink.lane.ending import END_POSITION
 from starrocks_txn_sink.lane.messages import Message, of_kind
 from starrocks_txn_sink.lane.metrics import DELETED, EVENT_TIME, LaneMetrics
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport
+from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.exposition import exposition
 from starrocks_txn_sink.metrics.state import state
@@ -177,7 +177,7 @@ def spark_share(rows: int, rounds: int) -> float:
 
 def main(rows: int, rounds: int, with_spark: bool) -> None:
     batches = made(rows)
-    with mock.patch.object(equipment, "HttpTransport", return_value=Agreeing()):
+    with mock.patch.object(worker, "HttpTransport", return_value=Agreeing()):
         messages = lane(batches)
 
         def without() -> float:

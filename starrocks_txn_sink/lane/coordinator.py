@@ -18,8 +18,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from enum import Enum
 
-from starrocks_txn_sink.errors import DeadlineExceeded, RowsRejected, StarRocksSinkError, TooManyTransactions
+from starrocks_txn_sink.errors import (
+    DeadlineExceeded,
+    RowsRejected,
+    StarRocksSinkError,
+    TooManyTransactions,
+    TransactionTimedOut,
+)
 from starrocks_txn_sink.lane.actions import (
     Action,
     BeginAction,
@@ -32,18 +39,37 @@ from starrocks_txn_sink.lane.actions import (
     RollbackAction,
 )
 from starrocks_txn_sink.lane.gathering import Gathering
-from starrocks_txn_sink.lane.marks import Marks
-from starrocks_txn_sink.lane.phases import MOVES, Phase
-from starrocks_txn_sink.lane.place import outlived, trouble
 from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.region import Chunk
+from starrocks_txn_sink.lane.region import Chunk, Marks
 from starrocks_txn_sink.lane.segments import Ended
-from starrocks_txn_sink.lane.work import Work
+from starrocks_txn_sink.lane.work import LedgerEntries, Work
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
 
-LedgerEntries = Callable[[str, Work], Chunk]
-"""Makes the ledger's rows for a work under a label, as a chunk of the ledger's table; the receipts' log has its own."""
+
+class Phase(Enum):
+    """Where the lane's current StarRocks transaction stands."""
+
+    IDLE = "idle"
+    BEGINNING = "beginning"
+    OPEN = "open"
+    CHECKING = "checking"
+    COMMITTING = "committing"
+    RECOVERING = "recovering"
+    ABORTING = "aborting"
+    FAILED = "failed"
+
+
+MOVES: dict[Phase, frozenset[Phase]] = {
+    Phase.IDLE: frozenset({Phase.BEGINNING, Phase.FAILED}),
+    Phase.BEGINNING: frozenset({Phase.OPEN, Phase.ABORTING}),
+    Phase.OPEN: frozenset({Phase.CHECKING, Phase.COMMITTING, Phase.ABORTING}),
+    Phase.CHECKING: frozenset({Phase.COMMITTING, Phase.ABORTING}),
+    Phase.COMMITTING: frozenset({Phase.IDLE, Phase.RECOVERING, Phase.ABORTING, Phase.FAILED}),
+    Phase.RECOVERING: frozenset({Phase.IDLE, Phase.ABORTING, Phase.FAILED}),
+    Phase.ABORTING: frozenset({Phase.IDLE, Phase.FAILED}),
+    Phase.FAILED: frozenset(),
+}
 
 
 class SharedTransactionCoordinator:
@@ -374,3 +400,43 @@ class SharedTransactionCoordinator:
             committed_at=self._wall(),
             dead_lettered=work.dead_lettered(),
         )
+
+
+# --- where the trouble was, in words for errors ---
+
+
+def trouble(action: Action, result: object, before: str) -> str:
+    """A clause about the last action that hung or failed, "" if there was none since the last commit: a deadline that
+    passes a moment later, while the lane rolls back or waits for its next attempt, names it.
+
+    `action` has just ended with `result`: its error, an outcome with an error, or anything else when it went well.
+    `before` is the clause so far, which outlives what went well and a rollback, however that went.
+    """
+    if isinstance(result, Committed):
+        return ""
+    error = getattr(result, "error", result)
+    if isinstance(action, RollbackAction) or not isinstance(error, StarRocksSinkError):
+        return before
+    return f", after {_words(action)} failed ({error.code})"
+
+
+def outlived(timeout: float, open_partition: str | None, label: str) -> TransactionTimedOut:
+    """The rows of `label` took longer than `timeout` seconds; `open_partition` is still inside a source transaction."""
+    inside = f"; source partition {open_partition} is still inside one source transaction." if open_partition else "."
+    return TransactionTimedOut(
+        f"The rows of one StarRocks transaction took longer than its timeout of {timeout:g} s{inside}", label=label
+    )
+
+
+def _words(action: Action) -> str:
+    match action:
+        case BeginAction():
+            return "begin"
+        case LoadAction():
+            return f"the load into {action.table}"
+        case CheckAction():
+            return "the owner check"
+        case CommitAction():
+            return "the commit"
+        case _:
+            return "the take-over after the commit"

@@ -1,4 +1,4 @@
-"""The lane as a Spark task: Arrow batches in, receipts out. The adapter between `mapInArrow` and the lane's runner."""
+"""The lane as a Spark task: Arrow batches in, messages out. The adapter between `mapInArrow` and the lane's runner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,25 +15,24 @@ import pyarrow as pa
 
 from starrocks_txn_sink import logs
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.events import Event, Listener, fan_out
 from starrocks_txn_sink.lane.actions import RECYCLE_AT, Identity, Limits
-from starrocks_txn_sink.lane.attempt import Attempt, with_stage
-from starrocks_txn_sink.lane.authority import Authority, first_owner, labels_of
-from starrocks_txn_sink.lane.compacted import Compacted
-from starrocks_txn_sink.lane.coordinator import LedgerEntries, SharedTransactionCoordinator
-from starrocks_txn_sink.lane.ending import until_end
-from starrocks_txn_sink.lane.equipment import Equipment, discard, equip
-from starrocks_txn_sink.lane.log_entries import log_entries
-from starrocks_txn_sink.lane.messages import Message, encoded, envelope
+from starrocks_txn_sink.lane.arrival import SMALL_ROWS, ArrivalOrder
+from starrocks_txn_sink.lane.authority import Authority, first_owner, labels_of, log_entries
+from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.lane.ending import RowsAfterEnd, until_end
+from starrocks_txn_sink.lane.messages import Complaint, Message, encoded, envelope
 from starrocks_txn_sink.lane.metrics import LaneMetrics
 from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.quarantine import Quarantine
-from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.receipt import Receipt, RegionCount
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.runner import LaneRunner
-from starrocks_txn_sink.lane.segments import POSITION, Segment, Segmenter
+from starrocks_txn_sink.lane.segments import POSITION, Segment, Segmenter, Written
 from starrocks_txn_sink.lane.unit import HASH, unit_of
-from starrocks_txn_sink.lane.worker import spare_loaded
+from starrocks_txn_sink.lane.work import LedgerEntries
+from starrocks_txn_sink.lane.worker import RESOURCES, Attempt, WorkerResources, spare_loaded, with_stage
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.options import Compression, SinkOptions
@@ -100,13 +100,12 @@ class LaneTask:
         spare_loaded()
         logs.follow(self.logging)
         metrics = metrics or self._metrics(attempt, clock)
-        equipment = equip(self.options)
         try:
-            return metrics.detailed(self._write(batches, attempt, clock, equipment, metrics, rows))
+            with RESOURCES.lease(self.options) as resources:
+                return metrics.detailed(self._write(batches, attempt, clock, resources, metrics, rows))
         except BaseException as error:
             with contextlib.suppress(Exception):  # the error itself counts
                 error.add_note(envelope(metrics.report((), error)))
-            discard(self.options)  # a connection or a thread may be stuck: start the next batch with new ones
             raise
 
     def _metrics(self, attempt: Attempt, clock: Clock) -> LaneMetrics:
@@ -118,7 +117,7 @@ class LaneTask:
         batches: Iterable[pa.RecordBatch],
         attempt: Attempt,
         clock: Clock,
-        equipment: Equipment,
+        resources: WorkerResources,
         metrics: LaneMetrics,
         rows: ReadRows | None,
     ) -> list[Receipt]:
@@ -132,7 +131,7 @@ class LaneTask:
         if attempt.retry:
             metrics.retried()
         if authority is not None and attempt.retry:
-            taken = run(authority.take_over(rng), equipment.transport, clock, deadline, equipment.ledger, listener)
+            taken = run(authority.take_over(rng), resources.transport, clock, deadline, resources.ledger, listener)
             positions = taken.positions
         core = SharedTransactionCoordinator(
             Identity(self.job, attempt.lane, self.batch_id),
@@ -146,20 +145,20 @@ class LaneTask:
         )
         performer = Performer(
             self.options,
-            equipment.transport,
+            resources.transport,
             clock,
             deadline,
             rng,
             Patience(commit_again=authority is None),
             listener,
             authority=authority,
-            ledger=equipment.ledger,
-            query=equipment.connection.query if equipment.connection is not None else None,
+            ledger=resources.ledger,
+            query=resources.connection.query if resources.connection is not None else None,
         )
         metrics.watch(core)
         compacted = Compacted()
         segments = compacted.counted(self._segments(batches, attempt.lane, positions, metrics, rows))
-        runner = LaneRunner(core, performer, equipment.crew, clock, deadline)
+        runner = LaneRunner(core, performer, resources.threads, clock, deadline)
         receipts = compacted.noted(runner.run(segments))
         return [replace(receipt, filtered=performer.filtered.get(receipt.label, {})) for receipt in receipts]
 
@@ -214,6 +213,59 @@ class LaneTask:
             read(batch)
             yield from unit.split(batch)
         yield from unit.end()
+
+
+@dataclass(frozen=True, slots=True)
+class UnsortedLaneTask:
+    """`lane`'s task over marked rows with `lane.arrival.SEQ`, as they come; yields the messages of a LaneTask.
+
+    Nothing is committed before the last row was seen, so a lane whose rows are not in order has rolled back, and ends
+    well: with a Complaint in place of its messages. `small_only` as in ArrivalOrder.
+    """
+
+    lane: LaneTask
+    small_only: bool
+    small_rows: int = SMALL_ROWS
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        order = ArrivalOrder(self.small_rows, self.small_only)
+        lane = replace(self.lane, at_end_only=True)
+        try:
+            messages = lane.messages(batches, Attempt.current(), SystemClock(), order.rows)
+        except (Unordered, RowsAfterEnd) as unordered:
+            messages = [Complaint(unordered.message)]
+        yield encoded(messages)
+
+
+@dataclass(slots=True)
+class Compacted:
+    """How many rows of each (source partition, table) were left out, because a later row of the lane has their key.
+
+    They come as marks with an empty payload (`sink.compaction`), and are only counted, so that counts add up.
+    """
+
+    rows: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def counted(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        """The segments that hold rows to send, and the ends; what was left out is counted on the way."""
+        for segment in segments:
+            if isinstance(segment, Written) and segment.compacted:
+                self.rows[(segment.partition, segment.table)] += segment.compacted
+                if not segment.rows:
+                    continue
+            yield segment
+
+    def noted(self, receipts: Sequence[Receipt]) -> list[Receipt]:
+        """The receipts with the counts. A lane that compacts commits once, so there is one receipt to hold them."""
+        if not self.rows:
+            return list(receipts)
+        (receipt,) = receipts
+        sent = {(region.partition, region.table): region for region in receipt.regions}
+        regions = [
+            replace(sent.get(place, RegionCount(*place, rows=0, bytes=0)), compacted=self.rows[place])
+            for place in sorted({*sent, *self.rows})
+        ]
+        return [replace(receipt, regions=tuple(regions))]
 
 
 def _now_text(clock: Clock) -> str:

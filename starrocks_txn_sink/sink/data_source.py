@@ -28,11 +28,11 @@ from starrocks_txn_sink import logs
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.messages import Message, of_kind
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.seal import unsealed
 from starrocks_txn_sink.lane.task import LaneTask, Mandate
+from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.lane_terms import LaneTerms
 from starrocks_txn_sink.sink.session import Session, open_session, sweep_for

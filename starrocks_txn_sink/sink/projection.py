@@ -68,7 +68,7 @@ def lane_input(
     sort: bool = True,
 ) -> LaneInput:
     """Project `frame` and spread it over `lanes`; `models` maps known tables to PRIMARY_KEYS, DUP_KEYS, …; with
-    `name_task` a row of each lane tells which attempt of Spark's reads it (`lane.attempt`);
+    `name_task` a row of each lane tells which attempt of Spark's reads it (`lane.worker`);
     `guarded` as in `TypedRoute.row`; with `compaction` rows that a later one replaces have an empty payload; without
     `sort` the one lane gets its rows as they come, without a shuffle.
 

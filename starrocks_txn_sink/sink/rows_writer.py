@@ -19,8 +19,7 @@ from starrocks_txn_sink.lane.arrival import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.lane.messages import MESSAGES, Complaint, Message, decode, of_kind
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport
-from starrocks_txn_sink.lane.task import LaneTask
-from starrocks_txn_sink.lane.unsorted import UnsortedLaneTask
+from starrocks_txn_sink.lane.task import LaneTask, UnsortedLaneTask
 from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.compaction import compaction_of

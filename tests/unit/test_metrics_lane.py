@@ -10,14 +10,14 @@ import pytest
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import LoadFailed, OutcomeUnknown
 from starrocks_txn_sink.events import Event, Span
-from starrocks_txn_sink.lane import equipment, task
-from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane import task, worker
 from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff
 from starrocks_txn_sink.lane.messages import of_kind, report_in
 from starrocks_txn_sink.lane.metrics import DELETED, EVENT_TIME, Deletes, EventTimes, LaneMetrics
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt
 from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.lane.segments import COLUMNS
+from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions
@@ -61,7 +61,7 @@ def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
         *rows: Row, faults: Faults | None = None, retry: bool = False, without: tuple[str, ...] = ()
     ) -> tuple[list[Receipt], LaneReport]:
         server = ModelServer(faults=faults)
-        monkeypatch.setattr(equipment, "HttpTransport", lambda _: server)
+        monkeypatch.setattr(worker, "HttpTransport", lambda _: server)
         made = task.LaneTask(OPTIONS, "job", "e", "c", 3)
         messages = made.messages([batch(*rows).drop_columns(list(without))], Attempt(1, 1, retry), SystemClock())
         (report,) = of_kind(messages, LaneReport)
@@ -69,7 +69,7 @@ def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
 
     monkeypatch.setattr(Backoff, "seconds", lambda *_: 0.0)
     yield run
-    equipment.discard(OPTIONS)
+    worker.RESOURCES.close()
 
 
 def test_a_lane_that_succeeds(lane: Lane) -> None:
