@@ -11,6 +11,7 @@ Variants take turns; the least of all rounds counts.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -24,14 +25,14 @@ import pyarrow as pa
 
 from benchmarks.family import Family
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane import equipment, task
-from starrocks_txn_sink.lane.attempt import Attempt
-from starrocks_txn_sink.lane.deletes import DELETED
+from starrocks_txn_sink.events import Event, nobody
+from starrocks_txn_sink.lane import task, worker
 from starrocks_txn_sink.lane.ending import END_POSITION
-from starrocks_txn_sink.lane.event_times import EVENT_TIME
-from starrocks_txn_sink.lane.figures import LaneFigures
-from starrocks_txn_sink.lane.report import results
+from starrocks_txn_sink.lane.messages import Message, of_kind
+from starrocks_txn_sink.lane.metrics import DELETED, EVENT_TIME, LaneMetrics
+from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.report import LaneReport
+from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.exposition import exposition
 from starrocks_txn_sink.metrics.state import state
@@ -98,18 +99,15 @@ def made(rows: int) -> list[pa.RecordBatch]:
 _END = (None, END_POSITION, *(None,) * 5)
 
 
-def lane(batches: list[pa.RecordBatch]) -> list[str]:
-    return task.LaneTask(OPTIONS, "job", "e", "c", 0).lines(batches, Attempt(0, 1, False), SystemClock())
+def lane(batches: list[pa.RecordBatch]) -> list[Message]:
+    return task.LaneTask(OPTIONS, "job", "e", "c", 0).messages(batches, Attempt(0, 1, False), SystemClock())
 
 
-def uncounted() -> mock._patch_dict | mock.MagicMock:
-    """The lane without its figures: nothing is watched, nothing is noted."""
-
-    def as_it_is(_: LaneFigures, inner: object, *rest: object) -> object:
-        del rest
-        return inner
-
-    return mock.patch.multiple(LaneFigures, reading=as_it_is, transport=as_it_is, performing=as_it_is)
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """The lane without its metrics and step lines: no event is emitted, no row is looked at."""
+    with mock.patch.object(task, "fan_out", return_value=nobody), mock.patch.object(LaneMetrics, "read"):
+        yield
 
 
 def cpu(work: Callable[[], object]) -> float:
@@ -126,9 +124,9 @@ def turns(variants: dict[str, Callable[[], float]], rounds: int) -> dict[str, fl
     return {name: min(seconds) for name, seconds in taken.items()}
 
 
-def told(lines: list[str]) -> Iterator[Event]:
+def told(messages: list[Message]) -> Iterator[Event]:
     """The events of one micro-batch."""
-    receipts, reports = results(lines)
+    receipts, reports = of_kind(messages, Receipt), of_kind(messages, LaneReport)
     yield Event("batch.started", {"job": "job", "batch_id": 0, "lanes": 1, "query": "q"})
     yield from (Event("lane.reported", {"report": report}) for report in reports)
     yield from (Event("receipt.collected", {"receipt": receipt}) for receipt in receipts)
@@ -179,8 +177,8 @@ def spark_share(rows: int, rounds: int) -> float:
 
 def main(rows: int, rounds: int, with_spark: bool) -> None:
     batches = made(rows)
-    with mock.patch.object(equipment, "HttpTransport", return_value=Agreeing()):
-        lines = lane(batches)
+    with mock.patch.object(worker, "HttpTransport", return_value=Agreeing()):
+        messages = lane(batches)
 
         def without() -> float:
             with uncounted():
@@ -190,7 +188,7 @@ def main(rows: int, rounds: int, with_spark: bool) -> None:
     metrics = MetricsServer(0)
 
     def tell() -> None:
-        for event in told(lines):
+        for event in told(messages):
             metrics(event)
 
     driver = min(cpu(tell) for _ in range(200))
@@ -199,7 +197,7 @@ def main(rows: int, rounds: int, with_spark: bool) -> None:
     base, share = spent["without"], spent["with"] / spent["without"] - 1
     say = sys.stdout.write
     say(f"a lane with {rows:,} rows and {rows // PER_TRANSACTION:,} source transactions: {base:.3f} CPU seconds\n")
-    say(f"  its figures                 {spent['with'] - base:+.4f} s, {share:+.2%} of the lane\n")
+    say(f"  its metrics                 {spent['with'] - base:+.4f} s, {share:+.2%} of the lane\n")
     say(f"  the driver, a micro-batch   {driver:.5f} s, {driver / base:.3%} of the lane\n")
     if with_spark:
         whole = base + spark_share(rows, max(3, rounds // 2))

@@ -13,7 +13,6 @@ from tenacity import RetryCallState, Retrying, retry_if_exception
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import BadReply, NotSent, ReplyLost, StarRocksSinkError
-from starrocks_txn_sink.events import Event, Listener, fan_out, nobody
 from starrocks_txn_sink.http.body import Pieces
 from starrocks_txn_sink.http.conversation import Conversation
 from starrocks_txn_sink.http.frontends import Frontends
@@ -29,41 +28,24 @@ ROUNDS = 3
 class HttpTransport:
     """A `wire.Transport` over HTTP. Threads may share it; each has its own connections, kept alive between requests."""
 
-    def __init__(
-        self,
-        options: SinkOptions,
-        *,
-        clock: Clock | None = None,
-        listener: Listener = nobody,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, options: SinkOptions, *, clock: Clock | None = None, rng: random.Random | None = None) -> None:
         self._options = options
         self._rules = options.redirect_rules
         self._frontends = Frontends(options.frontends)
         self._links = Links(options)
         self._clock = clock or SystemClock()
-        self._tell = fan_out((listener,))
         self._rng = rng or random.Random()
         self._authorization: str | None = None
 
     def send(self, request: Request, deadline: Deadline) -> Reply:
-        """Send `request` and return its reply; see `wire.Transport` for the errors. Tells `request.*` events."""
-        body = Pieces(request.body)
-        place = {"operation": request.operation.value, "table": request.table}
-        begun = self._clock.monotonic()
-        self._tell(Event("request.started", {**place, "bytes": len(body)}))
+        """Send `request` and return its reply; see `wire.Transport` for the errors."""
         try:
-            reply = self._with_failover(request, body, deadline)
+            return self._with_failover(request, Pieces(request.body), deadline)
         except StarRocksSinkError as error:
             error.context.setdefault("label", request.label)
             if request.table is not None:
                 error.context.setdefault("table", request.table)
-            seconds = self._clock.monotonic() - begun
-            self._tell(Event("request.failed", {**place, "seconds": seconds, "code": error.code}))
             raise
-        outcome = {"seconds": self._clock.monotonic() - begun, "bytes": len(body), "status": reply.status.value}
-        self._tell(Event("request.completed", {**place, **outcome}))
-        return reply
 
     def close(self) -> None:
         """Close the connections of all threads; later requests raise NotSent."""

@@ -1,4 +1,4 @@
-"""A lane's authority to commit, and its entries in the ledger.
+"""A lane's authority to commit, and its entries in the ledger and in the receipts' log.
 
 An attempt that Spark started first owns its lane without a word; a retry, and a lane that could not settle an outcome,
 take the lane over. Before every commit the owner is read again (docs/exactly-once.md, "How it works").
@@ -10,16 +10,22 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import orjson
+
 from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown
 from starrocks_txn_sink.lane.receipt import PositionSpan
 from starrocks_txn_sink.lane.region import Chunk
-from starrocks_txn_sink.lane.work import Work
+from starrocks_txn_sink.lane.work import LedgerEntries, Work
 from starrocks_txn_sink.ledger.table import position_rows
 from starrocks_txn_sink.ledger.take_over import NewToken, Scope, TakenOver, check_owner, insist_on_rollback, take_over
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE, Owner, Position
+from starrocks_txn_sink.receipts_log.table import LOG_TABLE
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Outcome, Unknown
 from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Steps
+
+MOST_TABLES = 200
+"""Tables named in a row of the receipts' log at most."""
 
 
 @dataclass(slots=True)
@@ -128,3 +134,42 @@ def labels_of(positions: Mapping[str, Position]) -> frozenset[str]:
 def first_owner(epoch: str, checkpoint: str, batch: int, lane: int) -> Owner:
     """The owner that an attempt is before any claim."""
     return Owner("", epoch, checkpoint, batch, lane)
+
+
+def log_entries(job: str, lane: int, batch: int, now_text: Callable[[], str]) -> LedgerEntries:
+    """Make entries in the receipts' log: what a work brings of each source partition.
+
+    `now_text` tells the time as a DATETIME literal in UTC.
+    """
+
+    def entries(label: str, work: Work) -> Chunk:
+        chunk, at, tables = Chunk("", LOG_TABLE), now_text(), _tables(work)
+        counted = work.rows_by_partition()
+        rows = [
+            {
+                "job": job,
+                "source_partition": span.partition,
+                "last_position": span.last,
+                "first_position": span.first,
+                "source_transactions": span.source_transactions,
+                "row_count": counted[span.partition],
+                "label": label,
+                "lane": lane,
+                "batch": batch,
+                "tables": ",".join(tables.get(span.partition, ())[:MOST_TABLES]),
+                "loaded_at": at,
+            }
+            for span in work.position_spans()
+        ]
+        chunk.append(memoryview(b"".join(b"," + orjson.dumps(row) for row in rows)), len(rows))
+        return chunk
+
+    return entries
+
+
+def _tables(work: Work) -> dict[str, list[str]]:
+    """The tables that each source partition has rows for."""
+    tables: dict[str, list[str]] = {}
+    for count in work.region_counts():
+        tables.setdefault(count.partition, []).append(count.table)
+    return tables

@@ -18,8 +18,7 @@ from starrocks_txn_sink.assembler import schema
 from starrocks_txn_sink.assembler.release import Released
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.body import SEPARATOR
-from starrocks_txn_sink.lane.deletes import DELETED
-from starrocks_txn_sink.lane.event_times import EVENT_TIME
+from starrocks_txn_sink.lane.metrics import DELETED, EVENT_TIME
 from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
 
 UPSERTS: Final = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")

@@ -20,8 +20,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from enum import Enum
 
-from starrocks_txn_sink.errors import DeadlineExceeded, RowsRejected, StarRocksSinkError, TooManyTransactions
+from starrocks_txn_sink.errors import (
+    DeadlineExceeded,
+    RowsRejected,
+    StarRocksSinkError,
+    TooManyTransactions,
+    TransactionTimedOut,
+)
 from starrocks_txn_sink.lane.actions import (
     Action,
     BeginAction,
@@ -34,18 +41,37 @@ from starrocks_txn_sink.lane.actions import (
     RollbackAction,
 )
 from starrocks_txn_sink.lane.gathering import Gathering
-from starrocks_txn_sink.lane.marks import Marks
-from starrocks_txn_sink.lane.phases import MOVES, Phase
-from starrocks_txn_sink.lane.place import outlived, trouble
 from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.region import Chunk
+from starrocks_txn_sink.lane.region import Chunk, Marks
 from starrocks_txn_sink.lane.segments import Ended
-from starrocks_txn_sink.lane.work import Work
+from starrocks_txn_sink.lane.work import LedgerEntries, Work
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
 
-LedgerEntries = Callable[[str, Work], Chunk]
-"""Makes the ledger's rows for a work under a label, as a chunk of the ledger's table; the receipts' log has its own."""
+
+class Phase(Enum):
+    """Where the lane's current StarRocks transaction stands."""
+
+    IDLE = "idle"
+    BEGINNING = "beginning"
+    OPEN = "open"
+    CHECKING = "checking"
+    COMMITTING = "committing"
+    RECOVERING = "recovering"
+    ABORTING = "aborting"
+    FAILED = "failed"
+
+
+MOVES: dict[Phase, frozenset[Phase]] = {
+    Phase.IDLE: frozenset({Phase.BEGINNING, Phase.FAILED}),
+    Phase.BEGINNING: frozenset({Phase.OPEN, Phase.ABORTING}),
+    Phase.OPEN: frozenset({Phase.CHECKING, Phase.COMMITTING, Phase.ABORTING}),
+    Phase.CHECKING: frozenset({Phase.COMMITTING, Phase.ABORTING}),
+    Phase.COMMITTING: frozenset({Phase.IDLE, Phase.RECOVERING, Phase.ABORTING, Phase.FAILED}),
+    Phase.RECOVERING: frozenset({Phase.IDLE, Phase.ABORTING, Phase.FAILED}),
+    Phase.ABORTING: frozenset({Phase.IDLE, Phase.FAILED}),
+    Phase.FAILED: frozenset(),
+}
 
 
 class SharedTransactionCoordinator:
@@ -84,8 +110,6 @@ class SharedTransactionCoordinator:
         self._attempt = 1
         self._retries = 0
         self._txn_id: int | None = None
-        self._marks: dict[str, float] = {}
-        self._seconds: dict[str, float] = {}
         self.error: StarRocksSinkError | None = None
         self.receipts: list[Receipt] = []
 
@@ -182,7 +206,6 @@ class SharedTransactionCoordinator:
         self._entered = False
         self._move(Phase.BEGINNING)
         self._began_at = now
-        self._mark("begin", now)
         return [BeginAction(self._label)]
 
     def _load_or_commit(self, now: float) -> list[Action]:
@@ -190,19 +213,14 @@ class SharedTransactionCoordinator:
             self._abort(outlived(self._limits.timeout, self._gathering.open_partition, self._label))
             return self._next_actions(now)
         work = self._work
-        loads = list(self._loads(work, now))
+        loads = list(self._loads(work))
         if loads or self._loading or not work.sealed or any(work.pending.values()):
             return [*loads]
         if self._entries is not None:
-            self._mark("check", now)
             self._move(Phase.CHECKING)
         else:
-            self._start_commit(now)
+            self._move(Phase.COMMITTING)
         return self._next_actions(now)
-
-    def _start_commit(self, now: float) -> None:
-        self._mark("commit", now)
-        self._move(Phase.COMMITTING)
 
     def _once(self, action: Action) -> list[Action]:
         """The action of a phase that has only one; nothing when it is under way."""
@@ -211,14 +229,14 @@ class SharedTransactionCoordinator:
         self._sent_for = self._phase
         return [action]
 
-    def _loads(self, work: Work, now: float) -> Iterator[LoadAction]:
+    def _loads(self, work: Work) -> Iterator[LoadAction]:
         """Step 2: frozen chunks, tables in parallel, one load per table at a time."""
         pressed = self.saturated
         if work.sealed and not self._entered:
             self._entered = True
             for make in (self._entries, self._log):
                 if make is not None:
-                    yield self._own_load(make(self._label, work), now)
+                    yield self._own_load(make(self._label, work))
         for table in work.tables():
             if len(self._loading) >= self._limits.load_parallelism:
                 return
@@ -226,15 +244,13 @@ class SharedTransactionCoordinator:
             if enough and table not in self._loading:
                 action = LoadAction(self._label, table, tuple(work.take(table, self._limits.body_bytes)))
                 self._loading[table] = action
-                self._marks.setdefault("load", now)
                 yield action
 
-    def _own_load(self, chunk: Chunk, now: float) -> LoadAction:
+    def _own_load(self, chunk: Chunk) -> LoadAction:
         """The positions that this work reaches, or their log, under its label: visible together with the data."""
         action = LoadAction(self._label, chunk.table, (chunk,))
         self._loading[chunk.table] = action
         self._gathering.buffered_bytes += chunk.bytes
-        self._marks.setdefault("load", now)
         return action
 
     def _roll_back(self) -> list[Action]:
@@ -248,28 +264,25 @@ class SharedTransactionCoordinator:
         self._trouble = trouble(action, result, self._trouble)
         match action:
             case BeginAction():
-                self._begun(result, now)
+                self._begun(result)
             case LoadAction():
-                self._load_ended(action, result, now)
+                self._load_ended(action, result)
             case CheckAction():
-                self._checked(result, now)
+                self._checked(result)
             case CommitAction():
-                self._lap("commit", now)
                 self._commit_ended(result, now)
             case RecoverAction():
-                self._lap("recover", now)
                 self._commit_ended(result, now)
             case RollbackAction():
                 self._rolled_back(now)
 
-    def _begun(self, result: object, now: float) -> None:
-        self._lap("begin", now)
+    def _begun(self, result: object) -> None:
         if isinstance(result, StarRocksSinkError):
             self._abort(result)
         elif self._phase is Phase.BEGINNING:
             self._move(Phase.OPEN)
 
-    def _load_ended(self, action: LoadAction, result: object, now: float) -> None:
+    def _load_ended(self, action: LoadAction, result: object) -> None:
         del self._loading[action.table]
         self._gathering.buffered_bytes -= action.bytes
         if isinstance(result, Loaded):
@@ -277,15 +290,12 @@ class SharedTransactionCoordinator:
             self._retries += result.retries
         elif isinstance(result, StarRocksSinkError):
             self._abort(result)
-        if not self._loading:
-            self._lap("load", now)
 
-    def _checked(self, result: object, now: float) -> None:
-        self._lap("check", now)
+    def _checked(self, result: object) -> None:
         if isinstance(result, StarRocksSinkError):
             self._abort(result)
         elif self._phase is Phase.CHECKING:
-            self._start_commit(now)
+            self._move(Phase.COMMITTING)
 
     def _commit_ended(self, result: object, now: float) -> None:
         match result:
@@ -297,7 +307,6 @@ class SharedTransactionCoordinator:
                 self._abort(result.error)
             case Unknown() if self._entries is not None and self._phase is Phase.COMMITTING:
                 self._retries += 1
-                self._mark("recover", now)
                 self._move(Phase.RECOVERING)
             case Unknown():
                 self._fail_for_good(result.error)
@@ -308,7 +317,7 @@ class SharedTransactionCoordinator:
 
     def _committed(self, outcome: Committed, now: float) -> None:
         self.receipts.append(self._receipt(self._gathering.committed(), outcome))
-        self._attempt, self._retries, self._txn_id, self._seconds = 1, 0, None, {}
+        self._attempt, self._retries, self._txn_id = 1, 0, None
         self._move(Phase.IDLE)
         self._not_before = now
 
@@ -377,14 +386,6 @@ class SharedTransactionCoordinator:
         self._sent_for = Phase.IDLE
         self._phase = target
 
-    def _mark(self, phase: str, now: float) -> None:
-        self._marks[phase] = now
-
-    def _lap(self, phase: str, now: float) -> None:
-        started = self._marks.pop(phase, None)
-        if started is not None:
-            self._seconds[phase] = self._seconds.get(phase, 0.0) + now - started
-
     def _receipt(self, work: Work, outcome: Committed) -> Receipt:
         return Receipt(
             label=outcome.label,
@@ -398,7 +399,46 @@ class SharedTransactionCoordinator:
             attempts=self._attempt,
             retries=self._retries,
             recycled=work.recycled,
-            phase_seconds=dict(self._seconds),
             committed_at=self._wall(),
             dead_lettered=work.dead_lettered(),
         )
+
+
+# --- where the trouble was, in words for errors ---
+
+
+def trouble(action: Action, result: object, before: str) -> str:
+    """A clause about the last action that hung or failed, "" if there was none since the last commit: a deadline that
+    passes a moment later, while the lane rolls back or waits for its next attempt, names it.
+
+    `action` has just ended with `result`: its error, an outcome with an error, or anything else when it went well.
+    `before` is the clause so far, which outlives what went well and a rollback, however that went.
+    """
+    if isinstance(result, Committed):
+        return ""
+    error = getattr(result, "error", result)
+    if isinstance(action, RollbackAction) or not isinstance(error, StarRocksSinkError):
+        return before
+    return f", after {_words(action)} failed ({error.code})"
+
+
+def outlived(timeout: float, open_partition: str | None, label: str) -> TransactionTimedOut:
+    """The rows of `label` took longer than `timeout` seconds; `open_partition` is still inside a source transaction."""
+    inside = f"; source partition {open_partition} is still inside one source transaction." if open_partition else "."
+    return TransactionTimedOut(
+        f"The rows of one StarRocks transaction took longer than its timeout of {timeout:g} s{inside}", label=label
+    )
+
+
+def _words(action: Action) -> str:
+    match action:
+        case BeginAction():
+            return "begin"
+        case LoadAction():
+            return f"the load into {action.table}"
+        case CheckAction():
+            return "the owner check"
+        case CommitAction():
+            return "the commit"
+        case _:
+            return "the take-over after the commit"

@@ -15,7 +15,7 @@ from starrocks_txn_sink.errors import StarRocksSinkError, Transient
 from starrocks_txn_sink.lane.segments import PAYLOAD
 
 END_POSITION = -(2**63)
-"""Position of the last row of a lane, whose other columns are NULL, or name its task (`lane.attempt`)."""
+"""Position of the last row of a lane, whose other columns are NULL, or name its task (`lane.worker`)."""
 
 
 class RowsCutOff(StarRocksSinkError, Transient):

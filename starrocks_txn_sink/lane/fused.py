@@ -7,37 +7,33 @@ fails, or is run twice, leaves only files that nobody names.
 
 from __future__ import annotations
 
-import base64
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
-import orjson
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler import schema
 from starrocks_txn_sink.assembler.carried import Carried
-from starrocks_txn_sink.assembler.counters import Counters
 from starrocks_txn_sink.assembler.directory import Directory, FileDirectory
 from starrocks_txn_sink.assembler.fold import Fold
 from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.assembler.shelf import Shelf
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import SourceTransactionError, Unordered
-from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS, beginning
-from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.content import Content
 from starrocks_txn_sink.lane.ending import RowsAfterEnd, until_end
-from starrocks_txn_sink.lane.event_times import EVENT_TIME
-from starrocks_txn_sink.lane.task import LaneTask, lines_batch
+from starrocks_txn_sink.lane.messages import CarriedState, Complaint, Message, encoded
+from starrocks_txn_sink.lane.metrics import EVENT_TIME
+from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.sources.ahead import ahead
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 
-_CARRIED: Final = "carried"
 _PARSERS: Final = 2  # threads that parse ahead of the rules; pyarrow lets go of the interpreter meanwhile
 _CHUNK_ROWS: Final = 30_000  # fewer would be more calls of the rules than needed …
 _PARTITION_ROWS: Final = 100  # … and so would fewer of each source partition
@@ -72,46 +68,6 @@ class LaneAssembly:
         return Assembling(self, f"{self.stem}-{attempt.lane}-{attempt.number}")
 
 
-@dataclass(frozen=True, slots=True)
-class Carry:
-    """What a lane tells the driver beside its receipts; `unordered` is the complaint of a lane that gave up.
-
-    A `small` lane would have taken its events in any order; `malformed` values were left out (`on_malformed="drop"`).
-    """
-
-    partitions: Mapping[str, Carried] = field(default_factory=dict)
-    flows: Counters = field(default_factory=Counters)
-    notices: tuple[Event, ...] = ()
-    inline: Mapping[str, bytes] = field(default_factory=dict)
-    unordered: str | None = None
-    small: bool = False
-    malformed: int = 0
-
-    def to_json(self) -> str:
-        value = {
-            "partitions": {name: each.as_json() for name, each in self.partitions.items()},
-            "flows": self.flows.as_dict(),
-            "notices": [(notice.name, notice.fields) for notice in self.notices],
-            "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
-            "unordered": self.unordered,
-            "small": self.small,
-            "malformed": self.malformed,
-        }
-        return orjson.dumps({_CARRIED: value}).decode()
-
-    @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Carry:
-        return cls(
-            {name: Carried.of_json(each) for name, each in value["partitions"].items()},
-            Counters(**value["flows"]),
-            tuple(Event(name, fields) for name, fields in value["notices"]),
-            {name: base64.b64decode(content) for name, content in value["inline"].items()},
-            value["unordered"],
-            value["small"],
-            value["malformed"],
-        )
-
-
 class Assembling:
     """One attempt at a lane: `rows` turns its input into released rows; `carry` tells what stays open."""
 
@@ -136,12 +92,12 @@ class Assembling:
         for chunk in chunks:
             yield from self._assembly.content.batches(self._fold.feed(chunk, alone=self._small))
 
-    def carry(self) -> Carry:
+    def carry(self) -> CarriedState:
         """Put what stays open into the directory, and tell where; nothing is put for a batch frame."""
         if self._scratch is not None:
-            return Carry(flows=self._fold.flows, notices=tuple(self._fold.notices), malformed=self._malformed)
+            return CarriedState(flows=self._fold.flows, notices=tuple(self._fold.notices), malformed=self._malformed)
         partitions = self._fold.carry()
-        return Carry(
+        return CarriedState(
             partitions,
             self._fold.flows,
             tuple(self._fold.notices),
@@ -212,9 +168,10 @@ def _together(tables: list[pa.Table]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class FusedLaneTask:
-    """`lane`'s task over raw events; yields the lines of a LaneTask, and one more with what is carried.
+    """`lane`'s task over raw events; yields the messages of a LaneTask, and the CarriedState.
 
-    A lane whose events are not in order has rolled back and ends well: the driver sorts them and tries again.
+    A lane whose events are not in order has rolled back and ends well, with a Complaint: the driver sorts them and
+    tries again.
     """
 
     lane: LaneTask
@@ -224,30 +181,17 @@ class FusedLaneTask:
         attempt = Attempt.current()
         assembling = self.assembly.open(attempt)
         try:
-            lines, carry = self._write(batches, attempt, assembling)
+            messages = self._write(batches, attempt, assembling)
         finally:
             assembling.close()
-        yield lines_batch([*lines, carry.to_json()])
+        yield encoded(messages)
 
-    def _write(
-        self, batches: Iterator[pa.RecordBatch], attempt: Attempt, assembling: Assembling
-    ) -> tuple[list[str], Carry]:
+    def _write(self, batches: Iterator[pa.RecordBatch], attempt: Attempt, assembling: Assembling) -> list[Message]:
         try:
-            return self.lane.lines(batches, attempt, SystemClock(), assembling.rows), assembling.carry()
+            return [*self.lane.messages(batches, attempt, SystemClock(), assembling.rows), assembling.carry()]
         except (Unordered, RowsAfterEnd) as unordered:
-            return [], Carry(unordered=unordered.message)
+            return [Complaint(unordered.message)]
         except SourceTransactionError as refused:  # its BEGIN may only come later: in order it may well be whole
             if not (self.assembly.arrival_order and self.assembly.sortable):
                 raise
-            return [], Carry(unordered=refused.message)
-
-
-def carries(lines: Iterable[str]) -> tuple[list[str], list[Carry]]:
-    """What the lanes sent: the lines that a LaneTask would send, and what each lane carries."""
-    others, found = [], []
-    for line in lines:
-        if line.startswith(f'{{"{_CARRIED}"'):
-            found.append(Carry.of(orjson.loads(line)[_CARRIED]))
-        else:
-            others.append(line)
-    return others, found
+            return [Complaint(refused.message)]

@@ -11,8 +11,7 @@ from collections import deque
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.actions import Limits
-from starrocks_txn_sink.lane.marks import Marks
-from starrocks_txn_sink.lane.region import Region
+from starrocks_txn_sink.lane.region import Marks, Region
 from starrocks_txn_sink.lane.segments import Ended
 from starrocks_txn_sink.lane.unfrozen import Unfrozen
 from starrocks_txn_sink.lane.work import Work

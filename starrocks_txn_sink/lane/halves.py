@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from starrocks_txn_sink.lane.marks import Ints, Marks
-from starrocks_txn_sink.lane.region import Chunk
+from starrocks_txn_sink.lane.region import Chunk, Ints, Marks
 from starrocks_txn_sink.lane.work import Span, Work
 
 Cut = tuple[int, int]  # place of a source partition in the work's order, position: the last that belongs to the left

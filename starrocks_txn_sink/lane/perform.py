@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import DeadlineExceeded, OutcomeUnknown, RowsRejected
-from starrocks_txn_sink.events import Event, Listener, nobody
+from starrocks_txn_sink.events import Listener, Span, nobody
 from starrocks_txn_sink.lane.actions import (
     Action,
     BeginAction,
@@ -37,7 +37,8 @@ _ROLLBACK_SECONDS = 10.0  # a rollback may go on after the batch's deadline, but
 class Performer:
     """Runs actions; may be called from several threads at once.
 
-    `filtered` gets, by label, the rows of each table that the server left out of a commit (`max_filter_ratio`).
+    `listener` hears of each action and of its requests. `filtered` gets, by label, the rows of each table that the
+    server left out of a commit (`max_filter_ratio`).
     """
 
     options: SinkOptions
@@ -53,13 +54,17 @@ class Performer:
     filtered: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __call__(self, action: Action) -> object:
-        """Do `action` and return what its steps returned; raises StarRocksSinkError as they do."""
-        started = self.clock.monotonic()
-        result = self._explained(action, self._perform(action))
-        name = type(action).__name__.removesuffix("Action").lower()
-        fields = {"label": action.label, "seconds": self.clock.monotonic() - started, "result": type(result).__name__}
-        self.listener(Event(f"{name}.ended", fields))
-        return result
+        """Do `action` and return what its steps returned; raises StarRocksSinkError as they do.
+
+        Emits `step.started`, then `step.completed` or `step.failed`, with `label`, `step` and, of a load, its `table`
+        and `bytes`. A returned outcome that has an error (Aborted, Unknown) is a failure too.
+        """
+        if self.listener is nobody:
+            return self._perform(action)
+        with Span(self.listener, self.clock.monotonic, "step", _fields(action)) as span:
+            result = self._perform(action)
+            span.end(result, **({} if result is None else {"result": type(result).__name__.lower()}))
+            return result
 
     def steps(self, action: Action) -> tuple[Steps[object], Deadline]:
         """What `action` asks, and when that must have ended: for whoever runs steps in another way than `__call__`."""
@@ -100,9 +105,10 @@ class Performer:
     def _perform(self, action: Action) -> object:
         steps, deadline = self.steps(action)
         try:
-            return run(steps, self.transport, self.clock, deadline, self.ledger)
+            result = run(steps, self.transport, self.clock, deadline, self.ledger, self.listener)
         except DeadlineExceeded as error:
-            return self.late(action, error)
+            result = self.late(action, error)
+        return self._explained(action, result)
 
     def _load(self, label: Label, action: LoadAction) -> Steps[protocol.Loaded]:
         codec, csv = self.options.compression_of(action.table).value, self.options.writes_csv(action.table)
@@ -127,3 +133,8 @@ class Performer:
         values = self.options.show_rejected_values
         error = explain_or_keep(result.error, self.query, result.label, limit, values=values)
         return Aborted(result.label, error)
+
+
+def _fields(action: Action) -> dict[str, object]:
+    fields: dict[str, object] = {"label": action.label, "step": type(action).__name__.removesuffix("Action").lower()}
+    return fields | {"table": action.table, "bytes": action.bytes} if isinstance(action, LoadAction) else fields

@@ -1,7 +1,7 @@
 """Receipts: what a committed StarRocks transaction contained, as the lane tells the driver.
 
 A receipt exists only for a transaction that was confirmed VISIBLE. Executors are short-lived, so receipts are also the
-way figures reach the driver's metrics: they count what was committed once, however often a task was repeated.
+way counts reach the driver's metrics: they have what was committed once, however often a task was repeated.
 """
 
 from __future__ import annotations
@@ -103,8 +103,14 @@ class Receipt:
 
     @classmethod
     def from_json(cls, text: str) -> Receipt:
-        fields: dict[str, Any] = orjson.loads(text)
-        fields["regions"] = tuple(RegionCount(**region) for region in fields["regions"])
-        fields["dead_lettered"] = tuple(RegionCount(**region) for region in fields.get("dead_lettered", ()))
-        fields["positions"] = tuple(PositionSpan(**span) for span in fields["positions"])
-        return cls(**fields)
+        return cls.of(orjson.loads(text))
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Receipt:
+        """The receipt with `fields`, in JSON's types."""
+        nested = {
+            "regions": tuple(RegionCount(**region) for region in fields["regions"]),
+            "dead_lettered": tuple(RegionCount(**region) for region in fields.get("dead_lettered", ())),
+            "positions": tuple(PositionSpan(**span) for span in fields["positions"]),
+        }
+        return cls(**{**fields, **nested})

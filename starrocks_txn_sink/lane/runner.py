@@ -1,4 +1,4 @@
-"""The lane at work: the task's thread feeds rows, a manager thread decides, a crew of threads talks to the server.
+"""The lane at work: the task's thread feeds rows, a manager thread decides, a pool of threads talks to the server.
 
 All waiting is here, and none of it is without a deadline. The threads are daemons: one that hangs in spite of its
 socket timeouts can neither keep the deadline from firing nor the process from ending.
@@ -24,8 +24,12 @@ _SCAN_SECONDS = 0.05  # how often the manager looks at the clock when nothing ha
 _GRACE_SECONDS = 15.0  # what a lane that gives up may spend on rolling its label back
 
 
-class Crew:
-    """Daemon threads that run what is handed to them; kept between batches, because connections stay with them."""
+class DaemonThreadPool:
+    """Threads that run what is handed to them; kept between batches, because connections stay with them.
+
+    Not a ThreadPoolExecutor: Python waits for that one's threads before it ends, so a request that hangs would keep the
+    process.
+    """
 
     def __init__(self, size: int, name: str) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -50,11 +54,16 @@ class LaneRunner:
     """Runs one coordinator to its end: `run` returns the receipts or raises the first error."""
 
     def __init__(
-        self, core: SharedTransactionCoordinator, perform: Perform, crew: Crew, clock: Clock, deadline: Deadline
+        self,
+        core: SharedTransactionCoordinator,
+        perform: Perform,
+        threads: DaemonThreadPool,
+        clock: Clock,
+        deadline: Deadline,
     ) -> None:
         self._core = core
         self._perform = perform
-        self._crew = crew
+        self._threads = threads
         self._clock = clock
         self._deadline = deadline
         self._changed = threading.Condition()
@@ -130,7 +139,7 @@ class LaneRunner:
             self._changed.wait(min(deadline.remaining(), 1.0))
 
     def _manage(self) -> None:
-        """The manager thread: ask the coordinator what is due, hand it to the crew, until the lane is finished."""
+        """The manager thread: ask the coordinator what is due, hand it to the threads, until the lane is finished."""
         while True:
             with self._changed:
                 actions = self._core.tick(self._clock.monotonic())
@@ -140,7 +149,7 @@ class LaneRunner:
                 if not actions:
                     self._changed.wait(_SCAN_SECONDS)
             for action in actions:
-                self._crew.submit(partial(self._guarded, partial(self._do, action)))
+                self._threads.submit(partial(self._guarded, partial(self._do, action)))
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """A bug in one of the threads must end the lane at once, not at its deadline."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.marks import Marks
+from starrocks_txn_sink.lane.region import Marks
 from starrocks_txn_sink.lane.replay import Bools, Ints, Replay, Rows, Run
 
 # Columns of the batches, in this order (made by the sink's projection in the JVM).

@@ -1,4 +1,4 @@
-"""The lane as a Spark task: Arrow batches in, receipts out. The adapter between `mapInArrow` and the lane's runner."""
+"""The lane as a Spark task: Arrow batches in, messages out. The adapter between `mapInArrow` and the lane's runner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,24 +15,24 @@ import pyarrow as pa
 
 from starrocks_txn_sink import logs
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.errors import Unordered
+from starrocks_txn_sink.events import Event, Listener, fan_out
 from starrocks_txn_sink.lane.actions import RECYCLE_AT, Identity, Limits
-from starrocks_txn_sink.lane.attempt import Attempt, with_stage
-from starrocks_txn_sink.lane.authority import Authority, first_owner, labels_of
-from starrocks_txn_sink.lane.compacted import Compacted
-from starrocks_txn_sink.lane.coordinator import LedgerEntries, SharedTransactionCoordinator
-from starrocks_txn_sink.lane.ending import until_end
-from starrocks_txn_sink.lane.equipment import Equipment, discard, equip
-from starrocks_txn_sink.lane.figures import LaneFigures
-from starrocks_txn_sink.lane.log_entries import log_entries
+from starrocks_txn_sink.lane.arrival import SMALL_ROWS, ArrivalOrder
+from starrocks_txn_sink.lane.authority import Authority, first_owner, labels_of, log_entries
+from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.lane.ending import RowsAfterEnd, until_end
+from starrocks_txn_sink.lane.messages import Complaint, Message, encoded, envelope
+from starrocks_txn_sink.lane.metrics import LaneMetrics
 from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.quarantine import Quarantine
-from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.receipt import Receipt, RegionCount
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.runner import LaneRunner
-from starrocks_txn_sink.lane.segments import POSITION, Segment, Segmenter
-from starrocks_txn_sink.lane.step_log import told
+from starrocks_txn_sink.lane.segments import POSITION, Segment, Segmenter, Written
 from starrocks_txn_sink.lane.unit import HASH, unit_of
-from starrocks_txn_sink.lane.worker import spare_loaded
+from starrocks_txn_sink.lane.work import LedgerEntries
+from starrocks_txn_sink.lane.worker import RESOURCES, Attempt, WorkerResources, spare_loaded, with_stage
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.options import Compression, SinkOptions
@@ -39,9 +40,7 @@ from starrocks_txn_sink.transaction.label import Patience
 from starrocks_txn_sink.transaction.names import labels, run_of
 from starrocks_txn_sink.transaction.steps import run
 
-RECEIPT_SCHEMA = "receipt string"
 ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
-_RECEIPTS = pa.schema([pa.field("receipt", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,64 +73,65 @@ class LaneTask:
     logging: logs.LogSettings | None = field(default_factory=logs.asked)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows of `batches`; yields rows of RECEIPT_SCHEMA: each receipt, then the lane's report."""
-        yield lines_batch(self.lines(batches, Attempt.current(), SystemClock()))
+        """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
+        yield encoded(self.messages(batches, Attempt.current(), SystemClock()))
 
-    def lines(
+    def messages(
         self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock, rows: ReadRows | None = None
-    ) -> list[str]:
-        """Run the lane to its end; each receipt, then the lane's report, as JSON."""
-        figures = self._figures(attempt, clock)
-        receipts = self.write(batches, attempt, clock, figures, rows)
-        return [*(receipt.to_json() for receipt in receipts), figures.report(receipts).to_json()]
+    ) -> list[Message]:
+        """Run the lane to its end; returns each receipt, then the lane's report."""
+        metrics = self._metrics(attempt, clock)
+        receipts = self.write(batches, attempt, clock, metrics, rows)
+        return [*receipts, metrics.report(receipts)]
 
     def write(
         self,
         batches: Iterable[pa.RecordBatch],
         attempt: Attempt,
         clock: Clock,
-        figures: LaneFigures | None = None,
+        metrics: LaneMetrics | None = None,
         rows: ReadRows | None = None,
     ) -> list[Receipt]:
-        """Run the lane to its end; raises its first error, after its label was rolled back; a note has the report.
+        """Run the lane to its end; raises its first error, after its label was rolled back; a note has the report
+        (`messages.envelope`).
 
         `rows` makes marked rows of `batches`, until the lane's end; without it they are marked rows already.
         """
         spare_loaded()
         logs.follow(self.logging)
-        figures = figures or self._figures(attempt, clock)
-        equipment = equip(self.options)
+        metrics = metrics or self._metrics(attempt, clock)
         try:
-            return figures.detailed(self._write(batches, attempt, clock, equipment, figures, rows))
+            with RESOURCES.lease(self.options) as resources:
+                return metrics.detailed(self._write(batches, attempt, clock, resources, metrics, rows))
         except BaseException as error:
             with contextlib.suppress(Exception):  # the error itself counts
-                error.add_note(figures.report((), error).note())
-            discard(self.options)  # a connection or a thread may be stuck: start the next batch with new ones
+                error.add_note(envelope(metrics.report((), error)))
             raise
 
-    def _figures(self, attempt: Attempt, clock: Clock) -> LaneFigures:
+    def _metrics(self, attempt: Attempt, clock: Clock) -> LaneMetrics:
         encoding = Compression(self.options.compression).value
-        return LaneFigures(self.job, attempt.lane, self.batch_id, encoding, clock)
+        return LaneMetrics(self.job, attempt.lane, self.batch_id, encoding, clock)
 
     def _write(
         self,
         batches: Iterable[pa.RecordBatch],
         attempt: Attempt,
         clock: Clock,
-        equipment: Equipment,
-        figures: LaneFigures,
+        resources: WorkerResources,
+        metrics: LaneMetrics,
         rows: ReadRows | None,
     ) -> list[Receipt]:
         deadline, rng = Deadline.after(self.options.batch_deadline, clock), random.Random()
         if self.mandate is not None:
             attempt, batches = with_stage(attempt, batches)
-        transport = figures.transport(equipment.transport)
+        log = logs.EventLog("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
+        listener = fan_out((metrics, _step_lines(log)))
         authority = self._authority(attempt, rng, clock)
         positions: Mapping[str, Position] = self.mandate.positions if self.mandate else {}
         if attempt.retry:
-            figures.retried()
+            metrics.retried()
         if authority is not None and attempt.retry:
-            taken = run(authority.take_over(rng), transport, clock, deadline, equipment.ledger)
+            taken = run(authority.take_over(rng), resources.transport, clock, deadline, resources.ledger, listener)
             positions = taken.positions
         core = SharedTransactionCoordinator(
             Identity(self.job, attempt.lane, self.batch_id),
@@ -145,21 +145,20 @@ class LaneTask:
         )
         performer = Performer(
             self.options,
-            transport,
+            resources.transport,
             clock,
             deadline,
             rng,
             Patience(commit_again=authority is None),
+            listener,
             authority=authority,
-            ledger=equipment.ledger,
-            query=equipment.connection.query if equipment.connection is not None else None,
+            ledger=resources.ledger,
+            query=resources.connection.query if resources.connection is not None else None,
         )
-        figures.watch(core)
+        metrics.watch(core)
         compacted = Compacted()
-        segments = compacted.counted(self._segments(batches, attempt.lane, positions, figures, rows))
-        lines = logs.EventLog("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
-        performing = figures.performing(told(performer, lines, clock))
-        runner = LaneRunner(core, performing, equipment.crew, clock, deadline)
+        segments = compacted.counted(self._segments(batches, attempt.lane, positions, metrics, rows))
+        runner = LaneRunner(core, performer, resources.threads, clock, deadline)
         receipts = compacted.noted(runner.run(segments))
         return [replace(receipt, filtered=performer.filtered.get(receipt.label, {})) for receipt in receipts]
 
@@ -194,23 +193,79 @@ class LaneTask:
         batches: Iterable[pa.RecordBatch],
         lane: int,
         positions: Mapping[str, Position],
-        figures: LaneFigures | None = None,
+        metrics: LaneMetrics | None = None,
         rows: ReadRows | None = None,
     ) -> Iterator[Segment]:
-        reading = figures.reading if figures is not None else _unwatched
         compare = self.options.check_replays
+        read = metrics.read if metrics is not None else _ignore
         if self.marked:
             epoch = run_of(self.epoch) if self.streaming else ""
             replay = Replay(positions, compare, epoch, self.batch_id)
+            if metrics is not None:
+                metrics.follow(replay)
             segmenter = Segmenter(replay, marking=self.options.quarantines)
-            marked = rows(batches) if rows is not None else until_end(batches, POSITION)
-            for batch in reading(marked, replay):
+            for batch in rows(batches) if rows is not None else until_end(batches, POSITION):
+                read(batch)
                 yield from segmenter.split(batch)
             return
         unit = unit_of(self.checkpoint, lane, self.options.lanes, self.batch_id, positions, compare)
-        for batch in reading(until_end(batches, HASH), None):
+        for batch in until_end(batches, HASH):
+            read(batch)
             yield from unit.split(batch)
         yield from unit.end()
+
+
+@dataclass(frozen=True, slots=True)
+class UnsortedLaneTask:
+    """`lane`'s task over marked rows with `lane.arrival.SEQ`, as they come; yields the messages of a LaneTask.
+
+    Nothing is committed before the last row was seen, so a lane whose rows are not in order has rolled back, and ends
+    well: with a Complaint in place of its messages. `small_only` as in ArrivalOrder.
+    """
+
+    lane: LaneTask
+    small_only: bool
+    small_rows: int = SMALL_ROWS
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        order = ArrivalOrder(self.small_rows, self.small_only)
+        lane = replace(self.lane, at_end_only=True)
+        try:
+            messages = lane.messages(batches, Attempt.current(), SystemClock(), order.rows)
+        except (Unordered, RowsAfterEnd) as unordered:
+            messages = [Complaint(unordered.message)]
+        yield encoded(messages)
+
+
+@dataclass(slots=True)
+class Compacted:
+    """How many rows of each (source partition, table) were left out, because a later row of the lane has their key.
+
+    They come as marks with an empty payload (`sink.compaction`), and are only counted, so that counts add up.
+    """
+
+    rows: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def counted(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        """The segments that hold rows to send, and the ends; what was left out is counted on the way."""
+        for segment in segments:
+            if isinstance(segment, Written) and segment.compacted:
+                self.rows[(segment.partition, segment.table)] += segment.compacted
+                if not segment.rows:
+                    continue
+            yield segment
+
+    def noted(self, receipts: Sequence[Receipt]) -> list[Receipt]:
+        """The receipts with the counts. A lane that compacts commits once, so there is one receipt to hold them."""
+        if not self.rows:
+            return list(receipts)
+        (receipt,) = receipts
+        sent = {(region.partition, region.table): region for region in receipt.regions}
+        regions = [
+            replace(sent.get(place, RegionCount(*place, rows=0, bytes=0)), compacted=self.rows[place])
+            for place in sorted({*sent, *self.rows})
+        ]
+        return [replace(receipt, regions=tuple(regions))]
 
 
 def _now_text(clock: Clock) -> str:
@@ -222,13 +277,21 @@ def _columns_header(options: SinkOptions, table: str) -> str:
     return options.load_headers(table).get("columns", "")
 
 
-def _unwatched(batches: Iterable[pa.RecordBatch], _: Replay | None) -> Iterable[pa.RecordBatch]:
-    return batches
+def _ignore(batch: pa.RecordBatch) -> None:
+    """For a lane that nobody counts."""
 
 
-def lines_batch(lines: list[str]) -> pa.RecordBatch:
-    """A batch of RECEIPT_SCHEMA."""
-    return pa.RecordBatch.from_arrays([pa.array(lines)], schema=_RECEIPTS)
+_STEP_LINES = {"step.completed": "step.ended", "step.failed": "step.failed"}
+
+
+def _step_lines(log: Listener) -> Listener:
+    """Listen to steps and have `log` write a line for the end of each; requests have none."""
+
+    def write(event: Event) -> None:
+        if event.name in _STEP_LINES:
+            log(Event(_STEP_LINES[event.name], event.fields))
+
+    return write
 
 
 def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:

@@ -7,7 +7,7 @@ loaded to the end and committed. Chunks that were sent are kept for another atte
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.errors import InputError
@@ -190,3 +190,7 @@ def _joined(before: Span | None, after: Span) -> Span:
         return after
     count = before.source_transactions + after.source_transactions
     return Span(before.first, after.last, count, after.digest)
+
+
+LedgerEntries = Callable[[str, Work], Chunk]
+"""Makes the rows of a work under a label in a table of the sink's own, the ledger or the receipts' log."""

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from starrocks_txn_sink.lane.durations import Durations
+from starrocks_txn_sink.lane.report import Durations
 from starrocks_txn_sink.metrics.catalogue import METRICS, Kind, Metric
 from starrocks_txn_sink.metrics.model import Model
 

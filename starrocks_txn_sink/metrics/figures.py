@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from starrocks_txn_sink.lane.durations import BOUNDS, Durations
+from starrocks_txn_sink.lane.report import BOUNDS, Durations
 from starrocks_txn_sink.metrics.bounded import Latest, Names
 from starrocks_txn_sink.metrics.catalogue import BY_NAME, METRICS, OTHER, PARTITIONS, TABLES, Kind
 

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from starrocks_txn_sink.lane.durations import Durations
+from starrocks_txn_sink.lane.report import Durations
 
 SLOT_SECONDS = 2.0
 SLOTS = 1800

@@ -24,9 +24,8 @@ from typing import Any
 
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.durations import Durations
 from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.report import LaneReport
+from starrocks_txn_sink.lane.report import Durations, LaneReport
 from starrocks_txn_sink.metrics.assembly import Assembly
 from starrocks_txn_sink.metrics.bounded import Latest
 from starrocks_txn_sink.metrics.catalogue import PARTITIONS, SPARK, VIOLATIONS

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from starrocks_txn_sink.lane.durations import Durations
+from starrocks_txn_sink.lane.report import Durations
 from starrocks_txn_sink.metrics.catalogue import ERRORS, PHASES
 from starrocks_txn_sink.metrics.figures import Labels
 from starrocks_txn_sink.metrics.history import Window

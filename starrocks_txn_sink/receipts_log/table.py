@@ -1,4 +1,4 @@
-"""The log as a table: its DDL, and what is kept. A lane makes its rows (`lane.log_entries`).
+"""The log as a table: its DDL, and what is kept. A lane makes its rows (`lane.authority`).
 
 One row for each (label, source partition), sorted so that a position is found without reading the rest. DUPLICATE KEY:
 labels are unique, and what is loaded under a label is visible once.

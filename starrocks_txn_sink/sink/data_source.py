@@ -28,10 +28,11 @@ from starrocks_txn_sink import logs
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.attempt import Attempt
-from starrocks_txn_sink.lane.report import results
+from starrocks_txn_sink.lane.messages import Message, of_kind
+from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.seal import unsealed
 from starrocks_txn_sink.lane.task import LaneTask, Mandate
+from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.lane_terms import LaneTerms
 from starrocks_txn_sink.sink.session import Session, open_session, sweep_for
@@ -44,10 +45,10 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # local prope
 
 @dataclass(frozen=True, slots=True)
 class LaneMessage(WriterCommitMessage):
-    """What a lane tells the driver's end of the write: its receipts and its report, as lines."""
+    """What a lane tells the driver's end of the write: its receipts and its report."""
 
     lane: int
-    lines: tuple[str, ...]
+    messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ class Lanes:
             self.mandate,
             logging=self.terms.logging,
         )
-        lines = task.lines(unsealed(batches, attempt.lane), attempt, SystemClock())
-        return LaneMessage(attempt.lane, tuple(lines))
+        messages = task.messages(unsealed(batches, attempt.lane), attempt, SystemClock())
+        return LaneMessage(attempt.lane, tuple(messages))
 
     def ended(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Check that every lane has told what it wrote, and log their receipts. Raises InputError."""
@@ -89,7 +90,7 @@ class Lanes:
             )
         logs.follow(self.terms.logging)
         log = logs.EventLog("sink")
-        for receipt in results(line for message in told for line in message.lines)[0]:
+        for receipt in of_kind([each for message in told for each in message.messages], Receipt):
             log(Event("receipt.collected", {"receipt": receipt}))
 
     def aborted(self) -> None:

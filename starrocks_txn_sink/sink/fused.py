@@ -28,9 +28,10 @@ from starrocks_txn_sink.events import Event, Listener
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS
 from starrocks_txn_sink.lane.content import Content
-from starrocks_txn_sink.lane.fused import Carry, FusedLaneTask, LaneAssembly, carries
+from starrocks_txn_sink.lane.fused import FusedLaneTask, LaneAssembly
+from starrocks_txn_sink.lane.messages import CarriedState, Complaint, Message, decode, of_kind
 from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.report import LaneReport, results
+from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.ledger.take_over import check_owner
@@ -46,7 +47,7 @@ from starrocks_txn_sink.transaction.steps import run
 FOLDER: Final = "starrocks_txn_sink"
 STAGE: Final = "fused"  # names the lanes' assembler where a stage of its own has the name it was given
 OLDEST: Final = 20  # open source transactions that the listener is told of one by one
-_RECEIPTS: Final = T.StructType([T.StructField("receipt", T.StringType())])  # RECEIPT_SCHEMA, parsed
+_MESSAGES: Final = T.StructType([T.StructField("message", T.StringType())])  # `messages.MESSAGES`, parsed
 _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 
 _log = get_logger("assembler")
@@ -78,29 +79,31 @@ class FusedWriter:
         """Write one micro-batch of events."""
         before = self._before(task.batch_id)
         now = time.time()
-        lines, carried = self._lanes(frame, task, before, now)
-        receipts, reports = results(lines)
-        self._conclude(task, before, carried, now, bool(receipts), listener)
-        return receipts, reports
+        messages = self._lanes(frame, task, before, now)
+        receipts = of_kind(messages, Receipt)
+        self._conclude(task, before, of_kind(messages, CarriedState), now, bool(receipts), listener)
+        return receipts, of_kind(messages, LaneReport)
 
     def _before(self, batch: int) -> Manifest:
         if self.log is None:
             return Manifest()
         return self.log.before(batch, may_begin=self.assembly.missing_begin == "fail")
 
-    def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> tuple[list[str], list[Carry]]:
-        lines, carried = self._run(frame, task, before, now)
-        complaint = next((each.unordered for each in carried if each.unordered), None)
-        if complaint is None:
-            self.sort = self.assembly.sorted_first(task.options.lanes) or (self.sort and not _small(carried))
-            return lines, carried
+    def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
+        messages = self._run(frame, task, before, now)
+        complaints = of_kind(messages, Complaint)
+        if not complaints:
+            small = all(each.small for each in of_kind(messages, CarriedState))  # then the next one may be, too
+            self.sort = self.assembly.sorted_first(task.options.lanes) or (self.sort and not small)
+            return messages
+        why = complaints[0].why
         if self.assembly.shuffle is False:
-            raise Unordered(complaint, hint='Pass shuffle="auto" to TransactionAssembly, so that events are sorted.')
-        _log.warning("events.sorted", why=str(complaint))
+            raise Unordered(why, hint='Pass shuffle="auto" to TransactionAssembly, so that events are sorted.')
+        _log.warning("events.sorted", why=why)
         self.sort = True
         return self._run(frame, task, before, now)
 
-    def _run(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> tuple[list[str], list[Carry]]:
+    def _run(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
         lanes = task.options.lanes
         if self.projection is None or self.log is None:  # frames that stand for themselves may be of any Spark session
             self.projection = EventsProjection(self.assembly, lanes, name_task=task.mandate is not None)
@@ -120,13 +123,13 @@ class FusedWriter:
             small_rows=SMALL_ROWS,
         )
         fused = FusedLaneTask(replace(task, at_end_only=not self.sort), assembly)
-        return carries(row[0] for row in events.rows.mapInArrow(fused, _RECEIPTS).collect())
+        return [decode(row[0]) for row in events.rows.mapInArrow(fused, _MESSAGES).collect()]
 
     def _conclude(
         self,
         task: LaneTask,
         before: Manifest,
-        carried: Sequence[Carry],
+        carried: Sequence[CarriedState],
         now: float,
         committed: bool,
         listener: Listener,
@@ -165,12 +168,7 @@ def check_still_owner(options: SinkOptions, session: Session) -> None:
         run(steps, transport, clock, Deadline.after(options.batch_deadline, clock), ledger)
 
 
-def _small(carried: Sequence[Carry]) -> bool:
-    """Whether the next micro-batch, if it is like this one, need not be sorted, because its lane takes any order."""
-    return all(each.small for each in carried)
-
-
-def _touched(carried: Sequence[Carry]) -> dict[str, Carried]:
+def _touched(carried: Sequence[CarriedState]) -> dict[str, Carried]:
     touched: dict[str, Carried] = {}
     for each in carried:
         twice = touched.keys() & each.partitions.keys()

@@ -16,8 +16,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.body import SEPARATOR
-from starrocks_txn_sink.lane.deletes import DELETED
-from starrocks_txn_sink.lane.event_times import EVENT_TIME
+from starrocks_txn_sink.lane.metrics import DELETED, EVENT_TIME
 from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.lane.unit import HASH
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
@@ -69,7 +68,7 @@ def lane_input(
     sort: bool = True,
 ) -> LaneInput:
     """Project `frame` and spread it over `lanes`; `models` maps known tables to PRIMARY_KEYS, DUP_KEYS, …; with
-    `name_task` a row of each lane tells which attempt of Spark's reads it (`lane.attempt`);
+    `name_task` a row of each lane tells which attempt of Spark's reads it (`lane.worker`);
     `guarded` as in `TypedRoute.row`; with `compaction` rows that a later one replaces have an empty payload; without
     `sort` the one lane gets its rows as they come, without a shuffle.
 

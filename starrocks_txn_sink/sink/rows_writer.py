@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.lane.arrival import SMALL_BYTES, SMALL_ROWS
+from starrocks_txn_sink.lane.messages import MESSAGES, Complaint, Message, decode, of_kind
 from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.report import LaneReport, results
-from starrocks_txn_sink.lane.task import RECEIPT_SCHEMA, LaneTask
-from starrocks_txn_sink.lane.unsorted import UnsortedLaneTask, complaint
+from starrocks_txn_sink.lane.report import LaneReport
+from starrocks_txn_sink.lane.task import LaneTask, UnsortedLaneTask
 from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.compaction import compaction_of
@@ -61,10 +61,11 @@ class RowsWriter:
             guarded=not options.quarantines,
             compaction=compaction_of(session, routes, streaming=task.streaming) if options.compact else None,
         )
-        lines = self._as_they_come(made, task) if self._unsorted(frame, task) else None
-        found = results(lines if lines is not None else _lines(made(), task))
-        self._remember(*found)
-        return found
+        messages = self._as_they_come(made, task) if self._unsorted(frame, task) else None
+        messages = messages if messages is not None else _messages(made(), task)
+        receipts, reports = of_kind(messages, Receipt), of_kind(messages, LaneReport)
+        self._remember(receipts, reports)
+        return receipts, reports
 
     def _unsorted(self, frame: DataFrame, task: LaneTask) -> bool:
         """Whether this micro-batch goes to its lane as it comes, at least at first."""
@@ -78,13 +79,14 @@ class RowsWriter:
             self._shuffled = _follows_a_shuffle(frame)
         return not self._shuffled
 
-    def _as_they_come(self, made: partial[LaneInput], task: LaneTask) -> list[str] | None:
-        """The lane's lines; None when its rows need be sorted after all."""
+    def _as_they_come(self, made: partial[LaneInput], task: LaneTask) -> list[Message] | None:
+        """The lane's messages; None when its rows need be sorted after all."""
         rows = made(sort=False)
-        lines = _lines(rows, task, small_only=self.options.shuffle == "auto")
-        why = complaint(lines)
-        if why is None:
-            return lines
+        messages = _messages(rows, task, small_only=self.options.shuffle == "auto")
+        complaints = of_kind(messages, Complaint)
+        if not complaints:
+            return messages
+        why = complaints[0].why
         if self.options.shuffle is False:
             raise Unordered(why, hint='Set shuffle to "auto" or true, so that rows are sorted first.')
         _log.info("rows.sorted", why=why, batch=task.batch_id)
@@ -96,11 +98,11 @@ class RowsWriter:
         self._small = rows * _FEW <= SMALL_ROWS and size * _FEW <= SMALL_BYTES
 
 
-def _lines(lanes: LaneInput, task: LaneTask, *, small_only: bool = False) -> list[str]:
+def _messages(lanes: LaneInput, task: LaneTask, *, small_only: bool = False) -> list[Message]:
     task = replace(task, marked=lanes.marked, at_end_only=not lanes.sorted)
     arriving = lanes.marked and not lanes.sorted
     run: Any = UnsortedLaneTask(task, small_only, SMALL_ROWS) if arriving else task
-    return [row[0] for row in lanes.rows.mapInArrow(run, RECEIPT_SCHEMA).collect()]
+    return [decode(row[0]) for row in lanes.rows.mapInArrow(run, MESSAGES).collect()]
 
 
 def _follows_a_shuffle(frame: DataFrame) -> bool:

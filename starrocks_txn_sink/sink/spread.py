@@ -6,10 +6,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.lane.attempt import TASK, place_at_end
 from starrocks_txn_sink.lane.ending import END_POSITION
 from starrocks_txn_sink.lane.segments import PARTITION, POSITION
 from starrocks_txn_sink.lane.unit import HASH
+from starrocks_txn_sink.lane.worker import TASK, place_at_end
 
 LANE = "lane"
 _ROW_BITS = 33  # monotonically_increasing_id counts the rows of a partition in so many bits
@@ -50,7 +50,7 @@ def as_they_come(rows: DataFrame, ends: DataFrame) -> DataFrame:
 
 
 def named(rows: DataFrame) -> DataFrame:
-    """The first row of each lane names its task (`lane.attempt`); after the shuffle, so that it is the lane's own."""
+    """The first row of each lane names its task (`lane.worker`); after the shuffle, so that it is the lane's own."""
     return rows.withColumn(TASK, task_name())
 
 
@@ -79,7 +79,7 @@ def lane_ends(
     session: SparkSession, schema: T.StructType, lanes: int, column: str, *, name_task: bool = False
 ) -> DataFrame:
     """A last row for each lane, as `schema` says: END_POSITION in `column`, its lane in LANE, and NULLs; with
-    `name_task` also the name of the task that reads it (`lane.attempt`)."""
+    `name_task` also the name of the task that reads it (`lane.worker`)."""
     values = {LANE: F.col("id").cast("int"), column: F.lit(END_POSITION)}
     if name_task:
         values[place_at_end(schema.names)] = task_name()

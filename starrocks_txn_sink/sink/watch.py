@@ -18,8 +18,8 @@ from pyspark.sql.utils import is_remote
 from starrocks_txn_sink import __version__
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.events import Event, Listener, fan_out
+from starrocks_txn_sink.lane.messages import report_in
 from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.report import report_in
 from starrocks_txn_sink.logs import EventLog, get_logger
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.jobs import context_of
@@ -91,7 +91,7 @@ class Watch:
             if query and context_of(frame) is not None:
                 # The frame's own session is a copy for the query; Spark tells progress to the one it was started in.
                 self.endpoint.watch(SparkSession.builder.getOrCreate())
-        except Exception as error:  # figures are no reason to stop a job
+        except Exception as error:  # metrics are no reason to stop a job
             _log.warning("metrics.broken", why=str(error))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import TransportError
+from starrocks_txn_sink.events import Listener, Span, nobody
 from starrocks_txn_sink.wire import Request, Transport
 
 
@@ -50,16 +51,22 @@ Steps = Generator[Request | Question | Wait, Answer, Result]
 
 
 def run(
-    steps: Steps[Result], transport: Transport, clock: Clock, deadline: Deadline, ledger: Ledger | None = None
+    steps: Steps[Result],
+    transport: Transport,
+    clock: Clock,
+    deadline: Deadline,
+    ledger: Ledger | None = None,
+    listener: Listener = nobody,
 ) -> Result:
     """Drive `steps` to their end; raises what they raise, and DeadlineExceeded when `deadline` passes before.
 
     DeadlineExceeded and terminal transport errors end the steps at once: nothing sensible can be asked any more.
+    Emits `request.started`, then `request.completed` (with `status`) or `request.failed`, for each request.
     """
     try:
         needed = next(steps)
         while True:
-            needed = steps.send(_provide(needed, transport, ledger or NoLedger(), clock, deadline))
+            needed = steps.send(_provide(needed, transport, ledger or NoLedger(), clock, deadline, listener))
     except StopIteration as done:
         result: Result = done.value
         return result
@@ -68,15 +75,32 @@ def run(
 
 
 def _provide(
-    needed: Request | Question | Wait, transport: Transport, ledger: Ledger, clock: Clock, deadline: Deadline
+    needed: Request | Question | Wait,
+    transport: Transport,
+    ledger: Ledger,
+    clock: Clock,
+    deadline: Deadline,
+    listener: Listener,
 ) -> Answer:
     if isinstance(needed, Wait):
         clock.sleep(deadline.bounded(needed.seconds, needed.reason))
         return None
     try:
-        return transport.send(needed, deadline) if isinstance(needed, Request) else ledger.ask(needed, deadline)
+        if isinstance(needed, Question):
+            return ledger.ask(needed, deadline)
+        if listener is nobody:
+            return transport.send(needed, deadline)
+        with Span(listener, clock.monotonic, "request", _fields(needed)) as span:
+            reply = transport.send(needed, deadline)
+            span.end(reply, status=reply.status.value)
+            return reply
     except TransportError as error:
         return error
+
+
+def _fields(request: Request) -> dict[str, Any]:
+    size = len(request.body) if request.body is not None else 0
+    return {"operation": request.operation.value, "label": request.label, "table": request.table, "bytes": size}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ import random
 from typing import Any
 
 from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.durations import Durations
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
-from starrocks_txn_sink.lane.report import LaneReport, TableLoads
+from starrocks_txn_sink.lane.report import Durations, LaneReport, TableLoads
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.progress import Progressed
 from starrocks_txn_sink.testing.manual_clock import ManualClock

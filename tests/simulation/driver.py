@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from starrocks_txn_sink.errors import DeadlineExceeded
-from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.ledger import table
 from starrocks_txn_sink.ledger.retention import forget_dead_claims
 from starrocks_txn_sink.ledger.take_over import Scope, TakenOver, fresh_tokens, insist, insist_on_rollback, take_over

@@ -11,12 +11,13 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.carried import Carried, Manifest
 from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS
-from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.content import Content
-from starrocks_txn_sink.lane.fused import Assembling, Carry, LaneAssembly
+from starrocks_txn_sink.lane.fused import Assembling, LaneAssembly
+from starrocks_txn_sink.lane.messages import CarriedState
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.segments import Segment
 from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.ledger.take_over import check_owner
 from starrocks_txn_sink.ledger.values import Owner
 from starrocks_txn_sink.sink.tail_log import TailLog
@@ -50,7 +51,7 @@ class EventSlot(Slot):
     """A lane of a micro-batch: its events, and what the attempt that counts carries on."""
 
     events: list[Event] = field(default_factory=list)
-    carry: Carry | None = None
+    carry: CarriedState | None = None
 
 
 class FusedDriver(Driver):
@@ -129,7 +130,7 @@ class FusedDriver(Driver):
         lane: int,
         attempt: LaneAttempt,
         result: list[Receipt] | BaseException,
-        carry: Carry | None,
+        carry: CarriedState | None,
     ) -> None:
         if self.slots.get(lane) is slot and slot.receipts is None and carry is not None:
             slot.carry = carry

@@ -11,12 +11,12 @@ import pyarrow as pa
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.lane.actions import RECYCLE_AT, Action, Identity, Limits
-from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.segments import Segment, Written
 from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.ledger.take_over import TakenOver
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.transaction.label import Patience

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.lane import equipment, task
-from starrocks_txn_sink.lane.attempt import TASK, Attempt, with_stage
+from starrocks_txn_sink.lane import task, worker
 from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff, StageRepeated, until_end
 from starrocks_txn_sink.lane.segments import COLUMNS
+from starrocks_txn_sink.lane.worker import TASK, Attempt, with_stage
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.testing.model_server import ModelServer
 
@@ -49,9 +49,9 @@ OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-l
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
     server = ModelServer()
-    monkeypatch.setattr(equipment, "HttpTransport", lambda _: server)
+    monkeypatch.setattr(worker, "HttpTransport", lambda _: server)
     yield server
-    equipment.discard(OPTIONS)
+    worker.RESOURCES.close()
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -24,7 +24,6 @@ from starrocks_txn_sink.errors import (
     ReplyLost,
     StarRocksSinkError,
 )
-from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.http.body import Pieces
 from starrocks_txn_sink.http.conversation import Conversation
@@ -302,32 +301,6 @@ def test_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         made.close()
         assert len({got.headers["authorization"] for got in frontend.got}) == 1
         assert "cookie" not in frontend.got[1].headers
-
-
-def test_every_request_is_told_to_the_listener(web: responses.RequestsMock) -> None:
-    told: list[Event] = []
-
-    def listen(event: Event) -> None:
-        told.append(event)
-        raise RuntimeError("a listener that fails breaks nothing")
-
-    web.post("http://fe1:8030/api/transaction/begin", json=OK)
-    web.post("http://fe1:8030/api/transaction/commit", body=requests.ReadTimeout())
-    made = transport("fe1", listener=listen)
-    made.send(BEGIN, soon())
-    with pytest.raises(ReplyLost):
-        made.send(COMMIT, soon())
-    assert [event.name for event in told] == [
-        "request.started",
-        "request.completed",
-        "request.started",
-        "request.failed",
-    ]
-    assert told[1].fields["operation"] == "begin"
-    assert told[1].fields["status"] == "OK"
-    assert told[1].fields["seconds"] >= 0
-    assert told[3].fields["code"] == "reply_lost"
-    assert "geheim" not in repr(told)
 
 
 def test_tls_files_that_are_missing_are_named(tmp_path: Any) -> None:

@@ -17,10 +17,9 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Settings
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.ending import END_POSITION
-from starrocks_txn_sink.lane.equipment import discard
 from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.lane.worker import RESOURCES, Attempt
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.session import Session, open_session
 from starrocks_txn_sink.transaction import label as protocol
@@ -79,7 +78,7 @@ def write_a_position(server: Emulator, job: str = "shop", *, retry: bool = False
         (receipt,) = task.write([pa.RecordBatch.from_pydict(row, schema)], Attempt(0, 1, retry), SystemClock())
         assert receipt.rows == 1
     finally:
-        discard(given)
+        RESOURCES.close()
     return session
 
 

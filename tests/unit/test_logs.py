@@ -23,10 +23,9 @@ from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Settings
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.ending import END_POSITION
-from starrocks_txn_sink.lane.equipment import discard
 from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.lane.worker import RESOURCES, Attempt
 from starrocks_txn_sink.logs import EventLog, get_logger
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.session import open_session
@@ -193,7 +192,7 @@ def write(server: Emulator, row: str) -> None:
     try:
         task.write([pa.RecordBatch.from_pydict(columns, schema)], Attempt(0, 1, False), SystemClock())
     finally:
-        discard(given)
+        RESOURCES.close()
 
 
 def test_each_step_of_a_commit_is_one_line_with_its_place(server: Emulator) -> None:

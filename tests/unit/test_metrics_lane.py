@@ -9,19 +9,21 @@ import pytest
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import LoadFailed, OutcomeUnknown
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane import equipment, task
-from starrocks_txn_sink.lane.attempt import Attempt
-from starrocks_txn_sink.lane.deletes import DELETED, Deletes
+from starrocks_txn_sink.events import Event, Span
+from starrocks_txn_sink.lane import task, worker
 from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff
-from starrocks_txn_sink.lane.event_times import EVENT_TIME, EventTimes
+from starrocks_txn_sink.lane.messages import of_kind, report_in
+from starrocks_txn_sink.lane.metrics import DELETED, EVENT_TIME, Deletes, EventTimes, LaneMetrics
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt
-from starrocks_txn_sink.lane.report import LaneReport, report_in, results
+from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.lane.segments import COLUMNS
+from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.testing.manual_clock import ManualClock
 from starrocks_txn_sink.testing.model_server import Fault, Faults, ModelServer, plan_faults
+from starrocks_txn_sink.transaction.label import Committed, Loaded, Unknown
 from starrocks_txn_sink.transaction.steps import Backoff
 from starrocks_txn_sink.wire import Operation
 
@@ -59,15 +61,15 @@ def lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lane]:
         *rows: Row, faults: Faults | None = None, retry: bool = False, without: tuple[str, ...] = ()
     ) -> tuple[list[Receipt], LaneReport]:
         server = ModelServer(faults=faults)
-        monkeypatch.setattr(equipment, "HttpTransport", lambda _: server)
+        monkeypatch.setattr(worker, "HttpTransport", lambda _: server)
         made = task.LaneTask(OPTIONS, "job", "e", "c", 3)
-        lines = made.lines([batch(*rows).drop_columns(list(without))], Attempt(1, 1, retry), SystemClock())
-        receipts, (report,) = results(lines)
-        return receipts, report
+        messages = made.messages([batch(*rows).drop_columns(list(without))], Attempt(1, 1, retry), SystemClock())
+        (report,) = of_kind(messages, LaneReport)
+        return of_kind(messages, Receipt), report
 
     monkeypatch.setattr(Backoff, "seconds", lambda *_: 0.0)
     yield run
-    equipment.discard(OPTIONS)
+    worker.RESOURCES.close()
 
 
 def test_a_lane_that_succeeds(lane: Lane) -> None:
@@ -153,6 +155,83 @@ def test_a_task_that_failed_and_that_spark_ran_again_counts_once_on_the_driver(l
     assert [figures.value("commits_total", outcome) for outcome in ("committed", "aborted")] == [1, 0]
     assert figures.total("errors_total") == 0
     assert figures.histogram("end_to_end_latency_seconds").count == 2
+
+
+class Steps:
+    """Steps of one lane, told to its metrics by hand."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.metrics = LaneMetrics("job", 0, 0, "none", self.clock)
+
+    def start(self, step: str, label: str) -> Span:
+        span = Span(self.metrics, self.clock.monotonic, "step", {"step": step, "label": label})
+        return span.__enter__()
+
+    def end(self, span: Span, outcome: object = None) -> None:
+        span.end(outcome)
+        span.__exit__(None, None, None)
+
+    def run(self, step: str, label: str, seconds: float, outcome: object = None) -> None:
+        span = self.start(step, label)
+        self.clock.advance(seconds)
+        self.end(span, outcome)
+
+    def commit(self, label: str, seconds: float, request: float) -> None:
+        """A commit whose request took `request` of its seconds."""
+        span = self.start("commit", label)
+        fields = {"operation": "commit", "label": label, "table": None, "bytes": 0}
+        with Span(self.metrics, self.clock.monotonic, "request", fields) as asked:
+            self.clock.advance(request)
+            asked.end(None, status="OK")
+        self.clock.advance(seconds - request)
+        self.end(span, Committed(label, 1))
+
+    def phases(self, label: str) -> dict[str, float]:
+        (receipt,) = self.metrics.detailed([Receipt(label, 1, "job", 0, 0, (), (), 1, 1, 0, False)])
+        return receipt.phase_seconds
+
+
+def test_each_phase_is_timed_and_the_commit_told_apart_from_the_wait() -> None:
+    steps = Steps()
+    steps.run("begin", "L0", 1)
+    steps.run("load", "L0", 2, Loaded(7, 0))
+    steps.run("check", "L0", 3)
+    steps.commit("L0", 5, request=1.5)
+    assert steps.phases("L0") == {"begin": 1, "load": 2, "check": 3, "commit": 1.5, "publish": 3.5}
+    (receipt,) = steps.metrics.detailed([Receipt("L0", 1, "job", 0, 0, (), (), 1, 1, 0, False)])
+    assert receipt.open_seconds == 11
+
+
+def test_loads_count_while_any_of_them_is_under_way() -> None:
+    steps = Steps()
+    steps.run("begin", "L0", 1)
+    first = steps.start("load", "L0")
+    steps.clock.advance(2)
+    second = steps.start("load", "L0")
+    steps.clock.advance(2)
+    steps.end(first)
+    steps.clock.advance(2)
+    steps.end(second)
+    steps.clock.advance(50)  # rows are awaited
+    steps.run("load", "L0", 3)
+    steps.commit("L0", 1, request=1)
+    assert steps.phases("L0")["load"] == 9
+
+
+def test_failed_attempts_count_for_the_commit_that_follows_and_for_no_later_one() -> None:
+    steps = Steps()
+    steps.run("begin", "L0", 1)
+    steps.run("load", "L0", 2, LoadFailed("no"))
+    steps.run("rollback", "L0", 40)
+    steps.run("begin", "L1", 1)
+    steps.run("load", "L1", 2)
+    steps.run("commit", "L1", 4, Unknown("L1", OutcomeUnknown("?")))
+    steps.run("recover", "L1", 8, Committed("L1", None))
+    steps.run("begin", "L2", 1)
+    steps.commit("L2", 1, request=1)
+    assert steps.phases("L1") == {"begin": 2, "load": 4, "recover": 8, "commit": 0, "publish": 4}
+    assert steps.phases("L2") == {"begin": 1, "commit": 1, "publish": 0}
 
 
 def test_a_lane_without_rows_has_nothing_to_tell(lane: Lane) -> None:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.errors import CommitFailed, InputError
 from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.durations import BOUNDS, Durations
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
-from starrocks_txn_sink.lane.report import LaneReport, TableLoads, report_in, results
+from starrocks_txn_sink.lane.report import BOUNDS, Durations, LaneReport, TableLoads
 from starrocks_txn_sink.metrics.catalogue import OTHER, TABLES
 from starrocks_txn_sink.metrics.history import POINTS, SLOT_SECONDS, SLOTS, History
 from starrocks_txn_sink.metrics.model import Model
@@ -470,24 +469,3 @@ def test_a_percentile_is_within_a_bucket_of_the_true_one(values: list[float], sh
     assert found is not None
     higher = [bound for bound in BOUNDS if true <= bound]
     assert found <= (higher[0] if higher else BOUNDS[-1]) + 1e-9
-
-
-def test_a_report_survives_its_way_in_a_line_and_in_an_error() -> None:
-    report = LaneReport(
-        "shop",
-        1,
-        2,
-        requests=(("load", "OK", 2),),
-        errors=(("input", 1),),
-        loads=(TableLoads("t", "none", 1, 2, 0.5, (1, 0)),),
-        deletes={"t": 1},
-        latency=(1, 2),
-        event_times={"0": 1.5},
-    )
-    told = Told()
-    receipts, reports = results([receipt(told).to_json(), report.to_json()])
-    assert (receipts, reports) == ([receipt(told)], [report])
-    assert report_in(f"Traceback …\nInputError: no.\n{report.note()}\n\tat java") == report
-    assert report_in("Lane report {cut") is None
-    assert report_in('Lane report {"lane_report":{"job":1}}') is None
-    assert report_in("nothing") is None

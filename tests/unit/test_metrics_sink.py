@@ -11,6 +11,7 @@ from pyspark import cloudpickle
 from starrocks_txn_sink import MetricsServer, SinkOptions, StarRocksSink
 from starrocks_txn_sink.errors import LoadFailed
 from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.lane.messages import envelope
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.sink import watch as watching
@@ -61,7 +62,7 @@ def test_a_failing_batch_is_told_with_its_code_and_its_lanes_report() -> None:
     with pytest.raises(LoadFailed):
         told(watch, error=ours)
     report = LaneReport("shop", 0, 1, error="rows_rejected")
-    sparks = RuntimeError(f"Python worker said: RowsRejected: no.\n{report.note()}\n")
+    sparks = RuntimeError(f"Python worker said: RowsRejected: no.\n{envelope(report)}\n")
     for error in (sparks, RuntimeError("something of Spark's")):
         with pytest.raises(RuntimeError):
             told(watch, error=error)

@@ -22,7 +22,7 @@ from starrocks_txn_sink.lane.actions import (
     RecoverAction,
     RollbackAction,
 )
-from starrocks_txn_sink.lane.place import trouble
+from starrocks_txn_sink.lane.coordinator import trouble
 from starrocks_txn_sink.testing.model_server import ModelServer
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
 

@@ -16,8 +16,8 @@ from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
 from starrocks_txn_sink.errors import InputError, RowsRejected
 from starrocks_txn_sink.lane.actions import Identity
 from starrocks_txn_sink.lane.coordinator import Phase, SharedTransactionCoordinator
-from starrocks_txn_sink.lane.marks import Marks
 from starrocks_txn_sink.lane.quarantine import Quarantine
+from starrocks_txn_sink.lane.region import Marks
 from starrocks_txn_sink.lane.segments import Ended
 from starrocks_txn_sink.testing.model_server import Fault, ModelServer, Task
 from starrocks_txn_sink.transaction.names import labels

@@ -17,10 +17,9 @@ from starrocks_txn_sink import cli
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
-from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.ending import END_POSITION
-from starrocks_txn_sink.lane.equipment import discard
 from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.lane.worker import RESOURCES, Attempt
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.receipts_log.place import LoggedSpan, Reached, Standing, place_of
 from starrocks_txn_sink.receipts_log.table import LOG_TABLE
@@ -117,7 +116,7 @@ def write(
     try:
         task.write([pa.RecordBatch.from_pydict(columns, schema)], Attempt(0, 1, False), clock or SystemClock())
     finally:
-        discard(given)
+        RESOURCES.close()
 
 
 def logged(server: Emulator) -> list[tuple[Any, ...]]:

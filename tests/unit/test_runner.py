@@ -16,7 +16,7 @@ from starrocks_txn_sink.errors import DeadlineExceeded, InputError, LoadFailed, 
 from starrocks_txn_sink.lane.actions import Action, Identity
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.perform import Performer
-from starrocks_txn_sink.lane.runner import Crew, LaneRunner, Perform
+from starrocks_txn_sink.lane.runner import DaemonThreadPool, LaneRunner, Perform
 from starrocks_txn_sink.lane.segments import Ended, Segment, Written
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.testing.model_server import Fault, ModelServer, plan_faults
@@ -25,11 +25,11 @@ from starrocks_txn_sink.wire import Operation
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
+def pool() -> Iterator[DaemonThreadPool]:
     before = set(threading.enumerate())
-    crew = Crew(5, "test-lane")
-    yield crew
-    crew.close()
+    pool = DaemonThreadPool(5, "test-lane")
+    yield pool
+    pool.close()
     deadline = time.monotonic() + 5
     while set(threading.enumerate()) - before and time.monotonic() < deadline:
         threading.Event().wait(0.01)
@@ -37,7 +37,7 @@ def crew() -> Iterator[Crew]:
 
 
 def runner(
-    server: ModelServer, crew: Crew, seconds: float = 30.0, perform: Perform | None = None, **limits: object
+    server: ModelServer, pool: DaemonThreadPool, seconds: float = 30.0, perform: Perform | None = None, **limits: object
 ) -> LaneRunner:
     clock, rng = SystemClock(), random.Random(1)
     deadline = Deadline.after(seconds, clock)
@@ -45,7 +45,7 @@ def runner(
         Identity("job", 0, 0), small_limits(**limits), labels("job", "e", 0, 0, 1), rng, clock.wall
     )
     options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
-    return LaneRunner(core, perform or Performer(options, server, clock, deadline, rng), crew, clock, deadline)
+    return LaneRunner(core, perform or Performer(options, server, clock, deadline, rng), pool, clock, deadline)
 
 
 def segments(transactions: int, rows: int = 4) -> Iterator[Segment]:
@@ -56,29 +56,29 @@ def segments(transactions: int, rows: int = 4) -> Iterator[Segment]:
         yield Ended("p0", position, position, 1)
 
 
-def test_rows_arrive_in_order_under_one_label(crew: Crew) -> None:
+def test_rows_arrive_in_order_under_one_label(pool: DaemonThreadPool) -> None:
     server = ModelServer()
-    (receipt,) = runner(server, crew, buffer_bytes=2_000).run(segments(2_000))
+    (receipt,) = runner(server, pool, buffer_bytes=2_000).run(segments(2_000))
     assert receipt.rows == 8_000
     assert server.tables["orders"] == [[p, n] for p in range(1, 2_001) for n in (0, 2)]
     assert server.tables["items"] == [[p, n] for p in range(1, 2_001) for n in (1, 3)]
 
 
-def test_a_failed_load_is_repeated(crew: Crew) -> None:
+def test_a_failed_load_is_repeated(pool: DaemonThreadPool) -> None:
     server = ModelServer(faults=plan_faults({(Operation.LOAD, 0): Fault.LOST_AFTER}))
-    (receipt,) = runner(server, crew).run(segments(3))
+    (receipt,) = runner(server, pool).run(segments(3))
     assert receipt.attempts == 2
     assert len(server.tables["orders"]) == 6
 
 
-def test_the_first_error_is_raised_and_nothing_stays_open(crew: Crew) -> None:
+def test_the_first_error_is_raised_and_nothing_stays_open(pool: DaemonThreadPool) -> None:
     server = ModelServer(faults=plan_faults({(Operation.LOAD, n): Fault.REFUSED for n in range(9)}))
     with pytest.raises(LoadFailed, match="no room"):
-        runner(server, crew).run(segments(3))
+        runner(server, pool).run(segments(3))
     assert server.open_labels() == []
 
 
-def test_what_the_input_raises_comes_through_untouched_and_is_rolled_back(crew: Crew) -> None:
+def test_what_the_input_raises_comes_through_untouched_and_is_rolled_back(pool: DaemonThreadPool) -> None:
     server = ModelServer()
     stop = KeyboardInterrupt("stop")
 
@@ -87,13 +87,13 @@ def test_what_the_input_raises_comes_through_untouched_and_is_rolled_back(crew: 
         raise stop
 
     with pytest.raises(KeyboardInterrupt) as caught:
-        runner(server, crew).run(stopped())
+        runner(server, pool).run(stopped())
     assert caught.value is stop
     assert server.open_labels() == []
     assert server.tables == {}
 
 
-def test_a_name_too_long_for_the_ledger_is_refused_before_anything_is_visible(crew: Crew) -> None:
+def test_a_name_too_long_for_the_ledger_is_refused_before_anything_is_visible(pool: DaemonThreadPool) -> None:
     server = ModelServer()
     longest, beyond = "ü" * 512, "p" * 1025
 
@@ -103,12 +103,14 @@ def test_a_name_too_long_for_the_ledger_is_refused_before_anything_is_visible(cr
             yield Ended(partition, 1, 1, 1)
 
     with pytest.raises(InputError, match=r"The name of source partition p{60}… has 1025 bytes\."):
-        runner(server, crew).run(rows())
+        runner(server, pool).run(rows())
     assert server.tables == {}
     assert server.open_labels() == []
 
 
-def test_a_thread_that_hangs_cannot_keep_the_deadline_from_firing(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_hangs_cannot_keep_the_deadline_from_firing(
+    pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("starrocks_txn_sink.lane.runner._GRACE_SECONDS", 0.2)
     release = threading.Event()
 
@@ -119,21 +121,21 @@ def test_a_thread_that_hangs_cannot_keep_the_deadline_from_firing(crew: Crew, mo
 
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded, match="label job-e-0-0-1_0 in phase beginning"):
-        runner(ModelServer(), crew, seconds=0.3, perform=hang).run(segments(1))
+        runner(ModelServer(), pool, seconds=0.3, perform=hang).run(segments(1))
     assert time.monotonic() - started < 20
     release.set()
 
 
-def test_a_bug_in_a_thread_ends_the_lane_at_once(crew: Crew) -> None:
+def test_a_bug_in_a_thread_ends_the_lane_at_once(pool: DaemonThreadPool) -> None:
     def broken(action: Action) -> object:
         raise ZeroDivisionError(action)
 
     started = time.monotonic()
     with pytest.raises(StarRocksSinkError, match="ZeroDivisionError"):
-        runner(ModelServer(), crew, perform=broken).run(segments(1))
+        runner(ModelServer(), pool, perform=broken).run(segments(1))
     assert time.monotonic() - started < 10
 
 
-def test_an_impossible_result_ends_the_lane_at_once(crew: Crew) -> None:
+def test_an_impossible_result_ends_the_lane_at_once(pool: DaemonThreadPool) -> None:
     with pytest.raises(TypeError, match="A commit cannot end"):
-        runner(ModelServer(), crew, perform=lambda _: None).run(segments(1))
+        runner(ModelServer(), pool, perform=lambda _: None).run(segments(1))

@@ -123,15 +123,14 @@ def test_positions_travel_with_the_data_and_the_owner_is_checked_after_the_last_
     assert lane.core.buffered_bytes == 0
 
 
-def test_a_receipt_says_whose_it_is_and_how_long_each_phase_took() -> None:
+def test_a_receipt_says_whose_it_is() -> None:
     lane = Lane()
     lane.rows("a")
-    lane.done(lane.sent(), Committed("L0", None), seconds=5)
+    lane.done(lane.sent(), Committed("L0", None))
     (receipt,) = lane.core.receipts
     assert (receipt.job, receipt.lane, receipt.batch_id) == ("job", 3, 9)
     assert (receipt.label, receipt.txn_id) == ("L0", 7)
     assert (receipt.attempts, receipt.retries, receipt.loads, receipt.recycled) == (1, 2, 1, False)
-    assert receipt.phase_seconds == {"begin": 1, "load": 2, "check": 1, "commit": 5}
     assert receipt.committed_at == 1_000.0 + lane.now
     assert receipt.positions == SPANS
     assert [(r.partition, r.table, r.rows, r.bytes) for r in receipt.regions] == [("p", "a", 1, 4)]
@@ -160,10 +159,9 @@ def test_an_unknown_outcome_is_recovered_and_may_turn_out_committed() -> None:
     assert recover == RecoverAction("L0", SPANS)
     assert lane.core.phase is Phase.RECOVERING
     assert lane.tick() == []
-    lane.done(recover, Committed("L0", None), seconds=4)
+    lane.done(recover, Committed("L0", None))
     (receipt,) = lane.core.receipts
     assert receipt.retries == 3
-    assert receipt.phase_seconds["recover"] == 4
     assert lane.core.finished
 
 
@@ -246,7 +244,6 @@ def test_a_second_transaction_starts_counting_anew() -> None:
     assert (first.retries, second.retries) == (2, 2)
     assert [(s.first, s.last) for r in (first, second) for s in r.positions] == [(1, 2), (3, 3)]
     assert second.attempts == 1
-    assert second.phase_seconds == {"begin": 1, "load": 2, "check": 1, "commit": 1}
 
 
 def test_a_full_buffer_sends_the_largest_regions_away_until_half_of_it_is_frozen() -> None:
@@ -329,7 +326,7 @@ def test_recycling_counts_from_the_begin() -> None:
     assert [load.table for load in lane.tick() if isinstance(load, LoadAction)] == [LEDGER, "a"]
 
 
-def test_the_time_of_loads_inside_a_source_transaction_counts_and_the_servers_number_is_kept() -> None:
+def test_loads_inside_a_source_transaction_count_and_the_servers_number_is_kept() -> None:
     lane = Lane(load_bytes=4, chunk_bytes=4)
     lane.core.write("p", "a", memoryview(b",xxx"), 1, lane.now)
     lane.done(lane.one())
@@ -340,6 +337,5 @@ def test_the_time_of_loads_inside_a_source_transaction_counts_and_the_servers_nu
     lane.done(lane.one())
     lane.done(lane.one(), Committed("L0", 8))
     (receipt,) = lane.core.receipts
-    assert receipt.phase_seconds == {"begin": 1, "load": 4, "check": 1, "commit": 1}
     assert receipt.txn_id == 8
     assert receipt.loads == 1

@@ -67,7 +67,7 @@ def a_busy_table_counts_as_loaded(put: Any) -> None:
 def the_commit_does_not_wait_for_loads_under_way(put: Any) -> None:
     def broken(self: Any, now: float) -> Any:
         work = self._work
-        loads = list(self._loads(work, now))
+        loads = list(self._loads(work))
         if loads or not work.sealed or any(work.pending.values()):
             return loads
         self._move(Phase.CHECKING)
@@ -92,11 +92,7 @@ def a_full_body_leaves_the_next_chunk_behind(put: Any) -> None:
 @bug
 def a_failed_load_does_not_end_the_attempt(put: Any) -> None:
     right = SharedTransactionCoordinator._load_ended
-    put(
-        SharedTransactionCoordinator,
-        "_load_ended",
-        lambda self, action, result, now: right(self, action, Loaded(None, 0), now),
-    )
+    put(SharedTransactionCoordinator, "_load_ended", lambda self, action, result: right(self, action, Loaded(None, 0)))
 
 
 @bug

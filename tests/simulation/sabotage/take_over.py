@@ -78,7 +78,7 @@ def the_check_looks_at_the_lane_only(put: Any) -> None:
 @bug
 def a_refused_check_commits_all_the_same(put: Any) -> None:
     checked = SharedTransactionCoordinator._checked
-    put(SharedTransactionCoordinator, "_checked", lambda self, result, now: checked(self, None, now))
+    put(SharedTransactionCoordinator, "_checked", lambda self, result: checked(self, None))
 
 
 @bug

@@ -1,0 +1,146 @@
+"""What lanes send their driver arrives as it was, in a line and in the text of an error."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink.assembler.carried import Carried, Place
+from starrocks_txn_sink.assembler.counters import Counters
+from starrocks_txn_sink.assembler.state import AssemblerState
+from starrocks_txn_sink.errors import LoadFailed
+from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.lane.messages import (
+    CarriedState,
+    Complaint,
+    Message,
+    decode,
+    encode,
+    encoded,
+    envelope,
+    of_kind,
+    report_in,
+)
+from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
+from starrocks_txn_sink.lane.report import LaneReport, TableLoads
+
+names = st.text(st.characters(codec="utf-8"), max_size=20)
+counts = st.integers(0, 2**62)
+seconds = st.floats(0, 1e12)
+numbers = st.lists(counts, max_size=4).map(tuple)
+regions = st.builds(RegionCount, names, names, counts, counts, counts)
+spans = st.builds(PositionSpan, names, counts, counts, counts, names)
+receipts = st.builds(
+    Receipt,
+    label=names,
+    txn_id=st.none() | counts,
+    job=names,
+    lane=counts,
+    batch_id=counts,
+    regions=st.lists(regions, max_size=3).map(tuple),
+    positions=st.lists(spans, max_size=3).map(tuple),
+    loads=counts,
+    attempts=counts,
+    retries=counts,
+    recycled=st.booleans(),
+    phase_seconds=st.dictionaries(names, seconds, max_size=3),
+    committed_at=seconds,
+    open_seconds=seconds,
+    dead_lettered=st.lists(regions, max_size=2).map(tuple),
+    filtered=st.dictionaries(names, counts, max_size=3),
+)
+triples = st.lists(st.tuples(names, names, counts), max_size=3).map(tuple)
+reports = st.builds(
+    LaneReport,
+    job=names,
+    lane=counts,
+    batch_id=counts,
+    committed=counts,
+    requests=triples,
+    retries=triples,
+    errors=st.lists(st.tuples(names, counts), max_size=3).map(tuple),
+    error=names,
+    loads=st.lists(st.builds(TableLoads, names, names, counts, counts, seconds, numbers), max_size=3).map(tuple),
+    deletes=st.dictionaries(names, counts, max_size=3),
+    task_retry=st.booleans(),
+    latency=numbers,
+    latency_seconds=seconds,
+    event_times=st.dictionaries(names, seconds, max_size=3),
+)
+carried = st.builds(Carried, st.just(AssemblerState()), st.dictionaries(counts, st.builds(Place, names, counts)))
+states = st.builds(
+    CarriedState,
+    partitions=st.dictionaries(names, carried, max_size=2),
+    flows=st.builds(Counters, counts, counts),
+    notices=st.lists(st.builds(Event, names, st.dictionaries(names, names, max_size=2)), max_size=2).map(tuple),
+    inline=st.dictionaries(names, st.binary(max_size=20), max_size=2),
+    small=st.booleans(),
+    malformed=counts,
+)
+messages = st.one_of(receipts, reports, states, st.builds(Complaint, names))
+
+
+@given(messages)
+def test_every_message_arrives_as_it_was(message: Message) -> None:
+    line = encode(message)
+    assert "\n" not in line
+    assert decode(line) == message
+    assert type(decode(line)) is type(message)
+
+
+@given(st.lists(messages, max_size=5))
+def test_a_batch_has_a_row_for_each_message_and_kinds_are_told_apart_by_type(sent: list[Message]) -> None:
+    found = [decode(line) for line in encoded(sent).column(0).to_pylist()]
+    assert found == sent
+    assert of_kind(found, Receipt) == [one for one in sent if isinstance(one, Receipt)]
+    assert of_kind(found, Complaint) == [one for one in sent if isinstance(one, Complaint)]
+    assert pickle.loads(pickle.dumps(sent)) == sent  # as the data source sends them
+
+
+@given(reports, st.text(), st.text())
+def test_a_report_is_found_in_any_text_around_it(report: LaneReport, before: str, after: str) -> None:
+    line = envelope(report)
+    assert line.isascii()
+    assert "\n" not in line
+    assert report_in(f"{before}\n{line}\n{after}") == report
+    assert report_in(f"{before}{line}{after}{line}") == report
+
+
+@given(reports, st.data())
+def test_a_report_that_was_cut_or_changed_is_none_at_all(report: LaneReport, data: st.DataObject) -> None:
+    line = envelope(report)
+    at = data.draw(st.integers(0, len(line) - 1))
+    assert report_in(line[:at]) is None
+    assert report_in(line[:at] + line[at + 1 :]) is None
+
+
+def test_a_note_of_an_error_is_in_its_traceback_as_one_line() -> None:
+    report = LaneReport("job", 0, 1, error="load_failed")
+    error = LoadFailed("The server said no.")
+    error.add_note(envelope(report))
+    for text in ("".join(traceback.format_exception(error)), "".join(traceback.format_exception_only(error))):
+        assert text.splitlines()[-1] == envelope(report)
+        assert report_in(text) == report
+
+
+@pytest.mark.parametrize("text", ["", "nothing", "[starrocks_txn_sink/1:", "[starrocks_txn_sink/1:e30=]"])
+def test_without_a_report_there_is_none(text: str) -> None:
+    assert report_in(text) is None
+
+
+def test_another_version_is_left_alone() -> None:
+    line = envelope(LaneReport("job", 0, 1))
+    assert report_in(line.replace("/1:", "/2:")) is None
+
+
+def test_a_receipts_own_json_is_what_users_log() -> None:
+    receipt = Receipt(
+        "l", 1, "job", 0, 0, (RegionCount("0", "t", 1, 2),), (PositionSpan("0", 1, 1, 1),), 1, 1, 0, False
+    )
+    assert "kind" not in orjson.loads(receipt.to_json())
+    assert Receipt.from_json(receipt.to_json()) == receipt
