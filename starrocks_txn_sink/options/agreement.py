@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import load_properties
-from starrocks_txn_sink.options.choices import Delivery, SchemaChanges, TableOptions
+from starrocks_txn_sink.options.declarations import Delivery, SchemaChanges, TableOptions
 
 if TYPE_CHECKING:
     from starrocks_txn_sink.options.sink_options import SinkOptions

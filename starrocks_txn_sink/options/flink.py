@@ -14,8 +14,7 @@ from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.logs import get_logger
-from starrocks_txn_sink.options.declarations import declarations
-from starrocks_txn_sink.options.kinds import Kind, refusal
+from starrocks_txn_sink.options.declarations import Kind, declarations, refusal
 from starrocks_txn_sink.options.sink_options import SinkOptions
 
 Convert = Callable[[str, str], Any]

@@ -14,23 +14,34 @@ from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import agreement, load_properties
-from starrocks_txn_sink.options.addresses import Address, parse_authority, parse_frontends, parse_query_url
-from starrocks_txn_sink.options.choices import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions
-from starrocks_txn_sink.options.declarations import option, settle
-from starrocks_txn_sink.options.kinds import (
+from starrocks_txn_sink.options.addresses import (
+    Address,
+    RedirectRules,
+    parse_authority,
+    parse_frontends,
+    parse_host_rule,
+    parse_query_url,
+)
+from starrocks_txn_sink.options.declarations import (
+    Compression,
+    Delivery,
+    OnBadRows,
+    SchemaChanges,
+    TableOptions,
     choice,
     count,
     custom,
     mapping,
     names,
+    option,
     refusal,
     seconds,
+    settle,
     size,
     switch,
     text,
     whole_seconds,
 )
-from starrocks_txn_sink.options.redirect_rules import RedirectRules, parse_host_rule
 
 MIB = 1 << 20
 CSV_HEADERS = {"column_separator": "\\x01", "row_delimiter": "\\x02"}

@@ -18,7 +18,7 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.lane.segments import PAYLOAD
 from starrocks_txn_sink.logs import LogSettings
 from starrocks_txn_sink.options import SinkOptions, TableOptions
-from starrocks_txn_sink.options.choices import SchemaChanges
+from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.options.flink import translate
 
 KEY = "starrocks_txn_sink.lanes"

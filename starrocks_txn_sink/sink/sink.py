@@ -23,7 +23,7 @@ from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.choices import SchemaChanges
+from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.sink.assembly import TransactionAssembly, refuse_with
 from starrocks_txn_sink.sink.evolve import evolve, planned
 from starrocks_txn_sink.sink.fused import FusedWriter

@@ -12,7 +12,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
-from starrocks_txn_sink.options.choices import SchemaChanges
+from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.typed.csv_text import csv_row
 from starrocks_txn_sink.sink.typed.field import TypedField, quoted, typed_field
