@@ -35,6 +35,7 @@ from starrocks_txn_sink.lane.worker import spare_loaded
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.options import Compression, SinkOptions
+from starrocks_txn_sink.options.combinations import committed_at_end
 from starrocks_txn_sink.transaction.label import Patience
 from starrocks_txn_sink.transaction.names import labels, run_of
 from starrocks_txn_sink.transaction.steps import run
@@ -238,7 +239,7 @@ def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:
     visible together, or a reader could see the former one's source transaction without it. Nor with `at_end_only`.
     With a quarantine a work is committed before it is too large to be taken apart.
     """
-    whole = options.compact or at_end_only
+    whole = at_end_only or committed_at_end(options.features)
     return Limits(
         commit_interval=options.commit_interval if options.lanes > 1 and not whole else None,
         mini_interval=options.mini_interval,

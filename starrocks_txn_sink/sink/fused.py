@@ -37,6 +37,7 @@ from starrocks_txn_sink.ledger.take_over import check_owner
 from starrocks_txn_sink.ledger.values import Owner
 from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.combinations import sorted_first
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
 from starrocks_txn_sink.sink.events_input import EventsProjection
 from starrocks_txn_sink.sink.session import Session
@@ -64,10 +65,10 @@ class FusedWriter:
 
     @classmethod
     def open(
-        cls, assembly: TransactionAssembly, lanes: int, session: Session, frame: DataFrame, query: str | None
+        cls, assembly: TransactionAssembly, options: SinkOptions, session: Session, frame: DataFrame, query: str | None
     ) -> FusedWriter:
         """For a streaming query (`query` is its id, or its job where the id cannot be seen), or a frame (None)."""
-        sort = assembly.sorted_first(lanes)
+        sort = _sorted_first(options)
         if query is None:
             return cls(assembly, session, None, sort)
         directory = FileDirectory(_state_uri(frame, assembly, query))
@@ -92,10 +93,10 @@ class FusedWriter:
         lines, carried = self._run(frame, task, before, now)
         complaint = next((each.unordered for each in carried if each.unordered), None)
         if complaint is None:
-            self.sort = self.assembly.sorted_first(task.options.lanes) or (self.sort and not _small(carried))
+            self.sort = _sorted_first(task.options) or (self.sort and not _small(carried))
             return lines, carried
-        if self.assembly.shuffle is False:
-            raise Unordered(complaint, hint='Pass shuffle="auto" to TransactionAssembly, so that events are sorted.')
+        if task.options.shuffle is False:
+            raise Unordered(complaint, hint='Set shuffle to "auto" or true, so that events are sorted first.')
         _log.warning("events.sorted", why=str(complaint))
         self.sort = True
         return self._run(frame, task, before, now)
@@ -116,7 +117,7 @@ class FusedWriter:
             inline=before.inline,
             lines=events.lines,
             arrival_order=not self.sort,
-            sortable=self.assembly.shuffle is not False,
+            sortable=task.options.shuffle is not False,
             small_rows=SMALL_ROWS,
         )
         fused = FusedLaneTask(replace(task, at_end_only=not self.sort), assembly)
@@ -163,6 +164,11 @@ def check_still_owner(options: SinkOptions, session: Session) -> None:
         steps = check_owner(session.job, owner, session.token, random.Random())
         ledger = SqlLedger(connection, options.database)
         run(steps, transport, clock, Deadline.after(options.batch_deadline, clock), ledger)
+
+
+def _sorted_first(options: SinkOptions) -> bool:
+    """Whether events are sorted before any lane has looked at them."""
+    return options.shuffle is True or sorted_first(options.features, assembled=True)
 
 
 def _small(carried: Sequence[Carry]) -> bool:

@@ -18,7 +18,7 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.lane.segments import PAYLOAD
 from starrocks_txn_sink.logs import LogSettings
 from starrocks_txn_sink.options import SinkOptions, TableOptions
-from starrocks_txn_sink.options.declarations import SchemaChanges
+from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.options.flink import translate
 
 KEY = "starrocks_txn_sink.lanes"
@@ -85,25 +85,8 @@ class LaneTerms:
                     hint=f"Give {name} to lane_partitioned.",
                     option=name,
                 )
-        refuse_what_it_lacks(options)
+        options.check_with(Feature.DATA_SOURCE)
         return options
-
-
-def refuse_what_it_lacks(options: SinkOptions) -> None:
-    """Raise OptionError for what the data source cannot do, rather than leave it out."""
-    lacking = (
-        ("compact", options.compact, "it needs the tables' keys before each micro-batch"),
-        ("shuffle", options.shuffle is False, "rows are laid out before anybody can look at their order"),
-        ("metrics_port", options.metrics_port is not None, "no process of it lives from one write to the next"),
-        ("schema_changes", options.schema_changes is SchemaChanges.APPLY, "its frame is made before the first write"),
-    )
-    for name, asked, reason in lacking:
-        if asked:
-            raise OptionError(
-                f"{name} does not work with the data source: {reason}.",
-                hint=f"Leave {name} out, or use StarRocksSink.",
-                option=name,
-            )
 
 
 def _plain(options: SinkOptions) -> dict[str, Any]:

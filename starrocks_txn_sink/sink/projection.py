@@ -7,7 +7,7 @@ marks those of `lane.unit`: table, payload, hash. The payload is the row's JSON 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -20,6 +20,7 @@ from starrocks_txn_sink.lane.deletes import DELETED
 from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.lane.unit import HASH
+from starrocks_txn_sink.options.combinations import Feature, refuse, spoken
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.spread import (
@@ -77,17 +78,8 @@ def lane_input(
     deletes for a table without a primary key fail the job when they are met, with their place.
     """
     marked = _check(frame, routes)
-    if not guarded and not marked:
-        raise InputError(
-            "on_bad_rows is quarantine, and the rows have no source transactions that could be set aside.",
-            hint="Give the sink source_partition, position, seq and transaction_end, or set on_bad_rows='fail'.",
-        )
-    if compaction is not None and not marked:
-        raise InputError(
-            "compact is set, but the sink's input has no position and seq: nobody can tell the last row of a key.",
-            hint="Give the sink the output of assemble_transactions, or turn compact off and choose the last row "
-            "upstream (to_starrocks_ops).",
-        )
+    if not marked:
+        refuse(spoken(Feature.PLAIN_ROWS, *_in_use(guarded, compaction)))
     row, table = _row_and_table(frame, routes, guarded)
     payload = _guarded(frame, _payload(frame, row, table, models, routes), database)
     columns = [table.alias(TABLE), payload.alias(PAYLOAD), *_deleted(frame)]
@@ -105,12 +97,19 @@ def lane_input(
         *_event_time(frame),
     ]
     rows = frame.select(*marks, *columns)
-    if not sort and compaction is None:
+    if not sort:
         return LaneInput(unsorted(rows, POSITION, name_task=name_task), marked, sorted=False)
     if compaction is not None:
         rows = compaction.applied(rows, lanes, SEQ)
     spread = spread_marked(rows, lanes, SEQ)
     return LaneInput(named(spread) if name_task else spread, marked)
+
+
+def _in_use(guarded: bool, compaction: Compaction | None) -> Iterator[Feature]:
+    if not guarded:
+        yield Feature.QUARANTINE
+    if compaction is not None:
+        yield Feature.COMPACT
 
 
 def _event_time(frame: DataFrame) -> list[Column]:
