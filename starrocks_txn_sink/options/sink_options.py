@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from starrocks_txn_sink.options.declarations import (
     choice,
     count,
     custom,
+    declarations,
     mapping,
     names,
     option,
@@ -41,6 +42,7 @@ from starrocks_txn_sink.options.declarations import (
     text,
     whole_seconds,
 )
+from starrocks_txn_sink.options.flink import translate
 
 MIB = 1 << 20
 CSV_HEADERS = {"column_separator": "\\x01", "row_delimiter": "\\x02"}
@@ -300,10 +302,13 @@ class SinkOptions:
         Raises OptionError for a name that is unknown, or that makes no sense here, with the reason; a name that is
         accepted and changes nothing is logged as a warning, `option.without_effect`.
         """
-        from starrocks_txn_sink.options.flink import translate  # reads this class's declarations
-
         left_out: dict[str, Any] = {"load_url": None, "database": None}
-        return cls(**{**left_out, **translate(properties, overrides).values})
+        return cls(**{**left_out, **cls.values_of(properties), **overrides})
+
+    @classmethod
+    def values_of(cls, properties: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that text properties set, as `from_properties` reads them, each checked by itself at most."""
+        return translate(properties, {name: declared.kind for name, declared in declarations(cls)}).values
 
     @property
     def frontends(self) -> tuple[Address, ...]:
@@ -432,8 +437,3 @@ class SinkOptions:
     def quarantines(self) -> bool:
         """Whether rejected source transactions are set aside."""
         return self.on_bad_rows is OnBadRows.QUARANTINE
-
-
-def option_names() -> tuple[str, ...]:
-    """The names of all options, in the order of the reference page."""
-    return tuple(one.name for one in fields(SinkOptions))

@@ -19,7 +19,6 @@ from starrocks_txn_sink.lane.segments import PAYLOAD
 from starrocks_txn_sink.logs import LogSettings
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.combinations import Feature
-from starrocks_txn_sink.options.flink import translate
 
 KEY = "starrocks_txn_sink.lanes"
 _SPARKS_OWN = ("checkpointlocation", "path", "batch_id")
@@ -68,7 +67,7 @@ class LaneTerms:
         nothing to a data source, and for a password that is missing.
         """
         own = {name: text for name, text in given.items() if name.lower() not in _SPARKS_OWN}
-        values = translate(own).values
+        values = SinkOptions.values_of(own)
         if self.secret and not values.keys() & {"password", "password_file", "password_environment"}:
             raise OptionError(
                 "The password that lane_partitioned was given does not travel with the frame.",
