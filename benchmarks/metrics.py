@@ -27,9 +27,7 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane import equipment, task
 from starrocks_txn_sink.lane.attempt import Attempt
-from starrocks_txn_sink.lane.deletes import DELETED
-from starrocks_txn_sink.lane.ending import END_POSITION
-from starrocks_txn_sink.lane.event_times import EVENT_TIME
+from starrocks_txn_sink.lane.columns import DELETED, END_POSITION, EVENT_TIME
 from starrocks_txn_sink.lane.figures import LaneFigures
 from starrocks_txn_sink.lane.report import results
 from starrocks_txn_sink.metrics import MetricsServer

@@ -32,6 +32,7 @@ from starrocks_txn_sink.dead_letter_replay import REPLAY, ledger_row, take_over_
 from starrocks_txn_sink.errors import RowsRejected
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.body import load_body
+from starrocks_txn_sink.lane.columns import SEPARATOR
 from starrocks_txn_sink.lane.rejections import explain_or_keep
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
@@ -106,7 +107,7 @@ def _loads(
     loads = []
     for table in dict.fromkeys(row.table for row in rows):
         mine = [row for row in rows if row.table == table]
-        pieces = [memoryview(b"," + row.content.encode()) for row in mine]
+        pieces = [memoryview((SEPARATOR + row.content).encode()) for row in mine]
         loads.append((table, pieces, _headers(options, table, mine[0].columns)))
     deletes = [memoryview(piece) for piece in delete_rows(row.id for row in rows)]
     loads.append((DEAD_LETTER_TABLE, deletes, options.load_headers(DEAD_LETTER_TABLE)))

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import TaskContext
 
+from starrocks_txn_sink.lane.columns import PARTITION, TABLE, TASK
 from starrocks_txn_sink.lane.ending import RowsCutOff, StageRepeated
-from starrocks_txn_sink.lane.segments import PARTITION, TABLE
 
-TASK = "task"
 _THREAD = re.compile(r"task \d+\.(\d+) in stage \d+\.(\d+) \(TID")
 
 

@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.lane.segments import PARTITION, POSITION, TABLE
+from starrocks_txn_sink.lane.columns import DELETED, PARTITION, POSITION, TABLE
 from starrocks_txn_sink.ledger.values import Position
-
-DELETED = "deleted"
-"""Whether a row is a delete, whatever its format says it with; the column is not there where no row can be one."""
 
 
 @dataclass(slots=True)

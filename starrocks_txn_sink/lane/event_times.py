@@ -9,13 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from starrocks_txn_sink.lane.columns import EVENT_TIME, PARTITION, POSITION, TRANSACTION_END
 from starrocks_txn_sink.lane.durations import Durations, Floats
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.replay import Ints
-from starrocks_txn_sink.lane.segments import PARTITION, POSITION, TRANSACTION_END
-
-EVENT_TIME = "event_time"
-"""Microseconds since the Unix epoch in the lanes' rows: when the source committed; NULL where it is not known."""
 
 REMEMBERED = 1_000_000
 """Source transactions of one lane and micro-batch that are timed; more are not, so that memory stays bounded."""

@@ -30,9 +30,9 @@ from starrocks_txn_sink.errors import SourceTransactionError, Unordered
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS, beginning
 from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.columns import EVENT_TIME
 from starrocks_txn_sink.lane.content import Content
 from starrocks_txn_sink.lane.ending import RowsAfterEnd, until_end
-from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.lane.task import LaneTask, lines_batch
 from starrocks_txn_sink.sources.ahead import ahead
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines

@@ -17,6 +17,7 @@ from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.lane.actions import RECYCLE_AT, Identity, Limits
 from starrocks_txn_sink.lane.attempt import Attempt, with_stage
 from starrocks_txn_sink.lane.authority import Authority, first_owner, labels_of
+from starrocks_txn_sink.lane.columns import HASH, POSITION
 from starrocks_txn_sink.lane.compacted import Compacted
 from starrocks_txn_sink.lane.coordinator import LedgerEntries, SharedTransactionCoordinator
 from starrocks_txn_sink.lane.ending import until_end
@@ -28,9 +29,9 @@ from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.runner import LaneRunner
-from starrocks_txn_sink.lane.segments import POSITION, Segment, Segmenter
+from starrocks_txn_sink.lane.segments import Segment, Segmenter
 from starrocks_txn_sink.lane.step_log import told
-from starrocks_txn_sink.lane.unit import HASH, unit_of
+from starrocks_txn_sink.lane.unit import unit_of
 from starrocks_txn_sink.lane.worker import spare_loaded
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
 from starrocks_txn_sink.ledger.values import Position

@@ -21,7 +21,7 @@ _UNSORTED: Final = "unsorted"
 
 @dataclass(frozen=True, slots=True)
 class UnsortedLaneTask:
-    """`lane`'s task over marked rows with `lane.arrival.SEQ`, as they come; yields the lines of a LaneTask.
+    """`lane`'s task over marked rows with `lane.columns.SEQ`, as they come; yields the lines of a LaneTask.
 
     Nothing is committed before the last row was seen, so a lane whose rows are not in order has rolled back, and ends
     well: with a complaint in place of its lines. `small_only` as in ArrivalOrder.

@@ -27,6 +27,7 @@ from starrocks_txn_sink.errors import InputError, OptionError, Unordered
 from starrocks_txn_sink.events import Event, Listener
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS
+from starrocks_txn_sink.lane.columns import keyless
 from starrocks_txn_sink.lane.content import Content
 from starrocks_txn_sink.lane.fused import Carry, FusedLaneTask, LaneAssembly, carries
 from starrocks_txn_sink.lane.receipt import Receipt
@@ -106,10 +107,9 @@ class FusedWriter:
         if self.projection is None or self.log is None:  # frames that stand for themselves may be of any Spark session
             self.projection = EventsProjection(self.assembly, lanes, name_task=task.mandate is not None)
         events = self.projection.of(frame, sort=self.sort)
-        keyless = tuple(sorted(name for name, model in self.session.models.items() if model != "PRIMARY_KEYS"))
         assembly = LaneAssembly(
             policy=self.assembly.policy,
-            content=Content(task.options.database, keyless),
+            content=Content(task.options.database, keyless(self.session.models)),
             now=now,
             directory=self.log.directory if self.log is not None else None,
             stem=self.log.stem(task.batch_id) if self.log is not None else "frame",

@@ -16,8 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from starrocks_txn_sink import logs
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.lane.seal import PLACE
-from starrocks_txn_sink.lane.segments import PAYLOAD
+from starrocks_txn_sink.lane.columns import PAYLOAD, PLACE
 from starrocks_txn_sink.ledger.access import LeaderConnection
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature

@@ -15,7 +15,7 @@ import orjson
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.lane.segments import PAYLOAD
+from starrocks_txn_sink.lane.columns import PAYLOAD
 from starrocks_txn_sink.logs import LogSettings
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.combinations import Feature

@@ -15,11 +15,29 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.body import SEPARATOR
-from starrocks_txn_sink.lane.deletes import DELETED
-from starrocks_txn_sink.lane.event_times import EVENT_TIME
-from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
-from starrocks_txn_sink.lane.unit import HASH
+from starrocks_txn_sink.lane.columns import (
+    DATABASE,
+    DELETED,
+    DELETES,
+    DELETING,
+    EVENT_TIME,
+    HASH,
+    MARKS,
+    NO_PRIMARY_KEY,
+    OP,
+    PARTITION,
+    PAYLOAD,
+    POSITION,
+    ROW,
+    SEPARATOR,
+    SEQ,
+    TABLE,
+    TRANSACTION_END,
+    UNKNOWN_OP,
+    UPSERTS,
+    keyless,
+    other_database,
+)
 from starrocks_txn_sink.options.combinations import Feature, refuse, spoken
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.sink.compaction import Compaction
@@ -29,13 +47,7 @@ from starrocks_txn_sink.sink.spread import (
     spread_plain,
     unsorted,
 )
-from starrocks_txn_sink.sink.typed import OP, TypedRoute
-
-SEQ, DATABASE, ROW = "seq", "database", "row"
-MARKS = (PARTITION, POSITION, SEQ, TRANSACTION_END)
-
-UPSERTS = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")
-DELETES = ("delete", "-d", "d", "1")
+from starrocks_txn_sink.sink.typed import TypedRoute
 
 _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
     PARTITION: (T.StringType, T.IntegralType),
@@ -193,13 +205,11 @@ def _payload(
     op = _op()
     rest = F.substr(F.ltrim(row), F.lit(2))
     comma = F.when(F.startswith(F.ltrim(rest), F.lit("}")), F.lit("")).otherwise(F.lit(","))
-    delete = F.concat(separator, F.lit('{"__op":1'), comma, rest)
+    delete = F.concat(separator, F.lit(DELETING), comma, rest)
     delete = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 1)), delete)
-    keyless = sorted(name for name, model in models.items() if model != "PRIMARY_KEYS")
-    if keyless:
-        refusal = _error(F.lit("delete for the table "), table, F.lit(", which has no primary key"), frame=frame)
-        delete = F.when(table.isin(keyless), refusal).otherwise(delete)
-    unknown = _error(F.lit("unknown op '"), op, F.lit("'"), frame=frame)
+    if cannot_delete := keyless(models):
+        delete = F.when(table.isin(*cannot_delete), _refusal(NO_PRIMARY_KEY, table, frame)).otherwise(delete)
+    unknown = _refusal(UNKNOWN_OP, op, frame)
     return F.when(_is_upsert(op), upsert).when(op.isin(*DELETES), delete).otherwise(unknown)
 
 
@@ -227,13 +237,13 @@ def _guarded(frame: DataFrame, payload: Column, database: str) -> Column:
     """Rows of another database fail: a StarRocks transaction lives in one database (contract section 4.2)."""
     if DATABASE not in frame.columns:
         return payload
-    other = _error(
-        F.lit("a row for database '"),
-        F.col(DATABASE),
-        F.lit(f"', but a StarRocks transaction lives in one database and this sink writes '{database}'"),
-        frame=frame,
-    )
+    other = _refusal(other_database(database), F.col(DATABASE), frame)
     return F.when(F.col(DATABASE).isNull() | (F.col(DATABASE) == database), payload).otherwise(other)
+
+
+def _refusal(texts: tuple[str, str], value: Column, frame: DataFrame) -> Column:
+    before, behind = texts
+    return _error(F.lit(before), value, F.lit(behind), frame=frame)
 
 
 def _error(*parts: Column, frame: DataFrame) -> Column:

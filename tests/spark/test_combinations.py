@@ -14,7 +14,7 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.segments import PAYLOAD
+from starrocks_txn_sink.lane.columns import PAYLOAD
 from starrocks_txn_sink.options.combinations import (
     ALTERNATIVES,
     CONFLICTS,

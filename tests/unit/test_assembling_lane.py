@@ -13,8 +13,8 @@ from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS
 from starrocks_txn_sink.lane.attempt import Attempt
+from starrocks_txn_sink.lane.columns import END_POSITION
 from starrocks_txn_sink.lane.content import Content
-from starrocks_txn_sink.lane.ending import END_POSITION
 from starrocks_txn_sink.lane.fused import Carry, LaneAssembly
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 from starrocks_txn_sink.testing.memory_directory import MemoryDirectory

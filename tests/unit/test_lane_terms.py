@@ -14,8 +14,8 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.lane.seal import PLACE, ROW_BITS, unsealed
-from starrocks_txn_sink.lane.segments import PAYLOAD
+from starrocks_txn_sink.lane.columns import PAYLOAD, PLACE, ROW_BITS
+from starrocks_txn_sink.lane.seal import unsealed
 from starrocks_txn_sink.logs import LogSettings
 from starrocks_txn_sink.sink.lane_terms import LaneTerms
 

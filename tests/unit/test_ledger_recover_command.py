@@ -18,7 +18,7 @@ from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Settings
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.attempt import Attempt
-from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.columns import END_POSITION
 from starrocks_txn_sink.lane.equipment import discard
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.options import SinkOptions

@@ -24,7 +24,7 @@ from starrocks_txn_sink.emulator.settings import Settings
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.attempt import Attempt
-from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.columns import END_POSITION
 from starrocks_txn_sink.lane.equipment import discard
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.logs import EventLog, get_logger

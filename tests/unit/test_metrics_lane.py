@@ -12,12 +12,12 @@ from starrocks_txn_sink.errors import LoadFailed, OutcomeUnknown
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane import equipment, task
 from starrocks_txn_sink.lane.attempt import Attempt
-from starrocks_txn_sink.lane.deletes import DELETED, Deletes
-from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff
-from starrocks_txn_sink.lane.event_times import EVENT_TIME, EventTimes
+from starrocks_txn_sink.lane.columns import COLUMNS, DELETED, END_POSITION, EVENT_TIME
+from starrocks_txn_sink.lane.deletes import Deletes
+from starrocks_txn_sink.lane.ending import RowsCutOff
+from starrocks_txn_sink.lane.event_times import EventTimes
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt
 from starrocks_txn_sink.lane.report import LaneReport, report_in, results
-from starrocks_txn_sink.lane.segments import COLUMNS
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions
