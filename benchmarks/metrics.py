@@ -27,9 +27,9 @@ from benchmarks.family import Family
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.events import Event, nobody
 from starrocks_txn_sink.lane import task, worker
-from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.columns import DELETED, END_POSITION, EVENT_TIME
 from starrocks_txn_sink.lane.messages import Message, of_kind
-from starrocks_txn_sink.lane.metrics import DELETED, EVENT_TIME, LaneMetrics
+from starrocks_txn_sink.lane.metrics import LaneMetrics
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.lane.worker import Attempt

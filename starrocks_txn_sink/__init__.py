@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.lane.receipt import Receipt
     from starrocks_txn_sink.logs import configure_logging
     from starrocks_txn_sink.metrics import MetricsServer
-    from starrocks_txn_sink.options import SinkOptions, TableOptions
-    from starrocks_txn_sink.options.recommended import recommended_conf
+    from starrocks_txn_sink.options import SinkOptions, TableOptions, recommended_conf
     from starrocks_txn_sink.sink import (
         StarRocksDataSource,
         StarRocksSink,
@@ -48,7 +47,7 @@ _HOMES = {
     "assemble_transactions": "starrocks_txn_sink.assembler.spark",
     "configure_logging": "starrocks_txn_sink.logs",
     "lane_partitioned": "starrocks_txn_sink.sink",
-    "recommended_conf": "starrocks_txn_sink.options.recommended",
+    "recommended_conf": "starrocks_txn_sink.options",
     "from_changelog": "starrocks_txn_sink.changelog",
     "to_changelog": "starrocks_txn_sink.changelog",
     "to_starrocks_ops": "starrocks_txn_sink.changelog",

@@ -32,11 +32,12 @@ from starrocks_txn_sink.dead_letter_replay import REPLAY, ledger_row, take_over_
 from starrocks_txn_sink.errors import RowsRejected
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.body import load_body
+from starrocks_txn_sink.lane.columns import SEPARATOR
 from starrocks_txn_sink.lane.rejections import explain_or_keep
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.server_arguments import add_server_arguments, server_options
+from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Outcome
 from starrocks_txn_sink.transaction.names import labels
 from starrocks_txn_sink.transaction.steps import run as run_steps
@@ -48,12 +49,9 @@ _EXPLAIN_SECONDS = 10.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("list", "replay"), help="show the dead letters, or write them again")
     add_server_arguments(parser, load_url=True)
-    parser.add_argument("--database", required=True, help="the database that the job writes")
-    parser.add_argument("--job", required=True, help="the job's name: the option `job`, or query-<id of the query>")
+    add_job_arguments(parser, deadline=600.0, json="one line of JSON for each source transaction")
     parser.add_argument("--source-partition", help="only those of this source partition")
     parser.add_argument("--position", type=int, help="only the one at this position")
-    parser.add_argument("--deadline", type=float, default=600.0, help="seconds for all of it (default 600)")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON for each source transaction")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -109,7 +107,7 @@ def _loads(
     loads = []
     for table in dict.fromkeys(row.table for row in rows):
         mine = [row for row in rows if row.table == table]
-        pieces = [memoryview(b"," + row.content.encode()) for row in mine]
+        pieces = [memoryview((SEPARATOR + row.content).encode()) for row in mine]
         loads.append((table, pieces, _headers(options, table, mine[0].columns)))
     deletes = [memoryview(piece) for piece in delete_rows(row.id for row in rows)]
     loads.append((DEAD_LETTER_TABLE, deletes, options.load_headers(DEAD_LETTER_TABLE)))

@@ -22,6 +22,7 @@ from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.ledger.take_over import insist, insist_on_rollback
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE, Unfinished
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
 from starrocks_txn_sink.transaction.label import Label
 from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Steps
@@ -83,29 +84,15 @@ class Findings:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--query-url", required=True, help="query ports, as in mysql://fe1:9030")
-    parser.add_argument("--load-url", required=True, help="HTTP addresses of the frontends, as in http://fe1:8030")
-    parser.add_argument("--database", required=True, help="the database that the job writes")
-    parser.add_argument("--job", required=True, help="the job's name: the option `job`, or query-<id of the query>")
-    parser.add_argument("--username", default="root", help="the StarRocks user (default root)")
-    password = parser.add_mutually_exclusive_group()
-    password.add_argument("--password-file", help="a file whose first line is the password")
-    password.add_argument("--password-environment", metavar="NAME", help="the environment variable that holds it")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="any other option of the sink, as in tls_ca=/etc/ca.pem; may be repeated",
-    )
-    parser.add_argument("--deadline", type=float, default=60.0, help="seconds for all of it (default 60)")
+    add_server_arguments(parser, load_url=True)
+    add_job_arguments(parser, deadline=60.0, json="one line of JSON")
     parser.add_argument("--roll-back", action="store_true", help="roll the open labels back")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print what there is; with `--roll-back` end every open label first. Raises StarRocksSinkError."""
-    found = look(_options(args), args.deadline, roll_back=args.roll_back)
+    options = server_options(args, database=args.database, job=args.job)
+    found = look(options, args.deadline, roll_back=args.roll_back)
     if args.json:
         sys.stdout.write(json.dumps(asdict(found)) + "\n")
     else:
@@ -187,27 +174,6 @@ def _require_database(connection: LeaderConnection, options: SinkOptions, deadli
             f"There is no database {options.database!r}, or the user may not see it.",
             hint="Check --database, and the user's privileges.",
         )
-
-
-def _options(args: argparse.Namespace) -> SinkOptions:
-    more = dict(_pair(text) for text in args.option)
-    if "password" in more:
-        raise OptionError(
-            "A password on the command line can be read by everybody on this machine.",
-            hint="Use --password-file or --password-environment.",
-        )
-    given = {"query_url": args.query_url, "load_url": args.load_url, "database": args.database, "job": args.job}
-    secrets = {"password_file": args.password_file, "password_environment": args.password_environment}
-    return SinkOptions.from_properties(
-        {**more, **given, "username": args.username, **{name: value for name, value in secrets.items() if value}}
-    )
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise OptionError(f"--option {name} has no value.", hint="Write --option NAME=VALUE.")
-    return name.strip(), value
 
 
 def _job(options: SinkOptions) -> str:

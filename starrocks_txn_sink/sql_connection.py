@@ -39,18 +39,9 @@ class SqlConnection:
 
     def __init__(self, options: SinkOptions, address: Address) -> None:
         self.address = address
-        timeout = max(1, round(options.connect_timeout))
+        settings = login(options, address, options.connect_timeout, options.read_timeout)
         try:
-            self._connection = pymysql.connect(
-                host=address.host,
-                port=address.port,
-                user=options.username,
-                password=options.read_password(),
-                connect_timeout=timeout,
-                read_timeout=options.read_timeout,
-                write_timeout=options.read_timeout,
-                autocommit=True,
-            )
+            self._connection = pymysql.connect(**settings)
         except (MySQLError, OSError) as error:
             raise _error(error) from None
 
@@ -97,6 +88,20 @@ class SqlConnection:
         """Hang up; never raises."""
         with contextlib.suppress(MySQLError, OSError):
             self._connection.close()
+
+
+def login(options: SinkOptions, address: Address, connect_seconds: float, answer_seconds: float) -> dict[str, Any]:
+    """What `pymysql.connect` needs for `address`, with the password as it is now. Raises OptionError."""
+    return {
+        "host": address.host,
+        "port": address.port,
+        "user": options.username,
+        "password": options.read_password(),
+        "connect_timeout": max(1, round(connect_seconds)),
+        "read_timeout": answer_seconds,
+        "write_timeout": answer_seconds,
+        "autocommit": True,
+    }
 
 
 def _error(error: Exception) -> QueryFailed | QueryRefused:

@@ -234,7 +234,7 @@ def _refuse_disorder(name: str, latest: int | None, positions: Indexes) -> None:
         raise Unordered(
             f"The events of source partition {name} do not arrive in the order of their positions: "
             f"{positions[back[0]]} came after {before[back[0]]}. Nothing was committed.",
-            hint='Pass shuffle="auto" or True to TransactionAssembly, so that they are sorted first.',
+            hint='Leave shuffle at "auto" or set it to true, so that events are sorted first.',
         )
 
 

@@ -17,7 +17,7 @@ from starrocks_txn_sink.audit.auditor import Auditor, Reader
 from starrocks_txn_sink.audit.invariant import Audit
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryRefused
-from starrocks_txn_sink.server_arguments import add_server_arguments, server_options
+from starrocks_txn_sink.options.command_line import add_server_arguments, server_options
 
 _DATABASE = "information_schema"  # SinkOptions needs a name; the statement names its own
 

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, assemble_transactions
 from starrocks_txn_sink.events import Listener
-from starrocks_txn_sink.lane.metrics import EVENT_TIME
+from starrocks_txn_sink.lane.columns import EVENT_TIME
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.sources.txn_event import TXN_EVENT_SCHEMA
 

@@ -12,7 +12,7 @@ from starrocks_txn_sink.doctor.finding import Finding, exit_code
 from starrocks_txn_sink.doctor.patient import Patient
 from starrocks_txn_sink.doctor.render import document, lines, verdict
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.server_arguments import add_server_arguments, server_options
+from starrocks_txn_sink.options.command_line import add_server_arguments, server_options
 
 _NO_DATABASE = "information_schema"  # stands in where SinkOptions needs a name and nobody gave one
 

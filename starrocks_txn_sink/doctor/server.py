@@ -9,7 +9,7 @@ from pathlib import Path
 from starrocks_txn_sink.doctor.finding import Finding, Severity, failure, good, skipped, warning
 from starrocks_txn_sink.doctor.patient import Patient
 from starrocks_txn_sink.errors import OptionError, QueryRefused
-from starrocks_txn_sink.options.server_version import MIN_SERVER_VERSION, require_supported
+from starrocks_txn_sink.options.addresses import MIN_SERVER_VERSION, require_supported
 from starrocks_txn_sink.sql_connection import Row
 
 CLOCK_TOLERANCE = 2.0

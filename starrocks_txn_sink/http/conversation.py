@@ -18,8 +18,7 @@ from starrocks_txn_sink.http.frontends import Frontends
 from starrocks_txn_sink.http.headers import METHODS, path_of
 from starrocks_txn_sink.http.links import Answer, Exchange
 from starrocks_txn_sink.http.replies import read_load_state, read_reply
-from starrocks_txn_sink.options.addresses import DEFAULT_PORTS, Address
-from starrocks_txn_sink.options.redirect_rules import RedirectRules
+from starrocks_txn_sink.options.addresses import DEFAULT_PORTS, Address, RedirectRules
 from starrocks_txn_sink.wire import Operation, Reply, Request
 
 HOPS = 4

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.errors import Unordered
+from starrocks_txn_sink.lane.columns import PARTITION, POSITION, SEQ, TRANSACTION_END
 from starrocks_txn_sink.lane.ending import until_end
 from starrocks_txn_sink.lane.replay import Ints
-from starrocks_txn_sink.lane.segments import PARTITION, POSITION, TRANSACTION_END, listed, refuse_nulls, runs_of
+from starrocks_txn_sink.lane.segments import listed, refuse_nulls, runs_of
 
-SEQ: Final = "seq"
 SMALL_ROWS: Final = 100_000  # so many rows wait for the others, because then their order does not matter
 SMALL_BYTES: Final = 32 << 20
 HELD_BYTES: Final = 32 << 20  # of unfinished source transactions that wait while those of other partitions go on

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from starrocks_txn_sink.lane.columns import SEPARATOR
 from starrocks_txn_sink.options.load_properties import CSV_ROW
-
-SEPARATOR = ","
 
 _CODECS = {"gzip": "gzip", "lz4_frame": "lz4", "zstd": "zstd"}  # our option's value -> pyarrow's name of the codec
 

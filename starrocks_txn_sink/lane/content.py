@@ -17,12 +17,22 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler import schema
 from starrocks_txn_sink.assembler.release import Released
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.body import SEPARATOR
-from starrocks_txn_sink.lane.metrics import DELETED, EVENT_TIME
-from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
-
-UPSERTS: Final = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")
-DELETES: Final = ("delete", "-d", "d", "1")
+from starrocks_txn_sink.lane.columns import (
+    DELETED,
+    DELETES,
+    DELETING,
+    EVENT_TIME,
+    NO_PRIMARY_KEY,
+    PARTITION,
+    PAYLOAD,
+    POSITION,
+    SEPARATOR,
+    TABLE,
+    TRANSACTION_END,
+    UNKNOWN_OP,
+    UPSERTS,
+    other_database,
+)
 
 _TOGETHER: Final = 4 << 20  # bytes
 
@@ -81,7 +91,7 @@ class Content:
         deleted = self._deleted(partitions, rows, op)
         rest = pc.utf8_slice_codeunits(pc.utf8_ltrim(row, " "), 1)
         comma = pc.if_else(pc.starts_with(pc.utf8_ltrim(rest, " "), "}"), "", ",")
-        delete = pc.binary_join_element_wise(SEPARATOR + '{"__op":1', comma, rest, "")
+        delete = pc.binary_join_element_wise(SEPARATOR + DELETING, comma, rest, "")
         return pc.if_else(deleted, delete, upsert), deleted
 
     def _deleted(self, partitions: pa.Array, rows: pa.Table, op: pa.Array) -> pa.Array:
@@ -90,7 +100,7 @@ class Content:
         known = pc.or_(op.is_null(), pc.or_(pc.is_in(kinds, value_set=_UPSERTS), deleted))
         if not pc.all(known).as_py():
             at = pc.index(known, False).as_py()
-            raise _refusal(f"unknown op '{op[at].as_py()}'", partitions, rows, at)
+            raise _refusal(UNKNOWN_OP, op[at].as_py(), partitions, rows, at)
         self._refuse_keyless(partitions, rows, deleted)
         return deleted
 
@@ -101,7 +111,7 @@ class Content:
         refused = pc.and_(deleted, pc.fill_null(pc.is_in(table, value_set=pa.array(self.keyless)), False))
         if pc.any(refused).as_py():
             at = pc.index(refused, True).as_py()
-            raise _refusal(f"delete for the table {table[at].as_py()}, which has no primary key", partitions, rows, at)
+            raise _refusal(NO_PRIMARY_KEY, table[at].as_py(), partitions, rows, at)
 
     def _refuse_other_databases(self, partitions: pa.Array, rows: pa.Table) -> None:
         databases = rows[schema.DATABASE]
@@ -110,13 +120,7 @@ class Content:
         other = pc.not_equal(databases, self.database)
         if pc.any(other).as_py():
             at = pc.index(other, True).as_py()
-            raise _refusal(
-                f"a row for database '{databases[at].as_py()}', but a StarRocks transaction lives in one database and "
-                f"this sink writes '{self.database}'",
-                partitions,
-                rows,
-                at,
-            )
+            raise _refusal(other_database(self.database), databases[at].as_py(), partitions, rows, at)
 
 
 def _lowered(op: pa.Array) -> pa.Array:
@@ -124,11 +128,11 @@ def _lowered(op: pa.Array) -> pa.Array:
     return pc.utf8_lower(pc.drop_null(pc.unique(op)))
 
 
-def _refusal(what: str, partitions: pa.Array, rows: pa.Table, at: int) -> InputError:
+def _refusal(texts: tuple[str, str], value: str, partitions: pa.Array, rows: pa.Table, at: int) -> InputError:
     partition = partitions[at].as_py()
     position = rows[schema.POSITION][at].as_py()
     return InputError(
-        f"StarRocks sink: {what} at source partition {partition}, position {position}.",
+        f"StarRocks sink: {value.join(texts)} at source partition {partition}, position {position}.",
         hint="Correct the source, or filter such events out before the sink.",
     )
 

@@ -12,10 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.errors import StarRocksSinkError, Transient
-from starrocks_txn_sink.lane.segments import PAYLOAD
-
-END_POSITION = -(2**63)
-"""Position of the last row of a lane, whose other columns are NULL, or name its task (`lane.worker`)."""
+from starrocks_txn_sink.lane.columns import END_POSITION, PAYLOAD
 
 
 class RowsCutOff(StarRocksSinkError, Transient):

@@ -25,10 +25,10 @@ from starrocks_txn_sink.assembler.shelf import Shelf
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import SourceTransactionError, Unordered
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS, beginning
+from starrocks_txn_sink.lane.columns import EVENT_TIME
 from starrocks_txn_sink.lane.content import Content
 from starrocks_txn_sink.lane.ending import RowsAfterEnd, until_end
 from starrocks_txn_sink.lane.messages import CarriedState, Complaint, Message, encoded
-from starrocks_txn_sink.lane.metrics import EVENT_TIME
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.sources.ahead import ahead

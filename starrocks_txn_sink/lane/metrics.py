@@ -19,19 +19,14 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.lane.columns import DELETED, EVENT_TIME, PARTITION, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.replay import Ints, Replay
 from starrocks_txn_sink.lane.report import Durations, Floats, LaneReport, TableLoads
-from starrocks_txn_sink.lane.segments import PARTITION, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.wire import Operation, Status
-
-DELETED = "deleted"
-"""Whether a row is a delete, whatever its format says it with; the column is not there where no row can be one."""
-EVENT_TIME = "event_time"
-"""Microseconds since the Unix epoch in the lanes' rows: when the source committed; NULL where it is not known."""
 
 REMEMBERED = 1_000_000
 """Source transactions of one lane and micro-batch that are timed; more are not, so that memory stays bounded."""

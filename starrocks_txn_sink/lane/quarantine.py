@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE, Place, letter_rows
 from starrocks_txn_sink.errors import InputError, RowsRejected, StarRocksSinkError
-from starrocks_txn_sink.lane.body import SEPARATOR
+from starrocks_txn_sink.lane.columns import SEPARATOR
 from starrocks_txn_sink.lane.halves import halves
 from starrocks_txn_sink.lane.region import Chunk
 from starrocks_txn_sink.lane.work import Work

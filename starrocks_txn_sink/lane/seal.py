@@ -13,11 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from starrocks_txn_sink.errors import InputError
-
-PLACE = "place"
-"""The column of the numbers."""
-ROW_BITS = 33
-"""How many bits of a number count rows."""
+from starrocks_txn_sink.lane.columns import PLACE, ROW_BITS
 
 
 def unsealed(batches: Iterable[pa.RecordBatch], lane: int) -> Iterator[pa.RecordBatch]:

@@ -17,20 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.lane.columns import COLUMNS, FINGERPRINT, PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.lane.region import Marks
 from starrocks_txn_sink.lane.replay import Bools, Ints, Replay, Rows, Run
-
-# Columns of the batches, in this order (made by the sink's projection in the JVM).
-PARTITION, POSITION, TABLE, TRANSACTION_END, PAYLOAD = (
-    "source_partition",
-    "position",
-    "table",
-    "transaction_end",
-    "payload",
-)
-COLUMNS = (PARTITION, POSITION, TABLE, TRANSACTION_END, PAYLOAD)
-FINGERPRINT = "fingerprint"
-"""A row's checksum as it came, only there when payloads may have been left out since (`sink.compaction`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from starrocks_txn_sink.events import Event, Listener, fan_out
 from starrocks_txn_sink.lane.actions import RECYCLE_AT, Identity, Limits
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.lane.authority import Authority, first_owner, labels_of, log_entries
+from starrocks_txn_sink.lane.columns import HASH, POSITION
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.ending import RowsAfterEnd, until_end
 from starrocks_txn_sink.lane.messages import Complaint, Message, encoded, envelope
@@ -29,13 +30,14 @@ from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.receipt import Receipt, RegionCount
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.runner import LaneRunner
-from starrocks_txn_sink.lane.segments import POSITION, Segment, Segmenter, Written
-from starrocks_txn_sink.lane.unit import HASH, unit_of
+from starrocks_txn_sink.lane.segments import Segment, Segmenter, Written
+from starrocks_txn_sink.lane.unit import unit_of
 from starrocks_txn_sink.lane.work import LedgerEntries
 from starrocks_txn_sink.lane.worker import RESOURCES, Attempt, WorkerResources, spare_loaded, with_stage
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.options import Compression, SinkOptions
+from starrocks_txn_sink.options.combinations import committed_at_end
 from starrocks_txn_sink.transaction.label import Patience
 from starrocks_txn_sink.transaction.names import labels, run_of
 from starrocks_txn_sink.transaction.steps import run
@@ -301,7 +303,7 @@ def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:
     visible together, or a reader could see the former one's source transaction without it. Nor with `at_end_only`.
     With a quarantine a work is committed before it is too large to be taken apart.
     """
-    whole = options.compact or at_end_only
+    whole = at_end_only or committed_at_end(options.features)
     return Limits(
         commit_interval=options.commit_interval if options.lanes > 1 and not whole else None,
         mini_interval=options.mini_interval,

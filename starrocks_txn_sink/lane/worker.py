@@ -34,13 +34,12 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.lane.columns import PARTITION, TABLE, TASK
 from starrocks_txn_sink.lane.ending import RowsCutOff, StageRepeated
 from starrocks_txn_sink.lane.runner import DaemonThreadPool
-from starrocks_txn_sink.lane.segments import PARTITION, TABLE
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
 from starrocks_txn_sink.options import SinkOptions
 
-TASK = "task"
 _THREAD = re.compile(r"task \d+\.(\d+) in stage \d+\.(\d+) \(TID")
 _KEPT = 2  # the options change with a table's columns; two queries may take turns in one worker
 

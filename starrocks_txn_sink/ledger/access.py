@@ -19,6 +19,7 @@ from starrocks_txn_sink.ledger import table
 from starrocks_txn_sink.ledger.values import LedgerQuestion
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
+from starrocks_txn_sink.sql_connection import login
 from starrocks_txn_sink.transaction.steps import Question
 
 _BROKEN = frozenset({0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1205, 2003, 2005, 2006, 2013, 2014, 2055})
@@ -122,16 +123,7 @@ class LeaderConnection:
     def _open(self, address: Address, deadline: Deadline) -> Any:
         left = deadline.bounded(self._options.connect_timeout, f"connecting to {address.host}:{address.port}")
         answers = min(self._options.read_timeout, deadline.remaining() + 0.001)  # of the login and of SHOW FRONTENDS
-        return self._connect(
-            host=address.host,
-            port=address.port,
-            user=self._options.username,
-            password=self._options.read_password(),
-            connect_timeout=max(1, round(left)),
-            read_timeout=answers,
-            write_timeout=answers,
-            autocommit=True,
-        )
+        return self._connect(**login(self._options, address, left, answers))
 
     def _bound(self, connection: Any, deadline: Deadline) -> None:
         """The socket may wait as long as the deadline allows, not as long as it was opened for."""

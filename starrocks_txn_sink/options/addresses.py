@@ -1,9 +1,17 @@
-"""Addresses of frontends and query ports, read from what the user wrote. No names are resolved here."""
+"""The servers that the sink talks to: their addresses, where a redirect may lead, their releases. Resolves no names.
+
+The password travels with every request, so a redirect is followed only to a host that the user named: the frontends of
+`load_url` on any port, and what `redirect_hosts` allows. A rule is `[scheme://]host[:port]`, where host is exact, has
+wildcards (`*.svc.cluster.local`), is a range of addresses (`10.0.0.0/8`) or `*`. A rule without a scheme never allows
+the step from https down to http; `http://…` in front of it does.
+"""
 
 from __future__ import annotations
 
+import fnmatch
+import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -92,3 +100,116 @@ def _split_address(url: str, option: str, default_port: int | None) -> Address:
     if parts.path not in {"", "/"} or parts.query or parts.fragment:
         raise OptionError(f"{option} has more than scheme, host and port.", hint="Remove path and parameters.")
     return Address(parts.scheme, host, port)
+
+
+_RULE = re.compile(
+    r"(?:(?P<scheme>https?)://)?(?P<host>\[[0-9a-f:.]+\](?:/\d+)?|[^\s:@]+|[0-9a-f:]+/\d+)(?::(?P<port>\d+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """One entry of `redirect_hosts`."""
+
+    scheme: str | None
+    host: str
+    port: int | None
+
+    def allows(self, target: Address, secure: bool) -> bool:
+        """Whether `target` may be followed to; `secure` says that the redirecting server was asked over https."""
+        if self.port is not None and self.port != target.port:
+            return False
+        if self.scheme is None and secure and target.scheme != "https":
+            return False
+        return (self.scheme is None or self.scheme == target.scheme) and self._matches(target.host)
+
+    def _matches(self, host: str) -> bool:
+        if "/" not in self.host:
+            return fnmatch.fnmatchcase(host, self.host)
+        try:
+            return ipaddress.ip_address(host) in ipaddress.ip_network(self.host)
+        except ValueError:
+            return False
+
+
+def parse_host_rule(text: str, option: str = "redirect_hosts") -> HostRule:
+    """Read one rule; raises OptionError when it is none, or when its range of addresses is none."""
+    found = _RULE.fullmatch(text.strip().lower())
+    if found is None or (found["port"] and int(found["port"]) > 65535):
+        raise OptionError(
+            f"{option} holds {text[:80]!r}, which names no host.",
+            hint="Write a host, host:port, a pattern such as *.svc.cluster.local, a range such as 10.0.0.0/8, or *.",
+        )
+    host = found["host"].replace("[", "").replace("]", "")
+    if "/" in host:
+        try:
+            host = str(ipaddress.ip_network(host))
+        except ValueError as error:
+            raise OptionError(
+                f"{option} holds {text[:80]!r}: {error}.", hint="Write a range such as 10.0.0.0/8."
+            ) from None
+    return HostRule(found["scheme"], host, int(found["port"]) if found["port"] else None)
+
+
+@dataclass(frozen=True, slots=True)
+class RedirectRules:
+    """The whole rule: rewrite first, then check where the rewritten address leads."""
+
+    frontends: tuple[Address, ...]
+    rewrites: Mapping[str, Address]
+    rules: tuple[HostRule, ...]
+
+    @classmethod
+    def of(cls, frontends: Iterable[Address], redirect_map: Mapping[str, str], hosts: Sequence[str]) -> RedirectRules:
+        rewrites = {
+            parse_authority(source, "redirect_map").netloc: parse_authority(target, "redirect_map")
+            for source, target in redirect_map.items()
+        }
+        return cls(tuple(frontends), rewrites, tuple(parse_host_rule(host) for host in hosts))
+
+    def rewrite(self, target: Address) -> Address:
+        """The address to connect to instead of `target`."""
+        return self.rewrites.get(target.netloc, target)
+
+    def allows(self, target: Address) -> bool:
+        """Whether credentials may be sent to `target`, an address that `rewrite` returned."""
+        if target in self.frontends or target in self.rewrites.values():
+            return True
+        secure = self.frontends[0].scheme == "https"
+        same_host = any(target.host == frontend.host for frontend in self.frontends)
+        if same_host and not (secure and target.scheme != "https"):
+            return True
+        return any(rule.allows(target, secure) for rule in self.rules)
+
+    def option_line(self, target: Address) -> str:
+        """The line that would allow `target`, for the error that refuses it."""
+        downgrade = self.frontends[0].scheme == "https" and target.scheme != "https"
+        host = f"[{target.host}]" if ":" in target.host else target.host
+        rule = str(target) if downgrade else host
+        return f"redirect_hosts=[{rule!r}]"
+
+
+MIN_SERVER_VERSION = "4.0.7"
+"""The first release whose multi-table transactions check their states, roll back for real and carry our labels."""
+
+WITHDRAWN = ((4, 1, 0),)
+"""Releases above the minimum that are refused all the same: the image of 4.1.0 was withdrawn."""
+
+_VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?![\d])")
+
+
+def require_supported(version: str) -> None:
+    """Raise OptionError when `version` (`4.0.7`, `4.1.2-ee`, `StarRocks version 4.0.9`) is too old or withdrawn."""
+    found = _VERSION.search(version)
+    if found is None:
+        raise OptionError(
+            f"The server calls its version {version[:80]!r}, which is not of the form 4.0.7.",
+            hint=f"Point load_url and query_url at StarRocks {MIN_SERVER_VERSION} or later.",
+        )
+    number = (int(found[1]), int(found[2]), int(found[3]))
+    minimum = tuple(int(part) for part in MIN_SERVER_VERSION.split("."))
+    if number < minimum or number in WITHDRAWN:
+        raise OptionError(
+            f"The server is StarRocks {found[0]}; its multi-table transactions are not safe to use.",
+            hint=f"Upgrade the server to StarRocks {MIN_SERVER_VERSION} or later (4.1.1 or later in the 4.1 line).",
+        )

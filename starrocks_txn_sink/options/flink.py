@@ -1,7 +1,7 @@
 """The official Flink connector's option names, and what each becomes here.
 
 One table, `FLINK_OPTIONS`, says for every name which of our options it sets, why it is refused, or why it is accepted
-without effect. `translate` reads it for `SinkOptions.from_properties`; the migration guide is made from it too.
+without effect. `translate` reads it for `SinkOptions.values_of`; the migration guide is made from it too.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.logs import get_logger
-from starrocks_txn_sink.options.declarations import declarations
-from starrocks_txn_sink.options.kinds import Kind, refusal
-from starrocks_txn_sink.options.sink_options import SinkOptions
+from starrocks_txn_sink.options.declarations import Kind, refusal
 
 Convert = Callable[[str, str], Any]
 _log = get_logger("options")
@@ -145,20 +143,19 @@ FLINK_PREFIXES: Mapping[str, Refused] = {
 """Families of names; `sink.properties.<name>` and `table.<table>.properties.<name>` are read by `translate`."""
 
 
-def translate(properties: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Translation:
-    """Turn text properties into values of our options; `overrides` are our own names and win.
+def translate(properties: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Translation:
+    """Turn text properties into values of our options, whose `kinds` are given by name.
 
     A name that is accepted without effect is a warning in the log. Raises OptionError for a name that is unknown,
     refused, or given twice with different values.
     """
     result = Translation()
-    kinds = {name: declared.kind for name, declared in declarations(SinkOptions)}
     for name, value in properties.items():
         if not _family(str(name), value, result):
             _single(str(name), value, kinds, result)
     for name, reason in result.without_effect.items():
         _log.warning("option.without_effect", option=name, why=reason)
-    return Translation({**result.values, **(overrides or {})}, result.without_effect)
+    return result
 
 
 def _family(name: str, value: Any, result: Translation) -> bool:
@@ -221,3 +218,24 @@ def _unknown(name: str, known: list[str]) -> OptionError:
     near = difflib.get_close_matches(name.lower(), known, n=1) or difflib.get_close_matches(_our_name(name), known, n=1)
     advice = f"Did you mean {near[0]}?" if near else "See the page of options for all names."
     return OptionError(f"There is no option {name[:80]!r}.", hint=advice)
+
+
+def render_flink_options() -> str:
+    """Markdown: a line for each option, in the order of the code."""
+    lines = ["| Flink connector | here |", "|---|---|"]
+    lines += [f"| `{name}` | {_told(rule)} |" for name, rule in FLINK_OPTIONS.items()]
+    lines.append("| `sink.properties.<name>` | `properties[<name>]` |")
+    lines.append("| `table.<table>.properties.<name>` | `tables[<table>][<name>]` |")
+    lines += [f"| `{prefix}…` | {_told(rule)} |" for prefix, rule in FLINK_PREFIXES.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _told(rule: Becomes | Refused | WithoutEffect) -> str:
+    match rule:
+        case Becomes(option, _, note):
+            return f"`{option}`" + (f" ({note})" if note else "")
+        case WithoutEffect(reason):
+            return f"accepted, changes nothing: {reason}"
+        case Refused(reason, values):
+            allowed = f"; accepted as {' or '.join(f'`{value}`' for value in values)}" if values else ""
+            return f"refused: {reason}{allowed}"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options.combinations import Feature, Features
 
 Judge = Callable[[str], bool]
 
@@ -100,57 +101,41 @@ def check_properties(properties: Mapping[str, object], option: str) -> dict[str,
     return checked
 
 
-def check_combination(properties: Mapping[str, str], option: str) -> None:
-    """Refuse properties that only fail together; `properties` are those of one table, merged."""
+def check_modes(properties: Mapping[str, str], option: str) -> None:
+    """Refuse a property that has no effect without another one; `properties` are those of one table, merged."""
     if "partial_update_mode" in properties and properties.get("partial_update") != "true":
         raise OptionError(
             f"{option}: partial_update_mode without partial_update has no effect.",
             hint="Set partial_update to true, or remove partial_update_mode.",
         )
-    if properties.get("format", "json") != "json" and "jsonpaths" in properties:
-        raise OptionError(f"{option}: jsonpaths belongs to JSON, and format is csv.", hint="Remove one of them.")
 
 
-def check_untyped(properties: Mapping[str, str], option: str) -> None:
-    """Refuse what only a TableRoute makes possible, because it names the columns that are sent."""
-    if properties.get("format") == "csv":
-        raise OptionError(
-            f"{option}: format is csv, and rows that come as JSON texts are sent as they are.",
-            hint="Remove format, or give the sink typed columns and a TableRoute of them.",
-        )
-    if properties.get("partial_update") == "true" and "columns" not in properties:
-        raise OptionError(
-            f"{option}: partial_update needs columns.",
-            hint="List in columns the key columns and those to be updated, or give the sink a TableRoute of them.",
-        )
-
-
-_LATER_ROWS: Mapping[str, str] = {
-    "jsonpaths": "it says where a row's key is",
-    "partial_update": "rows of one key add up",
-    "merge_condition": "it lets an earlier row win",
-    "where": "it may refuse the last row of a key and take an earlier one",
-    "max_filter_ratio": "it may let the last row of a key fail and take an earlier one",
+_FEATURES: Mapping[str, Feature] = {
+    "jsonpaths": Feature.JSONPATHS,
+    "partial_update": Feature.PARTIAL_UPDATE,
+    "merge_condition": Feature.MERGE_CONDITION,
+    "where": Feature.WHERE,
+    "max_filter_ratio": Feature.MAX_FILTER_RATIO,
 }
 
 
-def check_compactable(properties: Mapping[str, str], option: str) -> None:
-    """Refuse properties with which the last row per key does not stand for the others; those of one table, merged."""
-    if properties.get("format", "json") != "json":
-        raise OptionError(
-            f"compact is set, and {option} sets format to csv: the last row of a key is found by its JSON.",
-            hint="Remove format, or turn compact off.",
-            option="compact",
-        )
-    for name, why in _LATER_ROWS.items():
+def features(properties: Mapping[str, str], option: str) -> Features:
+    """What the properties of one table, merged, turn on; errors call the place `option`."""
+    found = {}
+    if properties.get("format") == "csv":
+        found[Feature.CSV] = f"{option} sets format to csv"
+    for name, feature in _FEATURES.items():
         value = properties.get(name, "")
-        if value in ("", "false") or (name == "max_filter_ratio" and float(value) == 0):
-            continue
-        raise OptionError(
-            f"compact is set, and {option} sets {name}: {why}.",
-            hint=f"Remove {name}, turn compact off, or give such tables a sink of their own.",
-            option="compact",
-        )
+        if value not in ("", "false") and not (name == "max_filter_ratio" and float(value) == 0):
+            found[feature] = f"{option} sets {name}"
+    if Feature.PARTIAL_UPDATE in found and "columns" not in properties:
+        found[Feature.PARTIAL_UPDATE_UNNAMED] = f"{option} sets partial_update without columns"
+    return found
+
+
+def scope(table: str) -> str:
+    """What errors call the properties of one table."""
+    return f"tables[{table[:80]!r}]"
 
 
 def _check_property(name: str, value: str, option: str) -> None:

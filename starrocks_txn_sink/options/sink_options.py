@@ -7,78 +7,48 @@ the option, what was given and what is allowed.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.options import agreement, load_properties
-from starrocks_txn_sink.options.addresses import Address, parse_authority, parse_frontends, parse_query_url
-from starrocks_txn_sink.options.choices import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions
-from starrocks_txn_sink.options.declarations import option, settle
-from starrocks_txn_sink.options.kinds import (
+from starrocks_txn_sink.options import checks, load_properties
+from starrocks_txn_sink.options.addresses import (
+    Address,
+    RedirectRules,
+    parse_frontends,
+    parse_host_rule,
+    parse_query_url,
+)
+from starrocks_txn_sink.options.combinations import Feature, Features, refuse, spoken
+from starrocks_txn_sink.options.declarations import (
+    Compression,
+    Delivery,
+    OnBadRows,
+    SchemaChanges,
+    TableOptions,
     choice,
     count,
     custom,
+    declarations,
     mapping,
     names,
-    refusal,
+    option,
     seconds,
+    settle,
     size,
     switch,
     text,
     whole_seconds,
 )
-from starrocks_txn_sink.options.redirect_rules import RedirectRules, parse_host_rule
+from starrocks_txn_sink.options.flink import translate
 
 MIB = 1 << 20
 CSV_HEADERS = {"column_separator": "\\x01", "row_delimiter": "\\x02"}
 """`load_properties.CSV_COLUMN` and `CSV_ROW`, as headers write them."""
 OWN_TABLES = "_starrocks_txn_sink_"
 """What the names of the sink's own tables begin with."""
-
-
-def _check_addresses(read: Any) -> Any:
-    def check(name: str, value: Any) -> tuple[str, ...]:
-        if not isinstance(value, (str, Sequence)):
-            raise refusal(name, value, "an address or a list of addresses")
-        return tuple(str(address) for address in read(value, name))
-
-    return check
-
-
-def _check_port(name: str, value: Any) -> int:
-    number = int(value) if isinstance(value, str) and value.strip().isdigit() else value
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= 65535:
-        raise refusal(name, value, "a port, or 0 for a free one")
-    return number
-
-
-def _check_redirect_map(name: str, value: Mapping[Any, Any]) -> dict[str, str]:
-    for source, target in value.items():
-        parse_authority(str(source), name)
-        parse_authority(str(target), name)
-    return {str(source): str(target) for source, target in value.items()}
-
-
-def _check_tables(name: str, value: Mapping[Any, Any]) -> dict[str, TableOptions]:
-    tables = {}
-    for table, given in value.items():
-        properties = given.properties if isinstance(given, TableOptions) else given
-        if not isinstance(properties, Mapping):
-            raise refusal(f"{name}[{str(table)[:80]!r}]", given, "TableOptions or a mapping of stream-load properties")
-        checked = load_properties.check_properties(properties, f"tables[{str(table)[:80]!r}]")
-        tables[str(table)] = TableOptions(properties=checked)
-    return tables
-
-
-def _check_shuffle(name: str, value: Any) -> bool | str:
-    known: dict[str, bool | str] = {"true": True, "false": False, "auto": "auto"}
-    written = str(value).strip().lower()
-    if written not in known:
-        raise refusal(name, value, "auto, true or false")
-    return known[written]
 
 
 _NAME = text("a name without control characters, and not *", r"(?!\*$)[^\x00-\x1f\x7f]+")
@@ -96,12 +66,12 @@ class SinkOptions:
     """All options of one sink. The reference page is `docs/options.md`."""
 
     load_url: str | Sequence[str] = option(
-        custom("addresses", _check_addresses(parse_frontends)),
+        custom("addresses", checks.addresses(parse_frontends)),
         "HTTP addresses of the frontends, as in `http://fe1:8030,http://fe2:8030`; a bare `host:port` means http.",
     )
     database: str = option(_NAME, "The database of all tables: a StarRocks transaction lives in one database.")
     query_url: str | Sequence[str] | None = option(
-        custom("addresses", _check_addresses(parse_query_url)),
+        custom("addresses", checks.addresses(parse_query_url)),
         "Query ports, as in `mysql://fe1:9030`; also `jdbc:mysql://…`.",
         default=None,
     )
@@ -264,10 +234,10 @@ class SinkOptions:
         default=False,
     )
     shuffle: bool | str = option(
-        custom("auto, true or false", _check_shuffle),
-        "Whether ready rows are shuffled and sorted before their lanes. `auto`: not when a micro-batch is small; "
-        "`false` (one lane): never, each source partition's rows must come in order (docs/performance.md). For events "
-        "see `TransactionAssembly`.",
+        custom("auto, true or false", checks.shuffle),
+        "Whether rows are shuffled and sorted before their lanes. `auto`: ready rows not when a micro-batch is small "
+        "(docs/performance.md), events that are assembled when they must be (docs/fused.md); `true`: always; `false` "
+        "(one lane): never, each source partition's must come in order.",
         default="auto",
     )
     compression: Compression | str = option(  # noqa: RUF009 - makes a field
@@ -277,10 +247,10 @@ class SinkOptions:
     )
     properties: Mapping[str, str] = option(_PROPERTIES, "Stream-load properties of all tables.", default={})
     tables: Mapping[str, TableOptions | Mapping[str, str]] = option(
-        mapping(_check_tables), "Per table: stream-load properties laid over `properties`.", default={}
+        mapping(checks.tables), "Per table: stream-load properties laid over `properties`.", default={}
     )
     redirect_map: Mapping[str, str] = option(
-        mapping(_check_redirect_map),
+        mapping(checks.redirect_map),
         "Rewrites redirects, as in `{'be1:8040': 'proxy:18040'}`; the targets are allowed by that.",
         default={},
     )
@@ -295,7 +265,7 @@ class SinkOptions:
     tls_key: str | None = option(text(), "File with the client's key, if not in the certificate's file.", default=None)
     tls_verify: bool = option(switch(), "Whether the server's certificate is checked (https only).", default=True)
     metrics_port: int | None = option(
-        custom("whole number", _check_port),
+        custom("whole number", checks.port),
         "Port of a metrics endpoint on the driver, with a page at `/`; 0 takes a free one. Sinks with the same port "
         "share it. Needs the extra `metrics`.",
         default=None,
@@ -310,7 +280,19 @@ class SinkOptions:
 
     def __post_init__(self) -> None:
         settle(self)
-        agreement.check(self)
+        checks.check_times(self.commit_interval, self.timeout)
+        checks.check_sizes(self.buffer_bytes, chunk_bytes=self.chunk_bytes, load_bytes=self.load_bytes)
+        checks.check_password(
+            password=self.password,
+            password_file=self.password_file,
+            password_environment=self.password_environment,
+        )
+        tls = (self.tls_ca, self.tls_certificate, self.tls_key)
+        checks.check_tls(self.frontends[0].scheme, *tls, verify=self.tls_verify)
+        object.__setattr__(self, "tables", checks.own_tables(self.tables, self.database))
+        for place, properties in self._properties():
+            load_properties.check_modes(properties, place)
+        self.check_with()
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any], **overrides: Any) -> SinkOptions:
@@ -320,10 +302,13 @@ class SinkOptions:
         Raises OptionError for a name that is unknown, or that makes no sense here, with the reason; a name that is
         accepted and changes nothing is logged as a warning, `option.without_effect`.
         """
-        from starrocks_txn_sink.options.flink import translate  # reads this class's declarations
-
         left_out: dict[str, Any] = {"load_url": None, "database": None}
-        return cls(**{**left_out, **translate(properties, overrides).values})
+        return cls(**{**left_out, **cls.values_of(properties), **overrides})
+
+    @classmethod
+    def values_of(cls, properties: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that text properties set, as `from_properties` reads them, each checked by itself at most."""
+        return translate(properties, {name: declared.kind for name, declared in declarations(cls)}).values
 
     @property
     def frontends(self) -> tuple[Address, ...]:
@@ -396,8 +381,7 @@ class SinkOptions:
     @property
     def lets_rows_go(self) -> bool:
         """Whether the server may leave out rows of some table without refusing the commit."""
-        ratios = [self.properties, *(self.properties_of(table) for table in self.tables)]
-        return any(float(one.get("max_filter_ratio", "0")) > 0 for one in ratios)
+        return any(float(one.get("max_filter_ratio", "0")) > 0 for _, one in self._properties())
 
     def writes_csv(self, table: str) -> bool:
         """Whether the rows of `table` travel as CSV."""
@@ -407,11 +391,38 @@ class SinkOptions:
         """How the bodies of loads into `table` are compressed."""
         return Compression(self.properties_of(table).get("compression", self.compression))
 
-    def check_untyped(self) -> None:
-        """Refuse what works with typed columns only; raises OptionError."""
-        load_properties.check_untyped(self.properties, "properties")
+    def check_with(self, *more: Feature) -> None:
+        """Raise OptionError (InputError for rows without positions) when features of these options, or `more` beside
+        them, exclude each other."""
+        ours = {**self.features, **spoken(*more)}
+        for place, properties in self._properties():
+            refuse({**ours, **load_properties.features(properties, place)})
+
+    @property
+    def features(self) -> Features:
+        """The features that are on, without those of stream-load properties, which may differ from table to table."""
+        on = {
+            Feature.NO_QUERY_URL: self.query_url is None,
+            Feature.EXACTLY_ONCE: self.delivery is not Delivery.AT_LEAST_ONCE,
+            Feature.SEVERAL_LANES: self.lanes > 1,
+            Feature.NO_SHUFFLE: self.shuffle is False,
+            Feature.COMPACT: self.compact,
+            Feature.QUARANTINE: self.quarantines,
+            Feature.SCHEMA_IGNORE: self.schema_changes is SchemaChanges.IGNORE,
+            Feature.SCHEMA_APPLY: self.schema_changes is SchemaChanges.APPLY,
+            Feature.RECEIPTS_LOG: self.receipts_log,
+            Feature.METRICS_PORT: self.metrics_port is not None,
+        }
+        said = {Feature.SEVERAL_LANES: f"there are {self.lanes} lanes"}
+        if self.delivery is None:
+            said[Feature.EXACTLY_ONCE] = "delivery is not set"
+        return {feature: said.get(feature, feature.said) for feature, used in on.items() if used}
+
+    def _properties(self) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """The stream-load properties of all tables, and of each that has its own: what errors call them, and they."""
+        yield "properties", self.properties
         for table in self.tables:
-            load_properties.check_untyped(self.properties_of(table), f"tables[{table[:80]!r}]")
+            yield load_properties.scope(table), self.properties_of(table)
 
     def properties_of(self, table: str) -> dict[str, str]:
         """The stream-load properties that the user gave `table`; the sink's own tables take none of them."""
@@ -429,8 +440,3 @@ class SinkOptions:
     def quarantines(self) -> bool:
         """Whether rejected source transactions are set aside."""
         return self.on_bad_rows is OnBadRows.QUARANTINE
-
-
-def option_names() -> tuple[str, ...]:
-    """The names of all options, in the order of the reference page."""
-    return tuple(one.name for one in fields(SinkOptions))

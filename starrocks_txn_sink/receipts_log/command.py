@@ -15,10 +15,10 @@ from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.ledger.access import LeaderConnection
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
 from starrocks_txn_sink.receipts_log.lookup import Lookup
 from starrocks_txn_sink.receipts_log.place import Place, Standing, place_of
 from starrocks_txn_sink.receipts_log.table import LOG_TABLE
-from starrocks_txn_sink.server_arguments import add_server_arguments, server_options
 
 
 class NoLedger(StarRocksSinkError):
@@ -29,12 +29,9 @@ class NoLedger(StarRocksSinkError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser, load_url=False)
-    parser.add_argument("--database", required=True, help="the database that the job writes")
-    parser.add_argument("--job", required=True, help="the job's name: the option `job`, or query-<id of the query>")
+    add_job_arguments(parser, deadline=60.0, json="one line of JSON")
     parser.add_argument("--partition", required=True, help="the source partition, as the sink's input names it")
     parser.add_argument("--position", required=True, type=int, help="the position, as of the source transaction's END")
-    parser.add_argument("--deadline", type=float, default=60.0, help="seconds for all of it (default 60)")
-    parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,8 +20,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.lane.metrics import DELETED
-from starrocks_txn_sink.lane.segments import FINGERPRINT, PARTITION, PAYLOAD, POSITION, TABLE
+from starrocks_txn_sink.lane.columns import DELETED, FINGERPRINT, PARTITION, PAYLOAD, POSITION, TABLE
 from starrocks_txn_sink.sink.key_columns import A_DIGIT, DAY, MOMENT, NUMBER, TIME, TRUTHS, Family, KeyColumn
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.spread import lane_of

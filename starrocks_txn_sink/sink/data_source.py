@@ -1,4 +1,4 @@
-"""The second door: `.write` and `.writeStream` with `.format("starrocks_txn")`, over Spark's Python data source API.
+"""The data source: `.write` and `.writeStream` with `.format("starrocks_txn")`, over Spark's Python data source API.
 
 The lanes are those of `StarRocksSink`. What differs is where the driver's part runs: in short-lived Python processes
 that Spark starts on the driver, one that makes the writer before the tasks of a write start, and one for its end. No

@@ -10,7 +10,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.assembler.spark import event_columns
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.metrics import EVENT_TIME
+from starrocks_txn_sink.lane.columns import EVENT_TIME
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
 from starrocks_txn_sink.sink.spread import (
     LANE,

@@ -27,6 +27,7 @@ from starrocks_txn_sink.errors import InputError, OptionError, Unordered
 from starrocks_txn_sink.events import Event, Listener
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS
+from starrocks_txn_sink.lane.columns import keyless
 from starrocks_txn_sink.lane.content import Content
 from starrocks_txn_sink.lane.fused import FusedLaneTask, LaneAssembly
 from starrocks_txn_sink.lane.messages import CarriedState, Complaint, Message, decode, of_kind
@@ -38,6 +39,7 @@ from starrocks_txn_sink.ledger.take_over import check_owner
 from starrocks_txn_sink.ledger.values import Owner
 from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.combinations import sorted_first
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
 from starrocks_txn_sink.sink.events_input import EventsProjection
 from starrocks_txn_sink.sink.session import Session
@@ -65,10 +67,10 @@ class FusedWriter:
 
     @classmethod
     def open(
-        cls, assembly: TransactionAssembly, lanes: int, session: Session, frame: DataFrame, query: str | None
+        cls, assembly: TransactionAssembly, options: SinkOptions, session: Session, frame: DataFrame, query: str | None
     ) -> FusedWriter:
         """For a streaming query (`query` is its id, or its job where the id cannot be seen), or a frame (None)."""
-        sort = assembly.sorted_first(lanes)
+        sort = _sorted_first(options)
         if query is None:
             return cls(assembly, session, None, sort)
         directory = FileDirectory(_state_uri(frame, assembly, query))
@@ -94,11 +96,11 @@ class FusedWriter:
         complaints = of_kind(messages, Complaint)
         if not complaints:
             small = all(each.small for each in of_kind(messages, CarriedState))  # then the next one may be, too
-            self.sort = self.assembly.sorted_first(task.options.lanes) or (self.sort and not small)
+            self.sort = _sorted_first(task.options) or (self.sort and not small)
             return messages
         why = complaints[0].why
-        if self.assembly.shuffle is False:
-            raise Unordered(why, hint='Pass shuffle="auto" to TransactionAssembly, so that events are sorted.')
+        if task.options.shuffle is False:
+            raise Unordered(why, hint='Set shuffle to "auto" or true, so that events are sorted first.')
         _log.warning("events.sorted", why=why)
         self.sort = True
         return self._run(frame, task, before, now)
@@ -108,10 +110,9 @@ class FusedWriter:
         if self.projection is None or self.log is None:  # frames that stand for themselves may be of any Spark session
             self.projection = EventsProjection(self.assembly, lanes, name_task=task.mandate is not None)
         events = self.projection.of(frame, sort=self.sort)
-        keyless = tuple(sorted(name for name, model in self.session.models.items() if model != "PRIMARY_KEYS"))
         assembly = LaneAssembly(
             policy=self.assembly.policy,
-            content=Content(task.options.database, keyless),
+            content=Content(task.options.database, keyless(self.session.models)),
             now=now,
             directory=self.log.directory if self.log is not None else None,
             stem=self.log.stem(task.batch_id) if self.log is not None else "frame",
@@ -119,7 +120,7 @@ class FusedWriter:
             inline=before.inline,
             lines=events.lines,
             arrival_order=not self.sort,
-            sortable=self.assembly.shuffle is not False,
+            sortable=task.options.shuffle is not False,
             small_rows=SMALL_ROWS,
         )
         fused = FusedLaneTask(replace(task, at_end_only=not self.sort), assembly)
@@ -166,6 +167,11 @@ def check_still_owner(options: SinkOptions, session: Session) -> None:
         steps = check_owner(session.job, owner, session.token, random.Random())
         ledger = SqlLedger(connection, options.database)
         run(steps, transport, clock, Deadline.after(options.batch_deadline, clock), ledger)
+
+
+def _sorted_first(options: SinkOptions) -> bool:
+    """Whether events are sorted before any lane has looked at them."""
+    return options.shuffle is True or sorted_first(options.features, assembled=True)
 
 
 def _touched(carried: Sequence[CarriedState]) -> dict[str, Carried]:

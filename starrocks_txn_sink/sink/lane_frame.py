@@ -16,11 +16,11 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from starrocks_txn_sink import logs
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.lane.seal import PLACE
-from starrocks_txn_sink.lane.segments import PAYLOAD
+from starrocks_txn_sink.lane.columns import PAYLOAD, PLACE
 from starrocks_txn_sink.ledger.access import LeaderConnection
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.lane_terms import LaneTerms, refuse_what_it_lacks
+from starrocks_txn_sink.options.combinations import Feature
+from starrocks_txn_sink.sink.lane_terms import LaneTerms
 from starrocks_txn_sink.sink.preflight import table_columns, table_models
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.session import new_epoch
@@ -41,9 +41,7 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
     `spark.sql.streaming.unsupportedOperationCheck` is off: from this call until the query was started.
     Raises InputError and OptionError, QueryFailed or QueryRefused when the server cannot be asked.
     """
-    refuse_what_it_lacks(options)
-    if not routes:
-        options.check_untyped()
+    options.check_with(Feature.DATA_SOURCE, Feature.ROUTES if routes else Feature.JSON_TEXTS)
     if frame.isStreaming and frame.sparkSession.conf.get(STREAM_CHECK) != "false":
         raise OptionError(
             "Lanes of a streaming frame are sorted within each micro-batch, which Spark refuses to start as long as it "

@@ -15,11 +15,10 @@ import orjson
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.lane.segments import PAYLOAD
+from starrocks_txn_sink.lane.columns import PAYLOAD
 from starrocks_txn_sink.logs import LogSettings
 from starrocks_txn_sink.options import SinkOptions, TableOptions
-from starrocks_txn_sink.options.choices import SchemaChanges
-from starrocks_txn_sink.options.flink import translate
+from starrocks_txn_sink.options.combinations import Feature
 
 KEY = "starrocks_txn_sink.lanes"
 _SPARKS_OWN = ("checkpointlocation", "path", "batch_id")
@@ -68,7 +67,7 @@ class LaneTerms:
         nothing to a data source, and for a password that is missing.
         """
         own = {name: text for name, text in given.items() if name.lower() not in _SPARKS_OWN}
-        values = translate(own).values
+        values = SinkOptions.values_of(own)
         if self.secret and not values.keys() & {"password", "password_file", "password_environment"}:
             raise OptionError(
                 "The password that lane_partitioned was given does not travel with the frame.",
@@ -85,25 +84,8 @@ class LaneTerms:
                     hint=f"Give {name} to lane_partitioned.",
                     option=name,
                 )
-        refuse_what_it_lacks(options)
+        options.check_with(Feature.DATA_SOURCE)
         return options
-
-
-def refuse_what_it_lacks(options: SinkOptions) -> None:
-    """Raise OptionError for what the data source cannot do, rather than leave it out."""
-    lacking = (
-        ("compact", options.compact, "it needs the tables' keys before each micro-batch"),
-        ("shuffle", options.shuffle is False, "rows are laid out before anybody can look at their order"),
-        ("metrics_port", options.metrics_port is not None, "no process of it lives from one write to the next"),
-        ("schema_changes", options.schema_changes is SchemaChanges.APPLY, "its frame is made before the first write"),
-    )
-    for name, asked, reason in lacking:
-        if asked:
-            raise OptionError(
-                f"{name} does not work with the data source: {reason}.",
-                hint=f"Leave {name} out, or use StarRocksSink.",
-                option=name,
-            )
 
 
 def _plain(options: SinkOptions) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.ledger.access import LeaderConnection
-from starrocks_txn_sink.options.server_version import require_supported
+from starrocks_txn_sink.options.addresses import require_supported
 from starrocks_txn_sink.sink.typed import COLUMNS_SQL, TargetColumn, target_columns
 
 

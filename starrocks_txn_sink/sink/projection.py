@@ -7,7 +7,7 @@ marks those of `lane.unit`: table, payload, hash. The payload is the row's JSON 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -15,10 +15,30 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.body import SEPARATOR
-from starrocks_txn_sink.lane.metrics import DELETED, EVENT_TIME
-from starrocks_txn_sink.lane.segments import PARTITION, PAYLOAD, POSITION, TABLE, TRANSACTION_END
-from starrocks_txn_sink.lane.unit import HASH
+from starrocks_txn_sink.lane.columns import (
+    DATABASE,
+    DELETED,
+    DELETES,
+    DELETING,
+    EVENT_TIME,
+    HASH,
+    MARKS,
+    NO_PRIMARY_KEY,
+    OP,
+    PARTITION,
+    PAYLOAD,
+    POSITION,
+    ROW,
+    SEPARATOR,
+    SEQ,
+    TABLE,
+    TRANSACTION_END,
+    UNKNOWN_OP,
+    UPSERTS,
+    keyless,
+    other_database,
+)
+from starrocks_txn_sink.options.combinations import Feature, refuse, spoken
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.spread import (
@@ -27,13 +47,7 @@ from starrocks_txn_sink.sink.spread import (
     spread_plain,
     unsorted,
 )
-from starrocks_txn_sink.sink.typed import OP, TypedRoute
-
-SEQ, DATABASE, ROW = "seq", "database", "row"
-MARKS = (PARTITION, POSITION, SEQ, TRANSACTION_END)
-
-UPSERTS = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")
-DELETES = ("delete", "-d", "d", "1")
+from starrocks_txn_sink.sink.typed import TypedRoute
 
 _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
     PARTITION: (T.StringType, T.IntegralType),
@@ -76,17 +90,8 @@ def lane_input(
     deletes for a table without a primary key fail the job when they are met, with their place.
     """
     marked = _check(frame, routes)
-    if not guarded and not marked:
-        raise InputError(
-            "on_bad_rows is quarantine, and the rows have no source transactions that could be set aside.",
-            hint="Give the sink source_partition, position, seq and transaction_end, or set on_bad_rows='fail'.",
-        )
-    if compaction is not None and not marked:
-        raise InputError(
-            "compact is set, but the sink's input has no position and seq: nobody can tell the last row of a key.",
-            hint="Give the sink the output of assemble_transactions, or turn compact off and choose the last row "
-            "upstream (to_starrocks_ops).",
-        )
+    if not marked:
+        refuse(spoken(Feature.PLAIN_ROWS, *_in_use(guarded, compaction)))
     row, table = _row_and_table(frame, routes, guarded)
     payload = _guarded(frame, _payload(frame, row, table, models, routes), database)
     columns = [table.alias(TABLE), payload.alias(PAYLOAD), *_deleted(frame)]
@@ -104,12 +109,19 @@ def lane_input(
         *_event_time(frame),
     ]
     rows = frame.select(*marks, *columns)
-    if not sort and compaction is None:
+    if not sort:
         return LaneInput(unsorted(rows, POSITION, name_task=name_task), marked, sorted=False)
     if compaction is not None:
         rows = compaction.applied(rows, lanes, SEQ)
     spread = spread_marked(rows, lanes, SEQ)
     return LaneInput(named(spread) if name_task else spread, marked)
+
+
+def _in_use(guarded: bool, compaction: Compaction | None) -> Iterator[Feature]:
+    if not guarded:
+        yield Feature.QUARANTINE
+    if compaction is not None:
+        yield Feature.COMPACT
 
 
 def _event_time(frame: DataFrame) -> list[Column]:
@@ -193,13 +205,11 @@ def _payload(
     op = _op()
     rest = F.substr(F.ltrim(row), F.lit(2))
     comma = F.when(F.startswith(F.ltrim(rest), F.lit("}")), F.lit("")).otherwise(F.lit(","))
-    delete = F.concat(separator, F.lit('{"__op":1'), comma, rest)
+    delete = F.concat(separator, F.lit(DELETING), comma, rest)
     delete = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 1)), delete)
-    keyless = sorted(name for name, model in models.items() if model != "PRIMARY_KEYS")
-    if keyless:
-        refusal = _error(F.lit("delete for the table "), table, F.lit(", which has no primary key"), frame=frame)
-        delete = F.when(table.isin(keyless), refusal).otherwise(delete)
-    unknown = _error(F.lit("unknown op '"), op, F.lit("'"), frame=frame)
+    if cannot_delete := keyless(models):
+        delete = F.when(table.isin(*cannot_delete), _refusal(NO_PRIMARY_KEY, table, frame)).otherwise(delete)
+    unknown = _refusal(UNKNOWN_OP, op, frame)
     return F.when(_is_upsert(op), upsert).when(op.isin(*DELETES), delete).otherwise(unknown)
 
 
@@ -227,13 +237,13 @@ def _guarded(frame: DataFrame, payload: Column, database: str) -> Column:
     """Rows of another database fail: a StarRocks transaction lives in one database (wire contract 4.2)."""
     if DATABASE not in frame.columns:
         return payload
-    other = _error(
-        F.lit("a row for database '"),
-        F.col(DATABASE),
-        F.lit(f"', but a StarRocks transaction lives in one database and this sink writes '{database}'"),
-        frame=frame,
-    )
+    other = _refusal(other_database(database), F.col(DATABASE), frame)
     return F.when(F.col(DATABASE).isNull() | (F.col(DATABASE) == database), payload).otherwise(other)
+
+
+def _refusal(texts: tuple[str, str], value: Column, frame: DataFrame) -> Column:
+    before, behind = texts
+    return _error(F.lit(before), value, F.lit(behind), frame=frame)
 
 
 def _error(*parts: Column, frame: DataFrame) -> Column:

@@ -22,6 +22,7 @@ from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.lane.task import LaneTask, UnsortedLaneTask
 from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.combinations import sorted_first
 from starrocks_txn_sink.sink.compaction import compaction_of
 from starrocks_txn_sink.sink.projection import LaneInput, lane_input
 from starrocks_txn_sink.sink.session import Session
@@ -71,9 +72,7 @@ class RowsWriter:
         """Whether this micro-batch goes to its lane as it comes, at least at first."""
         if self.options.shuffle != "auto":
             return self.options.shuffle is False
-        if not (self._small and task.streaming and self.options.lanes == 1):
-            return False
-        if self.options.compact or self.options.quarantines:  # a quarantine needs commits before the end, if need be
+        if not (self._small and task.streaming) or sorted_first(self.options.features):
             return False
         if self._shuffled is None:
             self._shuffled = _follows_a_shuffle(frame)

@@ -23,8 +23,9 @@ from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.choices import SchemaChanges
-from starrocks_txn_sink.sink.assembly import TransactionAssembly, refuse_with
+from starrocks_txn_sink.options.combinations import Feature
+from starrocks_txn_sink.options.declarations import SchemaChanges
+from starrocks_txn_sink.sink.assembly import TransactionAssembly
 from starrocks_txn_sink.sink.evolve import evolve, planned
 from starrocks_txn_sink.sink.fused import FusedWriter
 from starrocks_txn_sink.sink.jobs import Jobs, context_of
@@ -78,6 +79,9 @@ class StarRocksSink:
         self.options = options
         self.routes = tuple(routes)
         self.assemble = assemble
+        _refuse_double_routes(self.routes)
+        rows = Feature.ROUTES if self.routes else Feature.JSON_TEXTS
+        options.check_with(*([Feature.ASSEMBLE] if assemble is not None else []), rows)
         self._fused: dict[str, FusedWriter] = {}  # by the session's epoch
         self._rows: dict[str, RowsWriter] = {}  # the same
         self._watch = Watch(options, listener, metrics)
@@ -87,11 +91,6 @@ class StarRocksSink:
         self._turns = Turns()
         self._jobs = Jobs()
         self.auditing = AuditWatch(audit, options, self._listener) if audit is not None else None
-        _refuse_double_routes(self.routes)
-        if assemble is not None:
-            refuse_with(assemble, options, routed=bool(self.routes))
-        if not self.routes:
-            options.check_untyped()
         roll_back_at_exit(self, on_sigterm=options.roll_back_on_sigterm)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -194,7 +193,7 @@ class StarRocksSink:
             raise TypeError("This sink does not assemble.")
         if session.epoch not in self._fused:
             query = origin.checkpoint if origin.streaming else None
-            opened = FusedWriter.open(self.assemble, self.options.lanes, session, frame, query)
+            opened = FusedWriter.open(self.assemble, self.options, session, frame, query)
             self._fused = self._of_sessions(self._fused) | {session.epoch: opened}
         return self._fused[session.epoch].write(frame, self._task(origin, session), self._listener)
 

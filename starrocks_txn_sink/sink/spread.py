@@ -6,13 +6,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.lane.ending import END_POSITION
-from starrocks_txn_sink.lane.segments import PARTITION, POSITION
-from starrocks_txn_sink.lane.unit import HASH
-from starrocks_txn_sink.lane.worker import TASK, place_at_end
+from starrocks_txn_sink.lane.columns import END_POSITION, HASH, PARTITION, POSITION, ROW_BITS, TASK
+from starrocks_txn_sink.lane.worker import place_at_end
 
 LANE = "lane"
-_ROW_BITS = 33  # monotonically_increasing_id counts the rows of a partition in so many bits
 
 
 def spread_marked(rows: DataFrame, lanes: int, seq: str) -> DataFrame:
@@ -56,7 +53,7 @@ def named(rows: DataFrame) -> DataFrame:
 
 def task_name() -> Column:
     """The name of the task's thread, in the first row of each Spark partition as it is at this place."""
-    first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << _ROW_BITS) - 1)) == 0
+    first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << ROW_BITS) - 1)) == 0
     return F.when(first, F.java_method(F.lit("java.lang.Thread"), F.lit("currentThread")))
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from starrocks_txn_sink.emulator.settings import Generation, Limits, Settings
-from starrocks_txn_sink.emulator.tables.store import CommitRejected, PlanRejected
+from starrocks_txn_sink.emulator.tables.plan import PlanRejected
+from starrocks_txn_sink.emulator.tables.store import CommitRejected
 from starrocks_txn_sink.emulator.transactions.backend import Backend, body_names
 from starrocks_txn_sink.emulator.transactions.commit import CommitFaults, Committer
 from starrocks_txn_sink.emulator.transactions.frontend import Frontend, refresh_committed

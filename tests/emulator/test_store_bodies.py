@@ -14,7 +14,8 @@ from store_setup import JSON_ARRAY, load, rows, with_tables
 
 from starrocks_txn_sink.emulator.sql.session import QuerySession
 from starrocks_txn_sink.emulator.sql.statements import run
-from starrocks_txn_sink.emulator.tables.store import CommitRejected, PlanRejected, Store
+from starrocks_txn_sink.emulator.tables.plan import PlanRejected
+from starrocks_txn_sink.emulator.tables.store import CommitRejected, Store
 
 JSON = {"format": "json"}
 CSV = {"format": "csv", "column_separator": ","}

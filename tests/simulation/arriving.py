@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.lane.arrival import SEQ, SMALL_ROWS, ArrivalOrder
-from starrocks_txn_sink.lane.ending import END_POSITION
-from starrocks_txn_sink.lane.segments import COLUMNS, Segment
+from starrocks_txn_sink.lane.arrival import SMALL_ROWS, ArrivalOrder
+from starrocks_txn_sink.lane.columns import COLUMNS, END_POSITION, SEQ
+from starrocks_txn_sink.lane.segments import Segment
 from starrocks_txn_sink.lane.task import LaneTask
 
 from .source import TYPES, SourceTransaction

@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.columns import END_POSITION
 
 from .checker import Checker
 from .source import Cut, Source, SourceTransaction, _events

@@ -15,9 +15,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from starrocks_txn_sink.lane.ending import END_POSITION
-from starrocks_txn_sink.lane.segments import PAYLOAD, TABLE
-from starrocks_txn_sink.lane.unit import HASH
+from starrocks_txn_sink.lane.columns import END_POSITION, HASH, PAYLOAD, TABLE
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE
 from starrocks_txn_sink.testing.model_store import Change
 

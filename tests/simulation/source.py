@@ -18,8 +18,7 @@ from starrocks_txn_sink.assembler import schema
 from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.assembler.rules import Assembler
 from starrocks_txn_sink.assembler.state import AssemblerState
-from starrocks_txn_sink.lane.ending import END_POSITION
-from starrocks_txn_sink.lane.segments import COLUMNS
+from starrocks_txn_sink.lane.columns import COLUMNS, END_POSITION
 
 TABLES = ("accounts", "bookings", "journal")
 Row = tuple[str, bytes]  # table, content

@@ -1,4 +1,4 @@
-"""The second door on real Spark: `.write` and `.writeStream` of frames laid out as lanes, into the stand-in."""
+"""The data source on real Spark: `.write` and `.writeStream` of frames laid out as lanes, into the stand-in."""
 
 from __future__ import annotations
 

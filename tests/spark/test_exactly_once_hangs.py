@@ -27,7 +27,7 @@ from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import DeadlineExceeded, HttpRefused, OutcomeUnknown, StarRocksSinkError
-from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.columns import END_POSITION
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.lane.worker import Attempt

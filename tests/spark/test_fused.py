@@ -157,7 +157,7 @@ def out_of_order(shop: FusedShop) -> None:
 @both
 def test_the_order_of_a_small_micro_batch_does_not_matter(shop: FusedShop) -> None:
     out_of_order(shop)
-    assert [(r.rows, r.lane) for r in shop.go(files=2, assembly={"shuffle": False})] == [(8, 0)]
+    assert [(r.rows, r.lane) for r in shop.go(files=2, shuffle=False)] == [(8, 0)]
     assert shop.written() == (8, 8)
 
 
@@ -180,8 +180,8 @@ def test_rows_that_arrive_long_before_their_begin_are_sorted_too(shop: FusedShop
 @pytest.mark.usefixtures("nothing_small")
 def test_without_a_shuffle_events_out_of_order_are_an_error(shop: FusedShop) -> None:
     out_of_order(shop)
-    with pytest.raises(StreamingQueryException, match=r'1 came after 12.*Nothing was committed.*shuffle="auto"'):
-        shop.go(files=2, assembly={"shuffle": False})
+    with pytest.raises(StreamingQueryException, match=r'1 came after 12.*Nothing was committed.*Set shuffle to "auto"'):
+        shop.go(files=2, shuffle=False)
     assert shop.written() == (0, 0)
 
 

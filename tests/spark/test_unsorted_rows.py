@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import Receipt, StarRocksSink
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.lane.ending import END_POSITION, StageRepeated
+from starrocks_txn_sink.lane.columns import END_POSITION
+from starrocks_txn_sink.lane.ending import StageRepeated
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.sink import projection

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
-from starrocks_txn_sink.changelog.rules import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Change
+from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
+from starrocks_txn_sink.changelog.rules import Change
 
 SinkRow = tuple[Any, ...]
 

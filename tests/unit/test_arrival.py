@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from test_segments import Row, lanes
 
 from starrocks_txn_sink.errors import InputError, Unordered
-from starrocks_txn_sink.lane.arrival import SEQ, ArrivalOrder
-from starrocks_txn_sink.lane.ending import END_POSITION, RowsAfterEnd, RowsCutOff
+from starrocks_txn_sink.lane.arrival import ArrivalOrder
+from starrocks_txn_sink.lane.columns import END_POSITION, SEQ
+from starrocks_txn_sink.lane.ending import RowsAfterEnd, RowsCutOff
 from starrocks_txn_sink.lane.segments import Ended, Segmenter, Written
 
 Arriving = tuple[str, int, int, str, bool, str]

@@ -12,8 +12,8 @@ import pytest
 from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS
+from starrocks_txn_sink.lane.columns import END_POSITION
 from starrocks_txn_sink.lane.content import Content
-from starrocks_txn_sink.lane.ending import END_POSITION
 from starrocks_txn_sink.lane.fused import LaneAssembly
 from starrocks_txn_sink.lane.messages import CarriedState, decode, encode
 from starrocks_txn_sink.lane.worker import Attempt

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from starrocks_txn_sink.changelog.encode import ImageEncoder
 from starrocks_txn_sink.changelog.keyed import Arrived, DecodeKey, EncodeKey, KeyRule, MaterializeKey, NormalizeKey
-from starrocks_txn_sink.changelog.rules import ImageEncoder, Retention, kinds_to_code
+from starrocks_txn_sink.changelog.mapping import kinds_to_code
+from starrocks_txn_sink.changelog.retention import Retention
 from starrocks_txn_sink.changelog.state_text import read, written
 from starrocks_txn_sink.testing.manual_clock import ManualClock
 

@@ -9,31 +9,16 @@ from changelog_model import live_rows, multiset, retract_changelog, upserted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.changelog.rules import (
-    DELETE,
-    INSERT,
-    REMOVE,
-    UPDATE_AFTER,
-    UPDATE_BEFORE,
-    UPSERT,
-    Change,
-    Event,
-    ImageEncoder,
-    Kept,
-    RowKind,
-    Timed,
-    code_to_kinds,
-    decode,
-    decode_with_previous,
-    encode,
-    final_changes,
-    kinds_to_code,
-    materialize,
-    needs_materializer,
-    net_effect,
-    normalize,
-    release,
-)
+from starrocks_txn_sink.changelog.decode import decode_with_previous
+from starrocks_txn_sink.changelog.encode import ImageEncoder
+from starrocks_txn_sink.changelog.final_change import REMOVE, UPSERT, final_changes
+from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, RowKind
+from starrocks_txn_sink.changelog.mapping import code_to_kinds, kinds_to_code
+from starrocks_txn_sink.changelog.materialize import Kept, materialize, needs_materializer
+from starrocks_txn_sink.changelog.net_effect import net_effect
+from starrocks_txn_sink.changelog.normalize import normalize
+from starrocks_txn_sink.changelog.reorder import Timed
+from starrocks_txn_sink.changelog.rules import Change, Event, decode, encode, release
 
 SEEDS = st.integers(0, 2**32)
 PER_SEED = 100  # sequences; with `many`, 12 000 a test

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from lane_driver import LaneDriver, small_limits
 
 from starrocks_txn_sink.errors import OptionError, SourceChanged, TransactionTimedOut
+from starrocks_txn_sink.lane.columns import COLUMNS, FINGERPRINT
 from starrocks_txn_sink.lane.receipt import Receipt, RegionCount
 from starrocks_txn_sink.lane.replay import Replay
-from starrocks_txn_sink.lane.segments import COLUMNS, FINGERPRINT, Ended, Segment, Segmenter, Written
+from starrocks_txn_sink.lane.segments import Ended, Segment, Segmenter, Written
 from starrocks_txn_sink.lane.task import Compacted, limits
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.options import SinkOptions

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.lane.body import load_body
+from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.options.load_properties import CSV_ROW
 
 SERVER = {"load_url": "http://fe:8030", "query_url": "mysql://fe:9030", "database": "shop"}
@@ -56,5 +57,5 @@ def test_what_it_cannot_be_combined_with(csv: dict[str, object], other: dict[str
 
 
 def test_json_texts_are_not_made_into_csv() -> None:
-    with pytest.raises(OptionError, match="rows that come as JSON texts"):
-        SinkOptions(**SERVER, properties={"format": "csv"}).check_untyped()  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="rows come as JSON texts, and properties sets format to csv"):
+        SinkOptions(**SERVER, properties={"format": "csv"}).check_with(Feature.JSON_TEXTS)  # type: ignore[arg-type]

@@ -20,8 +20,7 @@ from starrocks_txn_sink.doctor.render import document, lines, verdict
 from starrocks_txn_sink.doctor.tables import TableSeen
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.http.links import Answer
-from starrocks_txn_sink.options.addresses import Address
-from starrocks_txn_sink.options.redirect_rules import RedirectRules
+from starrocks_txn_sink.options.addresses import Address, RedirectRules
 from starrocks_txn_sink.wire import Reply, Status
 
 GOOD, SKIPPED, WARNING, FAILURE = Severity.GOOD, Severity.SKIPPED, Severity.WARNING, Severity.FAILURE

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from starrocks_txn_sink.options.migration import render_flink_options
+from starrocks_txn_sink.options.flink import render_flink_options
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("migration.md", "types.md", "dead-letter.md")

@@ -9,9 +9,9 @@ import pytest
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.lane import task, worker
-from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff, StageRepeated, until_end
-from starrocks_txn_sink.lane.segments import COLUMNS
-from starrocks_txn_sink.lane.worker import TASK, Attempt, with_stage
+from starrocks_txn_sink.lane.columns import COLUMNS, END_POSITION, TASK
+from starrocks_txn_sink.lane.ending import RowsCutOff, StageRepeated, until_end
+from starrocks_txn_sink.lane.worker import Attempt, with_stage
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.testing.model_server import ModelServer
 

@@ -23,7 +23,7 @@ from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Settings
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.columns import END_POSITION
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.lane.worker import RESOURCES, Attempt
 from starrocks_txn_sink.logs import EventLog, get_logger

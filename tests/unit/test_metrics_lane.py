@@ -11,12 +11,12 @@ from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import LoadFailed, OutcomeUnknown
 from starrocks_txn_sink.events import Event, Span
 from starrocks_txn_sink.lane import task, worker
-from starrocks_txn_sink.lane.ending import END_POSITION, RowsCutOff
+from starrocks_txn_sink.lane.columns import COLUMNS, DELETED, END_POSITION, EVENT_TIME
+from starrocks_txn_sink.lane.ending import RowsCutOff
 from starrocks_txn_sink.lane.messages import of_kind, report_in
-from starrocks_txn_sink.lane.metrics import DELETED, EVENT_TIME, Deletes, EventTimes, LaneMetrics
+from starrocks_txn_sink.lane.metrics import Deletes, EventTimes, LaneMetrics
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt
 from starrocks_txn_sink.lane.report import LaneReport
-from starrocks_txn_sink.lane.segments import COLUMNS
 from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.metrics.model import Model

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import Compression, Delivery, SinkOptions, TableOptions
+from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.options.declarations import declarations, render_reference
 
 ROOT = Path(__file__).parents[2]
@@ -111,8 +112,8 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"buffer_bytes": 0}, "buffer_bytes is 0"),
         ({"retry_buffer_bytes": -1}, "retry_buffer_bytes is -1"),
         ({"chunk_bytes": 200 << 20}, "more than buffer_bytes"),
-        ({"delivery": "exactly-once"}, "delivery is exactly-once and there is no query_url"),
-        ({"delivery": None}, "delivery is not set and there is no query_url.*at-least-once"),
+        ({"delivery": "exactly-once"}, "delivery is exactly-once, and there is no query_url"),
+        ({"delivery": None}, "delivery is not set, and there is no query_url.*at-least-once"),
         ({"delivery": "maybe"}, "at-least-once or exactly-once"),
         ({"compression": "snappy"}, "none or gzip or lz4_frame or zstd"),
         ({"tls_ca": "/ca.pem"}, "load_url is plain http"),
@@ -256,8 +257,8 @@ def test_a_partial_update_of_untyped_rows_needs_columns(where: str) -> None:
     partial = {"partial_update": "true"}
     made = options(**{where: partial if where == "properties" else {"orders": partial}})
     with pytest.raises(OptionError, match=r"partial_update needs columns.*TableRoute"):
-        made.check_untyped()
-    options(tables={"orders": {**partial, "columns": "id,v"}}).check_untyped()
+        made.check_with(Feature.JSON_TEXTS)
+    options(tables={"orders": {**partial, "columns": "id,v"}}).check_with(Feature.JSON_TEXTS)
 
 
 def test_a_table_may_be_compressed_in_another_way() -> None:

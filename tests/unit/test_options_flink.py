@@ -122,7 +122,7 @@ def test_one_option_given_twice_must_agree() -> None:
 
 
 def test_names_without_effect_are_reported_with_the_reason() -> None:
-    found = translate({"table-name": "*", "sink.scan-frequency.ms": "50", "sink.version": "AUTO"})
+    found = translate({"table-name": "*", "sink.scan-frequency.ms": "50", "sink.version": "AUTO"}, {})
     assert set(found.without_effect) == {"table-name", "sink.scan-frequency.ms"}  # the version is what happens anyway
     assert all(found.without_effect.values())
     assert found.values == {}

@@ -17,7 +17,7 @@ from starrocks_txn_sink import cli
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
-from starrocks_txn_sink.lane.ending import END_POSITION
+from starrocks_txn_sink.lane.columns import END_POSITION
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.lane.worker import RESOURCES, Attempt
 from starrocks_txn_sink.options import SinkOptions

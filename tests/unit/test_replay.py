@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.errors import InputError, SourceChanged
+from starrocks_txn_sink.lane.columns import COLUMNS
 from starrocks_txn_sink.lane.replay import Replay
-from starrocks_txn_sink.lane.segments import COLUMNS, Ended, Segmenter, Written
+from starrocks_txn_sink.lane.segments import Ended, Segmenter, Written
 from starrocks_txn_sink.lane.unit import UnitSegmenter, unit_of
 from starrocks_txn_sink.ledger.values import Position
 

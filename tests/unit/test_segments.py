@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.segments import COLUMNS, PARTITION, Ended, Segmenter, Written, listed, runs_of
+from starrocks_txn_sink.lane.columns import COLUMNS, PARTITION
+from starrocks_txn_sink.lane.segments import Ended, Segmenter, Written, listed, runs_of
 
 Row = tuple[str, int, str, bool, str]
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())

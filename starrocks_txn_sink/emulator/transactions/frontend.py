@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 
 from starrocks_txn_sink.emulator.settings import Generation
-from starrocks_txn_sink.emulator.tables.store import PlanRejected
+from starrocks_txn_sink.emulator.tables.plan import PlanRejected
 from starrocks_txn_sink.emulator.transactions.backend import Backend
 from starrocks_txn_sink.emulator.transactions.context import LoadContext
 from starrocks_txn_sink.emulator.transactions.history import Registered

@@ -11,16 +11,15 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.lane.columns import OP
 from starrocks_txn_sink.options import SinkOptions, TableOptions
-from starrocks_txn_sink.options.choices import SchemaChanges
+from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.typed.csv_text import csv_row
 from starrocks_txn_sink.sink.typed.field import TypedField, quoted, typed_field
 from starrocks_txn_sink.sink.typed.target import TargetColumn
 
 _MICROSECONDS = "yyyy-MM-dd HH:mm:ss.SSSSSS"
-OP = "op"
-"""The column of a frame that says what is done with a row."""
 Refuse = Callable[[str], Column]
 """Makes an expression that fails the job with a text and the row's place."""
 

@@ -1,4 +1,4 @@
-"""The command-line options that name a server and a user, the same for every command; passwords never in the open."""
+"""The command-line options that commands share: the server, the user, the job. Passwords are never in the open."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ def add_server_arguments(parser: argparse.ArgumentParser, *, load_url: bool) -> 
     )
 
 
+def add_job_arguments(parser: argparse.ArgumentParser, *, deadline: float, json: str) -> None:
+    """Add `--database` and `--job`, `--deadline` with its default in seconds, and `--json`, which prints `json`."""
+    parser.add_argument("--database", required=True, help="the database that the job writes")
+    parser.add_argument("--job", required=True, help="the job's name: the option `job`, or query-<id of the query>")
+    parser.add_argument(
+        "--deadline", type=float, default=deadline, help=f"seconds for all of it (default {deadline:g})"
+    )
+    parser.add_argument("--json", action="store_true", help=f"print {json}")
+
+
 def server_options(args: argparse.Namespace, *, database: str, job: str | None = None) -> SinkOptions:
     """The sink's options that `args` describe; raises OptionError."""
     more = dict(_pair(text) for text in args.option)
@@ -45,7 +55,7 @@ def server_options(args: argparse.Namespace, *, database: str, job: str | None =
         "password_file": args.password_file,
         "password_environment": args.password_environment,
     }
-    return SinkOptions.from_properties({**more, **{name: value for name, value in given.items() if value}})
+    return SinkOptions.from_properties({**more, **{name: value for name, value in given.items() if value is not None}})
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -1,0 +1,120 @@
+"""Which values of the sink's options are good: of those with a form of their own, and of those that must agree.
+
+Each function takes plain values and raises OptionError, which names the options. `options.combinations` has the
+features that exclude each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options import load_properties
+from starrocks_txn_sink.options.addresses import parse_authority
+from starrocks_txn_sink.options.declarations import Check, TableOptions, refusal
+
+# --- one option ---
+
+
+def addresses(read: Callable[[Any, str], Iterable[object]]) -> Check:
+    """The check of an option that holds addresses, which `read` parses."""
+
+    def check(name: str, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, (str, Sequence)):
+            raise refusal(name, value, "an address or a list of addresses")
+        return tuple(str(address) for address in read(value, name))
+
+    return check
+
+
+def port(name: str, value: Any) -> int:
+    number = int(value) if isinstance(value, str) and value.strip().isdigit() else value
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= 65535:
+        raise refusal(name, value, "a port, or 0 for a free one")
+    return number
+
+
+def redirect_map(name: str, value: Mapping[Any, Any]) -> dict[str, str]:
+    for source, target in value.items():
+        parse_authority(str(source), name)
+        parse_authority(str(target), name)
+    return {str(source): str(target) for source, target in value.items()}
+
+
+def tables(name: str, value: Mapping[Any, Any]) -> dict[str, TableOptions]:
+    checked = {}
+    for table, given in value.items():
+        properties = given.properties if isinstance(given, TableOptions) else given
+        if not isinstance(properties, Mapping):
+            raise refusal(f"{name}[{str(table)[:80]!r}]", given, "TableOptions or a mapping of stream-load properties")
+        good = load_properties.check_properties(properties, load_properties.scope(str(table)))
+        checked[str(table)] = TableOptions(properties=good)
+    return checked
+
+
+def shuffle(name: str, value: Any) -> bool | str:
+    known: dict[str, bool | str] = {"true": True, "false": False, "auto": "auto"}
+    written = str(value).strip().lower()
+    if written not in known:
+        raise refusal(name, value, "auto, true or false")
+    return known[written]
+
+
+# --- several options ---
+
+
+def check_times(commit_interval: float, timeout: int) -> None:
+    if commit_interval > timeout / 2:
+        raise OptionError(
+            f"commit_interval is {commit_interval:g} s, not well below timeout, which is {timeout} s: "
+            "the server would roll the StarRocks transaction back before it could be committed.",
+            hint=f"Set commit_interval to at most {timeout / 2:g} s (half of timeout), or raise timeout.",
+            option="commit_interval",
+        )
+
+
+def check_sizes(buffer_bytes: int, **bounded: int) -> None:
+    for name, size in bounded.items():
+        if size > buffer_bytes:
+            raise OptionError(
+                f"{name} is {size}, more than buffer_bytes, which is {buffer_bytes}.",
+                hint=f"Lower {name}, or raise buffer_bytes.",
+                option=name,
+            )
+
+
+def check_password(**places: str | None) -> None:
+    given = [name for name, value in places.items() if value]
+    if len(given) > 1:
+        raise OptionError(f"{' and '.join(given)} are both set.", hint="Keep one of them.", option=given[0])
+
+
+def check_tls(scheme: str, ca: str | None, certificate: str | None, key: str | None, *, verify: bool) -> None:
+    files = {"tls_ca": ca, "tls_certificate": certificate, "tls_key": key}
+    used = [name for name, file in files.items() if file is not None]
+    used += [] if verify else ["tls_verify"]
+    if used and scheme != "https":
+        raise OptionError(
+            f"{used[0]} is set, but load_url is plain http.", hint="Use https, or remove it.", option=used[0]
+        )
+    if key is not None and certificate is None:
+        raise OptionError("tls_key is set without tls_certificate.", hint="Set both.", option="tls_key")
+    if ca is not None and not verify:
+        raise OptionError("tls_ca is set, but tls_verify is off.", hint="Remove one of them.", option="tls_ca")
+
+
+def own_tables(given: Mapping[str, Any], database: str) -> dict[str, Any]:
+    """`given` under the tables' plain names; refuses those of another database."""
+    renamed = {}
+    for written, properties in given.items():
+        other, dot, table = written.rpartition(".")
+        if (dot and other != database) or not table:
+            raise OptionError(
+                f"tables names {written[:80]!r}, but the transaction's database is {database!r}: "
+                "a StarRocks transaction cannot span databases.",
+                hint="Use one sink per database.",
+                option="tables",
+            )
+        renamed[table] = properties
+    return renamed

@@ -1,0 +1,321 @@
+"""Which features go together: each pair that excludes itself, with the reason and the way out, as data.
+
+`SinkOptions`, the sink, the data source and the projection of rows ask `refuse`; docs/combinations.md is made of the
+same data. A pair that is not named here works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from starrocks_txn_sink.errors import InputError, OptionError
+
+
+class Feature(Enum):
+    """A feature that is turned on, or a property of the input: its title, and how an error speaks of it."""
+
+    NO_QUERY_URL = "no `query_url`", "there is no query_url"
+    EXACTLY_ONCE = "`delivery` exactly-once", "delivery is exactly-once"
+    SEVERAL_LANES = "`lanes` above 1", "there are several lanes"
+    NO_SHUFFLE = "`shuffle` false", "shuffle is false"
+    COMPACT = "`compact`", "compact is on"
+    QUARANTINE = "`on_bad_rows` quarantine", "on_bad_rows is quarantine"
+    SCHEMA_IGNORE = "`schema_changes` ignore", "schema_changes is ignore"
+    SCHEMA_APPLY = "`schema_changes` apply", "schema_changes is apply"
+    RECEIPTS_LOG = "`receipts_log`", "receipts_log is on"
+    METRICS_PORT = "`metrics_port`", "metrics_port is set"
+    CSV = "property `format` csv", "format is csv"
+    JSONPATHS = "property `jsonpaths`", "jsonpaths is set"
+    PARTIAL_UPDATE = "property `partial_update`", "partial_update is set"
+    PARTIAL_UPDATE_UNNAMED = "`partial_update` without `columns`", "partial_update is set without columns"
+    MERGE_CONDITION = "property `merge_condition`", "merge_condition is set"
+    WHERE = "property `where`", "where is set"
+    MAX_FILTER_RATIO = "property `max_filter_ratio`", "max_filter_ratio is above 0"
+    ROUTES = "typed columns (`routes`)", "routes are given"
+    JSON_TEXTS = "rows as JSON texts (no `routes`)", "rows come as JSON texts"
+    ASSEMBLE = "raw events (`assemble`)", "assemble is given"
+    PLAIN_ROWS = "rows without positions", "the rows have no positions"
+    DATA_SOURCE = "the data source", "rows go through the data source"
+
+    def __init__(self, title: str, said: str) -> None:
+        self.title = title
+        self.said = said
+
+
+Features = Mapping[Feature, str]
+"""The features in use, each with how an error speaks of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two features that exclude each other: why, what the user can do, and the option to look at first."""
+
+    one: Feature
+    other: Feature
+    why: str
+    advice: str
+    option: str
+
+
+def _needs_sql(feature: Feature, option: str, why: str, instead: str) -> Conflict:
+    advice = f"Set query_url='mysql://<frontend>:9030', or {instead}."
+    return Conflict(feature, Feature.NO_QUERY_URL, why, advice, option)
+
+
+def _last_row_misled(feature: Feature, name: str, why: str) -> Conflict:
+    advice = f"Remove {name}, turn compact off, or give such tables a sink of their own."
+    return Conflict(Feature.COMPACT, feature, why, advice, "compact")
+
+
+def _not_in_data_source(feature: Feature, option: str, why: str) -> Conflict:
+    return Conflict(feature, Feature.DATA_SOURCE, why, f"Leave {option} out, or use StarRocksSink.", option)
+
+
+CONFLICTS: Final = (
+    _needs_sql(
+        Feature.EXACTLY_ONCE,
+        "delivery",
+        "exactly-once keeps a ledger of positions, which is read over SQL",
+        "choose delivery='at-least-once', with which a replay after a failure may write rows a second time",
+    ),
+    _needs_sql(Feature.RECEIPTS_LOG, "receipts_log", "the log's table is created over SQL", "turn receipts_log off"),
+    _needs_sql(
+        Feature.QUARANTINE,
+        "on_bad_rows",
+        "the dead-letter table is looked after over SQL",
+        "set on_bad_rows='fail'",
+    ),
+    _needs_sql(Feature.SCHEMA_IGNORE, "schema_changes", "tables are looked up over SQL", "set schema_changes='fail'"),
+    _needs_sql(Feature.SCHEMA_APPLY, "schema_changes", "tables are altered over SQL", "set schema_changes='fail'"),
+    _needs_sql(Feature.COMPACT, "compact", "the key columns are asked for over SQL", "turn compact off"),
+    Conflict(
+        Feature.NO_SHUFFLE,
+        Feature.SEVERAL_LANES,
+        "rows of one source partition could reach two lanes, and what the second one commits would hide what the first "
+        "one has not written yet",
+        'Set lanes=1, or leave shuffle at "auto".',
+        "shuffle",
+    ),
+    Conflict(
+        Feature.NO_SHUFFLE,
+        Feature.COMPACT,
+        "the last row of a key is found by a shuffle",
+        'Turn compact off, or leave shuffle at "auto".',
+        "shuffle",
+    ),
+    Conflict(
+        Feature.QUARANTINE,
+        Feature.COMPACT,
+        "a source transaction whose rows were replaced by later ones cannot be set aside on its own",
+        "Turn one of them off.",
+        "on_bad_rows",
+    ),
+    Conflict(
+        Feature.QUARANTINE,
+        Feature.CSV,
+        "dead letters keep their rows as JSON",
+        "Remove format, or set on_bad_rows='fail'.",
+        "on_bad_rows",
+    ),
+    Conflict(
+        Feature.COMPACT,
+        Feature.CSV,
+        "the last row of a key is found by its JSON",
+        "Remove format, or turn compact off.",
+        "compact",
+    ),
+    _last_row_misled(Feature.JSONPATHS, "jsonpaths", "it says where a row's key is"),
+    _last_row_misled(Feature.PARTIAL_UPDATE, "partial_update", "rows of one key add up"),
+    _last_row_misled(Feature.MERGE_CONDITION, "merge_condition", "it lets an earlier row win"),
+    _last_row_misled(Feature.WHERE, "where", "it may refuse the last row of a key and take an earlier one"),
+    _last_row_misled(
+        Feature.MAX_FILTER_RATIO,
+        "max_filter_ratio",
+        "it may let the last row of a key fail and take an earlier one",
+    ),
+    Conflict(Feature.CSV, Feature.JSONPATHS, "jsonpaths belongs to JSON", "Remove one of them.", "properties"),
+    Conflict(
+        Feature.JSON_TEXTS,
+        Feature.CSV,
+        "the sink sends such texts as they are",
+        "Remove format, or give the sink typed columns and a TableRoute of them.",
+        "properties",
+    ),
+    Conflict(
+        Feature.JSON_TEXTS,
+        Feature.PARTIAL_UPDATE_UNNAMED,
+        "partial_update needs columns, and nothing else names them",
+        "List in columns the key columns and those to be updated, or give the sink a TableRoute of them.",
+        "properties",
+    ),
+    Conflict(
+        Feature.ASSEMBLE,
+        Feature.ROUTES,
+        "events bring their rows as JSON",
+        "Make the column `row` with to_json, or use assemble_transactions and routes.",
+        "assemble",
+    ),
+    Conflict(
+        Feature.ASSEMBLE,
+        Feature.COMPACT,
+        "rows are left out before the lanes, where no source transaction is whole yet",
+        "Use assemble_transactions with compact, or turn compact off.",
+        "compact",
+    ),
+    Conflict(
+        Feature.ASSEMBLE,
+        Feature.DATA_SOURCE,
+        "its part on the driver keeps nothing from one micro-batch to the next, so nothing open could wait there",
+        "Use assemble_transactions before it, or StarRocksSink.",
+        "assemble",
+    ),
+    _not_in_data_source(
+        Feature.COMPACT, "compact", "the tables' keys would have to be asked for before each micro-batch"
+    ),
+    _not_in_data_source(Feature.NO_SHUFFLE, "shuffle", "rows are laid out before their order can be looked at"),
+    _not_in_data_source(Feature.METRICS_PORT, "metrics_port", "none of its processes lives from one write to the next"),
+    _not_in_data_source(Feature.SCHEMA_APPLY, "schema_changes", "its frame is made before the first write"),
+    Conflict(
+        Feature.PLAIN_ROWS,
+        Feature.QUARANTINE,
+        "there are no source transactions that could be set aside",
+        "Give the sink source_partition, position, seq and transaction_end, or set on_bad_rows='fail'.",
+        "on_bad_rows",
+    ),
+    Conflict(
+        Feature.PLAIN_ROWS,
+        Feature.COMPACT,
+        "without position and seq the last row of a key is not known",
+        "Give the sink the output of assemble_transactions, or turn compact off and choose the last row upstream "
+        "(to_starrocks_ops).",
+        "compact",
+    ),
+)
+"""Every pair that is refused, in the order in which pairs are looked for."""
+
+IMPLIED: Final[Mapping[Feature, Feature]] = {
+    Feature.ASSEMBLE: Feature.JSON_TEXTS,
+    Feature.PARTIAL_UPDATE_UNNAMED: Feature.PARTIAL_UPDATE,
+}
+"""Feature → the one that comes with it."""
+
+ALTERNATIVES: Final = (
+    frozenset((Feature.ROUTES, Feature.JSON_TEXTS)),
+    frozenset((Feature.SCHEMA_IGNORE, Feature.SCHEMA_APPLY)),
+    frozenset((Feature.ASSEMBLE, Feature.PLAIN_ROWS)),
+)
+"""Pairs of which a user can only choose one."""
+
+SORTED_FIRST: Final[Mapping[Feature, str]] = {
+    Feature.SEVERAL_LANES: "the rows of a source partition must reach the lane that owns it",
+    Feature.COMPACT: "the last row of a key is found by a shuffle",
+    Feature.QUARANTINE: "a lane commits rows that are not sorted at its end only, and a quarantine may have to commit "
+    "before; events that are assembled stay as they come",
+}
+"""Features with which `shuffle` "auto" always sorts rows before their lanes, and why."""
+
+COMMITTED_AT_END: Final[Mapping[Feature, str]] = {
+    Feature.COMPACT: "a row that was left out and the row that replaces it become visible together, or a reader could "
+    "see the former one's source transaction without it",
+}
+"""Features with which a lane makes one StarRocks transaction of a micro-batch, however long it takes, and why."""
+
+
+def spoken(*features: Feature) -> dict[Feature, str]:
+    """`features` in use, spoken of as usual."""
+    return {feature: feature.said for feature in features}
+
+
+def conflict(features: Features) -> Conflict | None:
+    """The first pair of `features` that excludes itself; None when all of them go together."""
+    return next((each for each in CONFLICTS if each.one in features and each.other in features), None)
+
+
+def refuse(features: Features) -> None:
+    """Raise an error for the first pair of `features` that excludes itself.
+
+    Raises InputError where the rows themselves have no positions, OptionError otherwise; both say what, why, and what
+    to do.
+    """
+    found = conflict(features)
+    if found is not None:
+        error = InputError if found.one is Feature.PLAIN_ROWS else OptionError
+        said = f"{features[found.one]}, and {features[found.other]}: {found.why}."
+        raise error(said, hint=found.advice, option=found.option)
+
+
+def sorted_first(features: Features, *, assembled: bool = False) -> bool:
+    """Whether `shuffle` "auto" sorts rows, or with `assembled` events, before any lane has looked at them."""
+    not_counted = {Feature.QUARANTINE} if assembled else set()
+    return not (features.keys() - not_counted).isdisjoint(SORTED_FIRST)
+
+
+def committed_at_end(features: Features) -> bool:
+    """Whether a lane makes exactly one StarRocks transaction of a micro-batch."""
+    return not features.keys().isdisjoint(COMMITTED_AT_END)
+
+
+# --- the page ---
+
+
+def between(one: Feature, other: Feature) -> Conflict | None:
+    """Why `one` and `other`, with what comes with them, exclude each other; None when they go together."""
+    with_implied = [each for feature in (one, other) for each in (feature, IMPLIED.get(feature, feature))]
+    return conflict(spoken(*with_implied))
+
+
+def render_combinations() -> str:
+    """The Markdown page: every pair of features, and why pairs are refused."""
+    return "\n".join([*_matrix(), *_reasons(), *_decided()]) + "\n"
+
+
+def _matrix() -> Iterator[str]:
+    yield "# Which features go together"
+    yield ""
+    yield "This page is made from `options/combinations.py`, which the sink itself asks; a test keeps it up to date."
+    yield "A number stands for a pair that is refused, with the reason below, and `–` for alternatives: choose one"
+    yield "of them. All other pairs are taken; a test tries every pair."
+    yield ""
+    numbers = {feature: number for number, feature in enumerate(Feature, 1)}
+    yield f"| | feature | {' | '.join(_letter(number) for number in numbers.values())} |"
+    yield f"|---|---|{'---|' * len(numbers)}"
+    for one, number in numbers.items():
+        cells = (_cell(one, other) for other in numbers)
+        yield f"| {_letter(number)} | {one.title} | {' | '.join(cells)} |"
+
+
+def _letter(number: int) -> str:
+    return chr(ord("A") + number - 1)
+
+
+def _cell(one: Feature, other: Feature) -> str:
+    if one is other:
+        return ""
+    if (found := between(one, other)) is not None:
+        return str(CONFLICTS.index(found) + 1)
+    return "–" if frozenset((one, other)) in ALTERNATIVES else ""
+
+
+def _reasons() -> Iterator[str]:
+    yield ""
+    yield "## Why a pair is refused, and what to do"
+    yield ""
+    yield "| | pair | why | what to do |"
+    yield "|---|---|---|---|"
+    for number, each in enumerate(CONFLICTS, 1):
+        yield f"| {number} | {each.one.title} and {each.other.title} | {each.why} | {each.advice} |"
+
+
+def _decided() -> Iterator[str]:
+    yield ""
+    yield "## What a feature decides"
+    yield ""
+    yield "| feature | what happens | why |"
+    yield "|---|---|---|"
+    for feature, why in SORTED_FIRST.items():
+        yield f'| {feature.title} | `shuffle` "auto" always sorts rows before their lanes | {why} |'
+    for feature, why in COMMITTED_AT_END.items():
+        yield f"| {feature.title} | a lane makes exactly one StarRocks transaction of a micro-batch | {why} |"
