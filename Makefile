@@ -9,7 +9,7 @@ ARGS   ?=
 
 setup: $(STAMP)
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml starrocks_txn_sink/__init__.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name it with make PYTHON=..."; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
