@@ -81,10 +81,13 @@ mutate: setup
 	cd .mutation && ../$(BIN)/python -m mutmut run --max-children 1 $(ARGS) > mutmut.log || true
 	$(BIN)/python -m tests.mutation .mutation
 
-# The files made from the declarations of the metrics: docs/metrics.md, Grafana's dashboard, Prometheus' alert rules.
-.PHONY: monitoring browser
-monitoring: setup
-	$(BIN)/python -m starrocks_txn_sink.metrics .
+# Everything that is made from the code: tables in docs/, the runbook's page, Grafana's dashboard, Prometheus' alert rules.
+.PHONY: docs docs-check browser
+docs: setup
+	$(BIN)/python -m tools
+
+docs-check: setup
+	$(BIN)/python -m tools --check
 
 # What the tests of the page and of the alert rules need beside Python (Debian, as root); without it they are skipped.
 browser:

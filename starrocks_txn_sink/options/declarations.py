@@ -1,6 +1,6 @@
 """How an option is declared: once, as a dataclass field that carries its kind, unit, default and meaning.
 
-Construction (`settle`) and the reference page (`render_reference`) both read these declarations.
+Construction (`settle`) and the page `docs/options.md` both read these declarations.
 """
 
 from __future__ import annotations
@@ -73,24 +73,6 @@ def settle(options: Any) -> None:
             object.__setattr__(options, name, declared.kind.check(name, declared.default))
     for name, derive in left_out:
         object.__setattr__(options, name, derive(options))
-
-
-def render_reference(options: type) -> str:
-    """The Markdown page that documents every option of a dataclass."""
-    lines = [
-        "# Options",
-        "",
-        "Every option of `SinkOptions`. This page is made from the declarations in the code; a test keeps it up to",
-        "date. In text (configuration files, `SinkOptions.from_properties`) sizes may be written as `16 MiB` and times",
-        "as `500 ms`.",
-        "",
-        "| option | type | default | unit | meaning |",
-        "|---|---|---|---|---|",
-    ]
-    for name, declared in declarations(options):
-        cells = (f"`{name}`", declared.kind.name, declared.default_text, declared.unit, declared.meaning)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
 
 
 def _show(default: Any) -> str:
