@@ -11,15 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from starrocks_txn_sink.metrics.assets import read_asset
 from starrocks_txn_sink.metrics.catalogue import BY_NAME, CODES, ERRORS, METRICS, PREFIX, Kind
-from starrocks_txn_sink.metrics.markdown import anchor
 from tools.__main__ import generated
 from tools.alerts import ALERTS, Alert, metric, rules
 from tools.grafana import dashboard
 
 ROOT = Path(__file__).parents[2]
 PROMTOOL = shutil.which("promtool")
-RUNBOOK = ROOT / "docs/operations.md"
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian's package prometheus) is not installed.")
 
 NAMES = {
@@ -158,8 +157,7 @@ def test_grafanas_panels_lie_side_by_side() -> None:
 
 
 def test_every_alert_and_every_error_has_a_section_in_the_runbook() -> None:
-    text = RUNBOOK.read_text(encoding="utf-8")
-    anchors = {anchor(heading) for heading in re.findall(r"^#+ +(.+)$", text, re.MULTILINE)}
+    anchors = set(re.findall(r'<h\d id="([^"]+)"', read_asset("operations.html").decode()))
     wanted = {alert.section for alert in ALERTS} | {f"error-{code}" for code in CODES}
     assert wanted <= anchors, sorted(wanted - anchors)
 
