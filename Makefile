@@ -45,7 +45,7 @@ lock:
 	  --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Kill and pause a real PySpark driver and the stand-in at every numbered step; ARGS="words" chooses sites, --list lists.
 .PHONY: crash
@@ -81,11 +81,14 @@ mutate: setup
 	cd .mutation && ../$(BIN)/python -m mutmut run --max-children 1 $(ARGS) > mutmut.log || true
 	$(BIN)/python -m tests.mutation .mutation
 
-# Everything that is made from the code: tables in docs/, the runbook's page, Grafana's dashboard, Prometheus' alert rules.
+# Everything that is made from the code (tables in docs/, the runbook's page, Grafana's dashboard, Prometheus' alert rules),
+# then the site from docs/ in build/docs; a link that leads nowhere is an error.
 .PHONY: docs docs-check browser
 docs: setup
 	$(BIN)/python -m tools
+	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs build/docs
 
+# Only says which generated files are stale.
 docs-check: setup
 	$(BIN)/python -m tools --check
 
