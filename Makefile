@@ -9,7 +9,7 @@ ARGS   ?=
 
 setup: $(STAMP)
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml starrocks_txn_sink/__init__.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name it with make PYTHON=..."; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
@@ -45,7 +45,7 @@ lock:
 	  --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Kill and pause a real PySpark driver and the stand-in at every numbered step; ARGS="words" chooses sites, --list lists.
 .PHONY: crash
@@ -81,10 +81,16 @@ mutate: setup
 	cd .mutation && ../$(BIN)/python -m mutmut run --max-children 1 $(ARGS) > mutmut.log || true
 	$(BIN)/python -m tests.mutation .mutation
 
-# The files made from the declarations of the metrics: docs/metrics.md, Grafana's dashboard, Prometheus' alert rules.
-.PHONY: monitoring browser
-monitoring: setup
-	$(BIN)/python -m starrocks_txn_sink.metrics .
+# Everything that is made from the code (tables in docs/, the runbook's page, Grafana's dashboard, Prometheus' alert rules),
+# then the site from docs/ in build/docs; a link that leads nowhere is an error.
+.PHONY: docs docs-check browser
+docs: setup
+	$(BIN)/python -m tools
+	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees docs build/docs
+
+# Only says which generated files are stale.
+docs-check: setup
+	$(BIN)/python -m tools --check
 
 # What the tests of the page and of the alert rules need beside Python (Debian, as root); without it they are skipped.
 browser:

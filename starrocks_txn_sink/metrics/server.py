@@ -20,7 +20,6 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.metrics.assets import ASSETS, read_asset
 from starrocks_txn_sink.metrics.model import Model
-from starrocks_txn_sink.metrics.runbook import runbook_page
 from starrocks_txn_sink.metrics.state import RUNBOOK, state
 from starrocks_txn_sink.metrics.verdict import readiness
 from starrocks_txn_sink.metrics.web import Answer, Asked, Listener, Route
@@ -124,7 +123,7 @@ class MetricsServer:
             "/healthz": self._healthz,
             "/readyz": self._readyz,
             "/api/state": self._state,
-            f"/{RUNBOOK}": self._runbook,
+            f"/{RUNBOOK}": self._asset("operations.html"),
         }
 
     def _metrics(self, asked: Asked) -> Answer:
@@ -148,10 +147,6 @@ class MetricsServer:
             seconds = int(asked.query.get("seconds", ["0"])[0])
         document = state(self.model, self._clock.wall(), self.ready_seconds, seconds)
         return Answer(orjson.dumps(document), "application/json")
-
-    def _runbook(self, asked: Asked) -> Answer:
-        del asked
-        return Answer(runbook_page().encode(), "text/html; charset=utf-8")
 
     def _asset(self, name: str) -> Route:
         return lambda _: Answer(read_asset(name), ASSETS[name])

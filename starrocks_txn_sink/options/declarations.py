@@ -1,6 +1,6 @@
 """How an option is declared: once, as a dataclass field that carries its kind, unit, default and meaning.
 
-Construction (`settle`) and the reference page (`render_reference`) both read these declarations. A kind has two ways
+Construction (`settle`) and the page `docs/options.md` both read these declarations. A kind has two ways
 in: `check` takes what Python code passes, `parse` takes what a configuration file or Spark's `.option(…)` passes. Both
 raise OptionError that names the option, what was given and what is allowed; a secret value is never repeated.
 """
@@ -53,7 +53,7 @@ class Compression(Enum):
 
     @property
     def csv_format(self) -> str:
-        """The property `format` of CSV that is compressed so (contract section 5)."""
+        """The property `format` of CSV that is compressed so (wire contract 5.2)."""
         return {"none": "csv", "lz4_frame": "lz4"}.get(self.value, self.value)
 
 
@@ -267,24 +267,6 @@ def settle(options: Any) -> None:
             object.__setattr__(options, name, declared.kind.check(name, declared.default))
     for name, derive in left_out:
         object.__setattr__(options, name, derive(options))
-
-
-def render_reference(options: type) -> str:
-    """The Markdown page that documents every option of a dataclass."""
-    lines = [
-        "# Options",
-        "",
-        "Every option of `SinkOptions`. This page is made from the declarations in the code; a test keeps it up to",
-        "date. In text (configuration files, `SinkOptions.from_properties`) sizes may be written as `16 MiB` and times",
-        "as `500 ms`.",
-        "",
-        "| option | type | default | unit | meaning |",
-        "|---|---|---|---|---|",
-    ]
-    for name, declared in declarations(options):
-        cells = (f"`{name}`", declared.kind.name, declared.default_text, declared.unit, declared.meaning)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
 
 
 def _show(default: Any) -> str:

@@ -227,4 +227,4 @@ def test_the_wheel_has_the_page_and_the_runbook(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     folder = "starrocks_txn_sink/metrics/page/"
     there = {name.removeprefix(folder) for name in zipfile.ZipFile(wheel).namelist() if name.startswith(folder)}
-    assert there == {*ASSETS, "operations.md"}
+    assert there == set(ASSETS)

@@ -18,9 +18,9 @@ from starrocks_txn_sink.sink.evolve import evolve, planned
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.evolution import Columns, apply, plan, type_of
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
-from starrocks_txn_sink.sink.typed.reference import SOURCES
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.testing.manual_clock import ManualClock
+from tools.pages import SOURCES
 
 FRAME = (
     T.StructType().add("id", "long").add("small", "integer").add("big", "long").add("text", "string").add("d", "double")

@@ -13,8 +13,8 @@ from starrocks_txn_sink import SinkOptions, TableOptions, TableRoute
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sink.typed import TargetColumn, TypedRoute, target_columns, with_columns
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
-from starrocks_txn_sink.sink.typed.reference import SOURCES, render_types
 from starrocks_txn_sink.sink.typed.target import parse_type
+from tools.pages import SOURCES
 
 ROOT = Path(__file__).parents[2]
 DECIMALS = st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p)))
@@ -164,7 +164,3 @@ def test_the_users_properties_do_not_reach_the_sinks_own_tables() -> None:
     options = SinkOptions(load_url="fe:1", database="d", delivery="at-least-once", properties={"where": "id > 1"})
     assert "where" in options.load_headers("orders")
     assert "where" not in options.load_headers("_starrocks_txn_sink_ledger")
-
-
-def test_the_page_of_types_has_the_table_of_the_code() -> None:
-    assert render_types() in (ROOT / "docs" / "types.md").read_text(encoding="utf-8")

@@ -211,7 +211,7 @@ ALERTS = (
 def rules() -> str:
     """The rules as YAML; strings are written as JSON, which YAML reads."""
     lines = [
-        "# Made by `make monitoring`; a test keeps it up to date.",
+        "# Made by `make docs`; a test keeps it up to date.",
         "groups:",
         "  - name: starrocks-txn-sink",
         "    rules:",

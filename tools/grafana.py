@@ -1,4 +1,4 @@
-"""The Grafana dashboard, made from code: `python -m starrocks_txn_sink.metrics.grafana` prints its JSON.
+"""The Grafana dashboard, made from code.
 
 Its rows are those of the page, in the same order.
 """
@@ -6,12 +6,11 @@ Its rows are those of the page, in the same order.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from starrocks_txn_sink.metrics.alerts import metric
+from tools.alerts import metric
 
 _WINDOW = "$__rate_interval"
 _COLUMNS = 24
@@ -239,8 +238,5 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
 
 
 def dashboard_json() -> str:
+    """The dashboard's file."""
     return json.dumps(dashboard(), indent=2) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(dashboard_json())

@@ -1,0 +1,45 @@
+"""`python -m tools`: write the generated files of the repository; with `--check` only name those that are stale."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tools.alerts import RUNBOOK, rules
+from tools.grafana import dashboard_json
+from tools.pages import PAGES, with_parts
+from tools.runbook import runbook_page
+
+ROOT = Path(__file__).parents[1]
+
+
+def generated() -> Mapping[str, str]:
+    """The content of each generated file, by its path in the repository."""
+    pages = {name: with_parts((ROOT / name).read_text(encoding="utf-8"), parts) for name, parts in PAGES.items()}
+    return {
+        **pages,
+        "docker/grafana/dashboards/starrocks-txn-sink.json": dashboard_json(),
+        "docker/prometheus/alerts.yml": rules(),
+        "starrocks_txn_sink/metrics/page/operations.html": runbook_page((ROOT / RUNBOOK).read_text(encoding="utf-8")),
+    }
+
+
+def main(words: Sequence[str]) -> int:
+    """Exit code 1 if a file was stale and is not to be written."""
+    made = generated()
+    stale = [name for name, content in made.items() if not _holds(ROOT / name, content)]
+    check = "--check" in words
+    for name in stale:
+        if not check:
+            (ROOT / name).write_text(made[name], encoding="utf-8")
+        sys.stdout.write(f"{name} {'is stale: make docs' if check else 'made anew'}\n")
+    return int(check and bool(stale))
+
+
+def _holds(path: Path, content: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == content
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,209 @@
+"""The generated parts of pages in `docs/`: a page is written by hand, and holds tables between two marks.
+
+<!-- made from the code: NAME -->
+…
+<!-- end -->
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+
+from starrocks_txn_sink.cli import COMMANDS, Command
+from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Kind
+from starrocks_txn_sink.metrics.figures import bounds
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.declarations import declarations
+from starrocks_txn_sink.options.flink import FLINK_OPTIONS, FLINK_PREFIXES, Becomes, Refused, WithoutEffect
+from starrocks_txn_sink.sink.typed.fit import Fit, fit
+from starrocks_txn_sink.sink.typed.target import parse_type
+from tools.alerts import ALERTS
+
+_PART = re.compile(r"(<!-- made from the code: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def with_parts(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
+    """A page's text with every generated part made anew. Raises ValueError if its marks do not name just `parts`."""
+    named = [found[2] for found in _PART.finditer(text)]
+    if sorted(named) != sorted(parts):
+        raise ValueError(f"The page marks the parts {sorted(named)}, and should mark {sorted(parts)}.")
+    return _PART.sub(lambda found: f"{found[1]}\n{parts[found[2]]()}\n{found[3]}", text)
+
+
+def table(head: str, rows: Iterator[tuple[str, ...]]) -> str:
+    """A Markdown table; a bar in a cell is escaped."""
+    lines = [f"| {head} |", "|" + "---|" * (head.count(" | ") + 1)]
+    lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+# --- docs/metrics.md ---
+
+
+def metrics() -> str:
+    """Every metric of the catalogue, after what is true of all of them."""
+    rows = (
+        (
+            f"`{metric.name}`{'*' if metric.initial or not metric.labels else ''}",
+            metric.kind.value,
+            ", ".join(f"`{label}`" for label in metric.labels),
+            metric.help,
+        )
+        for metric in METRICS
+    )
+    return (
+        f"All names begin with `{PREFIX}`. Labels are bounded: {TABLES} tables and {PARTITIONS} source partitions are "
+        "told apart, the\nrest is `_other` or left out. A star * marks a metric that is there from the start, as 0.\n\n"
+        + table("metric | kind | labels | meaning", rows)
+    )
+
+
+def buckets() -> str:
+    """The upper bounds of each histogram."""
+    histograms = (metric for metric in METRICS if metric.kind is Kind.HISTOGRAM)
+    rows = ((f"`{metric.name}`", ", ".join(f"{bound:g}" for bound in bounds(metric.name))) for metric in histograms)
+    return table("histogram | upper bounds", rows)
+
+
+def alerts() -> str:
+    """Every alert rule, with a link to its section of the runbook."""
+    rows = (
+        (
+            f"[{alert.name}](operations.md#{alert.section})",
+            "critical" if alert.critical else "warning",
+            alert.lasting,
+            f"{alert.meaning} `{alert.expression}`",
+        )
+        for alert in ALERTS
+    )
+    return table("alert | severity | for | when", rows)
+
+
+# --- docs/options.md, docs/migration.md ---
+
+
+def options() -> str:
+    """Every option of SinkOptions, from its declaration."""
+    rows = (
+        (f"`{name}`", declared.kind.name, declared.default_text, declared.unit, declared.meaning)
+        for name, declared in declarations(SinkOptions)
+    )
+    return table("option | type | default | unit | meaning", rows)
+
+
+def flink_options() -> str:
+    """The outcome for each option of the Flink connector, in the order of the code."""
+    rows = [
+        *((f"`{name}`", _outcome(rule)) for name, rule in FLINK_OPTIONS.items()),
+        ("`sink.properties.<name>`", "`properties[<name>]`"),
+        ("`table.<table>.properties.<name>`", "`tables[<table>][<name>]`"),
+        *((f"`{prefix}…`", _outcome(rule)) for prefix, rule in FLINK_PREFIXES.items()),
+    ]
+    return table("Flink connector | here", iter(rows))
+
+
+def _outcome(rule: Becomes | Refused | WithoutEffect) -> str:
+    match rule:
+        case Becomes(option, _, note):
+            return f"`{option}`" + (f" ({note})" if note else "")
+        case WithoutEffect(reason):
+            return f"accepted, changes nothing: {reason}"
+        case Refused(reason, values):
+            allowed = f"; accepted as {' or '.join(f'`{value}`' for value in values)}" if values else ""
+            return f"refused: {reason}{allowed}"
+
+
+# --- docs/types.md ---
+
+SOURCES: tuple[T.DataType, ...] = (
+    T.BooleanType(),
+    T.ByteType(),
+    T.ShortType(),
+    T.IntegerType(),
+    T.LongType(),
+    T.DecimalType(38, 0),
+    T.DecimalType(10, 2),
+    T.FloatType(),
+    T.DoubleType(),
+    T.DateType(),
+    T.TimestampType(),
+    T.TimestampNTZType(),
+    T.StringType(),
+    T.BinaryType(),
+    T.VariantType(),
+    T.ArrayType(T.IntegerType()),
+    T.MapType(T.StringType(), T.DoubleType()),
+    T.StructType([T.StructField("a", T.IntegerType()), T.StructField("b", T.StringType())]),
+)
+"""One of each Spark type that goes somewhere."""
+
+TARGETS = (
+    *("boolean", "tinyint(4)", "smallint(6)", "int(11)", "bigint(20)", "bigint(20) unsigned", "float", "double"),
+    *("decimal(10, 2)", "decimal(38, 18)", "date", "datetime", "char(10)", "varchar(20)", "varbinary(8)", "json"),
+    *("array<int(11)>", "map<varchar(20),double>", "struct<a int(11), b varchar(20)>"),
+)
+"""`COLUMN_TYPE` of one column of each StarRocks type."""
+
+
+def types() -> str:
+    """Where each Spark type may go, and the checks of each row on the way."""
+    return table("Spark | StarRocks column | checked in each row", map(_goes, SOURCES))
+
+
+def _goes(source: T.DataType) -> tuple[str, ...]:
+    fits = {target: fit(source, target) for target in map(parse_type, TARGETS)}
+    found = {target: one for target, one in fits.items() if isinstance(one, Fit)}
+    targets = ", ".join(f"{target}{' (through `to_binary`)' if one.hexed else ''}" for target, one in found.items())
+    checks = dict.fromkeys(fault.text for one in found.values() for fault in one.faults)
+    return f"`{source.simpleString()}`", targets, "; ".join(checks) or "-"
+
+
+# --- docs/cli.md ---
+
+
+def commands() -> str:
+    """A section for each command; needs every extra, because the commands' own parsers are asked."""
+    return "\n".join(map(_section, COMMANDS))
+
+
+def _section(command: Command) -> str:
+    parser = argparse.ArgumentParser(add_help=False)
+    importlib.import_module(command.module).add_arguments(parser)
+    extra = f"Needs the extra `{command.extra}`." if command.extra else "Always installed."
+    rows = table("option | default | meaning", map(_argument, parser._actions))
+    return f"## {command.name}\n\n{command.help[0].upper()}{command.help[1:]}.\n{extra}\n\n{rows}"
+
+
+def _argument(action: argparse.Action) -> tuple[str, ...]:
+    name = ", ".join(action.option_strings) or action.dest
+    value = "" if action.nargs == 0 else f" {_value(action)}"
+    return f"`{name}{value}`", _default(action), (action.help or "") % {"default": action.default}
+
+
+def _value(action: argparse.Action) -> str:
+    if action.choices:
+        return "{" + ",".join(str(choice) for choice in action.choices) + "}"
+    return str(action.metavar or action.dest.upper())
+
+
+def _default(action: argparse.Action) -> str:
+    if action.required:
+        return "required"
+    if action.default is None or action.default is False or action.default in ("", [], argparse.SUPPRESS):
+        return ""
+    return f"`{action.default}`"
+
+
+PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "docs/cli.md": {"commands": commands},
+    "docs/metrics.md": {"metrics": metrics, "buckets": buckets, "alerts": alerts},
+    "docs/migration.md": {"flink-options": flink_options},
+    "docs/options.md": {"options": options},
+    "docs/types.md": {"types": types},
+}
+"""The generated parts of each page."""

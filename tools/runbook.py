@@ -1,0 +1,85 @@
+"""The runbook's page of the metrics endpoint: `docs/operations.md` as HTML, so that error codes lead to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+from mdit_py_plugins.anchors import anchors_plugin
+
+_HEAD = """\
+<!doctype html>
+<!-- Made by `make docs` from docs/operations.md. -->
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>Runbook</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="dashboard.css">
+</head>
+<body class="runbook">
+<main>
+<p><a href="./">← Dashboard</a></p>
+"""
+_FOOT = "</main>\n</body>\n</html>\n"
+_REACHED = ("#", "https://", "http://")
+
+
+def runbook_page(text: str) -> str:
+    """The whole page, in the dashboard's style, from Markdown; headings have the anchors that GitHub gives them."""
+    return f"{_HEAD}{to_html(text)}{_FOOT}"
+
+
+def to_html(text: str) -> str:
+    """The document's blocks. HTML in `text` stays text.
+
+    A link leads to an anchor of the same page or to another server. Another document, or a picture, becomes its text,
+    because the endpoint does not serve it.
+    """
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table").use(anchors_plugin, max_level=4)
+    reader.core.ruler.push("served", _serve)
+    for kind, rule in {"fence": _code, "image": _picture, "table_open": _table, "table_close": _table_end}.items():
+        reader.add_render_rule(kind, rule)
+    return str(reader.render(text))
+
+
+def _serve(state: StateCore) -> None:
+    """Adapt the tokens: no links to other documents, plain words in headings, columns' names that a reader can hear."""
+    for place, token in enumerate(state.tokens):
+        if token.type == "th_open":
+            token.attrSet("scope", "col")
+        for child in token.children or ():
+            if child.type == "code_inline" and state.tokens[place - 1].type == "heading_open":
+                child.type = "text"
+        _name_documents(token.children or ())
+
+
+def _name_documents(tokens: Sequence[Token]) -> None:
+    reached = True
+    for token in tokens:
+        if token.type == "link_open":
+            reached = str(token.attrGet("href")).startswith(_REACHED)
+        if token.type in ("link_open", "link_close") and not reached:
+            token.tag, token.attrs = "cite", {}
+
+
+def _code(_: Any, tokens: Sequence[Token], place: int, *__: Any) -> str:
+    """A block that the keyboard can scroll."""
+    return f'<pre tabindex="0">{escapeHtml(tokens[place].content)}</pre>\n'
+
+
+def _picture(_: Any, tokens: Sequence[Token], place: int, *__: Any) -> str:
+    return f"<cite>{escapeHtml(tokens[place].content)}</cite>"
+
+
+def _table(*_: Any) -> str:
+    return '<div class="scroll" tabindex="0"><table>\n'
+
+
+def _table_end(*_: Any) -> str:
+    return "</table></div>\n"
