@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.emulator.faults import Action, Call, FaultPlan, parse_rule
+from starrocks_emulator.faults import Action, Call, FaultPlan, parse_rule
 from starrocks_txn_sink.errors import OptionError
 
 COMMIT = Call("commit", "fe", "job-1", "")

@@ -13,8 +13,8 @@ import pymysql
 import pytest
 import requests
 
-from starrocks_txn_sink.emulator.server import Emulator
-from starrocks_txn_sink.emulator.settings import FRONTEND_BODY_LIMIT, Generation, Limits, Settings
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import FRONTEND_BODY_LIMIT, Generation, Limits, Settings
 from starrocks_txn_sink.errors import OptionError
 
 AUTH = ("root", "")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.emulator.transactions.labels import (
+from starrocks_emulator.transactions.labels import (
     ANSWERS,
     FINAL,
     MOVES,
@@ -18,7 +18,7 @@ from starrocks_txn_sink.emulator.transactions.labels import (
     check_label,
     refusal,
 )
-from starrocks_txn_sink.emulator.transactions.replies import Thrown
+from starrocks_emulator.transactions.replies import Thrown
 from starrocks_txn_sink.wire import Operation
 
 OPERATIONS = [Operation.BEGIN, Operation.LOAD, Operation.COMMIT, Operation.ROLLBACK]

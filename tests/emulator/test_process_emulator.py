@@ -17,8 +17,8 @@ import pymysql
 import pytest
 import requests
 
-from starrocks_txn_sink.emulator.settings import Generation, Settings
-from starrocks_txn_sink.testing.emulator_process import EmulatorProcess, EmulatorProcessFailed
+from starrocks_emulator.process import EmulatorProcess, EmulatorProcessFailed
+from starrocks_emulator.settings import Generation, Settings
 
 SETTINGS = Settings(Generation.C, user="app", password="s3cret")
 
@@ -114,7 +114,7 @@ def test_a_signal_ends_it_cleanly(process: EmulatorProcess, name: signal.Signals
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     script = (
         "import os, sys; from pathlib import Path\n"
-        "from starrocks_txn_sink.testing.emulator_process import EmulatorProcess\n"
+        "from starrocks_emulator.process import EmulatorProcess\n"
         "process = EmulatorProcess(Path(sys.argv[1])); process.start(); print(process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -134,7 +134,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
 def test_the_command_says_that_it_is_a_stand_in(tmp_path: Path) -> None:
     words = ["--data-dir", str(tmp_path), "--fe-port", "0", "--be-port", "0", "--query-port", "0", "--stop-at-eof"]
     ended = subprocess.run(
-        [sys.executable, "-m", "starrocks_txn_sink.emulator", *words], input=b"", stdout=subprocess.PIPE, timeout=60
+        [sys.executable, "-m", "starrocks_emulator", *words], input=b"", stdout=subprocess.PIPE, timeout=60
     )
     assert ended.returncode == 0
     assert ended.stdout.startswith(b"This is a stand-in for StarRocks, not StarRocks")
@@ -151,7 +151,7 @@ def test_the_command_says_that_it_is_a_stand_in(tmp_path: Path) -> None:
 )
 def test_wrong_options_are_named(tmp_path: Path, words: list[str], complaint: bytes) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "starrocks_txn_sink.emulator", "--data-dir", str(tmp_path), *words],
+        [sys.executable, "-m", "starrocks_emulator", "--data-dir", str(tmp_path), *words],
         stderr=subprocess.PIPE,
         timeout=60,
     )

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from store_setup import JSON_ARRAY, body, rows, with_tables
 
-from starrocks_txn_sink.emulator.tables import ahead
-from starrocks_txn_sink.emulator.tables import store as tables_store
-from starrocks_txn_sink.emulator.tables.ahead import Ahead
-from starrocks_txn_sink.emulator.tables.engine import ASIDE
-from starrocks_txn_sink.emulator.tables.store import CommitRejected, Plan, Store
+from starrocks_emulator.tables import ahead
+from starrocks_emulator.tables import store as tables_store
+from starrocks_emulator.tables.ahead import Ahead
+from starrocks_emulator.tables.engine import ASIDE
+from starrocks_emulator.tables.store import CommitRejected, Plan, Store
 
 CSV = {"format": "csv", "column_separator": ","}
 

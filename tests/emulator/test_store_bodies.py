@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from store_setup import JSON_ARRAY, load, rows, with_tables
 
-from starrocks_txn_sink.emulator.sql.session import QuerySession
-from starrocks_txn_sink.emulator.sql.statements import run
-from starrocks_txn_sink.emulator.tables.store import CommitRejected, PlanRejected, Store
+from starrocks_emulator.sql.session import QuerySession
+from starrocks_emulator.sql.statements import run
+from starrocks_emulator.tables.store import CommitRejected, PlanRejected, Store
 
 JSON = {"format": "json"}
 CSV = {"format": "csv", "column_separator": ","}

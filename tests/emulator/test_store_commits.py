@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_setup import JSON_ARRAY, body, load, rows, with_tables
 
-from starrocks_txn_sink.emulator.sql.session import QuerySession, SqlError
-from starrocks_txn_sink.emulator.sql.statements import run
-from starrocks_txn_sink.emulator.tables.store import CommitRejected, PlanRejected, Store
+from starrocks_emulator.sql.session import QuerySession, SqlError
+from starrocks_emulator.sql.statements import run
+from starrocks_emulator.tables.store import CommitRejected, PlanRejected, Store
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from starrocks_txn_sink.lane.ending import END_POSITION
 from starrocks_txn_sink.lane.segments import PAYLOAD, TABLE
 from starrocks_txn_sink.lane.unit import HASH
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE
-from starrocks_txn_sink.testing.model_store import Change
+from tests.support.model_store import Change
 
 from .checker import Checker, Published
 from .source import Cut, Row, SourceTransaction

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink.demo import tables
-from starrocks_txn_sink.demo.client import SqlClient
-from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
-from starrocks_txn_sink.testing.feed import Feed
-from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from starrocks_demo import tables
+from starrocks_demo.client import SqlClient
+from starrocks_demo.feed import Feed
+from starrocks_demo.generator import Workload, WorkloadOptions
+from starrocks_emulator.process import EmulatorProcess
+from tests.support.manual_clock import ManualClock
 
 pytestmark = pytest.mark.spark
 

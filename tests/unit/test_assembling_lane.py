@@ -17,7 +17,7 @@ from starrocks_txn_sink.lane.content import Content
 from starrocks_txn_sink.lane.ending import END_POSITION
 from starrocks_txn_sink.lane.fused import Carry, LaneAssembly
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
-from starrocks_txn_sink.testing.memory_directory import MemoryDirectory
+from tests.support.memory_directory import MemoryDirectory
 
 IN_JSON = TxnEventLines(source_partition=None, position=None)
 

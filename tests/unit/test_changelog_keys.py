@@ -10,7 +10,7 @@ import pytest
 from starrocks_txn_sink.changelog.keyed import Arrived, DecodeKey, EncodeKey, KeyRule, MaterializeKey, NormalizeKey
 from starrocks_txn_sink.changelog.rules import ImageEncoder, Retention, kinds_to_code
 from starrocks_txn_sink.changelog.state_text import read, written
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 UPSERT = "+I-U+U"
 

@@ -30,7 +30,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_runs_the_named_command_with_its_own_options(fake: SimpleNamespace, command: str) -> None:
     fake.run = lambda args: args.seed
     assert cli.main([command, "--seed", "7"]) == 7
-    assert fake.imported == [f"starrocks_txn_sink.{command}.command"]
+    assert fake.imported == [f"starrocks_{command}.command"]
 
 
 def test_a_missing_extra_is_named_with_the_way_to_get_it(

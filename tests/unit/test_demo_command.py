@@ -16,17 +16,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from starrocks_txn_sink.demo import command
-from starrocks_txn_sink.demo.background import Background
-from starrocks_txn_sink.demo.choices import DemoOptions, add_arguments
-from starrocks_txn_sink.demo.deliveries import Deliveries
-from starrocks_txn_sink.demo.display import Lines, Silent, display
-from starrocks_txn_sink.demo.interruption import Interrupted, Interruption, interruption
-from starrocks_txn_sink.demo.phases import median_seconds
-from starrocks_txn_sink.demo.status import Status, line, save_picture
-from starrocks_txn_sink.demo.summary import Summary
-from starrocks_txn_sink.demo.verdict import TableVerdict, Verdict
-from starrocks_txn_sink.demo.workspace import Workspace
+from starrocks_demo import command
+from starrocks_demo.background import Background
+from starrocks_demo.choices import DemoOptions, add_arguments
+from starrocks_demo.deliveries import Deliveries
+from starrocks_demo.display import Lines, Silent, display
+from starrocks_demo.interruption import Interrupted, Interruption, interruption
+from starrocks_demo.phases import median_seconds
+from starrocks_demo.status import Status, line, save_picture
+from starrocks_demo.summary import Summary
+from starrocks_demo.verdict import TableVerdict, Verdict
+from starrocks_demo.workspace import Workspace
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.events import Event
 
@@ -314,7 +314,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: Summary | BaseException, *words: str
 ) -> tuple[int, Path]:
     Played.outcome = outcome
-    monkeypatch.setitem(sys.modules, "starrocks_txn_sink.demo.run", SimpleNamespace(DemoRun=Played))
+    monkeypatch.setitem(sys.modules, "starrocks_demo.run", SimpleNamespace(DemoRun=Played))
     monkeypatch.setenv("TOLD", str(tmp_path / "told"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     parser = argparse.ArgumentParser()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.demo.tables import TABLES, cents, create, read_all, text
+from starrocks_demo.tables import TABLES, cents, create, read_all, text
 
 
 def server(rows: list[tuple[Any, ...]], log: list[str]) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.demo.verdict import Verdict, compare, judge_tables
-from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
-from starrocks_txn_sink.testing.truth import Truth
+from starrocks_demo.generator import Workload, WorkloadOptions
+from starrocks_demo.truth import Truth
+from starrocks_demo.verdict import Verdict, compare, judge_tables
 
 Tables = dict[str, list[tuple[Any, ...]]]
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.testing.generator import SourceTransaction, Workload, WorkloadOptions
-from starrocks_txn_sink.testing.truth import EventLog, EventRow, ItemRow, OrderRow, Truth
+from starrocks_demo.generator import SourceTransaction, Workload, WorkloadOptions
+from starrocks_demo.truth import EventLog, EventRow, ItemRow, OrderRow, Truth
 
 Tables = dict[str, dict[int, dict[str, Any]]]
 KEYS = {"orders": "order_id", "order_items": "item_id", "order_events": "event_id"}

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from starrocks_txn_sink.testing.feed import Feed, Piece
-from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from starrocks_demo.feed import Feed, Piece
+from starrocks_demo.generator import Workload, WorkloadOptions
+from tests.support.manual_clock import ManualClock
 
 
 class BusyClock(ManualClock):

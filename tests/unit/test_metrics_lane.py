@@ -21,9 +21,9 @@ from starrocks_txn_sink.lane.segments import COLUMNS
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.testing.model_server import Fault, Faults, ModelServer, plan_faults
 from starrocks_txn_sink.transaction.steps import Backoff
 from starrocks_txn_sink.wire import Operation
+from tests.support.model_server import Fault, Faults, ModelServer, plan_faults
 
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string(), pa.int64(), pa.bool_())
 SCHEMA = pa.schema(list(zip((*COLUMNS, EVENT_TIME, DELETED), TYPES, strict=True)))
