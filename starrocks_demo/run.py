@@ -27,7 +27,7 @@ from starrocks_demo.verdict import judge_tables
 from starrocks_demo.witness import NEWEST, WITNESS, glance, judge
 from starrocks_demo.workspace import Workspace
 from starrocks_emulator.process import EmulatorProcess
-from starrocks_emulator.settings import Generation, Settings
+from starrocks_emulator.settings import EmulatorError, Generation, Settings
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import StarRocksSinkError
@@ -93,9 +93,7 @@ class DemoRun:
         with contextlib.ExitStack() as stack:
             self._display.say("Starting the stand-in for StarRocks (an emulator; all figures are measured on it).")
             with interruption.held_back():
-                server = stack.enter_context(
-                    EmulatorProcess(self._space.starrocks, Settings(generation=Generation(self._options.generation)))
-                )
+                server = self._stand_in(stack)
             client = stack.enter_context(contextlib.closing(SqlClient(server.query_url)))
             tables.create(client)
             eyes = stack.enter_context(contextlib.closing(SqlClient(server.query_url)))
@@ -140,6 +138,14 @@ class DemoRun:
             self._tell_failures(reader, "reader")
             self._tell_failures(probe, "probe")
             return self._compare(client, reader, server)
+
+    def _stand_in(self, stack: contextlib.ExitStack) -> EmulatorProcess:
+        """The stand-in, started. Raises DemoFailed."""
+        settings = Settings(generation=Generation(self._options.generation))
+        try:
+            return stack.enter_context(EmulatorProcess(self._space.starrocks, settings))
+        except EmulatorError as error:
+            raise DemoFailed(str(error)) from error
 
     def _metrics(self, stack: contextlib.ExitStack) -> MetricsServer | None:
         """The endpoint, if one was asked for; it ends before Spark does."""

@@ -1,4 +1,4 @@
-"""`python -m starrocks_emulator`: the stand-in without the rest of the command line."""
+"""`python -m starrocks_emulator`: the stand-in by itself."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ import argparse
 import sys
 
 from starrocks_emulator.command import add_arguments, run
-from starrocks_txn_sink.errors import StarRocksSinkError
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser("starrocks-txn-sink emulator", description="A stand-in for StarRocks.")
+    parser = argparse.ArgumentParser("starrocks_emulator", description="A stand-in for StarRocks; not StarRocks.")
     add_arguments(parser)
-    try:
-        return run(parser.parse_args())
-    except StarRocksSinkError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
+    return run(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TextIO
 
 from starrocks_emulator.server import Emulator
-from starrocks_emulator.settings import Generation, Limits, Settings
+from starrocks_emulator.settings import EmulatorError, Generation, Limits, SettingError, Settings
 from starrocks_emulator.tables.row_order import RowOrder
-from starrocks_txn_sink.errors import OptionError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM, SIGINT (or the end of standard input); 0 after a clean end."""
-    emulator = Emulator(args.data_dir, _settings(args), fault_plan=_fault_plan(args.fault_plan))
+    """Serve until SIGTERM, SIGINT (or the end of standard input); 0 after a clean end, 1 with a sentence on stderr."""
+    try:
+        emulator = Emulator(args.data_dir, _settings(args), fault_plan=_fault_plan(args.fault_plan))
+    except EmulatorError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     with _endings() as (wait, end), emulator:
         _announce(emulator, args.json, sys.stdout)
         if args.stop_at_eof:
@@ -88,7 +91,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     try:
         limits = Limits(**args.limits)
     except TypeError as error:
-        raise OptionError(f"--limits cannot be read: {error}.") from error
+        raise SettingError(f"--limits cannot be read: {error}.") from error
     return Settings(
         Generation(args.generation),
         args.user,
@@ -111,7 +114,7 @@ def _first_line(path: Path | None) -> str:
     try:
         return (path.read_text().splitlines() or [""])[0]
     except OSError as error:
-        raise OptionError(f"--password-file cannot be read: {error.strerror}.") from error
+        raise SettingError(f"--password-file cannot be read: {error.strerror}.") from error
 
 
 def _fault_plan(path: Path | None) -> object:
@@ -120,7 +123,7 @@ def _fault_plan(path: Path | None) -> object:
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise OptionError(f"--fault-plan cannot be read: {error}.") from error
+        raise SettingError(f"--fault-plan cannot be read: {error}.") from error
 
 
 def _announce(emulator: Emulator, as_json: bool, out: TextIO) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any
 
-from starrocks_txn_sink.errors import OptionError
+from starrocks_emulator.settings import SettingError
 
 LONGEST_WAIT = 600.0
 """Seconds that `delay` and `hang` can last."""
@@ -124,7 +124,7 @@ class FaultPlan:
         self.replace(document if document is not None else {})
 
     def replace(self, document: object) -> None:
-        """Put a new plan in force, with new counts; a wrong one changes nothing and raises `OptionError`."""
+        """Put a new plan in force, with new counts; a wrong one changes nothing and raises `SettingError`."""
         seed, sources = _parts(document)
         tallies = [
             _Tally(parse_rule(source), source, random.Random(f"{seed}/{place}")) for place, source in enumerate(sources)
@@ -171,25 +171,25 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def parse_rule(source: Mapping[str, Any]) -> Rule:
-    """A rule from its JSON object. Raises `OptionError` naming the field that cannot be."""
+    """A rule from its JSON object. Raises `SettingError` naming the field that cannot be."""
     given = dict(source)
     for name, value in given.items():
         if name not in _FIELDS:
-            raise OptionError(f"A fault rule has no field {name!r}; it knows {', '.join(sorted(_FIELDS))}.")
+            raise SettingError(f"A fault rule has no field {name!r}; it knows {', '.join(sorted(_FIELDS))}.")
         wanted = _TYPES.get(name, (str,))
         if value is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
-            raise OptionError(
+            raise SettingError(
                 f"The fault rule's field {name!r} must be {' or '.join(kind.__name__ for kind in wanted)}."
             )
     try:
         action = Action(given.pop("action", None))
     except ValueError:
         names = ", ".join(known.value for known in Action)
-        raise OptionError(f"A fault rule needs an action, one of {names}.") from None
+        raise SettingError(f"A fault rule needs an action, one of {names}.") from None
     if given.get("when", "before") not in ("before", "after"):
-        raise OptionError("A fault rule's `when` is before or after.")
+        raise SettingError("A fault rule's `when` is before or after.")
     if given.get("every") is not None and given["every"] < 1:
-        raise OptionError("A fault rule's `every` is at least 1.")
+        raise SettingError("A fault rule's `every` is at least 1.")
     for name in ("label", "forget"):
         _check_pattern(given.get(name))
     return Rule(action, **{name: value for name, value in given.items() if value is not None})
@@ -199,15 +199,15 @@ def _check_pattern(pattern: str | None) -> None:
     try:
         re.compile(pattern or "")
     except re.error as error:
-        raise OptionError(f"A fault rule's regular expression cannot be read: {error}.") from error
+        raise SettingError(f"A fault rule's regular expression cannot be read: {error}.") from error
 
 
 def _parts(document: object) -> tuple[Any, list[Mapping[str, Any]]]:
     if isinstance(document, list):
         document = {"rules": document}
     if not isinstance(document, dict) or not document.keys() <= {"seed", "rules"}:
-        raise OptionError('A fault plan is a JSON object {"seed": …, "rules": […]}.')
+        raise SettingError('A fault plan is a JSON object {"seed": …, "rules": […]}.')
     rules = document.get("rules", [])
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-        raise OptionError("A fault plan's rules are a list of JSON objects.")
+        raise SettingError("A fault plan's rules are a list of JSON objects.")
     return document.get("seed", 0), rules

@@ -18,19 +18,15 @@ from typing import IO, Any, Self
 
 import requests
 
-from starrocks_emulator.settings import Settings
-from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_emulator.settings import EmulatorError, Settings
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
 _CALL_SECONDS = 10.0
 
 
-class EmulatorProcessFailed(StarRocksSinkError):
-    """The stand-in's process did not come up, or did not end."""
-
-    code = "emulator_process"
-    hint = "Look at the process's own messages, which are part of this error."
+class EmulatorProcessFailed(EmulatorError):
+    """The stand-in's process did not come up, or did not end; its own messages are part of this one."""
 
 
 class EmulatorProcess:
@@ -149,7 +145,7 @@ class EmulatorProcess:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise EmulatorProcessFailed("The stand-in has not been started.", hint="Call start() first.")
+            raise EmulatorProcessFailed("The stand-in has not been started. Call start() first.")
         return self._process
 
     def __enter__(self) -> Self:
@@ -190,7 +186,7 @@ class EmulatorProcess:
         return int(self._where["query_port"])
 
     def faults(self, plan: object) -> None:
-        """Put a fault plan in force (see `emulator.faults`); `{}` ends all faults and releases held commits."""
+        """Put a fault plan in force (its fields: `faults`); `{}` ends all faults and releases held commits."""
         if plan == {}:
             self._call("DELETE", "faults")
         else:

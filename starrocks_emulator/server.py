@@ -15,7 +15,7 @@ from starrocks_emulator.http.control import Control
 from starrocks_emulator.http.fault_gate import FaultGate, Levers
 from starrocks_emulator.http.fe import FollowerFrontend, LeaderFrontend
 from starrocks_emulator.http.listener import Listener
-from starrocks_emulator.settings import Settings
+from starrocks_emulator.settings import SettingError, Settings
 from starrocks_emulator.sql.follower import LaggingStore
 from starrocks_emulator.sql.loads_view import load_rows
 from starrocks_emulator.sql.mysql import QueryListener
@@ -25,11 +25,9 @@ from starrocks_emulator.tables.store import Store
 from starrocks_emulator.transactions.backend import Backend, body_names
 from starrocks_emulator.transactions.commit import Committer
 from starrocks_emulator.transactions.frontend import Frontend, refresh_committed
-from starrocks_emulator.transactions.memory import FrontendMemory
+from starrocks_emulator.transactions.memory import Clock, FrontendMemory, SystemClock
 from starrocks_emulator.transactions.publisher import Publisher
 from starrocks_emulator.transactions.request import Credentials
-from starrocks_txn_sink.clock import Clock, SystemClock
-from starrocks_txn_sink.errors import OptionError
 
 Part = TypeVar("Part")
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -52,9 +50,7 @@ class Emulator:
     ) -> None:
         self.settings = settings or Settings()
         if self.settings.host not in _LOOPBACK:
-            raise OptionError(
-                f"The stand-in listens on loopback only, not on {self.settings.host}.", hint="Use 127.0.0.1."
-            )
+            raise SettingError(f"The stand-in listens on loopback only, not on {self.settings.host}. Use 127.0.0.1.")
         self.faults = FaultPlan(fault_plan)
         self._data_dir = data_dir
         self._clock = clock or SystemClock()

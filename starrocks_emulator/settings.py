@@ -7,6 +7,15 @@ from enum import Enum
 
 from starrocks_emulator.tables.row_order import RowOrder
 
+
+class EmulatorError(Exception):
+    """Root of the stand-in's own errors; the message ends in what you can do."""
+
+
+class SettingError(EmulatorError, ValueError):
+    """A setting or a fault plan that cannot be; the message names the field and what is allowed."""
+
+
 JSON_PAYLOAD_LIMIT = 4_294_967_296
 """Bytes of one JSON body that no setting can raise (contract section 2.5)."""
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from starrocks_emulator.faults import FaultPlan
 from starrocks_emulator.http.body import HttpBody
+from starrocks_emulator.settings import SettingError
 from starrocks_emulator.transactions.replies import Response, not_found, single_line
 from starrocks_emulator.transactions.request import Request
-from starrocks_txn_sink.errors import OptionError
 
 _PLAN_LIMIT = 1024 * 1024
 
@@ -44,7 +44,7 @@ class Control:
         data = body.read(_PLAN_LIMIT)
         try:
             if data is None:
-                raise OptionError("A fault plan is at most 1 MiB long.")
+                raise SettingError("A fault plan is at most 1 MiB long.")
             self._plan.replace(json.loads(data))
         except ValueError as error:
             return single_line({"error": str(error)}, status=400)

@@ -13,12 +13,11 @@ from starrocks_emulator.tables.store import CommitRejected
 from starrocks_emulator.transactions.backend import ContextLost
 from starrocks_emulator.transactions.context import LoadContext
 from starrocks_emulator.transactions.frontend import refresh_committed, register
-from starrocks_emulator.transactions.labels import Task, TaskState, refusal
+from starrocks_emulator.transactions.labels import LabelState, Operation, Task, TaskState, refusal
 from starrocks_emulator.transactions.memory import FrontendMemory, TableLoad
 from starrocks_emulator.transactions.publisher import Publisher
 from starrocks_emulator.transactions.replies import Body, Thrown, cancelled_task, committed, failed, ok
 from starrocks_emulator.transactions.request import TransactionParameters
-from starrocks_txn_sink.wire import LabelState, Operation
 
 _DEADLINE_CAUSE = "coordinator could not finished before job timeout"
 

@@ -13,7 +13,7 @@ from starrocks_emulator.tables.store import PlanRejected
 from starrocks_emulator.transactions.backend import Backend
 from starrocks_emulator.transactions.context import LoadContext
 from starrocks_emulator.transactions.history import Registered
-from starrocks_emulator.transactions.labels import Task, TaskState, check_label, refusal
+from starrocks_emulator.transactions.labels import LabelState, Operation, Task, TaskState, check_label, refusal
 from starrocks_emulator.transactions.memory import FrontendMemory, TableLoad
 from starrocks_emulator.transactions.replies import (
     Body,
@@ -25,7 +25,6 @@ from starrocks_emulator.transactions.replies import (
     plain_ok,
 )
 from starrocks_emulator.transactions.request import Request, TransactionParameters
-from starrocks_txn_sink.wire import LabelState, Operation
 
 
 class Frontend:

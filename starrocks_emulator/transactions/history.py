@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from starrocks_txn_sink.wire import LabelState
+from starrocks_emulator.transactions.labels import LabelState
 
 _FINAL = frozenset({LabelState.VISIBLE, LabelState.ABORTED})
 

@@ -14,9 +14,26 @@ from types import MappingProxyType
 from typing import Any
 
 from starrocks_emulator.transactions.replies import Body, Thrown, label_already_exists
-from starrocks_txn_sink.wire import Operation
 
 LABEL_REGEX = r"^[-\w]{1,128}$"
+
+
+class Operation(Enum):
+    """What a request asks of a label; the value is the server's own word."""
+
+    BEGIN = "begin"
+    LOAD = "load"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+
+
+class LabelState(Enum):
+    """`state` of a registered transaction, as get_load_state answers it (contract section 6)."""
+
+    PREPARE = "PREPARE"
+    COMMITTED = "COMMITTED"
+    VISIBLE = "VISIBLE"
+    ABORTED = "ABORTED"
 
 
 class TaskState(Enum):

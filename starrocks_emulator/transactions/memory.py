@@ -5,20 +5,38 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from starrocks_emulator.settings import Settings
 from starrocks_emulator.transactions import retention
 from starrocks_emulator.transactions.backend import Backend
 from starrocks_emulator.transactions.history import Registered, TransactionHistory
-from starrocks_emulator.transactions.labels import Task, TaskState
+from starrocks_emulator.transactions.labels import LabelState, Task, TaskState
 from starrocks_emulator.transactions.storage import Counts, Storage
-from starrocks_txn_sink.clock import Clock
-from starrocks_txn_sink.wire import LabelState
 
 _RESTART_PATIENCE = 60.0
+
+
+class Clock(Protocol):
+    """Seconds: `monotonic` never goes back, `wall` counts from the Unix epoch."""
+
+    def monotonic(self) -> float: ...
+
+    def wall(self) -> float: ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
 
 
 @dataclass(slots=True)

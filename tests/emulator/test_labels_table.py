@@ -13,13 +13,13 @@ from starrocks_emulator.transactions.labels import (
     FINAL,
     MOVES,
     IllegalMove,
+    Operation,
     Task,
     TaskState,
     check_label,
     refusal,
 )
 from starrocks_emulator.transactions.replies import Thrown
-from starrocks_txn_sink.wire import Operation
 
 OPERATIONS = [Operation.BEGIN, Operation.LOAD, Operation.COMMIT, Operation.ROLLBACK]
 

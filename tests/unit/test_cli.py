@@ -57,9 +57,10 @@ def test_a_missing_extra_may_show_only_when_the_command_runs(
     assert "pip install 'starrocks-txn-sink[demo]'" in capsys.readouterr().err
 
 
-def test_a_module_of_ours_that_is_missing_is_a_bug_and_shows_as_one(fake: SimpleNamespace) -> None:
+@pytest.mark.parametrize("package", ["starrocks_txn_sink", "starrocks_emulator", "starrocks_demo"])
+def test_a_module_of_ours_that_is_missing_is_a_bug_and_shows_as_one(fake: SimpleNamespace, package: str) -> None:
     def run(_: Any) -> int:
-        raise ModuleNotFoundError("No module", name="starrocks_txn_sink.nowhere")
+        raise ModuleNotFoundError("No module", name=f"{package}.nowhere")
 
     fake.run = run
     with pytest.raises(ModuleNotFoundError):
