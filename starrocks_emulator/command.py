@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from starrocks_emulator.server import Emulator
-from starrocks_emulator.settings import EmulatorError, Generation, Limits, SettingError, Settings
-from starrocks_emulator.tables.row_order import RowOrder
+from starrocks_emulator.settings import EmulatorError, Generation, Limits, RowOrder, SettingError, Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

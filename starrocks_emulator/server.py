@@ -11,23 +11,20 @@ from typing import Self, TypeVar
 
 from starrocks_emulator.faults import FaultPlan
 from starrocks_emulator.http.be import BackendService
-from starrocks_emulator.http.control import Control
-from starrocks_emulator.http.fault_gate import FaultGate, Levers
+from starrocks_emulator.http.control import Control, FaultGate, Levers
 from starrocks_emulator.http.fe import FollowerFrontend, LeaderFrontend
 from starrocks_emulator.http.listener import Listener
 from starrocks_emulator.settings import SettingError, Settings
-from starrocks_emulator.sql.follower import LaggingStore
-from starrocks_emulator.sql.loads_view import load_rows
-from starrocks_emulator.sql.mysql import QueryListener
-from starrocks_emulator.sql.query_gate import QueryGate
-from starrocks_emulator.tables.row_order import Shuffle
+from starrocks_emulator.sql.information_schema import load_rows
+from starrocks_emulator.sql.mysql import QueryGate, QueryListener
+from starrocks_emulator.sql.statements import LaggingStore
+from starrocks_emulator.tables.apply import Shuffle
 from starrocks_emulator.tables.store import Store
 from starrocks_emulator.transactions.backend import Backend, body_names
-from starrocks_emulator.transactions.commit import Committer
+from starrocks_emulator.transactions.commit import Committer, Publisher
 from starrocks_emulator.transactions.frontend import Frontend, refresh_committed
 from starrocks_emulator.transactions.memory import Clock, FrontendMemory, SystemClock
-from starrocks_emulator.transactions.publisher import Publisher
-from starrocks_emulator.transactions.request import Credentials
+from starrocks_emulator.transactions.messages import Credentials
 
 Part = TypeVar("Part")
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})

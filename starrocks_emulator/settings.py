@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from starrocks_emulator.tables.row_order import RowOrder
-
 
 class EmulatorError(Exception):
     """Root of the stand-in's own errors; the message ends in what you can do."""
@@ -33,6 +31,13 @@ class Generation(Enum):
     def version(self) -> str:
         """What `current_version()` answers: the oldest release of B, a patch of 4.1 that is taken for C."""
         return "4.0.7-emulator" if self is Generation.B else "4.1.5-emulator"
+
+
+class RowOrder(Enum):
+    """How rows of one key inside one transaction follow each other."""
+
+    ARRIVAL = "arrival"
+    ARBITRARY = "arbitrary"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from starrocks_emulator.faults import Action, Call
-from starrocks_emulator.http.body import HttpBody
-from starrocks_emulator.http.fault_gate import FaultGate, InCourse
-from starrocks_emulator.http.listener import Service
-from starrocks_emulator.transactions import replies
-from starrocks_emulator.transactions.backend import Backend
-from starrocks_emulator.transactions.context import LoadRefused
-from starrocks_emulator.transactions.replies import Response
-from starrocks_emulator.transactions.request import Credentials, Request
+from starrocks_emulator.http.control import FaultGate, InCourse
+from starrocks_emulator.http.listener import HttpBody, Service
+from starrocks_emulator.transactions import messages
+from starrocks_emulator.transactions.backend import Backend, LoadRefused
+from starrocks_emulator.transactions.messages import Credentials, Request, Response
 
 _SWALLOWED = 64 * 1024 * 1024
 _OPERATIONS = frozenset({"begin", "commit", "prepare", "rollback"})
@@ -35,12 +32,12 @@ class BackendService(Service):
             return self._error_log(request.query.get("file", ""))
         objection = self._credentials.objection(request)
         if objection is not None:
-            return replies.unauthorized(objection)
+            return messages.unauthorized(objection)
         if request.path == "/api/transaction/list":
-            return replies.backend_json({"Status": "OK", "Transactions": []})
+            return messages.backend_json({"Status": "OK", "Transactions": []})
         operation = request.transaction_operation
         if operation is None:
-            return replies.not_found()
+            return messages.not_found()
         if operation == "load":
             call = Call("load", "be", request.header("label"), request.header("table"))
             return self._gate.run(call, lambda faults: self._load(request, body, faults))
@@ -51,13 +48,13 @@ class BackendService(Service):
             reply = self._backend.load(request, body, busy=faults.has(Action.BUSY), cut_after=faults.cut_after)
         except LoadRefused as refused:
             return _refusal(refused.status, refused.message, request)
-        return replies.backend_json(reply)
+        return messages.backend_json(reply)
 
     def _error_log(self, log_id: str) -> Response:
         try:
             text = self._tracking_log(log_id)
         except (KeyError, ValueError, OSError):
-            return replies.not_found()
+            return messages.not_found()
         return Response(200, text.encode(), {"Content-Type": "text/plain; charset=UTF-8"})
 
 
@@ -77,4 +74,4 @@ def _refusal(status: str, message: str, request: Request) -> Response:
     body: dict[str, object] = {"Status": status}
     if status == "TXN_IN_PROCESSING":
         body["Label"] = request.header("label")
-    return replies.backend_json({**body, "Message": message})
+    return messages.backend_json({**body, "Message": message})

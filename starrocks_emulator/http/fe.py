@@ -8,19 +8,18 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from starrocks_emulator.faults import Action, Call
-from starrocks_emulator.http.body import HttpBody
-from starrocks_emulator.http.control import Control
-from starrocks_emulator.http.fault_gate import FaultGate, InCourse
-from starrocks_emulator.http.listener import Service
+from starrocks_emulator.http.control import Control, FaultGate, InCourse
+from starrocks_emulator.http.listener import HttpBody, Service
 from starrocks_emulator.settings import FRONTEND_BODY_LIMIT
-from starrocks_emulator.transactions import replies
+from starrocks_emulator.transactions import messages
 from starrocks_emulator.transactions.backend import Backend
 from starrocks_emulator.transactions.commit import Committer
 from starrocks_emulator.transactions.frontend import Frontend
-from starrocks_emulator.transactions.replies import Response, Thrown
-from starrocks_emulator.transactions.request import (
+from starrocks_emulator.transactions.messages import (
     Credentials,
     Request,
+    Response,
+    Thrown,
     TransactionParameters,
     transaction_parameters,
 )
@@ -47,7 +46,7 @@ class LeaderFrontend(Service):
     def answer(self, request: Request, body: HttpBody) -> Response:
         objection = self._credentials.objection(request)
         if objection is not None:
-            return replies.unauthorized(objection)
+            return messages.unauthorized(objection)
         if request.path.startswith("/_emulator/"):
             return self._control.answer(request, body)
         operation = request.transaction_operation
@@ -63,21 +62,21 @@ class LeaderFrontend(Service):
             database, label = found[1], request.query.get("label", "")
             return self._gate.run(
                 Call("get_load_state", "fe", label),
-                lambda _: replies.single_line(self._frontend.load_state(database, label)),
+                lambda _: messages.single_line(self._frontend.load_state(database, label)),
             )
         found = _CANCEL_PATH.fullmatch(request.path)
         if found is not None and request.method == "POST":
             database, label = found[1], request.query.get("label", found[2])
             return self._gate.run(
-                Call("cancel", "fe", label), lambda _: replies.single_line(self._frontend.cancel(database, label))
+                Call("cancel", "fe", label), lambda _: messages.single_line(self._frontend.cancel(database, label))
             )
-        return replies.not_found()
+        return messages.not_found()
 
     def _transaction(self, operation: str, request: Request, body: HttpBody, faults: InCourse) -> Response:
         try:
             return self._dispatch(operation, request, body, faults)
         except Thrown as thrown:
-            return replies.frontend_json(replies.failed(thrown.text))
+            return messages.frontend_json(messages.failed(thrown.text))
 
     def _dispatch(self, operation: str, request: Request, body: HttpBody, faults: InCourse) -> Response:
         if operation not in _OPERATIONS:
@@ -92,20 +91,20 @@ class LeaderFrontend(Service):
             )
         if operation == "load":
             return self._load(parameters, request, faults)
-        operations: dict[str, Callable[[TransactionParameters], replies.Body]] = {
+        operations: dict[str, Callable[[TransactionParameters], messages.Body]] = {
             "begin": self._frontend.begin,
             "commit": lambda known: self._committer.commit(known, faults.commit),
             "rollback": self._frontend.rollback,
             "prepare": _prepare,
         }
-        return replies.frontend_json(operations[operation](parameters))
+        return messages.frontend_json(operations[operation](parameters))
 
     def _load(self, parameters: TransactionParameters, request: Request, faults: InCourse) -> Response:
         target = self._frontend.load(parameters, request, running_limit=faults.has(Action.RUNNING_LIMIT))
         if not isinstance(target, Backend):
-            return replies.frontend_json(target)
+            return messages.frontend_json(target)
         host, port = target.address
-        return replies.redirect(f"http://{host}:{port}{request.target}")
+        return messages.redirect(f"http://{host}:{port}{request.target}")
 
 
 class FollowerFrontend(Service):
@@ -120,13 +119,13 @@ class FollowerFrontend(Service):
     def answer(self, request: Request, body: HttpBody) -> Response:  # noqa: ARG002 - a redirect needs no body
         objection = self._credentials.objection(request)
         if objection is not None:
-            return replies.unauthorized(objection)
+            return messages.unauthorized(objection)
         if not request.path.startswith("/api/"):
-            return replies.not_found()
-        return replies.redirect(self._leader() + request.target)
+            return messages.not_found()
+        return messages.redirect(self._leader() + request.target)
 
 
-def _prepare(_: TransactionParameters) -> replies.Body:
+def _prepare(_: TransactionParameters) -> messages.Body:
     """Two-phase commit does not exist in multi mode (section 4.1)."""
     raise Thrown("Unsupported operation: TXN_PREPARE")
 

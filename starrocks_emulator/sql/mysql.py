@@ -1,9 +1,13 @@
-"""The query port: the MySQL protocol over the store, in a thread of its own, each statement in a worker thread."""
+"""The query port: the MySQL protocol over the store, in a thread of its own, each statement in a worker thread.
+
+A fault plan makes statements slow, refuses them, or answers them with other rows.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -19,15 +23,11 @@ from mysql_mimic.session import BaseSession
 from mysql_mimic.types import ColumnType
 from mysql_mimic.variables import GlobalVariables, SessionVariables
 
-from starrocks_emulator.faults import FaultPlan
-from starrocks_emulator.sql.follower import LaggingStore
-from starrocks_emulator.sql.query_gate import QueryGate
-from starrocks_emulator.sql.session import UNKNOWN_ERROR, Answer, Frontend, QuerySession, SqlError
-from starrocks_emulator.sql.statements import run, use
+from starrocks_emulator.faults import LONGEST_WAIT, QUERY, Action, Call, FaultPlan, Rule
+from starrocks_emulator.sql.session import UNKNOWN_ERROR, Answer, Frontend, QuerySession, SqlError, text_answer
+from starrocks_emulator.sql.statements import LaggingStore, run, use
 from starrocks_emulator.tables.catalog import CatalogError
 from starrocks_emulator.tables.store import Store
-
-logging.getLogger("mysql_mimic").setLevel(logging.CRITICAL)  # clients get every error; its text may hold values
 
 DEFAULT_VERSION = "4.0.7-emulator"
 _START_SECONDS = 30.0
@@ -46,9 +46,40 @@ _COLUMN_TYPES = {
     "BLOB": ColumnType.BLOB,
 }
 
-# Failed statements are answered to the client; a server's log on top of that would only repeat them.
-logging.getLogger("mysql_mimic").addHandler(logging.NullHandler())
-logging.getLogger("mysql_mimic").propagate = False
+_DEFAULT_HANG = 60.0
+
+# Failed statements are answered to the client. A log would only repeat the errors, and their texts may hold values.
+_LOGGER = logging.getLogger("mysql_mimic")
+_LOGGER.setLevel(logging.CRITICAL)
+_LOGGER.addHandler(logging.NullHandler())
+_LOGGER.propagate = False
+
+
+class QueryGate:
+    """Asks the plan about each statement. `wait` sleeps, or returns early when the stand-in stops."""
+
+    def __init__(self, plan: FaultPlan, wait: Callable[[float], object]) -> None:
+        self._plan = plan
+        self._wait = wait
+
+    def replaced(self, sql: str) -> Answer | None:
+        """The answer that a fault puts in place of the statement's own, if any; raises SqlError for a refusal."""
+        answer = None
+        for rule in self._plan.select(Call(QUERY, QUERY, " ".join(sql.split()))):
+            if rule.action in (Action.DELAY, Action.HANG):
+                pause = _DEFAULT_HANG if rule.seconds is None and rule.action is Action.HANG else rule.seconds or 0.0
+                self._wait(min(pause, LONGEST_WAIT))
+            elif rule.action is Action.ANSWER:
+                answer = answer or _answer(rule)
+        return answer
+
+
+def _answer(rule: Rule) -> Answer:
+    """A `status` of 200 brings the rows of `body` (JSON: names and rows), another one is MySQL's error code."""
+    if rule.status != 200:
+        raise SqlError(rule.body, rule.status)
+    document = json.loads(rule.body)
+    return text_answer(document["columns"], document["rows"])
 
 
 class QueryListener:

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from starrocks_emulator.sql.session import NO_DATABASE, Answer, QuerySession, SqlError, text_answer
-from starrocks_emulator.tables.catalog import Column, Table
-from starrocks_emulator.tables.registry import UNKNOWN_TABLE
+from starrocks_emulator.tables.catalog import UNKNOWN_TABLE, Column, Table
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store

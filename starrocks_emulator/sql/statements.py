@@ -1,4 +1,8 @@
-"""One request of the query port: its statements parsed, told apart and run; the last one's answer counts."""
+"""One request of the query port: its statements parsed, told apart and run; the last one's answer counts.
+
+On the leader they run over the store. On a follower SELECT sees what was visible when the follower last caught up, and
+everything else goes on to the leader, as followers forward it.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,15 @@ from starrocks_emulator.tables.catalog import CatalogError
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store
+
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import cast
+
+from starrocks_emulator.tables.engine import Engine
+from starrocks_emulator.tables.store import Store
 
 _REMEMBERED: Final = 4_096  # characters; a longer text is an INSERT of many rows, and comes once
 _LABEL = re.compile(r"(INSERT\s+INTO\s+\S+\s+)WITH\s+LABEL\s+\S+\s", re.IGNORECASE)
@@ -133,3 +146,56 @@ _DEFINITIONS: tuple[tuple[type[exp.Expr], _Definition], ...] = (
     (exp.TruncateTable, definitions.truncate),
     (exp.Alter, definitions.alter),
 )
+
+
+class LaggingStore:
+    """Reads as of the last `catch_up` (at first, of the start); it lags as long as nobody calls that."""
+
+    def __init__(self, leader: Store) -> None:
+        self._leader = leader
+        self.engine = _OldEngine(leader.engine)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._leader, name)
+
+    def query(self, sql: str, session: QuerySession) -> Answer:
+        """As `statements.run` on the leader's store; SELECT sees the old state."""
+        reading = not is_show(sql) and all(isinstance(tree, exp.Query) for tree in parsed(sql))
+        return run(cast(Store, self), session, sql) if reading else run(self._leader, session, sql)
+
+    def catch_up(self) -> None:
+        """See what is visible now."""
+        self.engine.renew()
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class _OldEngine:
+    """Gives everybody the same session, inside a transaction that began at the last `renew`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._guard = threading.RLock()
+        self._stack = ExitStack()
+        self._session: duckdb.DuckDBPyConnection | None = None
+        self.renew()
+
+    @contextmanager
+    def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        with self._guard:
+            if self._session is None:
+                raise RuntimeError("the follower has been closed")
+            yield self._session
+
+    def renew(self) -> None:
+        with self._guard, self._engine.writing:
+            self._stack.close()
+            self._session = self._stack.enter_context(self._engine.cursor())
+            self._session.execute("BEGIN")
+            self._session.execute("SELECT count(*) FROM duckdb_tables()").fetchall()  # a snapshot is taken at first use
+
+    def close(self) -> None:
+        with self._guard:
+            self._stack.close()
+            self._session = None

@@ -10,8 +10,7 @@ from sqlglot import exp
 
 from starrocks_emulator.sql import information_schema
 from starrocks_emulator.sql.session import NO_DATABASE, QuerySession, SqlError
-from starrocks_emulator.tables.catalog import Table
-from starrocks_emulator.tables.registry import UNKNOWN_TABLE
+from starrocks_emulator.tables.catalog import UNKNOWN_TABLE, Table
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store

@@ -1,7 +1,8 @@
 """Applying judged rows to a table inside the caller's DuckDB transaction, without an index.
 
-Arrival order decides between rows of one key. The last row per key is found first, what it replaces is deleted by a
-join, and it is inserted unless it is a delete: far cheaper than a primary key index at a million rows.
+The last row per key is found first, what it replaces is deleted by a join, and it is inserted unless it is a delete:
+far cheaper than a primary key index at a million rows. Arrival order decides between rows of one key, or an arbitrary
+order: the server promises none inside one transaction, and a stand-in that shuffles the rows shows who relies on one.
 """
 
 from __future__ import annotations
@@ -12,7 +13,22 @@ from dataclasses import asdict, dataclass
 
 import duckdb
 
+from starrocks_emulator.settings import RowOrder
 from starrocks_emulator.tables.catalog import Column, Table, quoted
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """Renumbers the arrivals of staged rows, or leaves them alone."""
+
+    order: RowOrder = RowOrder.ARRIVAL
+    seed: int = 0
+
+    def of(self, rows: str) -> str:
+        """The relation `rows` with `__arrival` in the order in which its rows are to be applied."""
+        if self.order is RowOrder.ARRIVAL:
+            return rows
+        return f"(SELECT * REPLACE (hash(__arrival, {self.seed:d}) AS __arrival) FROM {rows})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,19 @@
-"""What the stand-in knows of its tables: plain, immutable definitions that survive a round trip through JSON text."""
+"""What the stand-in knows of its tables: immutable definitions, kept as JSON text in DuckDB and mirrored in memory."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+import duckdb
+
 from starrocks_emulator.tables.types import ColumnType
+
+UNKNOWN_DATABASE, DATABASE_EXISTS, TABLE_EXISTS, UNKNOWN_TABLE = 1049, 1007, 1050, 5502
+RESERVED_DATABASES = frozenset({"information_schema", "_statistics_", "sys"})
 
 
 class CatalogError(Exception):
@@ -146,3 +151,79 @@ def literal(text: str) -> str:
 def schema_of(database: str) -> str:
     """The DuckDB schema of a StarRocks database, quoted; the prefix keeps clear of DuckDB's own schemas."""
     return quoted(f"db_{database}")
+
+
+class Registry:
+    """Definitions by name. Changes are made on a cursor inside the caller's transaction and adopted by `reload`."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        cursor.execute("CREATE SCHEMA IF NOT EXISTS meta")
+        cursor.execute("CREATE TABLE IF NOT EXISTS meta.databases (name VARCHAR)")
+        cursor.execute("CREATE TABLE IF NOT EXISTS meta.tables (database VARCHAR, name VARCHAR, definition VARCHAR)")
+        self._tables: dict[str, dict[str, Table]] = {}
+        self.reload(cursor)
+
+    def reload(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Adopt what the database says."""
+        tables: dict[str, dict[str, Table]] = {
+            name: {} for (name,) in cursor.execute("SELECT name FROM meta.databases ORDER BY name").fetchall()
+        }
+        for (definition,) in cursor.execute("SELECT definition FROM meta.tables ORDER BY database, name").fetchall():
+            table = Table.from_json(definition)
+            tables[table.database][table.name] = table
+        self._tables = tables
+
+    @property
+    def databases(self) -> Sequence[str]:
+        return tuple(self._tables)
+
+    def tables(self, database: str | None = None) -> Sequence[Table]:
+        """All tables, or those of one database."""
+        chosen = self._tables if database is None else {database: self._tables.get(database, {})}
+        return tuple(table for tables in chosen.values() for table in tables.values())
+
+    def find(self, database: str, name: str) -> Table | None:
+        return self._tables.get(database, {}).get(name)
+
+    def table(self, database: str, name: str) -> Table:
+        """The table; raises CatalogError when the database or the table is unknown."""
+        self.check_database(database)
+        table = self.find(database, name)
+        if table is None:
+            raise CatalogError(f"Unknown table '{database}.{name}'", UNKNOWN_TABLE)
+        return table
+
+    def check_database(self, database: str) -> None:
+        if database not in self._tables:
+            raise CatalogError(f"Unknown database '{database}'", UNKNOWN_DATABASE)
+
+    def create_database(self, cursor: duckdb.DuckDBPyConnection, name: str) -> None:
+        if name in self._tables or name.lower() in RESERVED_DATABASES:
+            raise CatalogError(f"Can't create database '{name}'; database exists", DATABASE_EXISTS)
+        cursor.execute(f"CREATE SCHEMA {schema_of(name)}")
+        cursor.execute("INSERT INTO meta.databases VALUES (?)", [name])
+
+    def drop_database(self, cursor: duckdb.DuckDBPyConnection, name: str) -> None:
+        self.check_database(name)
+        cursor.execute(f"DROP SCHEMA {schema_of(name)} CASCADE")
+        cursor.execute("DELETE FROM meta.databases WHERE name = ?", [name])
+        cursor.execute("DELETE FROM meta.tables WHERE database = ?", [name])
+
+    def create_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+        self.check_database(table.database)
+        if self.find(table.database, table.name):
+            raise CatalogError(f"Table '{table.name}' already exists", TABLE_EXISTS)
+        columns = ", ".join(f"{quoted(column.name)} {column.type.duckdb}" for column in table.columns)
+        cursor.execute(f"CREATE TABLE {table.relation} ({columns})")
+        cursor.execute("INSERT INTO meta.tables VALUES (?, ?, ?)", [table.database, table.name, table.to_json()])
+
+    def drop_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+        cursor.execute(f"DROP TABLE {table.relation}")
+        cursor.execute("DELETE FROM meta.tables WHERE database = ? AND name = ?", [table.database, table.name])
+
+    def redefine(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+        """Record the table's new definition; the stored rows are the caller's matter."""
+        cursor.execute(
+            "UPDATE meta.tables SET definition = ? WHERE database = ? AND name = ?",
+            [table.to_json(), table.database, table.name],
+        )

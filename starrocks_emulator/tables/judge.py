@@ -2,10 +2,13 @@
 
 A value that does not fit its column becomes NULL, or filters the row when `strict_mode` is on; NULL in a NOT NULL
 column filters the row; a missing value is the column's default. Reasons name the column and the rule, never the value.
+A backend keeps the reasons of filtered rows, bounded, as the logs that `tracking_url` names.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +20,47 @@ from starrocks_emulator.tables.plan import JsonLayout, Plan
 
 MOST_REASONS = 50
 NO_SOURCE = "SELECT CAST(NULL AS VARCHAR[]) AS fields, CAST(NULL AS JSON) AS document, CAST(NULL AS VARCHAR) AS fault"
+
+_MOST_LOGS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingLog:
+    """Why rows of one table in one transaction were filtered."""
+
+    id: str
+    label: str
+    database: str
+    table: str
+    reasons: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(f"Error: {reason}" for reason in self.reasons) + "\n"
+
+
+class TrackingLogs:
+    """The newest thousand logs; they live as long as the process."""
+
+    def __init__(self) -> None:
+        self._logs: OrderedDict[str, TrackingLog] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def add(self, log: TrackingLog) -> None:
+        with self._guard:
+            self._logs[log.id] = log
+            while len(self._logs) > _MOST_LOGS:
+                self._logs.popitem(last=False)
+
+    def text(self, log_id: str) -> str:
+        """The log's lines; empty when it is unknown or gone."""
+        with self._guard:
+            log = self._logs.get(log_id)
+        return log.text if log else ""
+
+    def all(self) -> Sequence[TrackingLog]:
+        with self._guard:
+            return list(self._logs.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,23 @@ from typing import Any
 
 import duckdb
 
-from starrocks_emulator.tables import invisible
-from starrocks_emulator.tables.ahead import Ahead
-from starrocks_emulator.tables.apply import MissingDefault, apply_rows
-from starrocks_emulator.tables.committed import COMMITTED, VISIBLE, CommittedTransactions, TransactionRecord
+from starrocks_emulator.tables.apply import MissingDefault, Shuffle, apply_rows
+from starrocks_emulator.tables.catalog import Registry
+from starrocks_emulator.tables.committed import (
+    COMMITTED,
+    VISIBLE,
+    CommittedTransactions,
+    TransactionRecord,
+    Waiting,
+    keep_rows,
+    prepare_queue,
+    publish_rows,
+    read_queue,
+)
 from starrocks_emulator.tables.engine import Engine
-from starrocks_emulator.tables.judge import NO_SOURCE, judged_sql
+from starrocks_emulator.tables.judge import NO_SOURCE, TrackingLog, TrackingLogs, judged_sql
 from starrocks_emulator.tables.plan import Plan, PlanRejected, make_plan
-from starrocks_emulator.tables.registry import Registry
-from starrocks_emulator.tables.row_order import Shuffle
-from starrocks_emulator.tables.staging import Staged, StagingFailed, stage
-from starrocks_emulator.tables.tracking import TrackingLog, TrackingLogs
+from starrocks_emulator.tables.staging import Ahead, Staged, StagingFailed, stage
 
 __all__ = ["CommitRejected", "Plan", "PlanRejected", "Store", "TableCounts", "TransactionRecord"]
 
@@ -87,8 +93,8 @@ class Store:
             with self._engine.transaction(cursor):
                 self.registry = Registry(cursor)
                 self._committed = CommittedTransactions(cursor)
-                invisible.prepare(cursor)
-            self._queue = invisible.read_queue(cursor)
+                prepare_queue(cursor)
+            self._queue = read_queue(cursor)
             self._queue.release_all()
             self._publish_ready(cursor)
 
@@ -193,11 +199,11 @@ class Store:
                 if at_once:
                     self._apply(cursor, rows)
                 else:
-                    invisible.keep(cursor, txn_id, (db, rows.plan.table.name), rows.manner, self._shuffle.of(rows.rows))
+                    keep_rows(cursor, txn_id, (db, rows.plan.table.name), rows.manner, self._shuffle.of(rows.rows))
             record = self._committed.write(cursor, txn_id, label, db, VISIBLE if at_once else COMMITTED)
         self._committed.adopt(record)
         if not at_once:
-            self._queue.add(invisible.Waiting(txn_id, tables, released=visible))
+            self._queue.add(Waiting(txn_id, tables, released=visible))
 
     def _check_unchanged(self, plan: Plan) -> None:
         if self.registry.find(plan.database, plan.table.name) != plan.table:
@@ -218,7 +224,7 @@ class Store:
     def _publish_ready(self, cursor: duckdb.DuckDBPyConnection) -> None:
         while (entry := self._queue.next_ready()) is not None:
             with self._engine.transaction(cursor):
-                invisible.publish(cursor, self.registry, entry.txn_id)
+                publish_rows(cursor, self.registry, entry.txn_id)
                 self._committed.write_visible(cursor, entry.txn_id)
             self._committed.adopt_visible(entry.txn_id)
             self._queue.remove(entry)

@@ -1,25 +1,83 @@
 """Commit of a multi-table transaction, generations B and C (contract sections 2.2, 3.2, 4.9–4.13).
 
 Steps: 1. state check, COMMITING; 2. close the backends' contexts; 3. registration (B) or its proof (C); 4. the store
-judges and commits all tables in one; 5. COMMITED, or CANCELLED with the failing table's cause.
+judges and commits all tables in one; 5. COMMITED, or CANCELLED with the failing table's cause. A fault plan may hold a
+commit between COMMITTED and VISIBLE.
 """
 
 from __future__ import annotations
 
+import math
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starrocks_emulator.settings import Generation
 from starrocks_emulator.tables.store import CommitRejected
-from starrocks_emulator.transactions.backend import ContextLost
-from starrocks_emulator.transactions.context import LoadContext
+from starrocks_emulator.transactions.backend import ContextLost, LoadContext
 from starrocks_emulator.transactions.frontend import refresh_committed, register
 from starrocks_emulator.transactions.labels import LabelState, Operation, Task, TaskState, refusal
 from starrocks_emulator.transactions.memory import FrontendMemory, TableLoad
-from starrocks_emulator.transactions.publisher import Publisher
-from starrocks_emulator.transactions.replies import Body, Thrown, cancelled_task, committed, failed, ok
-from starrocks_emulator.transactions.request import TransactionParameters
+from starrocks_emulator.transactions.messages import (
+    Body,
+    Thrown,
+    TransactionParameters,
+    cancelled_task,
+    committed,
+    failed,
+    ok,
+)
 
 _DEADLINE_CAUSE = "coordinator could not finished before job timeout"
+
+
+class Publisher:
+    """Publishes held transactions after their time, or at `release`. One timer thread per timed hold."""
+
+    def __init__(self, publish: Callable[[int], None]) -> None:
+        self._publish = publish
+        self._timers: dict[int, threading.Timer | None] = {}
+        self._guard = threading.Lock()
+
+    def hold(self, txn_id: int, seconds: float) -> None:
+        """Publish `txn_id` in `seconds`; infinity: only when released."""
+        timer = None if math.isinf(seconds) else threading.Timer(seconds, self._due, (txn_id,))
+        with self._guard:
+            self._timers[txn_id] = timer
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
+
+    @property
+    def held(self) -> list[int]:
+        with self._guard:
+            return sorted(self._timers)
+
+    def _due(self, txn_id: int) -> None:
+        with self._guard:
+            if txn_id not in self._timers:
+                return
+            del self._timers[txn_id]
+        self._publish(txn_id)
+
+    def release(self) -> list[int]:
+        """Publish everything held, oldest first; the ids that were held."""
+        released = self._take_all()
+        for txn_id in released:
+            self._publish(txn_id)
+        return released
+
+    def stop(self) -> None:
+        """Stop waiting; what is held stays COMMITTED until the store is opened again."""
+        self._take_all()
+
+    def _take_all(self) -> list[int]:
+        with self._guard:
+            timers, self._timers = self._timers, {}
+        for timer in timers.values():
+            if timer is not None:
+                timer.cancel()
+        return sorted(timers)
 
 
 @dataclass(frozen=True, slots=True)

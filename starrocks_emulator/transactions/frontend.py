@@ -10,21 +10,28 @@ from collections.abc import Sequence
 
 from starrocks_emulator.settings import Generation
 from starrocks_emulator.tables.store import PlanRejected
-from starrocks_emulator.transactions.backend import Backend
-from starrocks_emulator.transactions.context import LoadContext
-from starrocks_emulator.transactions.history import Registered
-from starrocks_emulator.transactions.labels import LabelState, Operation, Task, TaskState, check_label, refusal
+from starrocks_emulator.transactions.backend import Backend, LoadContext
+from starrocks_emulator.transactions.labels import (
+    LabelState,
+    Operation,
+    Registered,
+    Task,
+    TaskState,
+    check_label,
+    refusal,
+)
 from starrocks_emulator.transactions.memory import FrontendMemory, TableLoad
-from starrocks_emulator.transactions.replies import (
+from starrocks_emulator.transactions.messages import (
     Body,
+    Request,
     Thrown,
+    TransactionParameters,
     label_already_exists,
     load_state,
     ok,
     plain_failed,
     plain_ok,
 )
-from starrocks_emulator.transactions.request import Request, TransactionParameters
 
 
 class Frontend:

@@ -1,19 +1,21 @@
-"""The task state machine of a multi-table label: one table of answers, one table of moves (contract section 3.2).
+"""Labels on the leader frontend: tasks, registered transactions, and what is forgotten when (contract section 3).
 
-Pure: no clock, no locks, no input or output. The key of a task is its label alone; `COMMITING` and `COMMITED` are the
-server's own spelling.
+Pure: no clock, no locks, no input or output; the frontend's lock guards what is here. A task is known by its label
+alone, from begin on. A label enters the history when its transaction is registered: at commit in generation B, at the
+first load in C. `COMMITING` and `COMMITED` are the server's own spelling.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
-from starrocks_emulator.transactions.replies import Body, Thrown, label_already_exists
+from starrocks_emulator.settings import Generation, Limits
+from starrocks_emulator.transactions.messages import Body, Thrown, label_already_exists
 
 LABEL_REGEX = r"^[-\w]{1,128}$"
 
@@ -188,3 +190,106 @@ def check_label(label: str) -> None:
     """The check that fires when a transaction is registered, not at begin (contract section 7)."""
     if re.fullmatch(r"[-\w]{1,128}", label, re.ASCII) is None:
         raise Thrown(f"Label format error. regex: {LABEL_REGEX}, label: {label}")
+
+
+_FINAL = frozenset({LabelState.VISIBLE, LabelState.ABORTED})
+
+
+@dataclass(slots=True)
+class Registered:
+    """One transaction of the history; `finished_at` is in seconds of the stand-in's clock."""
+
+    txn_id: int
+    label: str
+    database: str
+    state: LabelState = LabelState.PREPARE
+    reason: str = ""
+    finished_at: float = 0.0
+
+
+class TransactionHistory:
+    """Registered transactions by id, with the newest one of each (database, label) at hand."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Registered] = {}
+        self._newest: dict[tuple[str, str], int] = {}
+
+    def register(self, txn_id: int, label: str, database: str, state: LabelState = LabelState.PREPARE) -> Registered:
+        entry = Registered(txn_id, label, database, state)
+        self._by_id[txn_id] = entry
+        key = database, label
+        self._newest[key] = max(txn_id, self._newest.get(key, txn_id))
+        return entry
+
+    def get(self, txn_id: int) -> Registered | None:
+        return self._by_id.get(txn_id)
+
+    def of_label(self, database: str, label: str) -> Registered | None:
+        """The transaction with the largest id for that label in that database."""
+        txn_id = self._newest.get((database, label))
+        return None if txn_id is None else self._by_id.get(txn_id)
+
+    def blocking(self, database: str, label: str) -> Registered | None:
+        """A transaction that forbids to begin with the label again: any that is not aborted."""
+        for entry in self._by_id.values():
+            if (entry.database, entry.label) == (database, label) and entry.state is not LabelState.ABORTED:
+                return entry
+        return None
+
+    def running(self, database: str) -> int:
+        return sum(
+            1 for entry in self._by_id.values() if entry.database == database and entry.state is LabelState.PREPARE
+        )
+
+    def committed(self) -> list[Registered]:
+        """Transactions that are durable and not visible yet."""
+        return [entry for entry in self._by_id.values() if entry.state is LabelState.COMMITTED]
+
+    def overdue(self, now: float, max_age: float, max_count: int) -> list[Registered]:
+        """Finished transactions that retention does not keep: too old, or too many in their database."""
+        doomed = []
+        finished: dict[str, list[Registered]] = {}
+        for entry in sorted(self._by_id.values(), key=lambda entry: entry.txn_id):
+            if entry.state in _FINAL:
+                finished.setdefault(entry.database, []).append(entry)
+        for entries in finished.values():
+            surplus = len(entries) - max_count
+            doomed += [
+                entry for place, entry in enumerate(entries) if place < surplus or now - entry.finished_at > max_age
+            ]
+        return doomed
+
+    def drop(self, entries: Iterable[Registered]) -> None:
+        for entry in entries:
+            self._by_id.pop(entry.txn_id, None)
+            if self._newest.get((entry.database, entry.label)) == entry.txn_id:
+                del self._newest[entry.database, entry.label]
+
+    def finished(self) -> list[Registered]:
+        return [entry for entry in self._by_id.values() if entry.state in _FINAL]
+
+
+def tasks_too_old(tasks: Mapping[str, Task], now: float, limits: Limits) -> list[str]:
+    """Labels of final tasks beyond `stream_load_task_keep_max_second`."""
+    oldest = now - limits.stream_load_task_keep_max_second
+    return [
+        label for label, task in tasks.items() if task.ended_at is not None and task.final and task.ended_at < oldest
+    ]
+
+
+def tasks_too_many(tasks: Mapping[str, Task], limits: Limits) -> list[str]:
+    """All final tasks' labels when there are more tasks than allowed: the forced purge; else none."""
+    if len(tasks) <= limits.stream_load_task_keep_max_num:
+        return []
+    return [label for label, task in tasks.items() if task.final]
+
+
+def timed_out(tasks: Mapping[str, Task], now: float) -> list[Task]:
+    return [task for task in tasks.values() if task.expired(now)]
+
+
+def timeout_check_interval(generation: Generation, limits: Limits) -> float:
+    """Seconds between the sweeps that cancel idle tasks past their deadline (section 4.12): hours in B, 30 s in C."""
+    if generation is Generation.B:
+        return limits.label_clean_interval_second
+    return limits.transaction_clean_interval_second

@@ -12,11 +12,18 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from starrocks_emulator.settings import Settings
-from starrocks_emulator.transactions import retention
-from starrocks_emulator.transactions.backend import Backend
-from starrocks_emulator.transactions.history import Registered, TransactionHistory
-from starrocks_emulator.transactions.labels import LabelState, Task, TaskState
-from starrocks_emulator.transactions.storage import Counts, Storage
+from starrocks_emulator.transactions.backend import Backend, Counts, Storage
+from starrocks_emulator.transactions.labels import (
+    LabelState,
+    Registered,
+    Task,
+    TaskState,
+    TransactionHistory,
+    tasks_too_many,
+    tasks_too_old,
+    timed_out,
+    timeout_check_interval,
+)
 
 _RESTART_PATIENCE = 60.0
 
@@ -83,7 +90,7 @@ class FrontendMemory:
 
     @property
     def _timeout_interval(self) -> float:
-        return retention.timeout_check_interval(self.settings.generation, self.settings.limits)
+        return timeout_check_interval(self.settings.generation, self.settings.limits)
 
     def sweep(self) -> None:
         """Do what the server's cleaners would have done by now. Call with the lock held, before any decision."""
@@ -91,19 +98,19 @@ class FrontendMemory:
         limits = self.settings.limits
         if now >= self._next_timeout_check:
             self._next_timeout_check = now + self._timeout_interval
-            for task in retention.timed_out(self.tasks, now):
+            for task in timed_out(self.tasks, now):
                 milliseconds = int((task.deadline - task.begun_at) * 1000)
                 self.abort(task, "timeout", f"transaction timeout after {milliseconds}ms")
         if now >= self._next_clean:
             self._next_clean = now + limits.label_clean_interval_second
-            self._purge(retention.tasks_too_old(self.tasks, now, limits))
+            self._purge(tasks_too_old(self.tasks, now, limits))
 
     def make_room(self) -> None:
         """The purge that a new task triggers when there are too many (section 3.3). Lock held."""
         limits = self.settings.limits
         if len(self.tasks) > limits.stream_load_task_keep_max_num:
-            self._purge(retention.tasks_too_old(self.tasks, self.clock.monotonic(), limits))
-        self._purge(retention.tasks_too_many(self.tasks, limits))
+            self._purge(tasks_too_old(self.tasks, self.clock.monotonic(), limits))
+        self._purge(tasks_too_many(self.tasks, limits))
 
     def evict_transactions(self) -> None:
         """Drop finished transactions beyond count and age. Lock held."""

@@ -11,13 +11,11 @@ from typing import Any
 from starrocks_emulator.settings import Generation, Limits, Settings
 from starrocks_emulator.tables.store import CommitRejected, PlanRejected
 from starrocks_emulator.transactions.backend import Backend, body_names
-from starrocks_emulator.transactions.commit import CommitFaults, Committer
+from starrocks_emulator.transactions.commit import CommitFaults, Committer, Publisher
 from starrocks_emulator.transactions.frontend import Frontend, refresh_committed
 from starrocks_emulator.transactions.labels import Operation
 from starrocks_emulator.transactions.memory import FrontendMemory
-from starrocks_emulator.transactions.publisher import Publisher
-from starrocks_emulator.transactions.replies import Thrown
-from starrocks_emulator.transactions.request import Request, transaction_parameters
+from starrocks_emulator.transactions.messages import Request, Thrown, transaction_parameters
 
 DATABASE = "shop"
 

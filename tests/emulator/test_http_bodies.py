@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_emulator.http.body import HttpBody
+from starrocks_emulator.http.listener import HttpBody
 from starrocks_emulator.transactions.backend import BodyBroken
 
 

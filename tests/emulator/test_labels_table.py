@@ -19,7 +19,7 @@ from starrocks_emulator.transactions.labels import (
     check_label,
     refusal,
 )
-from starrocks_emulator.transactions.replies import Thrown
+from starrocks_emulator.transactions.messages import Thrown
 
 OPERATIONS = [Operation.BEGIN, Operation.LOAD, Operation.COMMIT, Operation.ROLLBACK]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from store_setup import JSON_ARRAY, load, rows, with_tables
 
-from starrocks_emulator.tables.row_order import RowOrder, Shuffle
+from starrocks_emulator.settings import RowOrder
+from starrocks_emulator.tables.apply import Shuffle
 from starrocks_emulator.tables.store import Store
 
 KEYS = range(40)
