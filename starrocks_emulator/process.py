@@ -13,11 +13,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import requests
 
+from starrocks_emulator.server import StandIn
 from starrocks_emulator.settings import EmulatorError, Settings
 
 _START_SECONDS = 60.0
@@ -29,7 +29,7 @@ class EmulatorProcessFailed(EmulatorError):
     """The stand-in's process did not come up, or did not end; its own messages are part of this one."""
 
 
-class EmulatorProcess:
+class EmulatorProcess(StandIn):
     """Start, stop, kill and restart one stand-in. It ends with this process, because its standard input ends then.
 
     After the first start the ports stay the same. A context manager: entering starts, leaving stops.
@@ -147,15 +147,6 @@ class EmulatorProcess:
         if self._process is None:
             raise EmulatorProcessFailed("The stand-in has not been started. Call start() first.")
         return self._process
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def running(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -30,7 +31,26 @@ Part = TypeVar("Part")
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class Emulator:
+class StandIn(ABC):
+    """What starts and stops; as a context manager it starts at the entry and stops at the exit."""
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def stop(self) -> object: ...
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Emulator(StandIn):
     """A stand-in for StarRocks on loopback; a stand-in, not StarRocks.
 
     `start` binds every port (0 asks for a free one) and `stop` leaves no thread, socket or file lock behind. Committed
@@ -143,15 +163,6 @@ class Emulator:
         """End listeners, connections and waiting faults, then close the store. May be called twice."""
         self._stopping.set()
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     # --- where it listens ---------------------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +19,7 @@ import pymysql
 import pytest
 import requests
 
+import starrocks_emulator
 from starrocks_emulator.process import EmulatorProcess, EmulatorProcessFailed
 from starrocks_emulator.settings import Generation, Settings
 
@@ -157,3 +160,20 @@ def test_wrong_options_are_named(tmp_path: Path, words: list[str], complaint: by
     )
     assert ended.returncode == 1
     assert complaint in ended.stderr
+
+
+def test_the_test_of_the_page_runs_as_printed(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "emulator.md").read_text()
+    (printed,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "test_printed.py").write_text(printed)
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(starrocks_emulator.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert "4 passed" in ended.stdout

@@ -14,7 +14,7 @@ from starrocks_txn_sink.options.migration import render_flink_options
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("migration.md", "types.md", "dead-letter.md")
-PAGES = (*GUIDES, "comparison.md", "data-source.md")
+PAGES = (*GUIDES, "comparison.md", "data-source.md", "emulator.md")
 
 
 def news() -> ModuleType:
