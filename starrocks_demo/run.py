@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from starrocks_demo import pipeline, tables
-from starrocks_demo.background import Background
-from starrocks_demo.choices import DemoOptions
-from starrocks_demo.client import SqlClient
-from starrocks_demo.deliveries import Deliveries
-from starrocks_demo.display import Display
-from starrocks_demo.feed import Feed
-from starrocks_demo.freshness import Freshness
-from starrocks_demo.generator import Workload, WorkloadOptions
-from starrocks_demo.interruption import Interruption
-from starrocks_demo.phases import median_seconds
-from starrocks_demo.reader import Reader
-from starrocks_demo.spark import local_spark
-from starrocks_demo.status import Status
-from starrocks_demo.summary import Summary
-from starrocks_demo.verdict import judge_tables
-from starrocks_demo.witness import NEWEST, WITNESS, glance, judge
-from starrocks_demo.workspace import Workspace
-from starrocks_emulator.process import EmulatorProcess
-from starrocks_emulator.settings import EmulatorError, Generation, Settings
+from starrocks_demo.command import DemoOptions, Interruption
+from starrocks_demo.display import Deliveries, Display, Status, Summary, median_seconds
+from starrocks_demo.pipeline import Workspace, local_spark, reason, start_query
+from starrocks_demo.reader import NEWEST, WITNESS, Freshness, Reader, SqlClient, glance, judge
+from starrocks_demo.verdict import DATABASE, TABLES, create_tables, judge_tables, read_all
+from starrocks_demo.workload import Feed, Workload, WorkloadOptions
+from starrocks_emulator import EmulatorError, EmulatorProcess, Generation, Settings
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import StarRocksSinkError
@@ -60,8 +49,7 @@ class _Watched:
             return "The stand-in ended."
         if self.query.isActive:
             return None
-        error = self.query.exception()
-        return f"The query ended before everything was visible: {pipeline.reason(error)}"
+        return f"The query ended before everything was visible: {reason(self.query.exception())}"
 
 
 class DemoRun:
@@ -73,12 +61,9 @@ class DemoRun:
         self._phase, self._phase_since = "starting", self._started
         self._warm = False
         self._problems: list[str] = []
-        self._phases: dict[str, float] = {}
         self._freshness = Freshness()
         self._deliveries = Deliveries()
-        self._workload = Workload(
-            WorkloadOptions(partitions=options.partitions, seed=options.seed, database=tables.DATABASE)
-        )
+        self._workload = Workload(WorkloadOptions(partitions=options.partitions, seed=options.seed, database=DATABASE))
         self._feed = Feed(
             self._workload,
             space.events,
@@ -86,7 +71,7 @@ class DemoRun:
             clock=clock,
             on_visible=lambda piece, at: self._freshness.written(piece.ended, at if self._warm else None),
         )
-        self.status = self.last_writing = Status(self._phase, 0.0, 0.0)
+        self.last_writing = Status(self._phase, 0.0, 0.0)
 
     def play(self, interruption: Interruption) -> Summary:
         """Run from start to end. Whatever was started is gone when this returns or raises."""
@@ -94,77 +79,69 @@ class DemoRun:
             self._display.say("Starting the stand-in for StarRocks (an emulator; all figures are measured on it).")
             with interruption.held_back():
                 server = self._stand_in(stack)
-            client = stack.enter_context(contextlib.closing(SqlClient(server.query_url)))
-            tables.create(client)
-            eyes = stack.enter_context(contextlib.closing(SqlClient(server.query_url)))
-            reader = Reader(lambda: judge(eyes(WITNESS)), self._freshness, clock=self._clock)
-            glances = stack.enter_context(contextlib.closing(SqlClient(server.query_url)))
+            client, eyes, glances = (
+                stack.enter_context(contextlib.closing(SqlClient(server.query_port))) for _ in range(3)
+            )
+            create_tables(client)
+            freshness, clock = self._freshness, self._clock
+            reader = Reader(lambda: judge(eyes(WITNESS)), freshness, clock=clock)
             probe = Reader(
-                lambda: glance(glances(NEWEST)),
-                self._freshness,
-                clock=self._clock,
-                pause=_GLANCE_EVERY,
-                rest=_GLANCE_REST,
+                lambda: glance(glances(NEWEST)), freshness, clock=clock, pause=_GLANCE_EVERY, rest=_GLANCE_REST
             )
-            self._display.say(f"Starting Spark (its log: {self._space.spark_log}).")
-            with interruption.held_back():
-                spark = stack.enter_context(
-                    local_spark(
-                        self._space.spark, self._space.spark_log, shuffle_partitions=min(2, self._options.lanes)
-                    )
-                )
-            metrics = self._metrics(stack)
-            query = pipeline.start(
-                spark,
-                self._space.events,
-                self._space.checkpoint,
-                SinkOptions(
-                    load_url=server.load_url,
-                    query_url=server.query_url,
-                    database=tables.DATABASE,
-                    lanes=self._options.lanes,
-                    batch_deadline=self._options.patience,
-                ),
-                interval=self._options.interval,
-                fused=self._options.assemble == "fused",
-                listener=self._deliveries,
-                metrics=metrics,
-            )
-            with Background("demo-reader", reader.run), Background("demo-probe", probe.run):
-                self._watch(_Watched(server, query, reader))
-                self._phases = median_seconds(query.recentProgress, self._deliveries.laps)
+            query = self._pipeline(stack, interruption, server)
+            with _threads() as (pool, stop):
+                for each in (reader, probe):
+                    pool.submit(each.run, stop)
+                self._watch(_Watched(server, query, reader), pool, stop)
+                phases = median_seconds(query.recentProgress, self._deliveries.laps)
                 query.stop()
             reader.look()  # one more, after the last commit
-            self._tell_failures(reader, "reader")
-            self._tell_failures(probe, "probe")
-            return self._compare(client, reader, server)
+            for name, each in (("reader", reader), ("probe", probe)):
+                if each.errors:
+                    self._display.say(f"The {name} failed {each.errors} times, at last with: {each.last_error}")
+            if not server.running:
+                raise DemoFailed("The stand-in for StarRocks ended in the middle of the run.")
+            return self._compare(client, reader, phases)
 
     def _stand_in(self, stack: contextlib.ExitStack) -> EmulatorProcess:
-        """The stand-in, started. Raises DemoFailed."""
         settings = Settings(generation=Generation(self._options.generation))
         try:
             return stack.enter_context(EmulatorProcess(self._space.starrocks, settings))
         except EmulatorError as error:
             raise DemoFailed(str(error)) from error
 
-    def _metrics(self, stack: contextlib.ExitStack) -> MetricsServer | None:
-        """The endpoint, if one was asked for; it ends before Spark does."""
-        if self._options.metrics_port is None:
-            return None
-        metrics = stack.enter_context(MetricsServer(self._options.metrics_port))
-        self._display.say(f"Metrics and a live page: {metrics.url}")
-        return metrics
+    def _pipeline(
+        self, stack: contextlib.ExitStack, interruption: Interruption, server: EmulatorProcess
+    ) -> StreamingQuery:
+        """Spark and its query; the metrics' endpoint, if one was asked for, ends before Spark does."""
+        options, space = self._options, self._space
+        self._display.say(f"Starting Spark (its log: {space.spark_log}).")
+        with interruption.held_back():
+            spark = stack.enter_context(local_spark(space, shuffle_partitions=min(2, options.lanes)))
+        metrics = None
+        if options.metrics_port is not None:
+            metrics = stack.enter_context(MetricsServer(options.metrics_port))
+            self._display.say(f"Metrics and a live page: {metrics.url}")
+        sink = SinkOptions(
+            load_url=server.load_url,
+            query_url=server.query_url,
+            database=DATABASE,
+            lanes=options.lanes,
+            batch_deadline=options.patience,
+        )
+        return start_query(spark, space, options, sink, self._deliveries, metrics)
 
-    def _watch(self, watched: _Watched) -> None:
+    def _watch(self, watched: _Watched, pool: ThreadPoolExecutor, stop: threading.Event) -> None:
         """Warm up, let the source write, then wait until everything is visible or nothing more can be expected."""
         for _ in range(self._options.warm_up):
             self._feed.write(_WARM_UP_ROWS)
             self._wait_for_visible("warming up", watched)
         self._warm = True
-        with Background("demo-source", lambda stop: self._feed.run(self._options.seconds, stop)) as writing:
-            self._until(lambda: not writing.running, "writing", watched)
-        if writing.error is not None:
-            raise writing.error
+        writing = pool.submit(self._feed.run, self._options.seconds, stop)
+        self._until(writing.done, "writing", watched)
+        if self._problems:
+            stop.set()
+        writing.result()
         self._wait_for_visible("draining", watched)
 
     def _wait_for_visible(self, phase: str, watched: _Watched) -> None:
@@ -186,41 +163,26 @@ class DemoRun:
             self._clock.sleep(_LOOK_EVERY)
         self._show(phase, watched.reader)
 
-    def _tell_failures(self, reader: Reader, name: str) -> None:
-        if reader.errors:
-            self._display.say(f"The {name} failed {reader.errors} times, at last with: {reader.last_error}")
-
-    def _compare(self, client: SqlClient, reader: Reader, server: EmulatorProcess) -> Summary:
-        if not server.running:
-            raise DemoFailed("The stand-in for StarRocks ended in the middle of the run.")
+    def _compare(self, client: SqlClient, reader: Reader, phases: dict[str, float]) -> Summary:
         self._show("comparing", reader)
-        truth = self._workload.truth()
         verdict = judge_tables(
-            truth,
-            {name: tables.read_all(table, client) for name, table in tables.TABLES.items()},
+            self._workload.truth(),
+            {name: read_all(table, client) for name, table in TABLES.items()},
             samples=reader.samples,
             torn=reader.torn,
             evidence=reader.evidence,
             problems=self._problems,
         )
+        sink, wall = self._deliveries, self._clock.monotonic() - self._started
         p50, p99 = self._freshness.percentiles(0.5, 0.99)
-        return Summary(
-            verdict=verdict,
-            committed=self._deliveries.committed,
-            aborted=self._deliveries.aborted,
-            loads=self._deliveries.loads,
-            freshness_p50=p50,
-            freshness_p99=p99,
-            wall_seconds=self._clock.monotonic() - self._started,
-            phases=self._phases,
-        )
+        return Summary(verdict, sink.committed, sink.aborted, sink.loads, p50, p99, wall, phases)
 
     def _show(self, phase: str, reader: Reader) -> None:
         feed, sink = self._feed, self._deliveries
         p50, p99 = self._freshness.percentiles(0.5, 0.99, last=1000)
         if phase != self._phase:
             self._phase, self._phase_since = phase, self._clock.monotonic()
-        self.status = Status(
+        status = Status(
             phase=phase,
             elapsed=self._clock.monotonic() - self._phase_since,
             planned=self._options.seconds if phase == "writing" else 0.0,
@@ -239,5 +201,16 @@ class DemoRun:
             freshness=(p50, p99),
         )
         if phase == "writing":
-            self.last_writing = self.status
-        self._display.show(self.status)
+            self.last_writing = status
+        self._display.show(status)
+
+
+@contextlib.contextmanager
+def _threads() -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
+    """Threads for the readers and the source, and the event that stops them; all have ended after the block."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(3, "demo") as pool:
+        try:
+            yield pool, stop
+        finally:
+            stop.set()

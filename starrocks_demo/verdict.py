@@ -1,16 +1,113 @@
-"""The comparison of the tables with the truth, row by row: what is lost, duplicated or wrong, and where first."""
+"""The demo's tables, and their comparison with the truth, row by row: what is lost, duplicated or wrong, and where."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
-from starrocks_demo.truth import EventRow, Truth
+from starrocks_demo.shop import EventRow, ItemRow, OrderRow, Truth
 
+DATABASE = "test"
 _SHOWN = 5  # differences per table described in full
-
+_MONEY = frozenset({"total_amount", "price", "amount_delta"})
 Row = tuple[Any, ...]
+
+ORDERS = f"""
+CREATE TABLE `{DATABASE}`.`orders` (
+  `order_id` BIGINT NOT NULL,
+  `customer_id` BIGINT NOT NULL,
+  `total_amount` DECIMAL(10,2) DEFAULT "0",
+  `order_status` VARCHAR(32) DEFAULT ""
+) ENGINE=OLAP PRIMARY KEY(`order_id`)
+DISTRIBUTED BY HASH(`order_id`)
+PROPERTIES("replication_num" = "1")
+"""
+
+ORDER_ITEMS = f"""
+CREATE TABLE `{DATABASE}`.`order_items` (
+  `item_id` BIGINT NOT NULL,
+  `order_id` BIGINT NOT NULL,
+  `product_name` VARCHAR(128) DEFAULT "",
+  `quantity` INT DEFAULT "0",
+  `price` DECIMAL(10,2) DEFAULT "0"
+) ENGINE=OLAP PRIMARY KEY(`item_id`)
+DISTRIBUTED BY HASH(`item_id`)
+PROPERTIES("replication_num" = "1")
+"""
+
+# Its key is not unique to the server: a second copy of a change stays, and shows.
+ORDER_EVENTS = f"""
+CREATE TABLE `{DATABASE}`.`order_events` (
+  `event_id` BIGINT NOT NULL,
+  `source_partition` INT NOT NULL,
+  `txn_id` VARCHAR(64) NOT NULL,
+  `txn_no` BIGINT NOT NULL,
+  `txn_rows` INT NOT NULL,
+  `changed_table` VARCHAR(32) NOT NULL,
+  `change` VARCHAR(16) NOT NULL,
+  `order_id` BIGINT NOT NULL,
+  `item_id` BIGINT,
+  `amount_delta` DECIMAL(12,2) NOT NULL,
+  `status_delta` INT NOT NULL
+) ENGINE=OLAP DUPLICATE KEY(`event_id`)
+DISTRIBUTED BY HASH(`event_id`)
+PROPERTIES("replication_num" = "1")
+"""
+
+Query = Callable[[str], Sequence[Sequence[Any]]]
+"""Runs one SQL statement, returns its rows."""
+
+
+def cents(value: Decimal | str | float | int | None) -> int | None:
+    """A DECIMAL(…, 2) as it comes from a MySQL client, in whole cents."""
+    return None if value is None else int((Decimal(str(value)) * 100).to_integral_value())
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the demo; its first column is the key."""
+
+    name: str
+    ddl: str
+    columns: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return self.columns[0]
+
+    def row(self, values: Sequence[Any]) -> Row:
+        """A row of the table in the truth's form."""
+        return tuple(
+            cents(value) if column in _MONEY else value for column, value in zip(self.columns, values, strict=True)
+        )
+
+
+TABLES: Mapping[str, Table] = {
+    "orders": Table("orders", ORDERS, OrderRow._fields),
+    "order_items": Table("order_items", ORDER_ITEMS, ItemRow._fields),
+    "order_events": Table("order_events", ORDER_EVENTS, EventRow._fields),
+}
+
+
+def create_tables(query: Query) -> None:
+    """Make the database and its tables; fails if one is there already."""
+    query(f"CREATE DATABASE IF NOT EXISTS `{DATABASE}`")
+    for table in TABLES.values():
+        query(table.ddl)
+
+
+def read_all(table: Table, query: Query, page: int = 20_000) -> Iterator[tuple[Any, ...]]:
+    """Every row of `table`, in pages of about `page` keys, so that neither side holds a big result."""
+    columns = ", ".join(f"`{column}`" for column in table.columns)
+    place = f"FROM `{DATABASE}`.`{table.name}`"
+    ((low, high),) = query(f"SELECT MIN(`{table.key}`), MAX(`{table.key}`) {place}")
+    if low is None:
+        return
+    for start in range(int(low), int(high) + 1, page):
+        rows = query(f"SELECT {columns} {place} WHERE `{table.key}` >= {start} AND `{table.key}` < {start + page}")
+        yield from (table.row(values) for values in rows)
 
 
 @dataclass(slots=True)
@@ -19,11 +116,19 @@ class TableVerdict:
 
     table: str
     rows: int = 0
-    missing: int = 0
     unexpected: int = 0
-    duplicated: int = 0
     wrong: int = 0
+    missing_keys: list[int] = field(default_factory=list)
+    repeated_keys: list[int] = field(default_factory=list)
     examples: list[str] = field(default_factory=list)
+
+    @property
+    def missing(self) -> int:
+        return len(self.missing_keys)
+
+    @property
+    def duplicated(self) -> int:
+        return len(self.repeated_keys)
 
     @property
     def right(self) -> bool:
@@ -46,7 +151,7 @@ def compare(table: str, expected: Mapping[int, Row], found: Iterable[Row]) -> Ta
             verdict.note(f"unexpected row {row}")
             continue
         if key in seen:
-            verdict.duplicated += 1
+            verdict.repeated_keys.append(key)
             verdict.note(f"key {key} is there more than once")
         seen.add(key)
         if row != (right := tuple(expected[key])):
@@ -54,45 +159,9 @@ def compare(table: str, expected: Mapping[int, Row], found: Iterable[Row]) -> Ta
             verdict.note(f"key {key} is {row}, should be {right}")
     for key in expected:
         if key not in seen:
-            verdict.missing += 1
+            verdict.missing_keys.append(key)
             verdict.note(f"key {key} is missing, should be {tuple(expected[key])}")
     return verdict
-
-
-class TransactionTally:
-    """Which source transactions the events show: whole, in part, more than once."""
-
-    def __init__(self, truth: Truth) -> None:
-        self._truth = truth
-        self._events: dict[tuple[int, int], set[int]] = {}
-        self._repeated: set[tuple[int, int]] = set()
-
-    def watch(self, rows: Iterable[Row]) -> Iterable[Row]:
-        """Hand the rows of order_events on, counting them."""
-        for row in rows:
-            event = EventRow._make(row)
-            if row[0] in self._truth.order_events:
-                place = (event.source_partition, event.txn_no)
-                events = self._events.setdefault(place, set())
-                if event.event_id in events:
-                    self._repeated.add(place)
-                events.add(event.event_id)
-            yield row
-
-    @property
-    def visible(self) -> int:
-        """Finished transactions of which every event is there."""
-        return sum(len(events) == self._truth.rows_of(*place) for place, events in self._events.items())
-
-    @property
-    def lost(self) -> int:
-        """Finished transactions of which at least one event is missing."""
-        return self._truth.source_transactions - self.visible
-
-    @property
-    def duplicated(self) -> int:
-        """Finished transactions of which at least one event is there more than once."""
-        return len(self._repeated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +215,19 @@ def judge_tables(
     problems: Iterable[str] = (),
 ) -> Verdict:
     """Compare every table with `truth`; `found` gives the rows of each by the table's name."""
-    tally = TransactionTally(truth)
-    tables = (
-        compare("orders", truth.orders, found["orders"]),
-        compare("order_items", truth.order_items, found["order_items"]),
-        compare("order_events", truth.order_events, tally.watch(found["order_events"])),
-    )
+    tables = tuple(compare(name, getattr(truth, name), found[name]) for name in TABLES)
+    events = tables[-1]
+
+    def transactions(keys: Iterable[int]) -> int:
+        """How many source transactions these events belong to."""
+        return len({(event.source_partition, event.txn_no) for event in map(truth.order_events.__getitem__, keys)})
+
+    lost = transactions(events.missing_keys)
     return Verdict(
         written=truth.source_transactions,
-        visible=tally.visible,
-        lost=tally.lost,
-        duplicated=tally.duplicated,
+        visible=truth.source_transactions - lost,
+        lost=lost,
+        duplicated=transactions(events.repeated_keys),
         tables=tables,
         samples=samples,
         torn=torn,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_demo.choices import add_arguments
+from starrocks_demo.command import add_arguments
 from starrocks_txn_sink import cli
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_demo.freshness import Freshness, percentile
-from starrocks_demo.reader import Reader
-from starrocks_demo.witness import Sample, glance
+from starrocks_demo.reader import Freshness, Reader, Sample, glance, percentile
 from tests.support.manual_clock import ManualClock
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from starrocks_demo.feed import Feed, Piece
-from starrocks_demo.generator import Workload, WorkloadOptions
+from starrocks_demo.workload import Feed, Piece, Workload, WorkloadOptions
 from tests.support.manual_clock import ManualClock
 
 
