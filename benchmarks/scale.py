@@ -23,8 +23,8 @@ from benchmarks import choices, feeds
 from benchmarks.measure import Variant, figures, line, say, table, take_turns, where
 from benchmarks.null_server import NullServer
 from benchmarks.spark import session
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TransactionAssembly
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.events import Event
 
 MICRO_BATCHES = 6

@@ -16,8 +16,8 @@ import requests
 
 from benchmarks import choices
 from benchmarks.measure import line, say, where
-from starrocks_txn_sink.emulator.settings import Settings
-from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+from starrocks_emulator.process import EmulatorProcess
+from starrocks_emulator.settings import Settings
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pymysql
 import pytest
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.options.addresses import parse_query_url
 
 pytest_plugins = ["tests.spark.conftest"]

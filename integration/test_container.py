@@ -10,7 +10,7 @@ import pytest
 
 from integration.engine import Running
 from integration.starrocks import BE_HTTP, FE_HTTP, QUERY, NotReady, Row, ask_mysql, running
-from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 

@@ -32,13 +32,13 @@ class Command:
 COMMANDS = (
     Command(
         "demo",
-        "starrocks_txn_sink.demo.command",
+        "starrocks_demo.command",
         "demo",
         "run an atomic stream into several tables on the embedded stand-in, and check it",
     ),
     Command(
         "emulator",
-        "starrocks_txn_sink.emulator.command",
+        "starrocks_emulator.command",
         "emulator",
         "run the embedded stand-in for StarRocks (an emulator for tests, not a database)",
     ),
@@ -114,7 +114,7 @@ def _parser(chosen: Command | None, module: Any) -> argparse.ArgumentParser:
 
 
 def _is_ours(module: str | None) -> bool:
-    return module is None or module.split(".")[0] == "starrocks_txn_sink"
+    return module is None or module.split(".")[0] in {"starrocks_txn_sink", "starrocks_emulator", "starrocks_demo"}
 
 
 def _complain(text: str) -> None:

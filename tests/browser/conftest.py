@@ -10,7 +10,7 @@ from recorded import Pipeline
 from screen import ARGUMENTS, CHROMIUM, Screen
 
 from starrocks_txn_sink.metrics import MetricsServer
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.lane.report import Durations, LaneReport, TableLoads
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.progress import Progressed
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 JOB, QUERY = "shop-orders", "7d9c"
 TABLES = {"order_events": 60, "order_items": 30, "orders": 10}  # name -> share of the rows

@@ -12,7 +12,7 @@ from typing import Any
 
 import pymysql
 
-from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+from starrocks_emulator.process import EmulatorProcess
 from tests.cdc import shop
 from tests.cdc.connect import Connect
 from tests.cdc.postgres import Postgres

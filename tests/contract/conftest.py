@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from contract_client import Client, Server
 
-from starrocks_txn_sink.emulator.server import Emulator
-from starrocks_txn_sink.emulator.settings import Generation, Settings
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import Generation, Settings
 
 USER, PASSWORD, DATABASE = "writer", "a:b secret", "contract_db"
 STAND_IN = {"stand-in": ("B", "C"), "real": (), "both": ("B", "C")}

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import pymysql
 
-from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+from starrocks_emulator.process import EmulatorProcess
 from tests.crash import workload
 from tests.crash.driver_process import DriverEnded, DriverProcess
 from tests.crash.query_proxy import Hold, QueryProxy

@@ -8,17 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from starrocks_txn_sink.emulator.settings import Generation, Limits, Settings
-from starrocks_txn_sink.emulator.tables.plan import PlanRejected
-from starrocks_txn_sink.emulator.tables.store import CommitRejected
-from starrocks_txn_sink.emulator.transactions.backend import Backend, body_names
-from starrocks_txn_sink.emulator.transactions.commit import CommitFaults, Committer
-from starrocks_txn_sink.emulator.transactions.frontend import Frontend, refresh_committed
-from starrocks_txn_sink.emulator.transactions.memory import FrontendMemory
-from starrocks_txn_sink.emulator.transactions.publisher import Publisher
-from starrocks_txn_sink.emulator.transactions.replies import Thrown
-from starrocks_txn_sink.emulator.transactions.request import Request, transaction_parameters
-from starrocks_txn_sink.wire import Operation
+from starrocks_emulator.settings import Generation, Limits, Settings
+from starrocks_emulator.tables.plan import PlanRejected
+from starrocks_emulator.tables.store import CommitRejected
+from starrocks_emulator.transactions.backend import Backend, body_names
+from starrocks_emulator.transactions.commit import CommitFaults, Committer, Publisher
+from starrocks_emulator.transactions.frontend import Frontend, refresh_committed
+from starrocks_emulator.transactions.labels import Operation
+from starrocks_emulator.transactions.memory import FrontendMemory
+from starrocks_emulator.transactions.messages import Request, Thrown, transaction_parameters
 
 DATABASE = "shop"
 

@@ -8,9 +8,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from starrocks_txn_sink.emulator.sql.session import QuerySession
-from starrocks_txn_sink.emulator.sql.statements import run
-from starrocks_txn_sink.emulator.tables.store import Store, TableCounts
+from starrocks_emulator.sql.session import QuerySession
+from starrocks_emulator.sql.statements import run
+from starrocks_emulator.tables.store import Store, TableCounts
 
 DDL = """
 CREATE DATABASE `test`;

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from store_setup import load, rows, with_tables
 
-from starrocks_txn_sink.emulator.sql import statements
-from starrocks_txn_sink.emulator.sql.session import QuerySession, SqlError
-from starrocks_txn_sink.emulator.tables.catalog import Table
-from starrocks_txn_sink.emulator.tables.store import Store
+from starrocks_emulator.sql import statements
+from starrocks_emulator.sql.session import QuerySession, SqlError
+from starrocks_emulator.tables.catalog import Table
+from starrocks_emulator.tables.store import Store
 
 
 @pytest.fixture

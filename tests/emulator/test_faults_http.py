@@ -11,8 +11,8 @@ import pymysql
 import pytest
 import requests
 
-from starrocks_txn_sink.emulator.server import Emulator
-from starrocks_txn_sink.emulator.settings import Settings
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import Settings
 
 AUTH = ("root", "")
 LABEL = "job-1"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.emulator.faults import Action, Call, FaultPlan, parse_rule
-from starrocks_txn_sink.errors import OptionError
+from starrocks_emulator.faults import Action, Call, FaultPlan, parse_rule
+from starrocks_emulator.settings import SettingError
 
 COMMIT = Call("commit", "fe", "job-1", "")
 
@@ -103,7 +103,7 @@ def test_the_report_counts_and_names_what_was_applied() -> None:
 )
 def test_a_wrong_plan_is_refused_and_the_old_one_stays(document: object) -> None:
     plan = FaultPlan([{"action": "drop"}])
-    with pytest.raises(OptionError):
+    with pytest.raises(SettingError):
         plan.replace(document)
     assert plan.select(COMMIT)
 
@@ -112,6 +112,6 @@ def test_a_wrong_plan_is_refused_and_the_old_one_stays(document: object) -> None
 def test_any_object_is_a_rule_or_an_option_error(source: dict[str, Any]) -> None:
     try:
         parse_rule(source)
-    except OptionError:
+    except SettingError:
         return
     assert "action" in source

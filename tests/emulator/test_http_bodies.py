@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.emulator.http.body import HttpBody
-from starrocks_txn_sink.emulator.transactions.backend import BodyBroken
+from starrocks_emulator.http.listener import HttpBody
+from starrocks_emulator.transactions.backend import BodyBroken
 
 
 def body_of(data: bytes, **headers: str) -> tuple[HttpBody, io.BufferedReader, list[str]]:

@@ -13,9 +13,8 @@ import pymysql
 import pytest
 import requests
 
-from starrocks_txn_sink.emulator.server import Emulator
-from starrocks_txn_sink.emulator.settings import FRONTEND_BODY_LIMIT, Generation, Limits, Settings
-from starrocks_txn_sink.errors import OptionError
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import FRONTEND_BODY_LIMIT, Generation, Limits, SettingError, Settings
 
 AUTH = ("root", "")
 MULTI = {"db": "shop", "transaction_type": "multi", "table": "t", "format": "json"}
@@ -124,7 +123,7 @@ def test_the_backend_lists_and_knows_no_other_path(emulator: Emulator) -> None:
 
 
 def test_other_addresses_than_loopback_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="loopback"):
+    with pytest.raises(SettingError, match="loopback"):
         Emulator(tmp_path, Settings(host="0.0.0.0"))
 
 

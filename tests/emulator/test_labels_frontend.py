@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from protocol_doubles import Stage
 
-from starrocks_txn_sink.emulator.settings import Generation
-from starrocks_txn_sink.emulator.sql.loads_view import load_rows
-from starrocks_txn_sink.emulator.transactions.backend import Backend
-from starrocks_txn_sink.emulator.transactions.request import transaction_parameters
+from starrocks_emulator.settings import Generation
+from starrocks_emulator.sql.information_schema import load_rows
+from starrocks_emulator.transactions.backend import Backend
+from starrocks_emulator.transactions.messages import transaction_parameters
 
 B, C = Generation.B, Generation.C
 both_generations = pytest.mark.parametrize("generation", [B, C])

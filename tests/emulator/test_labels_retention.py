@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from protocol_doubles import Stage
 
-from starrocks_txn_sink.emulator.settings import Generation, Limits
+from starrocks_emulator.settings import Generation, Limits
 
 B, C = Generation.B, Generation.C
 

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.emulator.transactions.labels import (
+from starrocks_emulator.transactions.labels import (
     ANSWERS,
     FINAL,
     MOVES,
     IllegalMove,
+    Operation,
     Task,
     TaskState,
     check_label,
     refusal,
 )
-from starrocks_txn_sink.emulator.transactions.replies import Thrown
-from starrocks_txn_sink.wire import Operation
+from starrocks_emulator.transactions.messages import Thrown
 
 OPERATIONS = [Operation.BEGIN, Operation.LOAD, Operation.COMMIT, Operation.ROLLBACK]
 

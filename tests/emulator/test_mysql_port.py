@@ -13,8 +13,8 @@ import pymysql
 import pytest
 from store_setup import load, with_tables
 
-from starrocks_txn_sink.emulator.sql.mysql import QueryListener
-from starrocks_txn_sink.emulator.tables.store import Store
+from starrocks_emulator.sql.mysql import QueryListener
+from starrocks_emulator.tables.store import Store
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,8 +19,9 @@ import pymysql
 import pytest
 import requests
 
-from starrocks_txn_sink.emulator.settings import Generation, Settings
-from starrocks_txn_sink.testing.emulator_process import EmulatorProcess, EmulatorProcessFailed
+import starrocks_emulator
+from starrocks_emulator.process import EmulatorProcess, EmulatorProcessFailed
+from starrocks_emulator.settings import Generation, Settings
 
 SETTINGS = Settings(Generation.C, user="app", password="s3cret")
 
@@ -114,7 +117,7 @@ def test_a_signal_ends_it_cleanly(process: EmulatorProcess, name: signal.Signals
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     script = (
         "import os, sys; from pathlib import Path\n"
-        "from starrocks_txn_sink.testing.emulator_process import EmulatorProcess\n"
+        "from starrocks_emulator.process import EmulatorProcess\n"
         "process = EmulatorProcess(Path(sys.argv[1])); process.start(); print(process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -134,7 +137,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
 def test_the_command_says_that_it_is_a_stand_in(tmp_path: Path) -> None:
     words = ["--data-dir", str(tmp_path), "--fe-port", "0", "--be-port", "0", "--query-port", "0", "--stop-at-eof"]
     ended = subprocess.run(
-        [sys.executable, "-m", "starrocks_txn_sink.emulator", *words], input=b"", stdout=subprocess.PIPE, timeout=60
+        [sys.executable, "-m", "starrocks_emulator", *words], input=b"", stdout=subprocess.PIPE, timeout=60
     )
     assert ended.returncode == 0
     assert ended.stdout.startswith(b"This is a stand-in for StarRocks, not StarRocks")
@@ -151,9 +154,26 @@ def test_the_command_says_that_it_is_a_stand_in(tmp_path: Path) -> None:
 )
 def test_wrong_options_are_named(tmp_path: Path, words: list[str], complaint: bytes) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "starrocks_txn_sink.emulator", "--data-dir", str(tmp_path), *words],
+        [sys.executable, "-m", "starrocks_emulator", "--data-dir", str(tmp_path), *words],
         stderr=subprocess.PIPE,
         timeout=60,
     )
     assert ended.returncode == 1
     assert complaint in ended.stderr
+
+
+def test_the_test_of_the_page_runs_as_printed(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "emulator.md").read_text()
+    (printed,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "test_printed.py").write_text(printed)
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(starrocks_emulator.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert "4 passed" in ended.stdout

@@ -11,8 +11,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from starrocks_txn_sink.emulator.server import Emulator
-from starrocks_txn_sink.emulator.settings import Limits, Settings
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import Limits, Settings
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from store_setup import JSON_ARRAY, load, rows, with_tables
 
-from starrocks_txn_sink.emulator.sql.session import QuerySession
-from starrocks_txn_sink.emulator.sql.statements import run
-from starrocks_txn_sink.emulator.tables.plan import PlanRejected
-from starrocks_txn_sink.emulator.tables.store import CommitRejected, Store
+from starrocks_emulator.sql.session import QuerySession
+from starrocks_emulator.sql.statements import run
+from starrocks_emulator.tables.plan import PlanRejected
+from starrocks_emulator.tables.store import CommitRejected, Store
 
 JSON = {"format": "json"}
 CSV = {"format": "csv", "column_separator": ","}

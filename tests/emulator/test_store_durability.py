@@ -10,14 +10,14 @@ from pathlib import Path
 
 from store_setup import rows
 
-from starrocks_txn_sink.emulator.tables.store import Store
+from starrocks_emulator.tables.store import Store
 
 CHILD = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from store_setup import load, with_tables
-from starrocks_txn_sink.emulator.tables.store import Store
+from starrocks_emulator.tables.store import Store
 
 store = with_tables(Store(Path(sys.argv[1])))
 turn = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+from starrocks_emulator.process import EmulatorProcess
 from tests.kafka.broker import Broker
 from tests.kafka.jars import BROKER, SPARK, NoMaven, archives, fetched
 from tests.spark.conftest import spark

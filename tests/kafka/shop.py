@@ -6,7 +6,7 @@ from typing import Any
 
 import pymysql
 
-from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+from starrocks_emulator.process import EmulatorProcess
 from tests.crash.workload import JUDGEMENT, ddl
 
 DATABASE = "shop"

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
+from starrocks_emulator.process import EmulatorProcess
 from tests.crash.workload import TABLES, Verdict, judge
 from tests.kafka import endurance
 from tests.kafka.broker import Broker

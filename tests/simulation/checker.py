@@ -16,7 +16,7 @@ import orjson
 
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE
-from starrocks_txn_sink.testing.model_store import Change, ModelStore
+from tests.support.model_store import Change, ModelStore
 
 from .source import Cut, Source, SourceTransaction
 from .trace import Trace

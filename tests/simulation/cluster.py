@@ -8,9 +8,9 @@ from typing import Any
 
 from starrocks_txn_sink.errors import NotSent, ReplyLost
 from starrocks_txn_sink.ledger.values import Claim, Forget, Mark
-from starrocks_txn_sink.testing.model_ledger import ModelLedger
-from starrocks_txn_sink.testing.model_server import Fault, ModelServer
 from starrocks_txn_sink.wire import Operation, Request
+from tests.support.model_ledger import ModelLedger
+from tests.support.model_server import Fault, ModelServer
 
 from .profile import Profile
 from .scheduler import Scheduler

@@ -11,7 +11,7 @@ import sys
 import time
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.testing.memory_directory import MemoryDirectory
+from tests.support.memory_directory import MemoryDirectory
 
 from .driver import Checkpoint, Driver
 from .fused_driver import FusedDriver

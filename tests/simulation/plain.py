@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.lane.columns import END_POSITION, HASH, PAYLOAD, TABLE
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE
-from starrocks_txn_sink.testing.model_store import Change
+from tests.support.model_store import Change
 
 from .checker import Checker, Published
 from .source import Cut, Row, SourceTransaction

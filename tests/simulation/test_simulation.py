@@ -7,8 +7,8 @@ import itertools
 import orjson
 import pytest
 
-from starrocks_txn_sink.testing.model_server import Fault, ModelServer
 from starrocks_txn_sink.wire import LabelState, Operation, Request
+from tests.support.model_server import Fault, ModelServer
 
 from .prove import prove
 from .sabotage import BUGS, seeds_needed

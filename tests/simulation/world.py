@@ -24,7 +24,7 @@ from starrocks_txn_sink.errors import (
 from starrocks_txn_sink.lane.ending import RowsCutOff
 from starrocks_txn_sink.ledger import table
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.testing.model_server import ModelServer
+from tests.support.model_server import ModelServer
 
 from .checker import Checker, Violation
 from .cluster import Cluster

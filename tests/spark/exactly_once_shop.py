@@ -14,8 +14,8 @@ import orjson
 import pymysql
 from pyspark.sql import DataFrame, SparkSession
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink
-from starrocks_txn_sink.emulator.server import Emulator
 
 NAMES = ("source_partition", "position", "seq", "table", "row", "transaction_end")
 SCHEMA = "source_partition string, position long, seq long, table string, row string, transaction_end boolean"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pymysql
 
-from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_emulator.server import Emulator
 
 
 def query(server: Emulator, sql: str) -> list[tuple[Any, ...]]:

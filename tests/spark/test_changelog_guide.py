@@ -10,7 +10,7 @@ import pymysql
 import pytest
 from pyspark.sql import SparkSession
 
-from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_emulator.server import Emulator
 
 pytestmark = pytest.mark.spark
 

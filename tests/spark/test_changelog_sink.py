@@ -15,11 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from query_port import query
 
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import RowOrder, Settings
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.changelog import from_changelog, to_starrocks_ops
-from starrocks_txn_sink.emulator.server import Emulator
-from starrocks_txn_sink.emulator.settings import Settings
-from starrocks_txn_sink.emulator.tables.row_order import RowOrder
 
 pytestmark = pytest.mark.spark
 

@@ -14,10 +14,9 @@ from pyspark.errors import SparkRuntimeException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import RowOrder, Settings
 from starrocks_txn_sink import StarRocksSink, TableRoute
-from starrocks_txn_sink.emulator.server import Emulator
-from starrocks_txn_sink.emulator.settings import Settings
-from starrocks_txn_sink.emulator.tables.row_order import RowOrder
 from starrocks_txn_sink.errors import InputError, OptionError, SourceChanged
 from starrocks_txn_sink.sink import primary_keys
 from starrocks_txn_sink.sink.compaction import _normal_form

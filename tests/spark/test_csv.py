@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from test_typed_columns import NESTED, PAIRS, expected, floats_alike, one_row, query, sink
 
-from starrocks_txn_sink.emulator.server import Emulator
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink.errors import InputError
 
 pytestmark = pytest.mark.spark

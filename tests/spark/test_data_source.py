@@ -13,8 +13,8 @@ from exactly_once_shop import SCHEMA, Shop, rows_of
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksDataSource, TableRoute, lane_partitioned
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.sink import lane_frame
 from starrocks_txn_sink.sink.lane_frame import STREAM_CHECK

@@ -26,7 +26,7 @@ DAMAGED = """
 import sys
 from pyspark.sql import functions as F
 from starrocks_txn_sink.cli import main
-from starrocks_txn_sink.demo import pipeline
+from starrocks_demo import pipeline
 from starrocks_txn_sink.assembler.spark import assemble_transactions
 
 def damaged(events, **more):
@@ -183,7 +183,7 @@ def test_sigterm_while_things_start_leaves_nothing(demo: Callable[..., Demo]) ->
 def test_a_stand_in_that_dies_is_a_failure_that_leaves_no_process(demo: Callable[..., Demo]) -> None:
     running = demo("--json --seconds 300 --rate 500")
     running.until(running.delivers)
-    (stand_in,) = [process for process in running.family() if "starrocks_txn_sink.emulator" in process.cmdline()]
+    (stand_in,) = [process for process in running.family() if "starrocks_emulator" in process.cmdline()]
     stand_in.kill()
     code, _ = running.wait()
     assert code == 1

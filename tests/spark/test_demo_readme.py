@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink.demo import tables
-from starrocks_txn_sink.demo.client import SqlClient
-from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
-from starrocks_txn_sink.testing.feed import Feed
-from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from starrocks_demo import verdict
+from starrocks_demo.reader import SqlClient
+from starrocks_demo.workload import Feed, Workload, WorkloadOptions
+from starrocks_emulator.process import EmulatorProcess
+from tests.support.manual_clock import ManualClock
 
 pytestmark = pytest.mark.spark
 
@@ -30,8 +29,8 @@ def test_the_pipeline_of_the_readme_delivers(tmp_path: Path) -> None:
     feed.write(300)
     feed.finish()
     with EmulatorProcess(tmp_path / "starrocks") as server:
-        client = SqlClient(server.query_url)
-        tables.create(client)
+        client = SqlClient(server.query_port)
+        verdict.create_tables(client)
         here = {
             "http://fe:8030": server.load_url,
             "mysql://fe:9030": server.query_url,
@@ -53,6 +52,6 @@ def test_the_pipeline_of_the_readme_delivers(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         truth = workload.truth()
-        found = {row[0]: row for row in tables.read_all(tables.TABLES["orders"], client)}
+        found = {row[0]: row for row in verdict.read_all(verdict.TABLES["orders"], client)}
         client.close()
     assert found == {key: tuple(row) for key, row in truth.orders.items()}

@@ -14,8 +14,8 @@ from exactly_once_shop import Shop, rows_of, wait_for
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink
-from starrocks_txn_sink.emulator.server import Emulator
 from tests.crash import workload
 from tests.crash.driver_process import DriverProcess
 from tests.crash.matrix import Matrix

@@ -23,9 +23,9 @@ from exactly_once_shop import Shop, rows_of, wait_for
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import DeadlineExceeded, HttpRefused, OutcomeUnknown, StarRocksSinkError
 from starrocks_txn_sink.lane.columns import END_POSITION
 from starrocks_txn_sink.lane.receipt import Receipt

@@ -11,8 +11,8 @@ from fused_shop import IN_JSON, FusedShop, script
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink, TransactionAssembly
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.sources import TXN_EVENT_SCHEMA
 
 pytestmark = pytest.mark.spark

@@ -14,8 +14,8 @@ import pytest
 from fused_shop import FusedShop
 from pyspark.sql import SparkSession
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink, assemble_transactions
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.sources import parse_txn_events
 
 pytestmark = pytest.mark.spark

@@ -11,8 +11,8 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from query_port import query
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import OptionError
 
 pytestmark = pytest.mark.spark

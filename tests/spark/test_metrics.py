@@ -15,8 +15,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import MetricsServer, StarRocksSink, TableRoute, TransactionAssembly
-from starrocks_txn_sink.emulator.server import Emulator
 
 pytestmark = pytest.mark.spark
 

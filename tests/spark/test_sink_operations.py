@@ -15,8 +15,8 @@ import pymysql
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Audit, MetricsServer, SinkOptions, StarRocksSink, configure_logging, logs
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.sink import progress
 from starrocks_txn_sink.sink.progress import Done

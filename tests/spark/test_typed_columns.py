@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from query_port import query
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import InputError
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ from starrocks_txn_sink.assembler.counters import Counters
 from starrocks_txn_sink.assembler.fold import HELD_BYTES, Fold, all_counters, expire
 from starrocks_txn_sink.assembler.policy import Policy
 from starrocks_txn_sink.assembler.shelf import Shelf
-from starrocks_txn_sink.testing.memory_directory import MemoryDirectory
+from tests.support.memory_directory import MemoryDirectory
 
 
 class FoldBench:

@@ -14,9 +14,9 @@ from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.segments import Ended
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.testing.manual_clock import ManualClock
-from starrocks_txn_sink.testing.model_server import ModelServer
 from starrocks_txn_sink.transaction.names import labels
+from tests.support.manual_clock import ManualClock
+from tests.support.model_server import ModelServer
 
 
 def small_limits(**changes: Any) -> Limits:

@@ -18,7 +18,7 @@ from starrocks_txn_sink.lane.fused import LaneAssembly
 from starrocks_txn_sink.lane.messages import CarriedState, decode, encode
 from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
-from starrocks_txn_sink.testing.memory_directory import MemoryDirectory
+from tests.support.memory_directory import MemoryDirectory
 
 IN_JSON = TxnEventLines(source_partition=None, position=None)
 

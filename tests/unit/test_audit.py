@@ -15,16 +15,16 @@ from typing import Any
 import pymysql
 import pytest
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Audit, cli
 from starrocks_txn_sink.audit.auditor import Auditor, Reader
 from starrocks_txn_sink.audit.evidence import Evidence
 from starrocks_txn_sink.audit.watch import AuditWatch
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
 from starrocks_txn_sink.events import Event, nobody
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sql_connection import Excerpt
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 CANARY = "row-value-of-the-customer"
 ONE_SUM = (

@@ -12,7 +12,7 @@ from starrocks_txn_sink.changelog.keyed import Arrived, DecodeKey, EncodeKey, Ke
 from starrocks_txn_sink.changelog.mapping import kinds_to_code
 from starrocks_txn_sink.changelog.retention import Retention
 from starrocks_txn_sink.changelog.state_text import read, written
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 UPSERT = "+I-U+U"
 

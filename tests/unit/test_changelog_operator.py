@@ -15,7 +15,7 @@ from starrocks_txn_sink.changelog.retention import Retention
 from starrocks_txn_sink.changelog.spark_group_state import KeyGroup
 from starrocks_txn_sink.changelog.spark_starrocks import LastPerKey
 from starrocks_txn_sink.changelog.spark_state import KeyProcessor, KeySweep, Reorderer, number
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 
 class Store:

@@ -30,7 +30,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_runs_the_named_command_with_its_own_options(fake: SimpleNamespace, command: str) -> None:
     fake.run = lambda args: args.seed
     assert cli.main([command, "--seed", "7"]) == 7
-    assert fake.imported == [f"starrocks_txn_sink.{command}.command"]
+    assert fake.imported == [f"starrocks_{command}.command"]
 
 
 def test_a_missing_extra_is_named_with_the_way_to_get_it(
@@ -57,9 +57,10 @@ def test_a_missing_extra_may_show_only_when_the_command_runs(
     assert "pip install 'starrocks-txn-sink[demo]'" in capsys.readouterr().err
 
 
-def test_a_module_of_ours_that_is_missing_is_a_bug_and_shows_as_one(fake: SimpleNamespace) -> None:
+@pytest.mark.parametrize("package", ["starrocks_txn_sink", "starrocks_emulator", "starrocks_demo"])
+def test_a_module_of_ours_that_is_missing_is_a_bug_and_shows_as_one(fake: SimpleNamespace, package: str) -> None:
     def run(_: Any) -> int:
-        raise ModuleNotFoundError("No module", name="starrocks_txn_sink.nowhere")
+        raise ModuleNotFoundError("No module", name=f"{package}.nowhere")
 
     fake.run = run
     with pytest.raises(ModuleNotFoundError):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from starrocks_demo.command import add_arguments
 from starrocks_txn_sink import cli
-from starrocks_txn_sink.demo.choices import add_arguments
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

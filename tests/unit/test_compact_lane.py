@@ -21,7 +21,7 @@ from starrocks_txn_sink.lane.task import Compacted, limits
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.key_columns import survivors
-from starrocks_txn_sink.testing.model_server import ModelServer
+from tests.support.model_server import ModelServer
 
 Row = tuple[str, int, str, bool, str]
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string(), pa.int64())

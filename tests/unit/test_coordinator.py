@@ -15,8 +15,8 @@ from starrocks_txn_sink.errors import (
 )
 from starrocks_txn_sink.lane.actions import LoadAction
 from starrocks_txn_sink.lane.coordinator import MOVES, Phase
-from starrocks_txn_sink.testing.model_server import Fault, ModelServer, plan_faults
 from starrocks_txn_sink.wire import Operation
+from tests.support.model_server import Fault, ModelServer, plan_faults
 
 
 def driver(server: ModelServer | None = None, **limits: object) -> LaneDriver:

@@ -12,9 +12,9 @@ import orjson
 import pymysql
 import pytest
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import cli, dead_letter_replay
 from starrocks_txn_sink.dead_letter.table import COLUMNS, DEAD_LETTER_TABLE, Place, create_table, letter_rows
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.transaction import label as protocol
 
 ROOT = Path(__file__).parents[2]

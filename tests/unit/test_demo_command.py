@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,17 +16,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from starrocks_txn_sink.demo import command
-from starrocks_txn_sink.demo.background import Background
-from starrocks_txn_sink.demo.choices import DemoOptions, add_arguments
-from starrocks_txn_sink.demo.deliveries import Deliveries
-from starrocks_txn_sink.demo.display import Lines, Silent, display
-from starrocks_txn_sink.demo.interruption import Interrupted, Interruption, interruption
-from starrocks_txn_sink.demo.phases import median_seconds
-from starrocks_txn_sink.demo.status import Status, line, save_picture
-from starrocks_txn_sink.demo.summary import Summary
-from starrocks_txn_sink.demo.verdict import TableVerdict, Verdict
-from starrocks_txn_sink.demo.workspace import Workspace
+from starrocks_demo import command
+from starrocks_demo.command import DemoOptions, Interrupted, Interruption, add_arguments, interruption
+from starrocks_demo.display import Deliveries, Display, Status, Summary, line, median_seconds, save_picture
+from starrocks_demo.pipeline import Workspace
+from starrocks_demo.verdict import TableVerdict, Verdict
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.events import Event
 
@@ -76,7 +70,9 @@ def test_every_option_can_be_given() -> None:
     )
 
 
-@pytest.mark.parametrize("words", ["--partitions 0", "--rate 0", "--rate inf", "--seconds -1", "--generation A"])
+@pytest.mark.parametrize(
+    "words", ["--partitions 0", "--rate 0", "--rate inf", "--seconds -1", "--generation A", "--interval nan"]
+)
 def test_refuses_what_makes_no_sense(words: str) -> None:
     with pytest.raises(SystemExit) as ended:
         parsed(*words.split())
@@ -88,6 +84,8 @@ def test_refuses_what_makes_no_sense(words: str) -> None:
     [
         ("--partitions none", "--partitions: 'none' is not a whole number"),
         ("--metrics-port x", "--metrics-port: 'x' is not a whole number"),
+        ("--metrics-port 65536", "--metrics-port: 65536 is not at least 0 and at most 65535"),
+        ("--rate 0", "--rate: 0 is not above 0"),
         ("--seconds soon", "--seconds: 'soon' is not a number"),
     ],
 )
@@ -167,40 +165,17 @@ def test_signals_are_ours_again_after_a_library_took_them() -> None:
         start(signals)
 
 
-# --- threads ---------------------------------------------------------------------------------------------------------
-
-
-def test_background_keeps_what_the_work_raised() -> None:
-    def work(_: threading.Event) -> None:
-        raise OSError("disk full")
-
-    with Background("failing", work) as failing:
-        pass
-    assert isinstance(failing.error, OSError)
-    assert not failing.running
-
-
-def test_background_stops_its_work_on_the_way_out() -> None:
-    seen: list[bool] = []
-    with Background("waiting", lambda stop: seen.append(stop.wait(60))) as waiting:
-        pass
-    assert seen == [True]
-    assert (waiting.running, waiting.error) == (False, None)
-
-
 # --- what the sink told ----------------------------------------------------------------------------------------------
 
 
 def test_deliveries_add_up_receipts() -> None:
     deliveries = Deliveries()
-    receipt = SimpleNamespace(
-        attempts=3, loads=4, rows=100, bytes=2000, source_transactions=7, phase_seconds={"commit": 0.5}
-    )
+    receipt = SimpleNamespace(attempts=3, loads=4, bytes=2000, phase_seconds={"commit": 0.5})
     for event in (Event("receipt.collected", {"receipt": receipt}), Event("batch.completed"), Event("load.completed")):
         deliveries(event)
         deliveries(event)
     assert (deliveries.committed, deliveries.aborted, deliveries.loads, deliveries.batches) == (2, 4, 8, 2)
-    assert (deliveries.rows, deliveries.bytes, deliveries.source_transactions) == (200, 4000, 14)
+    assert deliveries.bytes == 4000
     assert deliveries.laps == {"commit": [0.5, 0.5]}
 
 
@@ -218,7 +193,7 @@ def test_the_line_has_the_figures() -> None:
 
 def test_lines_come_with_a_phase_or_after_a_while() -> None:
     stream = io.StringIO()
-    lines = Lines(stream)
+    lines = Display(stream, quiet=False)
     for phase, elapsed in (("writing", 0.0), ("writing", 1.0), ("writing", 2.1), ("draining", 2.2), ("draining", 2.4)):
         lines.show(Status(phase, elapsed, 20.0))
     assert [text.split("  source")[0].strip() for text in stream.getvalue().splitlines()] == [
@@ -236,7 +211,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_gets_the_panel_and_sentences_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    with display(stream, quiet=False) as shown:
+    with contextlib.closing(Display(stream, quiet=False)) as shown:
         shown.say("Starting [something].")
         shown.show(STATUS)
     text = stream.getvalue()
@@ -245,15 +220,18 @@ def test_a_terminal_gets_the_panel_and_sentences_above_it(monkeypatch: pytest.Mo
     assert "stand-in, not on StarRocks" in text
 
 
-def test_a_pipe_gets_lines_and_quiet_nothing() -> None:
+def test_a_pipe_gets_lines_and_sentences_as_they_are_and_quiet_nothing() -> None:
     stream = io.StringIO()
-    with display(stream, quiet=False) as shown:
-        assert isinstance(shown, Lines)
-    with display(stream, quiet=True) as shown:
-        assert isinstance(shown, Silent)
-        shown.say("x")
-        shown.show(STATUS)
-    assert stream.getvalue() == ""
+    shown = Display(stream, quiet=False)
+    sentence = f"The file [b] :bike: {'is here ' * 30}"
+    shown.say(sentence)
+    shown.show(STATUS)
+    assert stream.getvalue() == f"{sentence}\n{line(STATUS)}\n"
+    shown = Display(stream, quiet=True)
+    shown.say("x")
+    shown.show(STATUS)
+    shown.close()
+    assert stream.getvalue() == f"{sentence}\n{line(STATUS)}\n"
 
 
 def test_the_picture_is_whole_and_asks_nothing_of_the_network(tmp_path: Path) -> None:
@@ -314,7 +292,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: Summary | BaseException, *words: str
 ) -> tuple[int, Path]:
     Played.outcome = outcome
-    monkeypatch.setitem(sys.modules, "starrocks_txn_sink.demo.run", SimpleNamespace(DemoRun=Played))
+    monkeypatch.setitem(sys.modules, "starrocks_demo.run", SimpleNamespace(DemoRun=Played))
     monkeypatch.setenv("TOLD", str(tmp_path / "told"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     parser = argparse.ArgumentParser()

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.demo.freshness import Freshness, percentile
-from starrocks_txn_sink.demo.reader import Reader
-from starrocks_txn_sink.demo.witness import Sample, glance
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from starrocks_demo.reader import Freshness, Reader, Sample, glance, percentile
+from tests.support.manual_clock import ManualClock
 
 
 def script(clock: ManualClock, stop: threading.Event, *steps: Sample | Exception) -> Callable[[], Sample]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.demo.tables import TABLES, cents, create, read_all, text
+from starrocks_demo.verdict import TABLES, cents, create_tables, read_all
 
 
 def server(rows: list[tuple[Any, ...]], log: list[str]) -> Any:
@@ -48,13 +48,9 @@ def test_cents(value: Any, expected: int | None) -> None:
     assert cents(value) == expected
 
 
-def test_text_of_a_client_that_gives_bytes() -> None:
-    assert [text(value) for value in ("a", "é".encode(), None, "")] == ["a", "é", None, ""]
-
-
 def test_creates_each_table_with_its_keys() -> None:
     log: list[str] = []
-    create(server([], log))
+    create_tables(server([], log))
     assert len(log) == 4
     assert "DATABASE" in log[0]
     for statement, table in zip(log[1:], TABLES.values(), strict=True):

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.demo.verdict import Verdict, compare, judge_tables
-from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
-from starrocks_txn_sink.testing.truth import Truth
+from starrocks_demo.shop import Truth
+from starrocks_demo.verdict import Verdict, compare, judge_tables
+from starrocks_demo.workload import Workload, WorkloadOptions
 
 Tables = dict[str, list[tuple[Any, ...]]]
 

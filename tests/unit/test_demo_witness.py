@@ -10,9 +10,9 @@ import orjson
 import pytest
 import sqlglot
 
-from starrocks_txn_sink.demo.tables import TABLES
-from starrocks_txn_sink.demo.witness import WITNESS, Sample, judge
-from starrocks_txn_sink.testing.generator import SourceTransaction, Workload, WorkloadOptions
+from starrocks_demo.reader import WITNESS, Sample, judge
+from starrocks_demo.verdict import TABLES
+from starrocks_demo.workload import SourceTransaction, Workload, WorkloadOptions
 
 (WITNESS_HERE,) = sqlglot.transpile(WITNESS, read="starrocks", write="duckdb")
 KINDS = {

@@ -15,11 +15,11 @@ from typing import Any
 import pymysql
 import pytest
 
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import Limits, Settings
 from starrocks_txn_sink import SinkOptions, cli
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.doctor import libraries
-from starrocks_txn_sink.emulator.server import Emulator
-from starrocks_txn_sink.emulator.settings import Limits, Settings
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.wire import Operation, Request
 

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 GUIDES = ("migration.md", "types.md", "dead-letter.md")
-PAGES = (*GUIDES, "comparison.md", "data-source.md")
+PAGES = (*GUIDES, "comparison.md", "data-source.md", "emulator.md")
 
 
 def news() -> ModuleType:

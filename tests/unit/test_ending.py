@@ -13,7 +13,7 @@ from starrocks_txn_sink.lane.columns import COLUMNS, END_POSITION, TASK
 from starrocks_txn_sink.lane.ending import RowsCutOff, StageRepeated, until_end
 from starrocks_txn_sink.lane.worker import Attempt, with_stage
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.testing.model_server import ModelServer
+from tests.support.model_server import ModelServer
 
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
 ROW = ("p", 1, "orders", True, ",[1]")

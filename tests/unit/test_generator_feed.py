@@ -9,9 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from starrocks_txn_sink.testing.feed import Feed, Piece
-from starrocks_txn_sink.testing.generator import Workload, WorkloadOptions
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from starrocks_demo.workload import Feed, Piece, Workload, WorkloadOptions
+from tests.support.manual_clock import ManualClock
 
 
 class BusyClock(ManualClock):

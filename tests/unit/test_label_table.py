@@ -21,11 +21,11 @@ import pytest
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import BadReply, DeadlineExceeded, NotSent, ReplyLost, StarRocksSinkError, TransportError
 from starrocks_txn_sink.ledger.take_over import insist_on_rollback
-from starrocks_txn_sink.testing.manual_clock import ManualClock
 from starrocks_txn_sink.transaction import label as protocol
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Patience, Unknown
 from starrocks_txn_sink.transaction.steps import Steps, run
 from starrocks_txn_sink.wire import LabelState, Operation, Reply, Request, Status
+from tests.support.manual_clock import ManualClock
 
 LABEL = Label("shop", "L")
 _JAVA = "class com.starrocks.common.StarRocksException: "

@@ -9,8 +9,8 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.ledger.table import create_table
 from starrocks_txn_sink.sink.session import open_session

@@ -10,13 +10,13 @@ from typing import Any
 import pymysql
 import pytest
 
+from starrocks_emulator.process import EmulatorProcess
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import Settings
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.emulator.server import Emulator
-from starrocks_txn_sink.emulator.settings import Settings
 from starrocks_txn_sink.ledger.access import LeaderConnection
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.session import open_session
-from starrocks_txn_sink.testing.emulator_process import EmulatorProcess
 
 OWNERS = "SELECT count(*) FROM shop._starrocks_txn_sink_ledger WHERE kind = 'driver'"
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pymysql
 import pytest
 
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import Settings
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.emulator.server import Emulator
-from starrocks_txn_sink.emulator.settings import Settings
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.columns import END_POSITION
 from starrocks_txn_sink.lane.task import LaneTask

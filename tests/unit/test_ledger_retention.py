@@ -14,10 +14,10 @@ from starrocks_txn_sink.ledger import retention, table
 from starrocks_txn_sink.ledger.retention import forget_dead_claims
 from starrocks_txn_sink.ledger.take_over import Scope, take_over
 from starrocks_txn_sink.ledger.values import Claim, Forget, Owner, ReadOwners
-from starrocks_txn_sink.testing.manual_clock import ManualClock
-from starrocks_txn_sink.testing.model_ledger import ModelLedger
-from starrocks_txn_sink.testing.model_server import ModelServer
 from starrocks_txn_sink.transaction.steps import Question, Steps, run
+from tests.support.manual_clock import ManualClock
+from tests.support.model_ledger import ModelLedger
+from tests.support.model_server import ModelServer
 
 MINE = Owner("mine", "e2", "checkpoint")
 

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import Settings
 from starrocks_txn_sink import configure_logging, logs
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.emulator.server import Emulator
-from starrocks_txn_sink.emulator.settings import Settings
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.columns import END_POSITION

@@ -20,7 +20,7 @@ from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.progress import progress_events, read_progress
 from starrocks_txn_sink.metrics.state import state
 from starrocks_txn_sink.metrics.verdict import Light, lights, readiness, verdict
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 LIMIT = 60.0
 

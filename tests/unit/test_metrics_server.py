@@ -25,7 +25,7 @@ from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.assets import ASSETS
 from starrocks_txn_sink.metrics.catalogue import METRICS, Kind
 from starrocks_txn_sink.metrics.server import shared
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 PROMTOOL = shutil.which("promtool")
 

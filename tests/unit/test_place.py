@@ -23,8 +23,8 @@ from starrocks_txn_sink.lane.actions import (
     RollbackAction,
 )
 from starrocks_txn_sink.lane.coordinator import trouble
-from starrocks_txn_sink.testing.model_server import ModelServer
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
+from tests.support.model_server import ModelServer
 
 
 def hung(step: str) -> DeadlineExceeded:

@@ -19,8 +19,8 @@ from starrocks_txn_sink.lane.coordinator import Phase, SharedTransactionCoordina
 from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.region import Marks
 from starrocks_txn_sink.lane.segments import Ended
-from starrocks_txn_sink.testing.model_server import Fault, ModelServer, Task
 from starrocks_txn_sink.transaction.names import labels
+from tests.support.model_server import Fault, ModelServer, Task
 
 Transactions = list[tuple[str, int, dict[str, list[dict[str, Any]]]]]
 """(source partition, position, rows by table) in the lane's order."""

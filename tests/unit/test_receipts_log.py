@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.clock import Clock, SystemClock
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.lane.columns import END_POSITION
 from starrocks_txn_sink.lane.task import LaneTask

@@ -19,9 +19,9 @@ from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.runner import DaemonThreadPool, LaneRunner, Perform
 from starrocks_txn_sink.lane.segments import Ended, Segment, Written
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.testing.model_server import Fault, ModelServer, plan_faults
 from starrocks_txn_sink.transaction.names import labels
 from starrocks_txn_sink.wire import Operation
+from tests.support.model_server import Fault, ModelServer, plan_faults
 
 
 @pytest.fixture

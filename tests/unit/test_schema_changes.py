@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, TableRoute
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, OptionError, QueryFailed, QueryRefused
 from starrocks_txn_sink.ledger.access import LeaderConnection
 from starrocks_txn_sink.sink.evolve import evolve, planned
@@ -19,7 +19,7 @@ from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.evolution import Columns, apply, plan, type_of
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 from tools.pages import SOURCES
 
 FRAME = (

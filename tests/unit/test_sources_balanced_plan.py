@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.sources.balanced_plan import Limits, Log, Offsets, Place, Plan, common_time, plan, slices
 from starrocks_txn_sink.sources.idleness import Idleness
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 Times = Mapping[Place, list[int]]
 A, B = ("a", 0), ("b", 0)

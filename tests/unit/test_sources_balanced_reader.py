@@ -14,7 +14,7 @@ from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.sources.balanced_kafka import BalancedKafkaReader
 from starrocks_txn_sink.sources.balanced_options import BalancedOptions
 from starrocks_txn_sink.sources.balanced_plan import Log, Offsets, Place
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 ALL = ReadAllAvailable()
 

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged
 from starrocks_txn_sink.sources.balanced_plan import Place
 from starrocks_txn_sink.sources.kafka_slice import Slice, collected
-from starrocks_txn_sink.testing.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock
 
 A, B = ("a", 0), ("a", 1)
 

@@ -21,12 +21,12 @@ from starrocks_txn_sink.errors import (
     TransactionTimedOut,
     TransportError,
 )
-from starrocks_txn_sink.testing.manual_clock import ManualClock
 from starrocks_txn_sink.transaction import label as protocol
 from starrocks_txn_sink.transaction import verdict
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Patience, Unknown
 from starrocks_txn_sink.transaction.steps import Backoff, Steps, run
 from starrocks_txn_sink.wire import LabelState, Operation, Reply, Request, Status
+from tests.support.manual_clock import ManualClock
 
 LABEL = Label("shop", "L")
 OK = Reply(Status.OK)

@@ -33,11 +33,11 @@ from starrocks_txn_sink.ledger.values import (
     ReadPositions,
     Unfinished,
 )
-from starrocks_txn_sink.testing.manual_clock import ManualClock
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Unknown, begin
 from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Question, Steps, run
 from starrocks_txn_sink.wire import Operation, Reply, Request, Status
+from tests.support.manual_clock import ManualClock
 
 
 class Ledger:

@@ -13,7 +13,7 @@ from starrocks_txn_sink.assembler.directory import Directory, FileDirectory, Sta
 from starrocks_txn_sink.assembler.state import AssemblerState, OpenTransaction
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sink.tail_log import INLINE_LIMIT, TailLog
-from starrocks_txn_sink.testing.memory_directory import MemoryDirectory
+from tests.support.memory_directory import MemoryDirectory
 
 
 def log(directory: Directory, epoch: str = "e1", keep: int = 3) -> TailLog:

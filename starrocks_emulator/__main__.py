@@ -1,0 +1,18 @@
+"""`python -m starrocks_emulator`: the stand-in by itself."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from starrocks_emulator.command import add_arguments, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("starrocks_emulator", description="A stand-in for StarRocks; not StarRocks.")
+    add_arguments(parser)
+    return run(parser.parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

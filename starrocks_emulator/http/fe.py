@@ -1,0 +1,145 @@
+"""The frontend's HTTP face: authentication, routes, 307 for loads, header rules (wire contract 1, 2, 6, 7)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from http import HTTPStatus
+
+from starrocks_emulator.faults import Action, Call
+from starrocks_emulator.http.control import Control, FaultGate, InCourse
+from starrocks_emulator.http.listener import HttpBody, Service
+from starrocks_emulator.settings import FRONTEND_BODY_LIMIT
+from starrocks_emulator.transactions import messages
+from starrocks_emulator.transactions.backend import Backend
+from starrocks_emulator.transactions.commit import Committer
+from starrocks_emulator.transactions.frontend import Frontend
+from starrocks_emulator.transactions.messages import (
+    Credentials,
+    Request,
+    Response,
+    Thrown,
+    TransactionParameters,
+    transaction_parameters,
+)
+
+_LOAD_STATE_PATH = re.compile(r"/api/([^/]+)/get_load_state/?")
+_CANCEL_PATH = re.compile(r"/api/([^/]+)/([^/]+)/_cancel/?")
+_OPERATIONS = frozenset({"begin", "load", "prepare", "commit", "rollback"})
+
+
+class LeaderFrontend(Service):
+    """Serves the transaction interface in multi mode, and the stand-in's own `/_emulator` calls."""
+
+    body_limit = FRONTEND_BODY_LIMIT
+
+    def __init__(
+        self, credentials: Credentials, frontend: Frontend, committer: Committer, gate: FaultGate, control: Control
+    ) -> None:
+        self._credentials = credentials
+        self._frontend = frontend
+        self._committer = committer
+        self._gate = gate
+        self._control = control
+
+    def answer(self, request: Request, body: HttpBody) -> Response:
+        objection = self._credentials.objection(request)
+        if objection is not None:
+            return messages.unauthorized(objection)
+        if request.path.startswith("/_emulator/"):
+            return self._control.answer(request, body)
+        operation = request.transaction_operation
+        if operation is not None:
+            name = "load_probe" if operation == "load" else operation
+            call = Call(name, "fe", request.header("label"), request.header("table"))
+            return self._gate.run(call, lambda faults: self._transaction(operation, request, body, faults))
+        return self._other(request)
+
+    def _other(self, request: Request) -> Response:
+        found = _LOAD_STATE_PATH.fullmatch(request.path)
+        if found is not None and request.method == "GET":
+            database, label = found[1], request.query.get("label", "")
+            return self._gate.run(
+                Call("get_load_state", "fe", label),
+                lambda _: messages.single_line(self._frontend.load_state(database, label)),
+            )
+        found = _CANCEL_PATH.fullmatch(request.path)
+        if found is not None and request.method == "POST":
+            database, label = found[1], request.query.get("label", found[2])
+            return self._gate.run(
+                Call("cancel", "fe", label), lambda _: messages.single_line(self._frontend.cancel(database, label))
+            )
+        return messages.not_found()
+
+    def _transaction(self, operation: str, request: Request, body: HttpBody, faults: InCourse) -> Response:
+        try:
+            return self._dispatch(operation, request, body, faults)
+        except Thrown as thrown:
+            return messages.frontend_json(messages.failed(thrown.text))
+
+    def _dispatch(self, operation: str, request: Request, body: HttpBody, faults: InCourse) -> Response:
+        if operation not in _OPERATIONS:
+            raise Thrown(f"Unknown transaction operation: {operation}")
+        parameters = transaction_parameters(request)
+        if operation != "load":
+            _check_tablets(body, parameters.label)
+        if not parameters.multi:
+            raise Thrown(
+                "This stand-in serves multi-table transactions only; send the header transaction_type: multi "
+                "with every operation"
+            )
+        if operation == "load":
+            return self._load(parameters, request, faults)
+        operations: dict[str, Callable[[TransactionParameters], messages.Body]] = {
+            "begin": self._frontend.begin,
+            "commit": lambda known: self._committer.commit(known, faults.commit),
+            "rollback": self._frontend.rollback,
+            "prepare": _prepare,
+        }
+        return messages.frontend_json(operations[operation](parameters))
+
+    def _load(self, parameters: TransactionParameters, request: Request, faults: InCourse) -> Response:
+        target = self._frontend.load(parameters, request, running_limit=faults.has(Action.RUNNING_LIMIT))
+        if not isinstance(target, Backend):
+            return messages.frontend_json(target)
+        host, port = target.address
+        return messages.redirect(f"http://{host}:{port}{request.target}")
+
+
+class FollowerFrontend(Service):
+    """A frontend that is not the leader: every call is sent to the leader by 307 (wire contract 1.1)."""
+
+    body_limit = FRONTEND_BODY_LIMIT
+
+    def __init__(self, credentials: Credentials, leader: Callable[[], str]) -> None:
+        self._credentials = credentials
+        self._leader = leader
+
+    def answer(self, request: Request, body: HttpBody) -> Response:  # noqa: ARG002 - a redirect needs no body
+        objection = self._credentials.objection(request)
+        if objection is not None:
+            return messages.unauthorized(objection)
+        if not request.path.startswith("/api/"):
+            return messages.not_found()
+        return messages.redirect(self._leader() + request.target)
+
+
+def _prepare(_: TransactionParameters) -> messages.Body:
+    """Two-phase commit does not exist in multi mode (wire contract 4.1)."""
+    raise Thrown("Unsupported operation: TXN_PREPARE")
+
+
+def _check_tablets(body: HttpBody, label: str) -> None:
+    """Bodies belong to loads; the others' are read as the tablets of a bypass write (wire contract 1.1)."""
+    data = body.read(FRONTEND_BODY_LIMIT)
+    if data is None:
+        raise Thrown(HTTPStatus.REQUEST_ENTITY_TOO_LARGE.phrase)
+    if not data.strip():
+        return
+    try:
+        tablets = json.loads(data)
+    except ValueError:
+        tablets = None
+    if not isinstance(tablets, dict):
+        raise Thrown(f"Malformed json tablets, label is {label}")

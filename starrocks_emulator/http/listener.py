@@ -1,0 +1,298 @@
+"""An HTTP/1.1 listener on loopback: keep-alive, `Expect: 100-continue`, clean stop.
+
+A body, of announced length or chunked, is read only when somebody asks for it (wire contract 1.1).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
+from typing import Any, Protocol, cast
+
+from starrocks_emulator.transactions.backend import BodyBroken
+from starrocks_emulator.transactions.messages import Request, Response
+
+_IDLE_SECONDS = 300.0
+_LINGER_SECONDS = 1.0
+
+_LINE_LIMIT = 65_536
+
+
+class _Buffered(Protocol):
+    def readline(self, size: int = -1, /) -> bytes: ...
+
+    def readinto1(self, buffer: memoryview, /) -> int: ...
+
+
+class HttpBody:
+    """One body. `ask` is called once before the first byte is read (it sends `100 Continue` where that is due)."""
+
+    def __init__(self, headers: Mapping[str, str], stream: BufferedIOBase, ask: Callable[[], None]) -> None:
+        self._stream = cast(_Buffered, stream)
+        self._ask = ask
+        self._asked = False
+        self.chunked = "chunked" in headers.get("transfer-encoding", "").lower()
+        self.expects_continue = headers.get("expect", "").lower() == "100-continue"
+        self._left = _length(headers) if not self.chunked else 0
+        self.length: int | None = None if self.chunked else self._left
+        self.finished = not self.chunked and self._left == 0
+        self.broken = False
+
+    @property
+    def may_never_come(self) -> bool:
+        """True when the client still waits for `100 Continue`, so that the body is perhaps not sent at all."""
+        return self.expects_continue and not self._asked and not self.finished
+
+    def readinto(self, view: memoryview) -> int:
+        """Fill part of `view`; 0 at the end. Raises `BodyBroken` when the connection ends first."""
+        if not self._asked:
+            self._asked = True
+            self._ask()
+        if self.finished:
+            return 0
+        try:
+            if self.chunked and self._left == 0 and not self._next_chunk():
+                return 0
+            count = self._stream.readinto1(view[: self._left])
+        except (OSError, ValueError) as error:
+            raise self._break() from error
+        if count == 0:
+            raise self._break()
+        self._left -= count
+        if self._left == 0:
+            self._end_of_piece()
+        return count
+
+    def _break(self) -> BodyBroken:
+        self.broken = self.finished = True
+        return BodyBroken("the connection ended before the body did")
+
+    def _next_chunk(self) -> bool:
+        """Read a chunk's size line; False after the last chunk and its trailers."""
+        self._left = int(self._line().partition(b";")[0], 16)
+        if self._left < 0:
+            raise ValueError("negative chunk size")
+        if self._left:
+            return True
+        while self._line():
+            pass
+        self.finished = True
+        return False
+
+    def _end_of_piece(self) -> None:
+        if not self.chunked:
+            self.finished = True
+        elif self._stream.readline(3) not in (b"\r\n", b"\n"):
+            raise self._break()
+
+    def _line(self) -> bytes:
+        line = self._stream.readline(_LINE_LIMIT)
+        if not line.endswith(b"\n"):
+            raise ValueError("incomplete line")
+        return line.strip()
+
+    def read(self, limit: int) -> bytes | None:
+        """The whole body, or None when it is longer than `limit`."""
+        data, view = bytearray(), memoryview(bytearray(65_536))
+        while count := self.readinto(view):
+            data += view[:count]
+            if len(data) > limit:
+                return None
+        return bytes(data)
+
+    def discard(self, limit: int) -> bool:
+        """Read and drop up to `limit` bytes; True when that was the whole body."""
+        if self.length is not None and self._left > limit:
+            return False
+        view, dropped = memoryview(bytearray(65_536)), 0
+        while count := self.readinto(view):
+            dropped += count
+            if dropped > limit:
+                return False
+        return True
+
+
+def _length(headers: Mapping[str, str]) -> int:
+    text = headers.get("content-length", "0").strip()
+    return int(text) if text.isdecimal() else 0
+
+
+class Hangup(Exception):
+    """End this connection without an answer; `reset` sends RST instead of FIN."""
+
+    def __init__(self, *, reset: bool = False) -> None:
+        self.reset = reset
+        super().__init__("connection ended on purpose")
+
+
+class Service(ABC):
+    """What a listener serves. `body_limit` is how much of an unread body is swallowed to keep a connection alive."""
+
+    body_limit: int
+
+    @abstractmethod
+    def answer(self, request: Request, body: HttpBody) -> Response:
+        """Answer one request. May raise `Hangup` or `BodyBroken`, which end the connection."""
+
+
+class Listener:
+    """Runs a service on one port. Port 0 asks the system for a free one; `port` tells which."""
+
+    def __init__(self, host: str, port: int, service: Service, name: str) -> None:
+        self._server = _Server((host, port), service)
+        self.host = host
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name=f"stand-in-{name}", daemon=True
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening, end every connection, wait for the threads. Safe to call before `start`."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+        self._server.end_connections(wait=10.0)
+
+    def end_connections(self) -> None:
+        """Break every open connection, as a process that dies does; the listener goes on."""
+        self._server.end_connections(wait=0.0)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], service: Service) -> None:
+        self.service = service
+        self._open: dict[socket.socket, threading.Thread] = {}
+        self._guard = threading.Lock()
+        super().__init__(address, _Connection)
+
+    def server_bind(self) -> None:
+        # The parent class asks the resolver for a host name; a loopback listener needs none.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        thread = threading.Thread(
+            target=self.process_request_thread, args=(request, client_address), name="stand-in-connection", daemon=True
+        )
+        with self._guard:
+            self._open[request] = thread
+        thread.start()
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._guard:
+                self._open.pop(request, None)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that breaks is the client's business; there is nobody to tell."""
+
+    def end_connections(self, wait: float) -> None:
+        with self._guard:
+            connections = dict(self._open)
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        deadline = time.monotonic() + wait
+        for thread in connections.values():
+            if wait and thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+
+class _Connection(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    rbufsize = 65_536
+    timeout = _IDLE_SECONDS
+    server: _Server
+
+    def handle_expect_100(self) -> bool:
+        """Say nothing yet: `100 Continue` is sent when the body is wanted."""
+        return True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """No access log: labels and tables are the users' own."""
+
+    def _serve(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        body = HttpBody(headers, self.rfile, lambda: self._continue(headers))
+        request = Request(self.command, self.path, headers, str(self.client_address[0]))
+        try:
+            response = self.server.service.answer(request, body)
+            self._settle(response, body)
+        except Hangup as hangup:
+            self._hang_up(hangup.reset)
+        except BodyBroken:
+            self.close_connection = True
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _serve  # noqa: N815
+
+    def _continue(self, headers: Mapping[str, str]) -> None:
+        if headers.get("expect", "").lower() == "100-continue":
+            self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _settle(self, response: Response, body: HttpBody) -> None:
+        """Answer; an unread body is swallowed if it is small, otherwise the connection ends after the answer."""
+        close = response.close or body.broken or body.may_never_come
+        if not close and not body.finished:
+            close = not body.discard(self.server.service.body_limit)
+        self._write(response, close)
+        if close:
+            self.close_connection = True
+            if not body.finished:
+                self._linger()
+
+    def _write(self, response: Response, close: bool) -> None:
+        try:
+            phrase = HTTPStatus(response.status).phrase
+        except ValueError:
+            phrase = "Status"
+        lines = [f"HTTP/1.1 {response.status} {phrase}"]
+        named = {name.lower() for name in response.headers}
+        lines += [f"{name}: {value}" for name, value in response.headers.items()]
+        if "content-length" not in named:
+            lines.append(f"Content-Length: {len(response.body)}")
+        if close and "connection" not in named:
+            lines.append("Connection: close")
+        head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+        self.wfile.write(head + (b"" if self.command == "HEAD" else response.body))
+
+    def _linger(self) -> None:
+        """Swallow what the client is still sending for a moment, so that it can read the answer before the end."""
+        deadline = time.monotonic() + _LINGER_SECONDS
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(_LINGER_SECONDS / 4)
+            while time.monotonic() < deadline and self.connection.recv(65_536):
+                pass
+
+    def _hang_up(self, reset: bool) -> None:
+        self.close_connection = True
+        if reset:
+            with contextlib.suppress(OSError):
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                # Closing here, not by shutdown(), is what makes the kernel send RST.
+                self.rfile.close()
+                self.connection.close()

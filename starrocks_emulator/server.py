@@ -1,0 +1,242 @@
+"""The stand-in as an object: frontends, backends, query port over one store, in this process."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from starrocks_emulator.faults import FaultPlan
+from starrocks_emulator.http.be import BackendService
+from starrocks_emulator.http.control import Control, FaultGate, Levers
+from starrocks_emulator.http.fe import FollowerFrontend, LeaderFrontend
+from starrocks_emulator.http.listener import Listener
+from starrocks_emulator.settings import SettingError, Settings
+from starrocks_emulator.sql.information_schema import load_rows
+from starrocks_emulator.sql.mysql import QueryGate, QueryListener
+from starrocks_emulator.sql.statements import LaggingStore
+from starrocks_emulator.tables.apply import Shuffle
+from starrocks_emulator.tables.store import Store
+from starrocks_emulator.transactions.backend import Backend, body_names
+from starrocks_emulator.transactions.commit import Committer, Publisher
+from starrocks_emulator.transactions.frontend import Frontend, refresh_committed
+from starrocks_emulator.transactions.memory import Clock, FrontendMemory, SystemClock
+from starrocks_emulator.transactions.messages import Credentials
+
+Part = TypeVar("Part")
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class StandIn(ABC):
+    """What starts and stops; as a context manager it starts at the entry and stops at the exit."""
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def stop(self) -> object: ...
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Emulator(StandIn):
+    """A stand-in for StarRocks on loopback; a stand-in, not StarRocks.
+
+    `start` binds every port (0 asks for a free one) and `stop` leaves no thread, socket or file lock behind. Committed
+    data stays in `data_dir`; live transactions do not survive. Also a context manager.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        settings: Settings | None = None,
+        *,
+        fault_plan: object = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings or Settings()
+        if self.settings.host not in _LOOPBACK:
+            raise SettingError(f"The stand-in listens on loopback only, not on {self.settings.host}. Use 127.0.0.1.")
+        self.faults = FaultPlan(fault_plan)
+        self._data_dir = data_dir
+        self._clock = clock or SystemClock()
+        self._stopping = threading.Event()
+        self._stack = ExitStack()
+        self._leader: Listener | None = None
+        self._followers: list[Listener] = []
+        self._backends: list[tuple[Backend, Listener]] = []
+        self._query: QueryListener | None = None
+        self._lagging: list[tuple[LaggingStore, QueryListener]] = []
+        self._store: Store | None = None
+
+    def start(self) -> None:
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
+        settings = self.settings
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        store = self._store = Store(
+            self._data_dir,
+            tracking_url=self._tracking_url,
+            shuffle=Shuffle(settings.row_order, settings.row_order_seed),
+        )
+        self._stack.callback(store.close)
+        memory = self._memory = FrontendMemory(settings, store, self._clock)
+        publisher = self._publisher = Publisher(self._publish)
+        credentials = Credentials(settings.user, settings.password)
+        gate = FaultGate(
+            self.faults, Levers(self._stopping.wait, memory.forget, self.restart_frontend, self._lose_backends)
+        )
+        names = body_names()
+        for place in range(settings.backends):
+            backend = Backend(store, settings.limits, names)
+            service = BackendService(credentials, backend, gate, store.tracking_log)
+            listener = self._listen(settings.be_port if place == 0 else 0, service, f"be-{place}")
+            backend.address = (listener.host, listener.port)
+            self._backends.append((backend, listener))
+        frontend = Frontend(memory, [backend for backend, _ in self._backends])
+        leader = LeaderFrontend(
+            credentials,
+            frontend,
+            Committer(memory, publisher),
+            gate,
+            Control(self.faults, self.release_held, self.catch_up),
+        )
+        self._leader = self._listen(settings.fe_port, leader, "fe")
+        for place in range(settings.followers):
+            self._followers.append(
+                self._listen(0, FollowerFrontend(credentials, lambda: self.load_url), f"fe-follower-{place}")
+            )
+        store.add_virtual_table("information_schema", "loads", lambda: load_rows(memory))
+        self._query = self._answer_queries(store, settings.query_port, leader=True)
+        for _ in range(settings.followers):
+            lagging = LaggingStore(store)
+            self._stack.callback(lagging.close)
+            self._lagging.append((lagging, self._answer_queries(lagging, 0, leader=False)))
+        self._stack.callback(publisher.stop)
+
+    def _answer_queries(self, store: Store | LaggingStore, port: int, *, leader: bool) -> QueryListener:
+        user, password, host = self.settings.user, self.settings.password, self.settings.host
+        listener = QueryListener(
+            store,
+            host=host,
+            port=port,
+            user=user,
+            password=password,
+            leader=lambda: leader,
+            version=self.settings.generation.version,
+            http_port=self.fe_port,
+            be_http_port=self.be_port,
+            config=asdict(self.settings.limits),
+            gate=QueryGate(self.faults, self._stopping.wait),
+            peers=lambda: tuple(other.frontend for other in self._query_listeners() if other is not listener),
+        )
+        listener.start()
+        self._stack.callback(listener.stop)
+        return listener
+
+    def _query_listeners(self) -> list[QueryListener]:
+        return [_started(self._query), *(listener for _, listener in self._lagging)]
+
+    def _listen(self, port: int, service: LeaderFrontend | FollowerFrontend | BackendService, name: str) -> Listener:
+        listener = Listener(self.settings.host, port, service, name)
+        self._stack.callback(listener.stop)
+        listener.start()
+        return listener
+
+    def stop(self) -> None:
+        """End listeners, connections and waiting faults, then close the store. May be called twice."""
+        self._stopping.set()
+        self._stack.close()
+
+    # --- where it listens ---------------------------------------------------------------------------------------------
+
+    @property
+    def fe_port(self) -> int:
+        return _started(self._leader).port
+
+    @property
+    def follower_ports(self) -> list[int]:
+        return [listener.port for listener in self._followers]
+
+    @property
+    def be_port(self) -> int:
+        return self.be_ports[0]
+
+    @property
+    def be_ports(self) -> list[int]:
+        return [listener.port for _, listener in self._backends]
+
+    @property
+    def query_port(self) -> int:
+        return int(_started(self._query).port)
+
+    @property
+    def follower_query_ports(self) -> list[int]:
+        return [listener.port for _, listener in self._lagging]
+
+    @property
+    def load_url(self) -> str:
+        return f"http://{self.settings.host}:{self.fe_port}"
+
+    @property
+    def query_url(self) -> str:
+        return f"mysql://{self.settings.host}:{self.query_port}"
+
+    @property
+    def store(self) -> Store:
+        return _started(self._store)
+
+    # --- what may happen to it ----------------------------------------------------------------------------------------
+
+    def restart_frontend(self) -> None:
+        """As if the frontend process had died and come back: live transactions and connections are gone."""
+        # Memory first: who sees the connection end must find the tasks gone.
+        self._memory.restart()
+        _started(self._leader).end_connections()
+
+    def forget_labels(self, pattern: str = "") -> None:
+        """Forget finished labels that match the regular expression, as retention would."""
+        self._memory.forget(pattern)
+
+    def catch_up(self) -> None:
+        """Let the followers see what is visible now; until then they answer queries from an older state."""
+        for lagging, _ in self._lagging:
+            lagging.catch_up()
+
+    def release_held(self) -> list[int]:
+        """Let every commit that is held at COMMITTED become VISIBLE; their transaction ids."""
+        return self._publisher.release()
+
+    def _publish(self, txn_id: int) -> None:
+        self.store.publish(txn_id)
+        refresh_committed(self._memory)
+
+    def _lose_backends(self) -> None:
+        for backend, listener in self._backends:
+            backend.crash()
+            listener.end_connections()
+
+    def _tracking_url(self, log_id: str) -> str:
+        return f"http://{self.settings.host}:{self.be_port}/api/_load_error_log?file={log_id}"
+
+
+def _started(part: Part | None) -> Part:
+    if part is None:
+        raise RuntimeError("The stand-in has not been started; call start() first.")
+    return part

@@ -1,0 +1,78 @@
+"""What a stand-in is told at start: generation, credentials, limits; names and defaults are the server's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class EmulatorError(Exception):
+    """Root of the stand-in's own errors; the message ends in what you can do."""
+
+
+class SettingError(EmulatorError, ValueError):
+    """A setting or a fault plan that cannot be; the message names the field and what is allowed."""
+
+
+JSON_PAYLOAD_LIMIT = 4_294_967_296
+"""Bytes of one JSON body that no setting can raise (wire contract 2.5)."""
+
+FRONTEND_BODY_LIMIT = 6_553_600
+"""Bytes of a body the frontend is ready to swallow (wire contract 1.1)."""
+
+
+class Generation(Enum):
+    """Server generations of multi mode that the stand-in can play (wire contract 10.1)."""
+
+    B = "B"
+    C = "C"
+
+    @property
+    def version(self) -> str:
+        """What `current_version()` answers: the oldest release of B, a patch of 4.1 that is taken for C."""
+        return "4.0.7-emulator" if self is Generation.B else "4.1.5-emulator"
+
+
+class RowOrder(Enum):
+    """How rows of one key inside one transaction follow each other."""
+
+    ARRIVAL = "arrival"
+    ARBITRARY = "arbitrary"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Server configuration with the server's names; seconds, counts and megabytes (wire contract 3.3, 4.13, 5.9)."""
+
+    label_keep_max_num: int = 1000
+    label_keep_max_second: float = 259_200
+    stream_load_task_keep_max_num: int = 1000
+    stream_load_task_keep_max_second: float = 259_200
+    label_clean_interval_second: float = 14_400
+    transaction_clean_interval_second: float = 30
+    max_running_txn_num_per_db: int = 1000
+    streaming_load_max_mb: int = 102_400
+    streaming_load_max_batch_size_mb: int = 100
+    default_timeout_second: float = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One stand-in. Ports of 0 are chosen by the system; `backends` and `followers` count listeners;
+    a follower's query port shows an older state until it is told to catch up.
+
+    `row_order` says how rows of one key inside one transaction follow each other; the server promises nothing.
+    """
+
+    generation: Generation = Generation.B
+    user: str = "root"
+    password: str = ""
+    host: str = "127.0.0.1"
+    fe_port: int = 0
+    be_port: int = 0
+    query_port: int = 0
+    backends: int = 1
+    followers: int = 0
+    limits: Limits = field(default_factory=Limits)
+    row_order: RowOrder = RowOrder.ARRIVAL
+    row_order_seed: int = 0

@@ -1,0 +1,129 @@
+"""StarRocks DDL, parsed by sqlglot, as table definitions; what the stand-in cannot serve is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlglot import exp
+
+from starrocks_emulator.tables.catalog import CatalogError, Column, Default, Model, Table
+from starrocks_emulator.tables.types import UnsupportedType, parse_type
+
+_KEY_PROPERTIES: tuple[tuple[type[exp.Expr], Model], ...] = (
+    (exp.PrimaryKey, Model.PRIMARY_KEY),
+    (exp.UniqueKeyProperty, Model.UNIQUE_KEY),
+    (exp.DuplicateKeyProperty, Model.DUPLICATE_KEY),
+)
+_IGNORED_CONSTRAINTS = (exp.CharacterSetColumnConstraint, exp.CollateColumnConstraint)
+_RESERVED = {"__op"}
+_DEFAULT_KEY_COLUMNS = 3
+
+
+def table_definition(create: exp.Create, database: str) -> Table:
+    """The table that a parsed CREATE TABLE defines, in `database` unless the statement names another.
+
+    Raises CatalogError for what StarRocks or the stand-in refuses.
+    """
+    schema = create.this
+    if not isinstance(schema, exp.Schema):
+        raise CatalogError("Only CREATE TABLE with a list of columns can be served by the stand-in.")
+    properties = create.args.get("properties")
+    clauses = list(properties.expressions) if properties else []
+    parts = [*schema.expressions, *clauses]
+    for part in parts:
+        if isinstance(part, exp.AggregateKeyProperty):
+            raise CatalogError("AGGREGATE KEY tables cannot be served by the stand-in.")
+        if isinstance(part, exp.ExternalProperty):
+            raise CatalogError("External tables cannot be served by the stand-in.")
+    columns = tuple(column_definition(part) for part in parts if isinstance(part, exp.ColumnDef))
+    model, keys = _keys(parts, columns)
+    return Table(
+        database=schema.this.db or database,
+        name=schema.this.name,
+        model=model,
+        keys=keys,
+        columns=_checked(columns, keys, model),
+        comment=_first(part.this.name for part in clauses if isinstance(part, exp.SchemaCommentProperty)),
+        partition_by=_first(part.sql("starrocks") for part in clauses if type(part).__name__.startswith("Partition")),
+        distributed_by=_first(part.sql("starrocks") for part in clauses if isinstance(part, exp.DistributedByProperty)),
+        properties={part.name: part.args["value"].name for part in clauses if type(part) is exp.Property},
+    )
+
+
+def _first(texts: Iterable[str]) -> str:
+    return next(iter(texts), "")
+
+
+def _keys(parts: list[exp.Expr], columns: tuple[Column, ...]) -> tuple[Model, tuple[str, ...]]:
+    for part in parts:
+        for kind, model in _KEY_PROPERTIES:
+            if isinstance(part, kind):
+                return model, tuple(key.name for key in part.expressions)
+    return Model.DUPLICATE_KEY, tuple(column.name for column in columns[:_DEFAULT_KEY_COLUMNS])
+
+
+def _checked(columns: tuple[Column, ...], keys: tuple[str, ...], model: Model) -> tuple[Column, ...]:
+    names = [column.name for column in columns]
+    if not names:
+        raise CatalogError("A table needs at least one column.")
+    for name in names:
+        if [other.lower() for other in names].count(name.lower()) > 1:
+            raise CatalogError(f"Duplicate column name '{name}'", 1060)
+        if name.lower() in _RESERVED:
+            raise CatalogError(f"Incorrect column name '{name}'", 1166)
+    for place, key in enumerate(keys):
+        if key not in names:
+            raise CatalogError(f"Key column({key}) doesn't exist.")
+        if names[place] != key:
+            raise CatalogError("Key columns should be a ordered prefix of the schema.")
+    if not model.replaces:
+        return columns
+    return tuple(_as_key(column) if column.name in keys else column for column in columns)
+
+
+def _as_key(column: Column) -> Column:
+    if column.type.is_json or column.type.name in {"FLOAT", "DOUBLE", "VARBINARY"}:
+        raise CatalogError(f"Column {column.name} of type {column.type.text} cannot be a key.")
+    return Column(column.name, column.type, nullable=False, default=column.default, comment=column.comment)
+
+
+def column_definition(part: exp.ColumnDef) -> Column:
+    """One column; raises CatalogError."""
+    kind = part.args.get("kind")
+    if not isinstance(kind, exp.DataType):
+        raise CatalogError(f"Column {part.name} has no type.")
+    try:
+        column_type = parse_type(kind)
+    except UnsupportedType as error:
+        raise CatalogError(str(error)) from error
+    nullable, default, comment = True, None, ""
+    for constraint in part.args.get("constraints") or []:
+        rule = constraint.args.get("kind")
+        if isinstance(rule, exp.NotNullColumnConstraint):
+            nullable = bool(rule.args.get("allow_null"))
+        elif isinstance(rule, exp.DefaultColumnConstraint):
+            default = _default(rule.this, part.name)
+        elif isinstance(rule, exp.CommentColumnConstraint):
+            comment = rule.this.name
+        elif not isinstance(rule, _IGNORED_CONSTRAINTS):
+            clause = rule.sql("starrocks") if isinstance(rule, exp.Expr) else str(rule)
+            raise CatalogError(f"Column {part.name}: {clause} cannot be served by the stand-in.")
+    return Column(part.name, column_type, nullable, default, comment)
+
+
+def _default(value: exp.Expr, column: str) -> Default | None:
+    while isinstance(value, exp.Paren):
+        value = value.this
+    if isinstance(value, exp.Null):
+        return None
+    if isinstance(value, exp.Literal):
+        return Default(value.name)
+    if isinstance(value, exp.Neg) and isinstance(value.this, exp.Literal):
+        return Default("-" + value.this.name)
+    if isinstance(value, exp.Boolean):
+        return Default("1" if value.this else "0")
+    if isinstance(value, exp.CurrentTimestamp):
+        return Default("CURRENT_TIMESTAMP", function=True)
+    if isinstance(value, exp.Uuid):
+        return Default("uuid()", function=True)
+    raise CatalogError(f"Column {column}: this DEFAULT cannot be served by the stand-in.")

@@ -1,0 +1,172 @@
+"""CREATE, DROP, TRUNCATE and ALTER: one transaction each, over the catalog and the stored rows together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import duckdb
+from sqlglot import exp
+
+from starrocks_emulator.sql.changes import changing
+from starrocks_emulator.sql.ddl import column_definition, table_definition
+from starrocks_emulator.sql.session import QuerySession, SqlError
+from starrocks_emulator.sql.translate import database_of, table_of
+from starrocks_emulator.tables.catalog import CatalogError, Column, Table, quoted, schema_of
+
+if TYPE_CHECKING:
+    from starrocks_emulator.tables.store import Store
+
+Step = Callable[[duckdb.DuckDBPyConnection], None]
+
+
+def create(store: Store, session: QuerySession, tree: exp.Create) -> None:
+    """CREATE DATABASE or CREATE TABLE."""
+    exists_is_fine = bool(tree.args.get("exists"))
+    if tree.kind in ("DATABASE", "SCHEMA"):
+        name = tree.this.name
+        if not (exists_is_fine and store.has_database(name)):
+            _define(store, [], lambda cursor: store.registry.create_database(cursor, name))
+    elif tree.kind == "TABLE":
+        named = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+        table = table_definition(tree, database_of(session, named))
+        if not (exists_is_fine and store.registry.find(table.database, table.name)):
+            _define(store, [], lambda cursor: store.registry.create_table(cursor, table))
+    else:
+        raise SqlError(f"CREATE {tree.kind} cannot be served by the stand-in.")
+
+
+def drop(store: Store, session: QuerySession, tree: exp.Drop) -> None:
+    """DROP DATABASE or DROP TABLE."""
+    missing_is_fine = bool(tree.args.get("exists"))
+    for named in tree.args["tables"]:
+        if tree.args["kind"] in ("DATABASE", "SCHEMA"):
+            if not (missing_is_fine and not store.has_database(named.name)):
+                _drop_database(store, named.name)
+        elif tree.args["kind"] == "TABLE":
+            if not (missing_is_fine and not store.registry.find(database_of(session, named), named.name)):
+                _drop_table(store, table_of(store, session, named))
+        else:
+            raise SqlError(f"DROP {tree.args['kind']} cannot be served by the stand-in.")
+
+
+def _drop_database(store: Store, name: str) -> None:
+    tables = [(table.database, table.name) for table in store.registry.tables(name)]
+    _define(store, tables, lambda cursor: store.registry.drop_database(cursor, name))
+
+
+def _drop_table(store: Store, table: Table) -> None:
+    _define(store, [(table.database, table.name)], lambda cursor: store.registry.drop_table(cursor, table))
+
+
+def truncate(store: Store, session: QuerySession, tree: exp.TruncateTable) -> None:
+    """TRUNCATE TABLE."""
+    for named in tree.expressions:
+        table = table_of(store, session, named)
+
+        def empty(cursor: duckdb.DuckDBPyConnection, relation: str = table.relation) -> None:
+            cursor.execute(f"DELETE FROM {relation}")
+
+        _define(store, [(table.database, table.name)], empty)
+
+
+def _define(store: Store, tables: Sequence[tuple[str, str]], step: Step) -> None:
+    with changing(store, tables), store.engine.cursor() as cursor:
+        with store.engine.transaction(cursor):
+            step(cursor)
+        store.registry.reload(cursor)
+
+
+@dataclass(slots=True)
+class _Altered:
+    """A table's columns while ALTER's actions are worked in; `sources` maps each to the SQL of its stored value."""
+
+    table: Table
+    columns: list[Column]
+    sources: dict[str, str]
+
+    def take(self, action: exp.Expr) -> None:
+        """Work one action in; raises CatalogError."""
+        if isinstance(action, exp.ColumnDef):
+            self._add(action)
+        elif isinstance(action, exp.Drop) and action.args.get("kind") == "COLUMN":
+            for named in action.args["tables"]:
+                self.columns.remove(self._changeable(named.name))
+        elif isinstance(action, exp.ModifyColumn):
+            self._modify(action.this)
+        elif isinstance(action, exp.RenameColumn):
+            self._rename(action)
+        else:
+            raise CatalogError(f"ALTER TABLE {action.sql('starrocks')} cannot be served by the stand-in.")
+
+    def _changeable(self, name: str) -> Column:
+        column = next((column for column in self.columns if column.name.lower() == name.lower()), None)
+        if column is None:
+            raise CatalogError(f"Column does not exist: {name}", 1054)
+        if self.table.is_key(column):
+            raise CatalogError(f"Key column {name} cannot be changed by the stand-in.")
+        return column
+
+    def _add(self, action: exp.ColumnDef) -> None:
+        column = column_definition(action)
+        if any(known.name.lower() == column.name.lower() for known in self.columns):
+            raise CatalogError(f"Duplicate column name '{column.name}'", 1060)
+        if not column.nullable and column.default is None:
+            raise CatalogError(f"Column {column.name}: a NOT NULL column needs a default to be added.")
+        place = len(self.columns)
+        position = action.args.get("position")
+        if position is not None and position.args.get("position") == "AFTER":
+            names = [known.name.lower() for known in self.columns]
+            place = names.index(position.this.name.lower()) + 1 if position.this.name.lower() in names else place
+        self.columns.insert(max(place, len(self.table.keys)), column)
+        text = column.default.sql if column.default else "CAST(NULL AS VARCHAR)"
+        self.sources[column.name] = column.type.value_of(f"({text})")
+
+    def _modify(self, action: exp.ColumnDef) -> None:
+        old, new = self._changeable(action.name), column_definition(action)
+        self.columns[self.columns.index(old)] = new
+        self.sources[new.name] = new.type.value_of(f"CAST({quoted(old.name)} AS VARCHAR)")
+
+    def _rename(self, action: exp.RenameColumn) -> None:
+        old = self._changeable(action.this.name)
+        new = replace(old, name=action.args["to"].name)
+        self.columns[self.columns.index(old)] = new
+        self.sources[new.name] = self.sources.pop(old.name)
+
+
+def alter(store: Store, session: QuerySession, tree: exp.Alter) -> None:
+    """ALTER TABLE ADD, DROP, MODIFY or RENAME COLUMN: the stored rows are written anew."""
+    table = table_of(store, session, tree.this)
+    altered = _Altered(table, list(table.columns), {column.name: quoted(column.name) for column in table.columns})
+    for action in tree.args["actions"]:
+        altered.take(action)
+    target = table.with_columns(tuple(altered.columns))
+
+    def rewrite(cursor: duckdb.DuckDBPyConnection) -> None:
+        _check_modified(cursor, altered)
+        values = ", ".join(
+            f"CAST({altered.sources[column.name]} AS {column.type.duckdb}) AS {quoted(column.name)}"
+            for column in target.columns
+        )
+        rebuilt = f"{schema_of(table.database)}.{quoted('altered ' + table.name)}"
+        cursor.execute(f"CREATE TABLE {rebuilt} AS SELECT {values} FROM {table.relation} ORDER BY rowid")
+        cursor.execute(f"DROP TABLE {table.relation}")
+        cursor.execute(f"ALTER TABLE {rebuilt} RENAME TO {quoted(table.name)}")
+        store.registry.redefine(cursor, target)
+
+    _define(store, [(table.database, table.name)], rewrite)
+
+
+def _check_modified(cursor: duckdb.DuckDBPyConnection, altered: _Altered) -> None:
+    """Refuse a change of type that a stored value does not survive."""
+    for column in altered.columns:
+        old = altered.table.column(column.name)
+        if old is None or old.type == column.type:
+            continue
+        row = cursor.execute(
+            f"SELECT count(*) FROM {altered.table.relation}"
+            f" WHERE {quoted(old.name)} IS NOT NULL AND ({altered.sources[column.name]}) IS NULL"
+        ).fetchone()
+        if row and row[0]:
+            raise CatalogError(f"Can not change {old.type.text} to {column.type.text}: stored values do not fit.")

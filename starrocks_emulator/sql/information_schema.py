@@ -1,0 +1,237 @@
+"""information_schema as the query port serves it: relations made from the catalog whenever a statement reads them.
+
+`loads` has one row for each (label, table) that the frontend remembers (wire contract 6).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from starrocks_emulator.tables.catalog import Column, Model, Table
+from starrocks_emulator.transactions.labels import Task
+from starrocks_emulator.transactions.memory import FrontendMemory, TableLoad
+
+if TYPE_CHECKING:
+    from starrocks_emulator.tables.store import Store
+
+
+_PROGRESS = {"FINISHED": "100%", "COMMITED": "99%"}
+
+Rows = Iterable[Mapping[str, Any]]
+_TEXT, _NUMBER = pa.string(), pa.int64()
+
+
+def _shape(texts: str, numbers: str = "") -> dict[str, pa.DataType]:
+    return {**dict.fromkeys(texts.split(), _TEXT), **dict.fromkeys(numbers.split(), _NUMBER)}
+
+
+_SHAPES: dict[str, dict[str, pa.DataType]] = {
+    "schemata": _shape("CATALOG_NAME SCHEMA_NAME DEFAULT_CHARACTER_SET_NAME DEFAULT_COLLATION_NAME SQL_PATH"),
+    "tables": _shape(
+        "TABLE_CATALOG TABLE_SCHEMA TABLE_NAME TABLE_TYPE ENGINE ROW_FORMAT CREATE_TIME UPDATE_TIME CHECK_TIME"
+        " TABLE_COLLATION CREATE_OPTIONS TABLE_COMMENT",
+        "VERSION TABLE_ROWS AVG_ROW_LENGTH DATA_LENGTH MAX_DATA_LENGTH INDEX_LENGTH DATA_FREE AUTO_INCREMENT CHECKSUM",
+    ),
+    "columns": _shape(
+        "TABLE_CATALOG TABLE_SCHEMA TABLE_NAME COLUMN_NAME COLUMN_DEFAULT IS_NULLABLE DATA_TYPE CHARACTER_SET_NAME"
+        " COLLATION_NAME COLUMN_TYPE COLUMN_KEY EXTRA PRIVILEGES COLUMN_COMMENT GENERATION_EXPRESSION",
+        "ORDINAL_POSITION CHARACTER_MAXIMUM_LENGTH CHARACTER_OCTET_LENGTH NUMERIC_PRECISION NUMERIC_SCALE"
+        " DATETIME_PRECISION COLUMN_SIZE DECIMAL_DIGITS SRS_ID",
+    ),
+    "tables_config": _shape(
+        "TABLE_SCHEMA TABLE_NAME TABLE_ENGINE TABLE_MODEL PRIMARY_KEY PARTITION_KEY DISTRIBUTE_KEY DISTRIBUTE_TYPE"
+        " SORT_KEY PROPERTIES",
+        "DISTRIBUTE_BUCKET TABLE_ID",
+    ),
+    "loads": _shape(
+        "LABEL PROFILE_ID DB_NAME TABLE_NAME USER WAREHOUSE STATE PROGRESS TYPE PRIORITY RUNTIME_DETAILS CREATE_TIME"
+        " LOAD_START_TIME LOAD_COMMIT_TIME LOAD_FINISH_TIME PROPERTIES ERROR_MSG TRACKING_SQL REJECTED_RECORD_PATH",
+        "ID JOB_ID SCAN_ROWS SCAN_BYTES FILTERED_ROWS UNSELECTED_ROWS SINK_ROWS TXN_ID",
+    ),
+    "load_tracking_logs": _shape("ID LABEL DATABASE_NAME TABLE_NAME TYPE TRACKING_LOG", "JOB_ID"),
+}
+
+
+def relation(store: Store, name: str) -> pa.Table | None:
+    """The relation information_schema.`name` as it is now, or None when there is no such one."""
+    virtual = store.virtual_tables.get(("information_schema", name))
+    own = _OWN_ROWS.get(name)
+    if virtual is None and own is None and name not in _SHAPES:
+        return None
+    rows: list[Mapping[str, Any]] = [*(own(store) if own else ()), *(virtual() if virtual else ())]
+    rows = [{key.upper(): value for key, value in row.items()} for row in rows]
+    shape = _SHAPES.get(name) or dict.fromkeys((key for row in rows for key in row), _TEXT)
+    return pa.table(
+        {column: pa.array([_as(kind, row.get(column)) for row in rows], type=kind) for column, kind in shape.items()}
+    )
+
+
+def _as(kind: pa.DataType, value: Any) -> Any:
+    if value is None:
+        return None
+    return int(value) if kind == _NUMBER else str(value)
+
+
+def _schemata(store: Store) -> Iterator[Mapping[str, Any]]:
+    for name in (*store.registry.databases, "information_schema"):
+        yield {
+            "CATALOG_NAME": "def",
+            "SCHEMA_NAME": name,
+            "DEFAULT_CHARACTER_SET_NAME": "utf8",
+            "DEFAULT_COLLATION_NAME": "utf8_general_ci",
+        }
+
+
+def _tables(store: Store) -> Iterator[Mapping[str, Any]]:
+    for table in store.registry.tables():
+        yield {
+            "TABLE_CATALOG": "def",
+            "TABLE_SCHEMA": table.database,
+            "TABLE_NAME": table.name,
+            "TABLE_TYPE": "BASE TABLE",
+            "ENGINE": "StarRocks",
+            "TABLE_COLLATION": "utf8_general_ci",
+            "TABLE_COMMENT": table.comment,
+        }
+    for name in _SHAPES:
+        yield {
+            "TABLE_CATALOG": "def",
+            "TABLE_SCHEMA": "information_schema",
+            "TABLE_NAME": name,
+            "TABLE_TYPE": "SYSTEM VIEW",
+            "ENGINE": "MEMORY",
+            "TABLE_COMMENT": "",
+        }
+
+
+def _columns(store: Store) -> Iterator[Mapping[str, Any]]:
+    for table in store.registry.tables():
+        for place, column in enumerate(table.columns, start=1):
+            yield _column(table, column, place)
+
+
+def _column(table: Table, column: Column, place: int) -> Mapping[str, Any]:
+    kind = column.type
+    characters = kind.length if kind.name in {"CHAR", "VARCHAR", "STRING"} else None
+    return {
+        "TABLE_CATALOG": "def",
+        "TABLE_SCHEMA": table.database,
+        "TABLE_NAME": table.name,
+        "COLUMN_NAME": column.name,
+        "ORDINAL_POSITION": place,
+        "COLUMN_DEFAULT": column.default.text if column.default else None,
+        "IS_NULLABLE": "YES" if column.nullable else "NO",
+        "DATA_TYPE": kind.data_type,
+        "CHARACTER_MAXIMUM_LENGTH": characters,
+        "CHARACTER_OCTET_LENGTH": characters,
+        "NUMERIC_PRECISION": kind.digits,
+        "NUMERIC_SCALE": kind.scale if kind.name == "DECIMAL" else (0 if kind.digits else None),
+        "COLUMN_TYPE": kind.text,
+        "COLUMN_KEY": table.model.column_key if table.is_key(column) else "",
+        "EXTRA": "",
+        "PRIVILEGES": "",
+        "COLUMN_COMMENT": column.comment,
+        "COLUMN_SIZE": kind.length or kind.digits,
+        "DECIMAL_DIGITS": kind.scale,
+    }
+
+
+def _tables_config(store: Store) -> Iterator[Mapping[str, Any]]:
+    for number, table in enumerate(store.registry.tables(), start=10001):
+        keys = ", ".join(f"`{key}`" for key in table.keys)
+        yield {
+            "TABLE_SCHEMA": table.database,
+            "TABLE_NAME": table.name,
+            "TABLE_ENGINE": "OLAP",
+            "TABLE_MODEL": table.model.value,
+            "PRIMARY_KEY": keys if table.model is Model.PRIMARY_KEY else "",
+            "PARTITION_KEY": table.partition_by,
+            "DISTRIBUTE_KEY": keys,
+            "DISTRIBUTE_TYPE": "RANDOM" if "RANDOM" in table.distributed_by.upper() else "HASH",
+            "SORT_KEY": keys,
+            "PROPERTIES": json.dumps(dict(table.properties)),
+            "TABLE_ID": number,
+        }
+
+
+def _tracking_logs(store: Store) -> Iterator[Mapping[str, Any]]:
+    for log in store.tracking_logs.all():
+        yield {
+            "ID": log.id,
+            "LABEL": log.label,
+            "DATABASE_NAME": log.database,
+            "TABLE_NAME": log.table,
+            "TYPE": "STREAM_LOAD",
+            "TRACKING_LOG": log.text,
+        }
+
+
+_OWN_ROWS: dict[str, Callable[[Store], Rows]] = {
+    "schemata": _schemata,
+    "tables": _tables,
+    "columns": _columns,
+    "tables_config": _tables_config,
+    "load_tracking_logs": _tracking_logs,
+}
+
+
+def load_rows(memory: FrontendMemory) -> list[dict[str, Any]]:
+    """A snapshot of all sub-tasks, oldest first; labels without a load have none."""
+    with memory.lock:
+        memory.sweep()
+        return [_row(memory, task, load) for task, load in _loads(memory)]
+
+
+def _loads(memory: FrontendMemory) -> Iterator[tuple[Task, TableLoad]]:
+    for task in memory.tasks.values():
+        for load in task.tables.values():
+            yield task, load
+
+
+def _row(memory: FrontendMemory, task: Task, load: TableLoad) -> dict[str, Any]:
+    counts = load.counts
+    sunk, filtered, unselected = (
+        (counts.loaded, counts.filtered, counts.unselected) if counts else (0, load.filtered, 0)
+    )
+    tracking = (
+        "select tracking_log from information_schema.load_tracking_logs "
+        f"where label='{task.label}' and table_name='{load.table}'"
+    )
+    return {
+        "ID": load.job_id,
+        "JOB_ID": load.job_id,
+        "LABEL": task.label,
+        "PROFILE_ID": "",
+        "DB_NAME": task.database,
+        "TABLE_NAME": load.table,
+        "USER": memory.settings.user,
+        "WAREHOUSE": "default_warehouse",
+        "STATE": load.state,
+        "PROGRESS": _PROGRESS.get(load.state, "0%"),
+        "TYPE": "MULTI_STATEMENT_STREAM_LOAD",
+        "PRIORITY": "NORMAL",
+        "SCAN_ROWS": sunk + filtered + unselected,
+        "SCAN_BYTES": counts.bytes if counts else 0,
+        "FILTERED_ROWS": filtered,
+        "UNSELECTED_ROWS": unselected,
+        "SINK_ROWS": sunk,
+        "TXN_ID": task.txn_id,
+        "RUNTIME_DETAILS": f'{{"txn_id": {task.txn_id}}}',
+        "CREATE_TIME": _text(load.created_at),
+        "LOAD_START_TIME": _text(load.created_at),
+        "LOAD_COMMIT_TIME": _text(load.finished_at) if counts else None,
+        "LOAD_FINISH_TIME": _text(load.finished_at),
+        "PROPERTIES": "{}",
+        "ERROR_MSG": load.error,
+        "TRACKING_SQL": tracking if filtered else "",
+        "REJECTED_RECORD_PATH": "",
+    }
+
+
+def _text(moment: float | None) -> str | None:
+    return None if moment is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

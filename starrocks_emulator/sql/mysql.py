@@ -1,0 +1,311 @@
+"""The query port: the MySQL protocol over the store, in a thread of its own, each statement in a worker thread.
+
+A fault plan makes statements slow, refuses them, or answers them with other rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, cast
+
+from mysql_mimic import MysqlServer, ResultColumn, ResultSet
+from mysql_mimic.auth import IdentityProvider, NativePasswordAuthPlugin, User
+from mysql_mimic.charset import CharacterSet
+from mysql_mimic.errors import ErrorCode, MysqlError
+from mysql_mimic.session import BaseSession
+from mysql_mimic.types import ColumnType
+from mysql_mimic.variables import GlobalVariables, SessionVariables
+
+from starrocks_emulator.faults import LONGEST_WAIT, QUERY, Action, Call, FaultPlan, Rule
+from starrocks_emulator.sql.session import UNKNOWN_ERROR, Answer, Frontend, QuerySession, SqlError, text_answer
+from starrocks_emulator.sql.statements import LaggingStore, run, use
+from starrocks_emulator.tables.catalog import CatalogError
+from starrocks_emulator.tables.store import Store
+
+DEFAULT_VERSION = "4.0.7-emulator"
+_START_SECONDS = 30.0
+_WORKERS = 32
+_COLUMN_TYPES = {
+    "BOOLEAN": ColumnType.TINY,
+    "TINYINT": ColumnType.TINY,
+    "SMALLINT": ColumnType.SHORT,
+    "INTEGER": ColumnType.LONG,
+    "BIGINT": ColumnType.LONGLONG,
+    "HUGEINT": ColumnType.LONGLONG,
+    "FLOAT": ColumnType.FLOAT,
+    "DOUBLE": ColumnType.DOUBLE,
+    "DATE": ColumnType.DATE,
+    "TIMESTAMP": ColumnType.DATETIME,
+    "BLOB": ColumnType.BLOB,
+}
+
+_DEFAULT_HANG = 60.0
+
+# Failed statements are answered to the client. A log would only repeat the errors, and their texts may hold values.
+_LOGGER = logging.getLogger("mysql_mimic")
+_LOGGER.setLevel(logging.CRITICAL)
+_LOGGER.addHandler(logging.NullHandler())
+_LOGGER.propagate = False
+
+
+class QueryGate:
+    """Asks the plan about each statement. `wait` sleeps, or returns early when the stand-in stops."""
+
+    def __init__(self, plan: FaultPlan, wait: Callable[[float], object]) -> None:
+        self._plan = plan
+        self._wait = wait
+
+    def replaced(self, sql: str) -> Answer | None:
+        """The answer that a fault puts in place of the statement's own, if any; raises SqlError for a refusal."""
+        answer = None
+        for rule in self._plan.select(Call(QUERY, QUERY, " ".join(sql.split()))):
+            if rule.action in (Action.DELAY, Action.HANG):
+                pause = _DEFAULT_HANG if rule.seconds is None and rule.action is Action.HANG else rule.seconds or 0.0
+                self._wait(min(pause, LONGEST_WAIT))
+            elif rule.action is Action.ANSWER:
+                answer = answer or _answer(rule)
+        return answer
+
+
+def _answer(rule: Rule) -> Answer:
+    """A `status` of 200 brings the rows of `body` (JSON: names and rows), another one is MySQL's error code."""
+    if rule.status != 200:
+        raise SqlError(rule.body, rule.status)
+    document = json.loads(rule.body)
+    return text_answer(document["columns"], document["rows"])
+
+
+class QueryListener:
+    """Listens on `host`:`port` (0: a free port, see `port` once started) for MySQL clients of `store`.
+
+    `leader` says whether this frontend is the leader now, `peers` what the others are; `version` is what
+    current_version() answers, `config` what ADMIN SHOW FRONTEND CONFIG does; `gate` acts faults out.
+    """
+
+    def __init__(
+        self,
+        store: Store | LaggingStore,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        user: str = "root",
+        password: str = "",
+        leader: Callable[[], bool] = lambda: True,
+        version: str = DEFAULT_VERSION,
+        http_port: int = 0,
+        be_http_port: int = 0,
+        peers: Callable[[], tuple[Frontend, ...]] = tuple,
+        config: Mapping[str, object] | None = None,
+        gate: QueryGate | None = None,
+    ) -> None:
+        self.port = port
+        self.store = store
+        self._host = host
+        self._login = user, password
+        self._leader = leader
+        self._version = version
+        self._ports = http_port, be_http_port
+        self._peers = peers
+        self._config = config or {}
+        self._gate = gate or QueryGate(FaultPlan(), lambda _: None)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping: asyncio.Event | None = None
+        self._started = threading.Event()
+        self._failures: list[Exception] = []
+        self._workers: ThreadPoolExecutor | None = None
+
+    def start(self) -> None:
+        """Listen; returns when connections are accepted. Raises OSError when the port cannot be had."""
+        self._started.clear()
+        self._failures.clear()
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="query")
+        self._thread = threading.Thread(target=self._run, name="query-port", daemon=True)
+        self._thread.start()
+        if not self._started.wait(_START_SECONDS):
+            raise TimeoutError("The query port did not start.")
+        if self._failures:
+            self.stop()
+            raise self._failures[0]
+
+    def stop(self) -> None:
+        """Close the port and all connections; statements that are running end first."""
+        if self._thread is None:
+            return
+        if self._loop is not None and self._stopping is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        self._thread = None
+        if self._workers is not None:
+            self._workers.shutdown(wait=True)
+            self._workers = None
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception as error:
+            self._failures.append(error)
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        server = _Server(session_factory=self._session, identity_provider=_OneUser(*self._login))
+        await server.start_server(host=self._host, port=self.port)
+        self.port = server.sockets()[0].getsockname()[1]
+        self._started.set()
+        await self._stopping.wait()
+        server.close()
+        await server.hang_up()
+
+    def _session(self) -> _Session:
+        assert self._workers is not None
+        return _Session(self.store, self._workers, self._frontend, self._version, self._gate)
+
+    def _frontend(self) -> Frontend:
+        http_port, be_http_port = self._ports
+        return replace(
+            self.frontend, peers=self._peers(), http_port=http_port, be_http_port=be_http_port, config=self._config
+        )
+
+    @property
+    def frontend(self) -> Frontend:
+        """This frontend as another one shows it."""
+        return Frontend(self._host, self._ports[0], self.port, self._ports[1], self._leader())
+
+
+class _Server(MysqlServer):  # type: ignore[misc]  # the library has no types
+    """Remembers its connections, so that they can be closed with the port."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._clients: set[asyncio.Task[Any]] = set()
+
+    async def _client_connected_cb(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
+        try:
+            await super()._client_connected_cb(reader, writer)
+        except (ConnectionError, asyncio.CancelledError):
+            writer.close()
+        finally:
+            self._clients.discard(task)
+
+    async def hang_up(self) -> None:
+        clients = list(self._clients)
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+
+
+class _OneUser(IdentityProvider):  # type: ignore[misc]  # the library has no types
+    """Lets one user in, by the password's double hash, as the native method wants it."""
+
+    def __init__(self, user: str, password: str) -> None:
+        self._user = user
+        once = hashlib.sha1(password.encode()).digest()
+        self._stored = hashlib.sha1(once).hexdigest() if password else None
+
+    def get_plugins(self) -> list[NativePasswordAuthPlugin]:
+        return [NativePasswordAuthPlugin()]
+
+    def get_default_plugin(self) -> NativePasswordAuthPlugin:
+        return NativePasswordAuthPlugin()
+
+    async def get_user(self, username: str) -> User | None:
+        if username != self._user:
+            return None
+        return User(name=username, auth_string=self._stored, auth_plugin=NativePasswordAuthPlugin.name)
+
+
+class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
+    """One client: hands statements to worker threads and their answers back."""
+
+    def __init__(
+        self,
+        store: Store | LaggingStore,
+        workers: ThreadPoolExecutor,
+        frontend: Callable[[], Frontend],
+        version: str,
+        gate: QueryGate,
+    ) -> None:
+        self._store = store
+        self._gate = gate
+        self._workers = workers
+        self._frontend = frontend
+        self._state = QuerySession(version=version)
+        self.variables = SessionVariables(GlobalVariables())
+        self.variables.set("version", f"8.0.33-{version}", force=True)
+        self.username = None
+        self._affected = 0
+
+    @property
+    def database(self) -> str | None:
+        return self._state.database or None
+
+    @database.setter
+    def database(self, name: str | None) -> None:
+        self._state.database = name or ""
+
+    async def init(self, connection: Any) -> None:
+        """Let the reply to a change carry its number of rows, which the library has no way to pass on."""
+        self._state.user = self.username or "root"
+        self._state.connection_id = connection.connection_id
+        plain_ok = connection.ok
+
+        def ok(**figures: Any) -> bytes:
+            affected, self._affected = self._affected, 0
+            return bytes(plain_ok(**{"affected_rows": affected, **figures}))
+
+        connection.ok = ok
+
+    async def use(self, database: str) -> None:
+        await self._work(lambda: use(cast(Store, self._store), self._state, database))
+
+    async def handle_query(self, sql: str, attrs: dict[str, str]) -> ResultSet:  # noqa: ARG002
+        self._state.frontend = self._frontend()
+        answer = await self._work(lambda: self._gate.replaced(sql) or self._run(sql))
+        if not answer.columns:
+            self._affected = answer.affected
+            return ResultSet([], [])
+        return _result(answer)
+
+    def _run(self, sql: str) -> Answer:
+        store = self._store
+        return store.query(sql, self._state) if isinstance(store, LaggingStore) else run(store, self._state, sql)
+
+    async def _work(self, task: Callable[[], Any]) -> Any:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._workers, task)
+        except (SqlError, CatalogError) as error:
+            raise MysqlError(error.message, code=_code(error.code)) from error
+        except Exception as error:
+            raise MysqlError(f"{type(error).__name__}", code=_code(UNKNOWN_ERROR)) from error
+
+
+def _code(number: int) -> ErrorCode:
+    """The library knows few of MySQL's codes and takes only its own enum; give it the missing ones."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        member = int.__new__(ErrorCode, number)
+        member._name_, member._value_ = f"ERROR_{number}", number
+        return member
+
+
+def _result(answer: Answer) -> ResultSet:
+    columns = []
+    for name, kind in answer.columns:
+        base = kind.partition("(")[0]
+        column_type = ColumnType.NEWDECIMAL if base == "DECIMAL" else _COLUMN_TYPES.get(kind, ColumnType.VAR_STRING)
+        charset = CharacterSet.binary if kind == "BLOB" else CharacterSet.utf8mb4
+        columns.append(ResultColumn(name, column_type, charset))
+    return ResultSet([tuple(row) for row in answer.rows], columns)

@@ -1,0 +1,225 @@
+"""SHOW and DESC, recognised by their words: their forms differ too much between dialects to be parsed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from starrocks_emulator.sql.session import NO_DATABASE, Answer, QuerySession, SqlError, text_answer
+from starrocks_emulator.tables.catalog import UNKNOWN_TABLE, Column, Table
+
+if TYPE_CHECKING:
+    from starrocks_emulator.tables.store import Store
+
+_NAME = r"(?:`[^`]+`|[\w$-]+)"
+_TABLE = rf"(?P<table>{_NAME}(?:\s*\.\s*{_NAME}){{0,2}})"
+_FROM = rf"(?:\s+(?:FROM|IN)\s+(?P<database>{_NAME}))?"
+_LIKE = r"(?:\s+LIKE\s+(?P<quote>['\"])(?P<like>.*?)(?P=quote))?"
+_COLUMNS = ["Field", "Type", "Null", "Key", "Default", "Extra"]
+_FULL_COLUMNS = ["Field", "Type", "Collation", "Null", "Key", "Default", "Extra", "Privileges", "Comment"]
+_DESCRIBED = re.compile(r"\s*(SHOW|DESC|DESCRIBE|ADMIN\s+SHOW)\b", re.IGNORECASE)
+
+Handler = Callable[["Store", QuerySession, "re.Match[str]"], Answer]
+
+
+def is_show(sql: str) -> bool:
+    """Whether the statement is one of ours."""
+    return _DESCRIBED.match(sql) is not None
+
+
+def show(store: Store, session: QuerySession, sql: str) -> Answer:
+    """Answer a SHOW or DESC statement; raises SqlError or CatalogError."""
+    text = sql.strip().rstrip(";").strip()
+    for pattern, handler in _HANDLERS:
+        match = pattern.fullmatch(text)
+        if match:
+            return handler(store, session, match)
+    raise SqlError("Getting syntax error: this SHOW statement cannot be served by the stand-in.")
+
+
+def _bare(name: str) -> str:
+    return name.strip().strip("`")
+
+
+def _matches(name: str, like: str | None) -> bool:
+    if like is None:
+        return True
+    pattern = "".join(".*" if letter == "%" else "." if letter == "_" else re.escape(letter) for letter in like)
+    return re.fullmatch(pattern, name, re.IGNORECASE | re.DOTALL) is not None
+
+
+def _database(session: QuerySession, match: re.Match[str]) -> str:
+    database = _bare(match["database"] or "") or session.database
+    if not database:
+        raise SqlError("No database selected", NO_DATABASE)
+    return database
+
+
+def _named_table(store: Store, session: QuerySession, match: re.Match[str]) -> Table:
+    parts = [_bare(part) for part in match["table"].split(".")]
+    groups = match.groupdict()
+    database = parts[-2] if len(parts) > 1 else _bare(groups.get("database") or "") or session.database
+    if not database:
+        raise SqlError("No database selected", NO_DATABASE)
+    return store.registry.table(database, parts[-1])
+
+
+def _databases(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
+    names = sorted((*store.registry.databases, "information_schema"))
+    return text_answer(["Database"], [(name,) for name in names if _matches(name, match["like"])])
+
+
+def _tables(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+    database = _database(session, match)
+    store.registry.check_database(database)
+    names = [table.name for table in store.registry.tables(database) if _matches(table.name, match["like"])]
+    if match["full"]:
+        return text_answer([f"Tables_in_{database}", "Table_type"], [(name, "BASE TABLE") for name in names])
+    return text_answer([f"Tables_in_{database}"], [(name,) for name in names])
+
+
+def _columns(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+    table = _named_table(store, session, match)
+    groups = match.groupdict()
+    chosen = [column for column in table.columns if _matches(column.name, groups.get("like"))]
+    if groups.get("full"):
+        return text_answer(_FULL_COLUMNS, [_full_column(table, column) for column in chosen])
+    return text_answer(_COLUMNS, [_short_column(table, column) for column in chosen])
+
+
+def _short_column(table: Table, column: Column) -> tuple[str | None, ...]:
+    key = "true" if table.is_key(column) else "false"
+    default = column.default.text if column.default else None
+    return column.name, column.type.text, "YES" if column.nullable else "NO", key, default, ""
+
+
+def _full_column(table: Table, column: Column) -> tuple[str | None, ...]:
+    name, kind, null, _, default, extra = _short_column(table, column)
+    key = table.model.column_key if table.is_key(column) else ""
+    return name, kind, None, null, key, default, extra, "", column.comment
+
+
+def create_statement(table: Table) -> str:
+    """The CREATE TABLE statement that makes such a table."""
+    lines = ",\n".join("  " + _column_clause(column) for column in table.columns)
+    keys = ", ".join(f"`{key}`" for key in table.keys)
+    parts = [f"CREATE TABLE `{table.name}` (\n{lines}\n) ENGINE=OLAP", f"{table.model.clause}({keys})"]
+    if table.comment:
+        parts.append(f'COMMENT "{table.comment}"')
+    parts += [clause for clause in (table.partition_by, table.distributed_by) if clause]
+    if table.properties:
+        listed = ",\n".join(f'"{name}" = "{value}"' for name, value in table.properties.items())
+        parts.append(f"PROPERTIES (\n{listed}\n)")
+    return "\n".join(parts) + ";"
+
+
+def _column_clause(column: Column) -> str:
+    clause = f"`{column.name}` {column.type.text} {'NULL' if column.nullable else 'NOT NULL'}"
+    if column.default:
+        clause += f" DEFAULT {column.default.text}" if column.default.function else f' DEFAULT "{column.default.text}"'
+    return f'{clause} COMMENT "{column.comment}"'
+
+
+def _create_table(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+    table = _named_table(store, session, match)
+    return text_answer(["Table", "Create Table"], [(table.name, create_statement(table))])
+
+
+def _create_database(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
+    name = _bare(match["table"])
+    store.registry.check_database(name)
+    return text_answer(["Database", "Create Database"], [(name, f"CREATE DATABASE `{name}`")])
+
+
+def _variables(_store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+    rows = [(name, value) for name, value in sorted(session.variables.items()) if _matches(name, match["like"])]
+    return text_answer(["Variable_name", "Value"], rows)
+
+
+def _frontends(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:
+    front = session.frontend
+    names = [
+        "Id",
+        "Name",
+        "IP",
+        "EditLogPort",
+        "HttpPort",
+        "QueryPort",
+        "RpcPort",
+        "Role",
+        "ClusterId",
+        "Join",
+        "Alive",
+        "ErrMsg",
+        "Version",
+    ]
+    rows = []
+    for number, one in enumerate(sorted((front, *front.peers), key=lambda one: one.query_port), 1):
+        role = "LEADER" if one.leader else "FOLLOWER"
+        row = (number, f"fe{number}", one.host, 9010, one.http_port, one.query_port, 9020, role, 1, "true", "true", "")
+        rows.append((*row, session.version))
+    return text_answer(names, rows)
+
+
+def _backends(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:
+    front = session.frontend
+    names = [
+        "BackendId",
+        "IP",
+        "HeartbeatPort",
+        "BePort",
+        "HttpPort",
+        "BrpcPort",
+        "Alive",
+        "SystemDecommissioned",
+        "ErrMsg",
+        "Version",
+    ]
+    return text_answer(
+        names, [(10001, front.host, 9050, 9060, front.be_http_port, 8060, "true", "false", "", session.version)]
+    )
+
+
+def _grants(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:
+    """The one user may do everything."""
+    user = f"'{session.user}'@'%'"
+    return text_answer(["UserIdentity", "Catalog", "Grants"], [(user, None, f"GRANT 'root' TO {user}")])
+
+
+def _config(_store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
+    names = ["Key", "AliasNames", "Value", "Type", "IsMutable", "Comment"]
+    chosen = [(key, value) for key, value in session.frontend.config.items() if _matches(key, match["like"])]
+    return text_answer(names, [(key, "[]", value, type(value).__name__, "true", "") for key, value in chosen])
+
+
+def _transaction(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
+    found = [record for record in store.transactions() if record.txn_id == int(match["id"])]
+    if not found:
+        raise SqlError(f"transaction with id {match['id']} does not exist", UNKNOWN_TABLE)
+    names = ["TransactionId", "Label", "TransactionStatus", "FinishTime"]
+    return text_answer(names, [(record.txn_id, record.label, record.state, record.finished_at) for record in found])
+
+
+def _nothing(_store: Store, _session: QuerySession, _match: re.Match[str]) -> Answer:
+    return text_answer(["Level", "Code", "Message"], [])
+
+
+_HANDLERS: list[tuple[re.Pattern[str], Handler]] = [
+    (re.compile(pattern, re.IGNORECASE | re.DOTALL), handler)
+    for pattern, handler in (
+        (rf"SHOW\s+(?:DATABASES|SCHEMAS){_LIKE}", _databases),
+        (rf"SHOW\s+(?P<full>FULL\s+)?TABLES{_FROM}{_LIKE}", _tables),
+        (rf"SHOW\s+CREATE\s+TABLE\s+{_TABLE}", _create_table),
+        (rf"SHOW\s+CREATE\s+(?:DATABASE|SCHEMA)\s+{_TABLE}", _create_database),
+        (rf"SHOW\s+(?P<full>FULL\s+)?(?:COLUMNS|FIELDS)\s+(?:FROM|IN)\s+{_TABLE}{_FROM}{_LIKE}", _columns),
+        (rf"(?:DESC|DESCRIBE)\s+(?:TABLE\s+)?{_TABLE}(?:\s+ALL)?", _columns),
+        (rf"SHOW\s+(?:GLOBAL\s+|SESSION\s+)?VARIABLES{_LIKE}", _variables),
+        (r"SHOW\s+FRONTENDS", _frontends),
+        (r"SHOW\s+BACKENDS", _backends),
+        (r"SHOW\s+GRANTS(?:\s+FOR\s+.+)?", _grants),
+        (rf"ADMIN\s+SHOW\s+FRONTEND\s+CONFIG{_LIKE}", _config),
+        (rf"SHOW\s+TRANSACTION{_FROM}\s+WHERE\s+ID\s*=\s*(?P<id>\d+)", _transaction),
+        (r"SHOW\s+(?:WARNINGS|ERRORS|(?:GLOBAL\s+|SESSION\s+)?STATUS|COMPUTE\s+NODES)\b.*", _nothing),
+    )
+]

@@ -1,0 +1,201 @@
+"""One request of the query port: its statements parsed, told apart and run; the last one's answer counts.
+
+On the leader they run over the store. On a follower SELECT sees what was visible when the follower last caught up, and
+everything else goes on to the leader, as followers forward it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from starrocks_emulator.sql import changes, definitions
+from starrocks_emulator.sql.session import UNKNOWN_ERROR, Answer, QuerySession, SqlError
+from starrocks_emulator.sql.show import is_show, show
+from starrocks_emulator.sql.translate import INFORMATION_SCHEMA, duckdb_sql, with_names
+from starrocks_emulator.tables.catalog import CatalogError
+
+if TYPE_CHECKING:
+    from starrocks_emulator.tables.store import Store
+
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import cast
+
+from starrocks_emulator.tables.engine import Engine
+from starrocks_emulator.tables.store import Store
+
+_REMEMBERED: Final = 4_096  # characters; a longer text is an INSERT of many rows, and comes once
+_LABEL = re.compile(r"(INSERT\s+INTO\s+\S+\s+)WITH\s+LABEL\s+\S+\s", re.IGNORECASE)
+_USER_FAULTS = (
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ParserException,
+    duckdb.ConversionException,
+    duckdb.InvalidInputException,
+    duckdb.OutOfRangeException,
+    duckdb.NotImplementedException,
+)
+
+# sqlglot reports forms it does not know as warnings; here they become errors for the client.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
+
+
+def run(store: Store, session: QuerySession, sql: str) -> Answer:
+    """Run all statements of `sql`; raises SqlError."""
+    try:
+        if is_show(sql):
+            return show(store, session, sql)
+        answer = Answer()
+        for tree in parsed(sql):
+            answer = _run_one(store, session, tree)
+    except CatalogError as error:
+        raise SqlError(_analyzing(error.message), error.code) from error
+    except _USER_FAULTS as error:
+        raise SqlError(_analyzing(str(error).splitlines()[0])) from error
+    except duckdb.Error as error:
+        raise SqlError(str(error).splitlines()[0], UNKNOWN_ERROR) from error
+    return answer
+
+
+def _analyzing(message: str) -> str:
+    return f"Getting analyzing error. Detail message: {message}"
+
+
+def parsed(sql: str) -> tuple[exp.Expr, ...]:
+    """The statements of `sql`, to be copied before they are changed: who asks again gets the same. Raises SqlError."""
+    return _parsed(sql) if len(sql) <= _REMEMBERED else _parsed.__wrapped__(sql)
+
+
+@lru_cache(maxsize=16)
+def _parsed(sql: str) -> tuple[exp.Expr, ...]:
+    try:
+        trees = sqlglot.parse(_LABEL.sub(r"\1", sql), read="starrocks")
+    except SqlglotError as error:
+        place = getattr(error, "errors", None)
+        where = f" at line {place[0]['line']}, column {place[0]['col']}" if place and place[0].get("line") else ""
+        raise SqlError(f"Getting syntax error{where}. Detail message: the statement cannot be parsed.") from error
+    found = (tree for tree in trees if tree is not None and not isinstance(tree, exp.Semicolon))
+    return tuple(with_names(tree) if isinstance(tree, exp.Query) else tree for tree in found)
+
+
+def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
+    if isinstance(tree, exp.Query):
+        return _select(store, session, tree)
+    for kind, change in _CHANGES:
+        if isinstance(tree, kind):
+            with store.engine.cursor() as cursor:
+                return Answer(affected=change(store, session, cursor, tree))
+    for kind, define in _DEFINITIONS:
+        if isinstance(tree, kind):
+            define(store, session, tree)
+            return Answer()
+    if isinstance(tree, exp.Use):
+        use(store, session, tree.this.name)
+        return Answer()
+    if isinstance(tree, exp.Set):
+        _set(session, tree)
+        return Answer()
+    if isinstance(tree, (exp.Transaction, exp.Commit, exp.Rollback)):
+        return Answer()
+    raise SqlError(_analyzing("this statement cannot be served by the stand-in."))
+
+
+def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
+    with store.engine.cursor() as cursor:
+        cursor.execute(duckdb_sql(store, session, cursor, tree))
+        columns = [(str(column[0]), str(column[1])) for column in cursor.description or []]
+        return Answer(columns, cursor.fetchall())
+
+
+def use(store: Store, session: QuerySession, database: str) -> None:
+    """Make `database` the session's; raises CatalogError."""
+    if database.lower() != INFORMATION_SCHEMA:
+        store.registry.check_database(database)
+    session.database = database
+
+
+def _set(session: QuerySession, tree: exp.Set) -> None:
+    for item in tree.expressions:
+        assignment = item.this
+        if isinstance(assignment, exp.EQ):
+            session.variables[assignment.this.name.lower()] = assignment.expression.name
+
+
+_Change = Callable[["Store", QuerySession, duckdb.DuckDBPyConnection, Any], int]
+_Definition = Callable[["Store", QuerySession, Any], None]
+
+_CHANGES: tuple[tuple[type[exp.Expr], _Change], ...] = (
+    (exp.Insert, changes.insert),
+    (exp.Update, changes.update),
+    (exp.Delete, changes.delete),
+)
+_DEFINITIONS: tuple[tuple[type[exp.Expr], _Definition], ...] = (
+    (exp.Create, definitions.create),
+    (exp.Drop, definitions.drop),
+    (exp.TruncateTable, definitions.truncate),
+    (exp.Alter, definitions.alter),
+)
+
+
+class LaggingStore:
+    """Reads as of the last `catch_up` (at first, of the start); it lags as long as nobody calls that."""
+
+    def __init__(self, leader: Store) -> None:
+        self._leader = leader
+        self.engine = _OldEngine(leader.engine)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._leader, name)
+
+    def query(self, sql: str, session: QuerySession) -> Answer:
+        """As `statements.run` on the leader's store; SELECT sees the old state."""
+        reading = not is_show(sql) and all(isinstance(tree, exp.Query) for tree in parsed(sql))
+        return run(cast(Store, self), session, sql) if reading else run(self._leader, session, sql)
+
+    def catch_up(self) -> None:
+        """See what is visible now."""
+        self.engine.renew()
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class _OldEngine:
+    """Gives everybody the same session, inside a transaction that began at the last `renew`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._guard = threading.RLock()
+        self._stack = ExitStack()
+        self._session: duckdb.DuckDBPyConnection | None = None
+        self.renew()
+
+    @contextmanager
+    def cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        with self._guard:
+            if self._session is None:
+                raise RuntimeError("the follower has been closed")
+            yield self._session
+
+    def renew(self) -> None:
+        with self._guard, self._engine.writing:
+            self._stack.close()
+            self._session = self._stack.enter_context(self._engine.cursor())
+            self._session.execute("BEGIN")
+            self._session.execute("SELECT count(*) FROM duckdb_tables()").fetchall()  # a snapshot is taken at first use
+
+    def close(self) -> None:
+        with self._guard:
+            self._stack.close()
+            self._session = None

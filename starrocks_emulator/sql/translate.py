@@ -1,0 +1,119 @@
+"""Queries of StarRocks' dialect as DuckDB queries over the stored tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import duckdb
+from sqlglot import exp
+
+from starrocks_emulator.sql import information_schema
+from starrocks_emulator.sql.session import NO_DATABASE, QuerySession, SqlError
+from starrocks_emulator.tables.catalog import UNKNOWN_TABLE, Table
+
+if TYPE_CHECKING:
+    from starrocks_emulator.tables.store import Store
+
+INFORMATION_SCHEMA = "information_schema"
+
+
+def table_of(store: Store, session: QuerySession, node: exp.Expr | None) -> Table:
+    """The stored table that a parsed name means; raises SqlError or CatalogError."""
+    if not isinstance(node, exp.Table):
+        raise SqlError("Getting analyzing error. Detail message: a table name is expected.")
+    return store.registry.table(database_of(session, node), node.name)
+
+
+def database_of(session: QuerySession, node: exp.Table) -> str:
+    database = node.db or session.database
+    if not database:
+        raise SqlError("No database selected", NO_DATABASE)
+    return database
+
+
+def duckdb_sql(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnection, tree: exp.Expr) -> str:
+    """The DuckDB statement for a parsed one; relations of information_schema that it reads are laid out on `cursor`."""
+    names = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
+    functions = _functions(session)
+
+    def rewrite(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
+            return node if not node.db and node.name.lower() in names else _located(store, session, cursor, node)
+        if isinstance(node, exp.Column) and node.args.get("db"):
+            return exp.column(node.this.copy(), table=node.args["table"].copy())
+        if isinstance(node, exp.SessionParameter):
+            return exp.Literal.string(session.variables.get(node.name.lower(), ""))
+        if isinstance(node, exp.CurrentTimestamp):
+            return _now()
+        function = functions.get(node.sql_name() if isinstance(node, exp.Func) else "")
+        if isinstance(node, exp.Anonymous):
+            function = functions.get(node.name.upper())
+        return function() if function else node
+
+    return tree.copy().transform(rewrite, copy=False).sql(dialect="duckdb", copy=False)
+
+
+def with_names(tree: exp.Query) -> exp.Query:
+    """The query with an alias for every result column that has none: the text it was written as, as in StarRocks."""
+    named = tree.copy()
+    first = named
+    while isinstance(first, exp.SetOperation):
+        first = first.left
+    if isinstance(first, exp.Select):
+        first.set("expressions", [_named(part) for part in first.expressions])
+    return named
+
+
+def _named(part: exp.Expr) -> exp.Expr:
+    if isinstance(part, exp.Alias) or part.is_star:
+        return part
+    text = part.name if isinstance(part, exp.Column) else part.sql(dialect="starrocks", normalize_functions="lower")
+    return exp.alias_(part, text, quoted=True)
+
+
+def _located(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnection, node: exp.Table) -> exp.Expr:
+    database = database_of(session, node)
+    located: exp.Expr = node.copy()
+    located.set("catalog", None)
+    if database.lower() == INFORMATION_SCHEMA:
+        name = node.name.lower()
+        rows = information_schema.relation(store, name)
+        if rows is None:
+            raise SqlError(f"Unknown table '{INFORMATION_SCHEMA}.{name}'", UNKNOWN_TABLE)
+        cursor.register(f"{INFORMATION_SCHEMA}_{name}", rows)
+        located.set("db", None)
+        located.set("this", exp.to_identifier(f"{INFORMATION_SCHEMA}_{name}", quoted=True))
+    else:
+        table = store.registry.table(database, node.name)
+        located.set("db", exp.to_identifier(f"db_{table.database}", quoted=True))
+        located.set("this", exp.to_identifier(table.name, quoted=True))
+    if not node.alias:
+        located = exp.alias_(located, node.name, table=True, quoted=True)
+    return located
+
+
+def _now() -> exp.Expr:
+    """A DATETIME, which has no zone."""
+    return exp.cast(exp.CurrentTimestamp(), "timestamp")
+
+
+def _functions(session: QuerySession) -> dict[str, Callable[[], exp.Expr]]:
+    def text(value: str) -> Callable[[], exp.Expr]:
+        return lambda: exp.Literal.string(value)
+
+    user = f"'{session.user}'@'%'"
+    return {
+        "CURRENT_VERSION": text(session.version),
+        "VERSION": text(session.variables["version"]),
+        "DATABASE": text(session.database),
+        "SCHEMA": text(session.database),
+        "CURRENT_SCHEMA": text(session.database),
+        "CURRENT_DATABASE": text(session.database),
+        "USER": text(user),
+        "CURRENT_USER": text(user),
+        "SESSION_USER": text(user),
+        "NOW": _now,
+        "LOCALTIMESTAMP": _now,
+        "CONNECTION_ID": lambda: exp.Literal.number(session.connection_id),
+    }

@@ -1,0 +1,124 @@
+"""Applying judged rows to a table inside the caller's DuckDB transaction, without an index.
+
+The last row per key is found first, what it replaces is deleted by a join, and it is inserted unless it is a delete:
+far cheaper than a primary key index at a million rows. Arrival order decides between rows of one key, or an arbitrary
+order: the server promises none inside one transaction, and a stand-in that shuffles the rows shows who relies on one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import duckdb
+
+from starrocks_emulator.settings import RowOrder
+from starrocks_emulator.tables.catalog import Column, Table, quoted
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle:
+    """Renumbers the arrivals of staged rows, or leaves them alone."""
+
+    order: RowOrder = RowOrder.ARRIVAL
+    seed: int = 0
+
+    def of(self, rows: str) -> str:
+        """The relation `rows` with `__arrival` in the order in which its rows are to be applied."""
+        if self.order is RowOrder.ARRIVAL:
+            return rows
+        return f"(SELECT * REPLACE (hash(__arrival, {self.seed:d}) AS __arrival) FROM {rows})"
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How rows enter their table: the columns they carry, and the two modes of PRIMARY KEY tables."""
+
+    columns: tuple[str, ...]
+    partial: bool = False
+    merge_column: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Manner:
+        plain = json.loads(text)
+        return cls(tuple(plain["columns"]), plain["partial"], plain["merge_column"])
+
+
+class MissingDefault(Exception):
+    """A partial update met a new key and a NOT NULL column that has neither a value nor a default."""
+
+
+def apply_rows(cursor: duckdb.DuckDBPyConnection, table: Table, manner: Manner, rows: str) -> None:
+    """Apply the relation `rows` (the manner's columns, `__op`, `__arrival`) to `table`; raises MissingDefault."""
+    if not table.model.replaces:
+        names = _names(manner.columns)
+        cursor.execute(f"INSERT INTO {table.relation} ({names}) SELECT {names} FROM {rows} ORDER BY __arrival")
+    elif manner.partial or manner.merge_column:
+        _apply_selectively(cursor, table, manner, rows)
+    else:
+        _replace(cursor, table, manner.columns, rows, f"__arrival IN ({_last_per_key(table, rows)})")
+
+
+def _names(columns: Sequence[str], prefix: str = "") -> str:
+    return ", ".join(prefix + quoted(column) for column in columns)
+
+
+def _last_per_key(table: Table, rows: str) -> str:
+    return f"SELECT max(__arrival) FROM {rows} GROUP BY {_names(table.keys)}"
+
+
+def _same_key(table: Table, left: str, right: str) -> str:
+    return " AND ".join(f"{left}.{quoted(key)} = {right}.{quoted(key)}" for key in table.keys)
+
+
+def _replace(cursor: duckdb.DuckDBPyConnection, table: Table, columns: Sequence[str], rows: str, winners: str) -> None:
+    """Delete what `rows` replace, then insert those of them that `winners` selects and that are upserts."""
+    cursor.execute(f"DELETE FROM {table.relation} AS kept USING {rows} AS new WHERE {_same_key(table, 'kept', 'new')}")
+    names = _names(columns)
+    cursor.execute(f"INSERT INTO {table.relation} ({names}) SELECT {names} FROM {rows} WHERE __op = 0 AND {winners}")
+
+
+def _apply_selectively(cursor: duckdb.DuckDBPyConnection, table: Table, manner: Manner, rows: str) -> None:
+    """Work out the final rows against the stored ones first, then replace by them."""
+    order = "__arrival DESC"
+    refused = ""
+    if manner.merge_column:
+        merge = quoted(manner.merge_column)
+        order = f"new.{merge} DESC NULLS LAST, __arrival DESC"
+        refused = f"WHERE kept.rowid IS NULL OR kept.{merge} IS NULL OR new.{merge} >= kept.{merge}"
+    values = ", ".join(f"{_final_value(column, manner)} AS {quoted(column.name)}" for column in table.columns)
+    cursor.execute(
+        f"CREATE OR REPLACE TEMP TABLE final AS SELECT {values}, new.__op AS __op, kept.rowid IS NULL AS __fresh"
+        f" FROM (SELECT * FROM {rows} AS new"
+        f" QUALIFY row_number() OVER (PARTITION BY {_names(table.keys)} ORDER BY {order}) = 1) AS new"
+        f" LEFT JOIN {table.relation} AS kept ON {_same_key(table, 'kept', 'new')} {refused}"
+    )
+    try:
+        _check_defaults(cursor, table, manner)
+        _replace(cursor, table, [column.name for column in table.columns], "final", "true")
+    finally:
+        cursor.execute("DROP TABLE final")
+
+
+def _final_value(column: Column, manner: Manner) -> str:
+    if column.name in manner.columns:
+        return f"new.{quoted(column.name)}"
+    default = f"CAST(NULL AS {column.type.duckdb})"
+    if column.default:
+        default = column.type.value_of(f"({column.default.sql})")
+    return f"CASE WHEN kept.rowid IS NULL THEN {default} ELSE kept.{quoted(column.name)} END"
+
+
+def _check_defaults(cursor: duckdb.DuckDBPyConnection, table: Table, manner: Manner) -> None:
+    for column in table.columns:
+        if column.name in manner.columns or column.nullable or column.default:
+            continue
+        missing = cursor.execute(
+            f"SELECT count(*) FROM final WHERE __fresh AND __op = 0 AND {quoted(column.name)} IS NULL"
+        ).fetchone()
+        if missing and missing[0]:
+            raise MissingDefault(f"Column has no default value. column: {column.name}")

@@ -1,0 +1,229 @@
+"""What the stand-in knows of its tables: immutable definitions, kept as JSON text in DuckDB and mirrored in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+import duckdb
+
+from starrocks_emulator.tables.types import ColumnType
+
+UNKNOWN_DATABASE, DATABASE_EXISTS, TABLE_EXISTS, UNKNOWN_TABLE = 1049, 1007, 1050, 5502
+RESERVED_DATABASES = frozenset({"information_schema", "_statistics_", "sys"})
+
+
+class CatalogError(Exception):
+    """A statement that the catalog refuses; `code` is the MySQL error code."""
+
+    def __init__(self, message: str, code: int = 1064) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+class Model(Enum):
+    """The table types; the value is `TABLE_MODEL` of information_schema.tables_config."""
+
+    PRIMARY_KEY = "PRIMARY_KEYS"
+    UNIQUE_KEY = "UNIQUE_KEYS"
+    DUPLICATE_KEY = "DUP_KEYS"
+
+    @property
+    def clause(self) -> str:
+        return {"PRIMARY_KEYS": "PRIMARY KEY", "UNIQUE_KEYS": "UNIQUE KEY", "DUP_KEYS": "DUPLICATE KEY"}[self.value]
+
+    @property
+    def column_key(self) -> str:
+        """`COLUMN_KEY` of a key column."""
+        return {"PRIMARY_KEYS": "PRI", "UNIQUE_KEYS": "UNI", "DUP_KEYS": "DUP"}[self.value]
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a later row takes the place of an earlier one with the same key."""
+        return self is not Model.DUPLICATE_KEY
+
+    @property
+    def takes_operations(self) -> bool:
+        """Whether `__op`, partial updates and merge conditions are allowed."""
+        return self is Model.PRIMARY_KEY
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """A column's default: a constant text, or one of the functions `CURRENT_TIMESTAMP` and `uuid()`."""
+
+    text: str
+    function: bool = False
+
+    @property
+    def sql(self) -> str:
+        """The SQL expression whose text is the default."""
+        if not self.function:
+            return literal(self.text)
+        if self.text == "uuid()":
+            return "CAST(uuid() AS VARCHAR)"
+        return "strftime(CAST(now() AS TIMESTAMP), '%Y-%m-%d %H:%M:%S')"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    type: ColumnType
+    nullable: bool = True
+    default: Default | None = None
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table. `partition_by` and `distributed_by` are recorded for SHOW CREATE TABLE and mean nothing else here;
+    `version` changes with every definition, so that a load planned on an older one is noticed."""
+
+    database: str
+    name: str
+    model: Model
+    keys: tuple[str, ...]
+    columns: tuple[Column, ...]
+    comment: str = ""
+    partition_by: str = ""
+    distributed_by: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    version: int = 1
+
+    @property
+    def relation(self) -> str:
+        """The DuckDB name of the stored rows, quoted."""
+        return f"{schema_of(self.database)}.{quoted(self.name)}"
+
+    def column(self, name: str) -> Column | None:
+        """The column of that name, whatever the letters' case."""
+        return next((column for column in self.columns if column.name.lower() == name.lower()), None)
+
+    def is_key(self, column: Column) -> bool:
+        return column.name in self.keys
+
+    def with_columns(self, columns: tuple[Column, ...]) -> Table:
+        """The same table with other columns, as a new version."""
+        return replace(self, columns=columns, version=self.version + 1)
+
+    def to_json(self) -> str:
+        plain = asdict(self)
+        plain["model"] = self.model.value
+        plain["properties"] = dict(self.properties)
+        return json.dumps(plain)
+
+    @classmethod
+    def from_json(cls, text: str) -> Table:
+        plain: dict[str, Any] = json.loads(text)
+        plain["model"] = Model(plain["model"])
+        plain["keys"] = tuple(plain["keys"])
+        plain["columns"] = tuple(_column(column) for column in plain["columns"])
+        return cls(**plain)
+
+
+def _column(plain: dict[str, Any]) -> Column:
+    default = plain["default"]
+    return Column(
+        name=plain["name"],
+        type=ColumnType(**plain["type"]),
+        nullable=plain["nullable"],
+        default=None if default is None else Default(**default),
+        comment=plain["comment"],
+    )
+
+
+def quoted(name: str) -> str:
+    """An identifier as DuckDB reads it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A string literal as DuckDB reads it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def schema_of(database: str) -> str:
+    """The DuckDB schema of a StarRocks database, quoted; the prefix keeps clear of DuckDB's own schemas."""
+    return quoted(f"db_{database}")
+
+
+class Registry:
+    """Definitions by name. Changes are made on a cursor inside the caller's transaction and adopted by `reload`."""
+
+    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        cursor.execute("CREATE SCHEMA IF NOT EXISTS meta")
+        cursor.execute("CREATE TABLE IF NOT EXISTS meta.databases (name VARCHAR)")
+        cursor.execute("CREATE TABLE IF NOT EXISTS meta.tables (database VARCHAR, name VARCHAR, definition VARCHAR)")
+        self._tables: dict[str, dict[str, Table]] = {}
+        self.reload(cursor)
+
+    def reload(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Adopt what the database says."""
+        tables: dict[str, dict[str, Table]] = {
+            name: {} for (name,) in cursor.execute("SELECT name FROM meta.databases ORDER BY name").fetchall()
+        }
+        for (definition,) in cursor.execute("SELECT definition FROM meta.tables ORDER BY database, name").fetchall():
+            table = Table.from_json(definition)
+            tables[table.database][table.name] = table
+        self._tables = tables
+
+    @property
+    def databases(self) -> Sequence[str]:
+        return tuple(self._tables)
+
+    def tables(self, database: str | None = None) -> Sequence[Table]:
+        """All tables, or those of one database."""
+        chosen = self._tables if database is None else {database: self._tables.get(database, {})}
+        return tuple(table for tables in chosen.values() for table in tables.values())
+
+    def find(self, database: str, name: str) -> Table | None:
+        return self._tables.get(database, {}).get(name)
+
+    def table(self, database: str, name: str) -> Table:
+        """The table; raises CatalogError when the database or the table is unknown."""
+        self.check_database(database)
+        table = self.find(database, name)
+        if table is None:
+            raise CatalogError(f"Unknown table '{database}.{name}'", UNKNOWN_TABLE)
+        return table
+
+    def check_database(self, database: str) -> None:
+        if database not in self._tables:
+            raise CatalogError(f"Unknown database '{database}'", UNKNOWN_DATABASE)
+
+    def create_database(self, cursor: duckdb.DuckDBPyConnection, name: str) -> None:
+        if name in self._tables or name.lower() in RESERVED_DATABASES:
+            raise CatalogError(f"Can't create database '{name}'; database exists", DATABASE_EXISTS)
+        cursor.execute(f"CREATE SCHEMA {schema_of(name)}")
+        cursor.execute("INSERT INTO meta.databases VALUES (?)", [name])
+
+    def drop_database(self, cursor: duckdb.DuckDBPyConnection, name: str) -> None:
+        self.check_database(name)
+        cursor.execute(f"DROP SCHEMA {schema_of(name)} CASCADE")
+        cursor.execute("DELETE FROM meta.databases WHERE name = ?", [name])
+        cursor.execute("DELETE FROM meta.tables WHERE database = ?", [name])
+
+    def create_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+        self.check_database(table.database)
+        if self.find(table.database, table.name):
+            raise CatalogError(f"Table '{table.name}' already exists", TABLE_EXISTS)
+        columns = ", ".join(f"{quoted(column.name)} {column.type.duckdb}" for column in table.columns)
+        cursor.execute(f"CREATE TABLE {table.relation} ({columns})")
+        cursor.execute("INSERT INTO meta.tables VALUES (?, ?, ?)", [table.database, table.name, table.to_json()])
+
+    def drop_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+        cursor.execute(f"DROP TABLE {table.relation}")
+        cursor.execute("DELETE FROM meta.tables WHERE database = ? AND name = ?", [table.database, table.name])
+
+    def redefine(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+        """Record the table's new definition; the stored rows are the caller's matter."""
+        cursor.execute(
+            "UPDATE meta.tables SET definition = ? WHERE database = ? AND name = ?",
+            [table.to_json(), table.database, table.name],
+        )

@@ -1,0 +1,201 @@
+"""Judging rows: from texts to typed values, and for a row that does not fit the reason why (wire contract 4.9, 5.7).
+
+A value that does not fit its column becomes NULL, or filters the row when `strict_mode` is on; NULL in a NOT NULL
+column filters the row; a missing value is the column's default. Reasons name the column and the rule, never the value.
+A backend keeps the reasons of filtered rows, bounded, as the logs that `tracking_url` names.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+
+from starrocks_emulator.tables.catalog import Column, literal, quoted
+from starrocks_emulator.tables.mapping import OP_COLUMN, field_name
+from starrocks_emulator.tables.plan import JsonLayout, Plan
+
+MOST_REASONS = 50
+NO_SOURCE = "SELECT CAST(NULL AS VARCHAR[]) AS fields, CAST(NULL AS JSON) AS document, CAST(NULL AS VARCHAR) AS fault"
+
+_MOST_LOGS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingLog:
+    """Why rows of one table in one transaction were filtered."""
+
+    id: str
+    label: str
+    database: str
+    table: str
+    reasons: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(f"Error: {reason}" for reason in self.reasons) + "\n"
+
+
+class TrackingLogs:
+    """The newest thousand logs; they live as long as the process."""
+
+    def __init__(self) -> None:
+        self._logs: OrderedDict[str, TrackingLog] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def add(self, log: TrackingLog) -> None:
+        with self._guard:
+            self._logs[log.id] = log
+            while len(self._logs) > _MOST_LOGS:
+                self._logs.popitem(last=False)
+
+    def text(self, log_id: str) -> str:
+        """The log's lines; empty when it is unknown or gone."""
+        with self._guard:
+            log = self._logs.get(log_id)
+        return log.text if log else ""
+
+    def all(self) -> Sequence[TrackingLog]:
+        with self._guard:
+            return list(self._logs.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How many rows fit, were filtered or left out by `where`, and bounded reasons."""
+
+    loaded: int
+    filtered: int
+    unselected: int
+    reasons: tuple[str, ...]
+
+    def too_many_filtered(self, max_filter_ratio: float) -> bool:
+        return self.filtered > (self.filtered + self.loaded) * max_filter_ratio
+
+
+def written_columns(plan: Plan) -> tuple[Column, ...]:
+    """The columns that the load writes: all, or with `partial_update` those that the mapping fills."""
+    columns = plan.table.columns
+    return tuple(column for column in columns if plan.mapping.fills(column.name)) if plan.partial else columns
+
+
+def judged_sql(plan: Plan, source: str) -> str:
+    """The SELECT that judges the rows of `source` (shape: see `bodies`).
+
+    Yields the written columns by name, `__op` (0 upsert, 1 delete), `__reason` (NULL when the row fits), `__selected`.
+    """
+    columns = written_columns(plan)
+    values = ", ".join(f"{_value_sql(plan, column)} AS {_value(column)}" for column in columns)
+    texts = ", ".join(f"{_text_sql(plan, column)} AS {_text(column)}" for column in columns)
+    names = ", ".join(f"{_value(column)} AS {quoted(column.name)}" for column in columns)
+    with_fields = f"SELECT *{_fields_sql(plan)} FROM ({source})"
+    with_texts = f"SELECT *, {texts}, {_operation_text(plan)} AS op_text FROM ({with_fields})"
+    with_values = f"SELECT *, {values}, {_OPERATION} AS op_value FROM ({with_texts})"
+    selected = f"coalesce({plan.selection}, false)" if plan.selection else "true"
+    return (
+        f"SELECT {names}, op_value AS __op, {_reason_sql(plan, columns)} AS __reason, {selected} AS __selected"
+        f" FROM ({with_values})"
+    )
+
+
+def verdict(cursor: duckdb.DuckDBPyConnection, stage: str) -> Verdict:
+    """Count the judged rows in the relation `stage` and collect the reasons, the most frequent first."""
+    counted = cursor.execute(
+        "SELECT count(*) FILTER (__reason IS NULL AND __selected), count(__reason),"
+        f" count(*) FILTER (__reason IS NULL AND NOT __selected) FROM {stage}"
+    ).fetchone()
+    loaded, filtered, unselected = counted or (0, 0, 0)
+    reasons: Sequence[tuple[str, int, int]] = ()
+    if filtered:
+        reasons = cursor.execute(
+            f"SELECT __reason, count(*), min(rowid) - (SELECT min(rowid) FROM {stage}) + 1 FROM {stage}"
+            f" WHERE __reason IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 3 LIMIT {MOST_REASONS}"
+        ).fetchall()
+    return Verdict(
+        loaded,
+        filtered,
+        unselected,
+        tuple(f"{reason} ({rows} rows, first: row {row})" for reason, rows, row in reasons),
+    )
+
+
+_OPERATION = (
+    "CASE WHEN op_text IS NULL OR lower(trim(op_text)) IN ('0', 'upsert') THEN 0"
+    " WHEN lower(trim(op_text)) IN ('1', 'delete') THEN 1 END"
+)
+
+
+def _text(column: Column) -> str:
+    return quoted(f"text_{column.name.lower()}")
+
+
+def _value(column: Column) -> str:
+    return quoted(f"value_{column.name.lower()}")
+
+
+def _value_sql(plan: Plan, column: Column) -> str:
+    """The value of a column's text; what an expression gives for VARBINARY is bytes already."""
+    text = _text(column)
+    if column.type.name == "VARBINARY" and plan.mapping.expression_of(column.name) is not None:
+        return f"CASE WHEN octet_length({text}) <= {column.type.length} THEN {text} END"
+    return column.type.value_of(text)
+
+
+def _fields_sql(plan: Plan) -> str:
+    """Source fields as values for expressions: of the column's type where one has the name, else `field_type`."""
+    if not plan.mapping.derived and not plan.selection:
+        return ""
+    parts = []
+    for place, name in enumerate(plan.mapping.fields, start=1):
+        column = plan.table.column(name)
+        text = f"fields[{place}]"
+        value = f"TRY_CAST({text} AS {plan.field_type})" if column is None else column.type.value_of(text)
+        parts.append(f", {value} AS {quoted(field_name(name))}")
+    return "".join(parts)
+
+
+def _text_sql(plan: Plan, column: Column) -> str:
+    expression = plan.mapping.expression_of(column.name)
+    if expression is not None:
+        return f"TRY({expression})" if column.type.name == "VARBINARY" else f"CAST({expression} AS VARCHAR)"
+    default = column.default.sql if column.default else "CAST(NULL AS VARCHAR)"
+    place = plan.mapping.place_of(column.name)
+    if place is None:
+        return default
+    text = f"fields[{place + 1}]"
+    if not isinstance(plan.layout, JsonLayout):
+        return text
+    path = literal(plan.layout.paths[place])
+    if column.type.is_json:
+        text = f"nullif(CAST(json_extract(document, {path}) AS VARCHAR), 'null')"
+    if column.default is None:
+        return text
+    # A key that is present with null stays NULL; the document is looked at again only where the text is NULL.
+    return f"CASE WHEN {text} IS NOT NULL THEN {text} WHEN json_exists(document, {path}) THEN NULL ELSE {default} END"
+
+
+def _operation_text(plan: Plan) -> str:
+    expression = plan.mapping.expression_of(OP_COLUMN)
+    if expression is not None:
+        return f"CAST({expression} AS VARCHAR)"
+    place = plan.mapping.place_of(OP_COLUMN)
+    return "CAST(NULL AS VARCHAR)" if place is None else f"fields[{place + 1}]"
+
+
+def _reason_sql(plan: Plan, columns: Sequence[Column]) -> str:
+    rules = [
+        "WHEN fault IS NOT NULL THEN fault",
+        "WHEN op_value IS NULL THEN 'load op type not supported, column: __op'",
+    ]
+    for column in columns:
+        misfit = f"{_text(column)} IS NOT NULL AND {_value(column)} IS NULL"
+        told = literal(f"value does not fit type {column.type.text}, column: {column.name}")
+        if plan.strict or not column.nullable:
+            rules.append(f"WHEN {misfit} THEN {told}")
+        if not column.nullable:
+            null = literal(f"NULL value in non-nullable column, column: {column.name}")
+            rules.append(f"WHEN {_value(column)} IS NULL THEN {null}")
+    return f"CASE {' '.join(rules)} END"

@@ -1,0 +1,182 @@
+"""Staging: one table's load bodies become judged, typed rows in a table of their own, outside any write transaction.
+
+A small body is judged ahead, while its transaction is open, as a backend does, so that its commit is short. That counts
+only if it stays its table's one body; the rows of several (a CSV row may begin in one and end in the next) are judged
+together, by the commit. The commit alone tells what is wrong with a body.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from starrocks_emulator.tables.apply import Manner
+from starrocks_emulator.tables.bodies import (
+    ARRAY_EXPECTED,
+    OBJECT_EXPECTED,
+    UnreadableBody,
+    plain_files,
+    source_sql,
+)
+from starrocks_emulator.tables.catalog import quoted
+from starrocks_emulator.tables.engine import ASIDE, Engine
+from starrocks_emulator.tables.judge import NO_SOURCE, Verdict, judged_sql, verdict, written_columns
+from starrocks_emulator.tables.plan import Plan
+
+SMALL: Final = 4 << 20
+"""Bytes up to which a body is judged ahead: the judged rows of transactions that stay open take memory."""
+
+_WORKERS: Final = 2
+
+_KEY_BYTES = 128
+# Anything else that DuckDB raises would be the stand-in's own fault and is not to be taken for the rows'.
+_BODY_FAULTS = (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.OutOfRangeException)
+
+
+class StagingFailed(Exception):
+    """The bodies as a whole cannot be loaded; the message is the cause that the commit's reply carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Judged rows of one table, waiting in the table `name`."""
+
+    plan: Plan
+    name: str
+    verdict: Verdict
+    body_bytes: int
+
+    @property
+    def rows(self) -> str:
+        """The relation of the rows that fit, with their place of arrival."""
+        return f"(SELECT rowid AS __arrival, * FROM {self.name} WHERE __reason IS NULL AND __selected)"
+
+    @property
+    def manner(self) -> Manner:
+        columns = tuple(column.name for column in written_columns(self.plan))
+        return Manner(columns, self.plan.partial, self.plan.merge_column)
+
+
+def stage(
+    cursor: duckdb.DuckDBPyConnection,
+    plan: Plan,
+    paths: Sequence[Path],
+    name: str,
+    spool: Path,
+    *,
+    kind: str = "TEMP TABLE",
+) -> Staged:
+    """Read and judge the bodies at `paths` into `name`, a new table of that kind; raises StagingFailed."""
+    folder = Path(tempfile.mkdtemp(prefix="plain-", dir=spool))
+    try:
+        present = [path for path in paths if path.stat().st_size]
+        files = plain_files(plan, present, folder)
+        source = source_sql(plan, files) if files else None
+        _fill(cursor, plan, source, f"{kind} {name}")
+    except UnreadableBody as error:
+        raise StagingFailed(str(error)) from error
+    except _BODY_FAULTS as error:
+        raise StagingFailed(_cause(error)) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    judged = verdict(cursor, name)
+    if any(reason.startswith(OBJECT_EXPECTED) for reason in judged.reasons):
+        raise StagingFailed(OBJECT_EXPECTED)
+    _check_key_size(cursor, plan, name)
+    return Staged(plan, name, judged, sum(path.stat().st_size for path in paths))
+
+
+def _fill(cursor: duckdb.DuckDBPyConnection, plan: Plan, source: str | None, table: str) -> None:
+    if source is None:
+        source = f"{NO_SOURCE} WHERE false"
+    cursor.execute(f"CREATE OR REPLACE {table} AS {judged_sql(plan, source)}")
+
+
+def _cause(error: Exception) -> str:
+    """What is wrong with the bodies, without file names and without the text of rows."""
+    text = str(error)
+    if "top-level JSON array" in text:
+        return ARRAY_EXPECTED
+    place = re.search(r"at byte \d+ in record/value \d+: [\w ]+", text)
+    if "Malformed JSON" in text:
+        return f"JSON parse error: malformed JSON {place.group() if place else ''}".rstrip()
+    if "maximum_object_size" in text:
+        return "JSON parse error: one row is larger than the stand-in reads"
+    if "UTF-8" in text or "utf-8" in text or "unicode" in text.lower():
+        return "the body is not valid UTF-8"
+    return f"the body cannot be read: {type(error).__name__}"
+
+
+def _check_key_size(cursor: duckdb.DuckDBPyConnection, plan: Plan, name: str) -> None:
+    """The server refuses primary keys of more than 128 bytes."""
+    table = plan.table
+    texts = [
+        column
+        for column in table.columns
+        if table.is_key(column) and column.type.length is not None and table.model.takes_operations
+    ]
+    if sum(column.type.length or 0 for column in texts) <= _KEY_BYTES:
+        return
+    size = " + ".join(f"strlen({quoted(column.name)})" for column in texts)
+    row = cursor.execute(f"SELECT max({size}) FROM {name} WHERE __reason IS NULL").fetchone()
+    if row and row[0] is not None and row[0] > _KEY_BYTES:
+        raise StagingFailed(f"primary key size exceed the limit, limit is {_KEY_BYTES}")
+
+
+class Ahead:
+    """Bodies judged by threads of its own. Thread-safe."""
+
+    def __init__(self, engine: Engine, spool: Path) -> None:
+        self._engine, self._spool = engine, spool
+        self._pool = ThreadPoolExecutor(_WORKERS, "judge-ahead")
+        self._judged: dict[Path, Future[Staged]] = {}
+        self._guard = threading.Lock()
+        self._numbers = count(1)
+
+    def begin(self, plan: Plan, path: Path) -> None:
+        """Start judging the body, unless it is a large one."""
+        if path.stat().st_size > SMALL:
+            return
+        name = f"{ASIDE}.judged_{next(self._numbers)}"
+        with self._guard:
+            self._judged[path] = self._pool.submit(self._judge, plan, path, name)
+
+    def take(self, paths: Sequence[Path]) -> Staged | None:
+        """The rows of a table's one body, if they were judged ahead, until `drop`; raises what `stage` raises."""
+        with self._guard:
+            future = self._judged.get(paths[0]) if len(paths) == 1 else None
+        return future.result() if future is not None else None
+
+    def drop(self, paths: Iterable[Path]) -> None:
+        """Forget what was judged of these bodies, also what is still being judged."""
+        for path in paths:
+            with self._guard:
+                future = self._judged.pop(path, None)
+            if future is not None and not future.cancel():
+                future.add_done_callback(self._discard)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _judge(self, plan: Plan, path: Path, name: str) -> Staged:
+        with self._engine.cursor() as cursor:
+            try:
+                return stage(cursor, plan, [path], name, self._spool, kind="TABLE")
+            except BaseException:
+                cursor.execute(f"DROP TABLE IF EXISTS {name}")
+                raise
+
+    def _discard(self, future: Future[Staged]) -> None:
+        if future.exception() is None:  # a body that could not be judged left nothing
+            with self._engine.cursor() as cursor:
+                cursor.execute(f"DROP TABLE {future.result().name}")

@@ -1,0 +1,259 @@
+"""The stand-in's store: StarRocks tables in one DuckDB file, written by whole transactions, read by snapshots.
+
+One StarRocks transaction is one DuckDB transaction over all its tables: readers see all of it or nothing, and what a
+`commit` returned from survives the death of the process. Every method may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from starrocks_emulator.tables.apply import MissingDefault, Shuffle, apply_rows
+from starrocks_emulator.tables.catalog import Registry
+from starrocks_emulator.tables.committed import (
+    COMMITTED,
+    VISIBLE,
+    CommittedTransactions,
+    TransactionRecord,
+    Waiting,
+    keep_rows,
+    prepare_queue,
+    publish_rows,
+    read_queue,
+)
+from starrocks_emulator.tables.engine import Engine
+from starrocks_emulator.tables.judge import NO_SOURCE, TrackingLog, TrackingLogs, judged_sql
+from starrocks_emulator.tables.plan import Plan, PlanRejected, make_plan
+from starrocks_emulator.tables.staging import Ahead, Staged, StagingFailed, stage
+
+__all__ = ["CommitRejected", "Plan", "PlanRejected", "Store", "TableCounts", "TransactionRecord"]
+
+_IN_ORDER = Shuffle()
+_NO_ROWS = "No rows were imported from upstream"
+_TOO_MANY_FILTERED = "abnormal data more than max filter rate"
+VirtualRows = Callable[[], Iterable[Mapping[str, Any]]]
+
+
+class CommitRejected(Exception):
+    """A transaction that did not commit, nothing of it kept; `cause` is what the server would answer for `table`."""
+
+    def __init__(
+        self, table: str, cause: str, *, loaded: int = 0, filtered: int = 0, reasons: Sequence[str] = ()
+    ) -> None:
+        super().__init__(f"table {table}: {cause}")
+        self.table = table
+        self.cause = cause
+        self.loaded = loaded
+        self.filtered = filtered
+        self.reasons = list(reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class TableCounts:
+    """Rows of one table in one commit, and the bytes of its bodies as received."""
+
+    loaded: int
+    filtered: int
+    unselected: int
+    bytes: int
+
+
+def _no_url(log_id: str) -> str:
+    return f"tracking log {log_id}"
+
+
+class Store:
+    """Opens or creates the store in `data_dir` and makes visible what an earlier process had committed."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        tracking_url: Callable[[str], str] = _no_url,
+        memory_limit: str = "2GB",
+        shuffle: Shuffle = _IN_ORDER,
+    ) -> None:
+        self._shuffle = shuffle
+        self._engine = Engine(data_dir, memory_limit)
+        self.spool_dir = data_dir / "spool"
+        shutil.rmtree(self.spool_dir, ignore_errors=True)
+        self.spool_dir.mkdir(parents=True)
+        self._ahead = Ahead(self._engine, self.spool_dir)
+        self._tracking_url = tracking_url
+        self.tracking_logs = TrackingLogs()
+        self.virtual_tables: dict[tuple[str, str], VirtualRows] = {}
+        with self._engine.writing, self._engine.cursor() as cursor:
+            with self._engine.transaction(cursor):
+                self.registry = Registry(cursor)
+                self._committed = CommittedTransactions(cursor)
+                prepare_queue(cursor)
+            self._queue = read_queue(cursor)
+            self._queue.release_all()
+            self._publish_ready(cursor)
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    def has_database(self, db: str) -> bool:
+        return db in self.registry.databases
+
+    def plan(self, db: str, table: str, headers: Mapping[str, str]) -> Plan:
+        """The plan of a table's first load; header names in lower case. Raises PlanRejected."""
+        definition = self.registry.find(db, table)
+        if definition is None:
+            raise PlanRejected(f"Failed to find table {table} in db {db}", "com.starrocks.common.MetaNotFoundException")
+        plan = make_plan(definition, headers)
+        if not plan.mapping.derived and not plan.selection:
+            return plan
+        candidates = (plan, replace(plan, field_type="DOUBLE"))
+        with self._engine.cursor() as cursor:
+            for candidate in candidates:
+                try:
+                    cursor.execute(f"{judged_sql(candidate, NO_SOURCE)} LIMIT 0")
+                except duckdb.Error:
+                    continue
+                return candidate
+        raise PlanRejected(f"The expressions in columns or where cannot be evaluated on table {table}")
+
+    def judge_ahead(self, plan: Plan, path: Path) -> None:
+        """A table's first body is here: begin to judge it, for a commit that finds no other of the table."""
+        self._ahead.begin(plan, path)
+
+    def drop_bodies(self, paths: Iterable[Path]) -> None:
+        """Delete bodies, and what was judged of them ahead."""
+        paths = list(paths)
+        self._ahead.drop(paths)
+        for path in paths:
+            with suppress(OSError):
+                path.unlink()
+
+    def commit(
+        self, db: str, txn_id: int, label: str, loads: Sequence[tuple[Plan, Sequence[Path]]], *, visible: bool = True
+    ) -> dict[str, TableCounts]:
+        """Judge all rows of all tables and commit them in one transaction, durable on return.
+
+        With `visible=False`, or behind an invisible commit of one of the tables, the rows stay invisible (state
+        COMMITTED) until `publish`, or until what is before them is published. Raises CommitRejected, nothing kept.
+        """
+        with self._engine.cursor() as cursor:
+            staged = [self._stage(cursor, load, place, txn_id, label) for place, load in enumerate(loads)]
+            with self._engine.writing:
+                self._write(cursor, db, txn_id, label, staged, visible)
+        return {
+            rows.plan.table.name: TableCounts(
+                rows.verdict.loaded, rows.verdict.filtered, rows.verdict.unselected, rows.body_bytes
+            )
+            for rows in staged
+        }
+
+    def _stage(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        load: tuple[Plan, Sequence[Path]],
+        place: int,
+        txn_id: int,
+        label: str,
+    ) -> Staged:
+        plan, paths = load
+        table = plan.table.name
+        try:
+            rows = self._ahead.take(paths) or stage(cursor, plan, paths, f"stage_{place}", self.spool_dir)
+        except StagingFailed as error:
+            raise CommitRejected(table, str(error)) from error
+        found = rows.verdict
+        cause = ""
+        if not found.loaded:
+            cause = _NO_ROWS
+        elif found.too_many_filtered(plan.max_filter_ratio):
+            cause = _TOO_MANY_FILTERED
+        if found.filtered:
+            log = TrackingLog(f"{txn_id}_{table}", label, plan.database, table, found.reasons)
+            self.tracking_logs.add(log)
+            cause = cause and f"{cause}, tracking_url: {self._tracking_url(log.id)}"
+        if cause:
+            raise CommitRejected(table, cause, loaded=found.loaded, filtered=found.filtered, reasons=found.reasons)
+        return rows
+
+    def _write(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        db: str,
+        txn_id: int,
+        label: str,
+        staged: Sequence[Staged],
+        visible: bool,
+    ) -> None:
+        tables = frozenset((db, rows.plan.table.name) for rows in staged)
+        at_once = visible and not self._queue.holds(tables)
+        with self._engine.transaction(cursor):
+            for rows in staged:
+                self._check_unchanged(rows.plan)
+                if at_once:
+                    self._apply(cursor, rows)
+                else:
+                    keep_rows(cursor, txn_id, (db, rows.plan.table.name), rows.manner, self._shuffle.of(rows.rows))
+            record = self._committed.write(cursor, txn_id, label, db, VISIBLE if at_once else COMMITTED)
+        self._committed.adopt(record)
+        if not at_once:
+            self._queue.add(Waiting(txn_id, tables, released=visible))
+
+    def _check_unchanged(self, plan: Plan) -> None:
+        if self.registry.find(plan.database, plan.table.name) != plan.table:
+            raise CommitRejected(plan.table.name, "the table was altered or dropped while it was being loaded")
+
+    def _apply(self, cursor: duckdb.DuckDBPyConnection, rows: Staged) -> None:
+        try:
+            apply_rows(cursor, rows.plan.table, rows.manner, self._shuffle.of(rows.rows))
+        except MissingDefault as error:
+            raise CommitRejected(rows.plan.table.name, str(error)) from error
+
+    def publish(self, txn_id: int) -> None:
+        """Make an invisible commit visible as soon as those before it are; nothing happens when it already is."""
+        with self._engine.writing, self._engine.cursor() as cursor:
+            self._queue.release(txn_id)
+            self._publish_ready(cursor)
+
+    def _publish_ready(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        while (entry := self._queue.next_ready()) is not None:
+            with self._engine.transaction(cursor):
+                publish_rows(cursor, self.registry, entry.txn_id)
+                self._committed.write_visible(cursor, entry.txn_id)
+            self._committed.adopt_visible(entry.txn_id)
+            self._queue.remove(entry)
+        self._engine.writing.notify_all()
+
+    def waits(self, tables: Iterable[tuple[str, str]]) -> bool:
+        """Whether an invisible commit touches one of the tables. Needs the writer's lock."""
+        return self._queue.holds(tables)
+
+    def transactions(self) -> Sequence[TransactionRecord]:
+        """The durable history of committed transactions, oldest first, less the forgotten ones."""
+        return self._committed.list()
+
+    def forget(self, label: str) -> None:
+        """Drop a label's visible transactions from the history."""
+        with self._engine.writing, self._engine.cursor() as cursor:
+            self._committed.forget(cursor, label)
+
+    def next_txn_id(self) -> int:
+        return self._committed.next_id()
+
+    def add_virtual_table(self, database: str, name: str, rows: VirtualRows) -> None:
+        """Serve `database`.`name` on the query port from `rows`, which is called for every statement that reads it."""
+        self.virtual_tables[database.lower(), name.lower()] = rows
+
+    def tracking_log(self, log_id: str) -> str:
+        """Why rows were filtered; empty when the log is unknown or gone."""
+        return self.tracking_logs.text(log_id)
+
+    def close(self) -> None:
+        self._ahead.close()
+        self._engine.close()

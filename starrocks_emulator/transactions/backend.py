@@ -1,0 +1,331 @@
+"""One backend: load contexts and the bodies spooled for them, without HTTP (wire contract 2.5, 4.4, 4.8).
+
+A context belongs to one (label, table): one load at a time, the first load's parameters pinned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from starrocks_emulator.settings import JSON_PAYLOAD_LIMIT, Limits
+from starrocks_emulator.transactions.messages import Body, Request, loaded
+
+_MEBIBYTE = 1024 * 1024
+_FORMATS = frozenset({"csv", "json", "gzip", "bzip2", "lz4", "deflate", "zstd"})
+PIECE = 1024 * 1024
+"""Bytes read and spooled at once."""
+
+
+class RecordedTransaction(Protocol):
+    """One entry of the durable history; `state` is COMMITTED or VISIBLE."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def db(self) -> str: ...
+
+    @property
+    def txn_id(self) -> int: ...
+
+    @property
+    def state(self) -> str: ...
+
+
+class Counts(Protocol):
+    """Row counts of one table in one commit."""
+
+    @property
+    def loaded(self) -> int: ...
+
+    @property
+    def filtered(self) -> int: ...
+
+    @property
+    def unselected(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+
+class Storage(Protocol):
+    """The part of `store.Store` that the frontend calls. Plans are opaque values here."""
+
+    @property
+    def spool_dir(self) -> Path: ...
+
+    def has_database(self, db: str) -> bool: ...
+
+    def plan(self, db: str, table: str, headers: Mapping[str, str]) -> Any: ...
+
+    def judge_ahead(self, plan: Any, path: Path) -> None: ...
+
+    def drop_bodies(self, paths: Sequence[Path]) -> None: ...
+
+    def commit(
+        self, db: str, txn_id: int, label: str, loads: Sequence[tuple[Any, Sequence[Path]]], *, visible: bool = True
+    ) -> Mapping[str, Counts]: ...
+
+    def transactions(self) -> Sequence[RecordedTransaction]: ...
+
+    def forget(self, label: str) -> None: ...
+
+    def next_txn_id(self) -> int: ...
+
+
+class LoadRefused(Exception):
+    """A load that the backend does not take; `status` is a TStatusCode name."""
+
+    def __init__(self, status: str, message: str) -> None:
+        self.status = status
+        self.message = message
+        super().__init__(message)
+
+
+@dataclass(slots=True)
+class LoadContext:
+    """Opened by the frontend at the table's first load. `busy` is held by the one operation at work on the context."""
+
+    label: str
+    database: str
+    table: str
+    txn_id: int
+    properties: Mapping[str, str]
+    plan: Any
+    busy: threading.Lock = field(default_factory=threading.Lock)
+    files: list[Path] = field(default_factory=list)
+    announced_bytes: int = 0
+    received_bytes: int = 0
+    failed: bool = False
+    closed: bool = False
+
+    @property
+    def format(self) -> str:
+        return self.properties.get("format", "csv").lower() or "csv"
+
+    @property
+    def streams_pieces(self) -> bool:
+        """True when a body reaches the pipe piece by piece (CSV); JSON waits for its whole body."""
+        return self.format != "json"
+
+    def admit(self, request: Request, length: int | None, limits: Limits) -> None:
+        """Check one load's headers against the context; any refusal fails the context for good.
+
+        `length` is the announced body size, None when the body is chunked. Raises `LoadRefused`.
+        """
+        if self.failed:
+            raise LoadRefused("ABORTED", "current transaction is aborted")
+        try:
+            self._check_size(length, limits)
+            self._check_format(request)
+            self._check_json_size(request, limits)
+            if request.load_properties() != dict(self.properties):
+                raise LoadRefused("INTERNAL_ERROR", "load request not equal last.")
+        except LoadRefused:
+            self.failed = True
+            raise
+
+    def check_received(self, limits: Limits, this_load: int) -> None:
+        """The same limits for bodies whose size only their bytes tell. Raises `LoadRefused`."""
+        total, limit = self.received_bytes + this_load, limits.streaming_load_max_mb * _MEBIBYTE
+        if total > limit:
+            raise self._too_large(total, limit)
+        if this_load >= JSON_PAYLOAD_LIMIT and not self.streams_pieces:
+            raise LoadRefused(
+                "MEM_LIMIT_EXCEEDED",
+                f"payload size [{this_load}] of single write beyond the JSON payload limit [{JSON_PAYLOAD_LIMIT}]",
+            )
+
+    def _check_size(self, length: int | None, limits: Limits) -> None:
+        self.announced_bytes += length or 0
+        limit = limits.streaming_load_max_mb * _MEBIBYTE
+        if self.announced_bytes > limit:
+            raise self._too_large(self.announced_bytes, limit)
+
+    def _too_large(self, size: int, limit: int) -> LoadRefused:
+        return LoadRefused(
+            "INTERNAL_ERROR",
+            f"body size {size} exceed limit: {limit}, label={self.label}, txn_id={self.txn_id}. "
+            "You can increase the limit by setting streaming_load_max_mb in be.conf.",
+        )
+
+    def _check_format(self, request: Request) -> None:
+        named = request.header("format").lower()
+        if not named and self.format != "csv":
+            raise LoadRefused(
+                "INTERNAL_ERROR",
+                "stream load context's format is not default format TFileFormatType::FORMAT_CSV_PLAIN",
+            )
+        if named and named != self.format:
+            raise LoadRefused(
+                "INTERNAL_ERROR", "stream load context's format is not same as format from cur http header"
+            )
+        if named and named not in _FORMATS:
+            raise LoadRefused("INTERNAL_ERROR", f"unknown data format, format={request.header('format')}")
+
+    def _check_json_size(self, request: Request, limits: Limits) -> None:
+        limit = limits.streaming_load_max_batch_size_mb * _MEBIBYTE
+        ignored = request.header("ignore_json_size").lower() == "true"
+        if self.format == "json" and not ignored and self.announced_bytes > limit:
+            raise LoadRefused(
+                "INTERNAL_ERROR",
+                f"The size of this batch exceed the max size [{limit}]  of json type data  data "
+                f"[ {self.announced_bytes} ]. Set ignore_json_size to skip the check, although it may lead huge "
+                "memory consuming.",
+            )
+
+
+class BodyBroken(Exception):
+    """The body ended before its announced end."""
+
+
+class BodySource(Protocol):
+    """A request body on the wire; nothing of it is read before `readinto` is called."""
+
+    @property
+    def length(self) -> int | None: ...
+
+    def readinto(self, view: memoryview) -> int:
+        """Fill part of `view`; 0 at the end of the body. Raises `BodyBroken`."""
+        ...
+
+
+class ContextLost(Exception):
+    """A commit's table has no context on its backend, or the context is at work."""
+
+
+class Backend:
+    """Holds the contexts of its tables and spools bodies into the storage's folder. Thread-safe."""
+
+    def __init__(self, storage: Storage, limits: Limits, names: Callable[[], str]) -> None:
+        self.address = ("127.0.0.1", 0)
+        self._storage = storage
+        self._limits = limits
+        self._names = names
+        self._contexts: dict[tuple[str, str], LoadContext] = {}
+        self._guard = threading.Lock()
+
+    def open(self, context: LoadContext) -> None:
+        """Called by the frontend at a table's first load."""
+        with self._guard:
+            self._contexts[context.label, context.table] = context
+
+    def load(self, request: Request, body: BodySource, *, busy: bool = False, cut_after: int | None = None) -> Body:
+        """Take one body. Raises `LoadRefused` with nothing read, `BodyBroken` when the connection broke.
+
+        `busy` and `cut_after` come from the fault plan.
+        """
+        context = self._context(request)
+        if busy or not context.busy.acquire(blocking=False):
+            raise LoadRefused("TXN_IN_PROCESSING", "Transaction is in processing")
+        try:
+            context.admit(request, body.length, self._limits)
+            started = time.monotonic()
+            size = self._ingest(context, body, cut_after)
+            return loaded(context.label, context.txn_id, size, time.monotonic() - started)
+        finally:
+            context.busy.release()
+
+    def _context(self, request: Request) -> LoadContext:
+        label, database, table = request.header("label"), request.header("db"), request.header("table")
+        if not label:
+            raise LoadRefused("INVALID_ARGUMENT", "Invalid label ")
+        with self._guard:
+            context = self._contexts.get((label, table))
+        if context is None:
+            raise LoadRefused("TXN_NOT_EXISTS", f"Transaction with label {label} not exists")
+        if context.database != database:
+            raise LoadRefused(
+                "INVALID_ARGUMENT",
+                f"Request database {database} not equal transaction database {context.database}",
+            )
+        return context
+
+    def _ingest(self, context: LoadContext, body: BodySource, cut_after: int | None) -> int:
+        path = self._storage.spool_dir / self._names()
+        size, kept = 0, False
+        try:
+            size = self._spool(context, body, path, cut_after)
+            kept = self._keep(context, path)
+        except BodyBroken:
+            # What a broken CSV body had already sent is in the pipe; a JSON body is buffered whole and lost.
+            context.failed = True
+            kept = context.streams_pieces and self._keep(context, path)
+            raise
+        except LoadRefused:
+            context.failed = True
+            raise
+        finally:
+            if not kept:
+                path.unlink(missing_ok=True)
+        if not kept:
+            raise LoadRefused("ABORTED", "transaction is aborted")
+        return size
+
+    def _spool(self, context: LoadContext, body: BodySource, path: Path, cut_after: int | None) -> int:
+        view = memoryview(bytearray(PIECE if body.length is None else max(1, min(PIECE, body.length))))
+        size = 0
+        with path.open("wb", buffering=0) as file:
+            while count := body.readinto(view):
+                if cut_after is not None and size + count >= cut_after:
+                    file.write(view[: max(0, cut_after - size)])
+                    raise BodyBroken("cut by the fault plan")
+                file.write(view[:count])
+                size += count
+                context.check_received(self._limits, size)
+        return size
+
+    def _keep(self, context: LoadContext, path: Path) -> bool:
+        """Add the spooled body to the context, unless the context was closed meanwhile."""
+        with self._guard:
+            if context.closed:
+                return False
+            size = path.stat().st_size
+            context.received_bytes += size
+            context.files.append(path)
+            if len(context.files) == 1:
+                self._storage.judge_ahead(context.plan, path)
+            return True
+
+    def take(self, label: str, table: str) -> LoadContext:
+        """Close a table's context for commit and hand it over; its files are the caller's to delete.
+
+        Raises `ContextLost`. A load still at work refuses the commit, as the backend's own lock does.
+        """
+        with self._guard:
+            context = self._contexts.get((label, table))
+            if context is None:
+                raise ContextLost(f"Transaction with label {label} not exists")
+            if not context.busy.acquire(blocking=False):
+                raise ContextLost("Transaction is in processing")
+            context.closed = True
+            context.busy.release()
+            del self._contexts[label, table]
+            return context
+
+    def discard(self, label: str) -> None:
+        """Forget every context of the label and its bodies; a load at work finds its context closed."""
+        with self._guard:
+            doomed = [key for key in self._contexts if key[0] == label]
+            contexts = [self._contexts.pop(key) for key in doomed]
+            for context in contexts:
+                context.closed = True
+        for context in contexts:
+            self._storage.drop_bodies(context.files)
+
+    def crash(self) -> None:
+        """Lose every context, as a backend that was restarted does."""
+        for label in {label for label, _ in list(self._contexts)}:
+            self.discard(label)
+
+
+def body_names() -> Callable[[], str]:
+    """File names for bodies, unique in one process."""
+    counter = itertools.count(1)
+    return lambda: f"body-{next(counter)}"

@@ -1,0 +1,217 @@
+"""Commit of a multi-table transaction, generations B and C (wire contract 2.2, 3.2, 4.9, 4.10, 4.11, 4.12, 4.13).
+
+Steps: 1. state check, COMMITING; 2. close the backends' contexts; 3. registration (B) or its proof (C); 4. the store
+judges and commits all tables in one; 5. COMMITED, or CANCELLED with the failing table's cause. A fault plan may hold a
+commit between COMMITTED and VISIBLE.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starrocks_emulator.settings import Generation
+from starrocks_emulator.tables.store import CommitRejected
+from starrocks_emulator.transactions.backend import ContextLost, LoadContext
+from starrocks_emulator.transactions.frontend import refresh_committed, register
+from starrocks_emulator.transactions.labels import LabelState, Operation, Task, TaskState, refusal
+from starrocks_emulator.transactions.memory import FrontendMemory, TableLoad
+from starrocks_emulator.transactions.messages import (
+    Body,
+    Thrown,
+    TransactionParameters,
+    cancelled_task,
+    committed,
+    failed,
+    ok,
+)
+
+_DEADLINE_CAUSE = "coordinator could not finished before job timeout"
+
+
+class Publisher:
+    """Publishes held transactions after their time, or at `release`. One timer thread per timed hold."""
+
+    def __init__(self, publish: Callable[[int], None]) -> None:
+        self._publish = publish
+        self._timers: dict[int, threading.Timer | None] = {}
+        self._guard = threading.Lock()
+
+    def hold(self, txn_id: int, seconds: float) -> None:
+        """Publish `txn_id` in `seconds`; infinity: only when released."""
+        timer = None if math.isinf(seconds) else threading.Timer(seconds, self._due, (txn_id,))
+        with self._guard:
+            self._timers[txn_id] = timer
+        if timer is not None:
+            timer.daemon = True
+            timer.start()
+
+    @property
+    def held(self) -> list[int]:
+        with self._guard:
+            return sorted(self._timers)
+
+    def _due(self, txn_id: int) -> None:
+        with self._guard:
+            if txn_id not in self._timers:
+                return
+            del self._timers[txn_id]
+        self._publish(txn_id)
+
+    def release(self) -> list[int]:
+        """Publish everything held, oldest first; the ids that were held."""
+        released = self._take_all()
+        for txn_id in released:
+            self._publish(txn_id)
+        return released
+
+    def stop(self) -> None:
+        """Stop waiting; what is held stays COMMITTED until the store is opened again."""
+        self._take_all()
+
+    def _take_all(self) -> list[int]:
+        with self._guard:
+            timers, self._timers = self._timers, {}
+        for timer in timers.values():
+            if timer is not None:
+                timer.cancel()
+        return sorted(timers)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFaults:
+    """What the fault plan wants of one commit. `hold` is in seconds; infinity waits for a release."""
+
+    hold: float | None = None
+    rolled_back: bool = False
+    running_limit: bool = False
+
+
+class TableFailed(Exception):
+    """A commit failed at one table."""
+
+    def __init__(self, table: str, cause: str, rejected: CommitRejected | None = None) -> None:
+        self.table, self.cause, self.rejected = table, cause, rejected
+        super().__init__(cause)
+
+
+class Committer:
+    def __init__(self, memory: FrontendMemory, publisher: Publisher) -> None:
+        self._memory = memory
+        self._publisher = publisher
+
+    def commit(self, parameters: TransactionParameters, faults: CommitFaults) -> Body:
+        memory, label = self._memory, parameters.label
+        with memory.lock:
+            memory.sweep()
+            task = memory.tasks.get(label)
+            refused = refusal(task, label, Operation.COMMIT)
+            if refused is not None or task is None:
+                return refused or {}
+            task.move(TaskState.COMMITING)
+            if task.expired(memory.clock.monotonic()):
+                return self._fail(task, TableFailed("", _DEADLINE_CAUSE))
+            if not task.tables:
+                self._settle(task)
+                return ok()
+        with memory.commit_under_way():
+            return self._commit_tables(task, faults)
+
+    def _commit_tables(self, task: Task, faults: CommitFaults) -> Body:
+        contexts: list[LoadContext] = []
+        try:
+            with self._memory.lock:
+                if task.state is not TaskState.COMMITING:
+                    return failed("Transaction state not found, possibly lost due to FE leader switch")
+                contexts = self._close_contexts(task)
+                refused = self._registration(task, faults)
+            if refused is not None:
+                return refused
+            self._store(task, contexts, faults)
+            return committed(task.label, task.txn_id)
+        except TableFailed as failure:
+            with self._memory.lock:
+                return self._fail(task, failure)
+        finally:
+            for context in contexts:
+                self._memory.storage.drop_bodies(context.files)
+
+    def _close_contexts(self, task: Task) -> list[LoadContext]:
+        contexts = []
+        for table, load in task.tables.items():
+            try:
+                contexts.append(load.backend.take(task.label, table))
+            except ContextLost as lost:
+                for context in contexts:
+                    self._memory.storage.drop_bodies(context.files)
+                raise TableFailed(table, str(lost)) from lost
+        return contexts
+
+    def _registration(self, task: Task, faults: CommitFaults) -> Body | None:
+        """None when the transaction may be committed. In B a failing commit statement is answered OK (the B hole).
+
+        What B registers here is entered into the history once the store has it, so that no lookup sees it early.
+        """
+        generation_b = self._memory.settings.generation is Generation.B
+        entry = None
+        try:
+            entry = register(self._memory, task, faults.running_limit and generation_b)
+            if faults.rolled_back:
+                raise Thrown("commit failed")
+        except Thrown as error:
+            if not generation_b:
+                raise TableFailed("", error.message) from error
+            self._roll_back_silently(task, error.message)
+            return committed(task.label, task.txn_id)
+        if generation_b:
+            self._memory.history.drop([entry])
+        return None
+
+    def _roll_back_silently(self, task: Task, reason: str) -> None:
+        memory = self._memory
+        entry = memory.history.get(task.txn_id)
+        if entry is not None:
+            entry.state, entry.reason, entry.finished_at = LabelState.ABORTED, reason, memory.clock.monotonic()
+        self._settle(task)
+        for load in task.tables.values():
+            load.state, load.error, load.finished_at = "CANCELLED", reason, memory.clock.wall()
+
+    def _store(self, task: Task, contexts: list[LoadContext], faults: CommitFaults) -> None:
+        memory = self._memory
+        loads = [(context.plan, tuple(context.files)) for context in contexts]
+        try:
+            counts = memory.storage.commit(task.database, task.txn_id, task.label, loads, visible=faults.hold is None)
+        except CommitRejected as rejected:
+            raise TableFailed(rejected.table, rejected.cause, rejected) from rejected
+        with memory.lock:
+            entry = memory.history.register(task.txn_id, task.label, task.database, LabelState.COMMITTED)
+            entry.finished_at = memory.clock.monotonic()
+            self._settle(task)
+            for table, load in task.tables.items():
+                load.state, load.counts = "COMMITED", counts.get(table)
+        if faults.hold is not None:
+            self._publisher.hold(task.txn_id, faults.hold)
+        refresh_committed(memory)
+        with memory.lock:
+            memory.evict_transactions()
+        memory.forget_durably()
+
+    def _settle(self, task: Task) -> None:
+        task.move(TaskState.COMMITED)
+        task.ended_at = self._memory.clock.monotonic()
+
+    def _fail(self, task: Task, failure: TableFailed) -> Body:
+        """CANCELLED, with the cause in the server's form; C names the table (wire contract 2.2). Lock held."""
+        cause = failure.cause
+        if failure.table and self._memory.settings.generation is Generation.C:
+            cause = f"Failed to load table {failure.table}: {cause}"
+        load: TableLoad | None = task.tables.get(failure.table)
+        if load is not None:
+            load.error = cause
+            if failure.rejected is not None:
+                load.filtered, load.reasons = failure.rejected.filtered, failure.rejected.reasons
+        message = cancelled_task(load.job_id if load else task.task_id, task.label, cause)
+        self._memory.abort(task, f"commit failed: {cause}", message)
+        return failed(message)

@@ -1,0 +1,196 @@
+"""The leader frontend without HTTP: begin, load, rollback, get_load_state, _cancel (wire contract 3.2, 4, 6, 7).
+
+Commit lives in `commit`. Every method may be called from many threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from starrocks_emulator.settings import Generation
+from starrocks_emulator.tables.plan import PlanRejected
+from starrocks_emulator.transactions.backend import Backend, LoadContext
+from starrocks_emulator.transactions.labels import (
+    LabelState,
+    Operation,
+    Registered,
+    Task,
+    TaskState,
+    check_label,
+    refusal,
+)
+from starrocks_emulator.transactions.memory import FrontendMemory, TableLoad
+from starrocks_emulator.transactions.messages import (
+    Body,
+    Request,
+    Thrown,
+    TransactionParameters,
+    label_already_exists,
+    load_state,
+    ok,
+    plain_failed,
+    plain_ok,
+)
+
+
+class Frontend:
+    """Operations on labels. `Thrown` is raised where the server throws."""
+
+    def __init__(self, memory: FrontendMemory, backends: Sequence[Backend]) -> None:
+        self._memory = memory
+        self._turns = itertools.cycle(backends)
+
+    def begin(self, parameters: TransactionParameters) -> Body:
+        memory, label, database = self._memory, parameters.label, parameters.database
+        if not memory.storage.has_database(database):
+            raise Thrown(f"Database[{database}] does not exist")
+        txn_id = memory.storage.next_txn_id()
+        with memory.lock:
+            memory.sweep()
+            memory.evict_transactions()
+            refused = refusal(memory.tasks.get(label), label, Operation.BEGIN)
+            if refused is not None:
+                return refused
+            used = memory.history.blocking(database, label)
+            if used is not None:
+                message = f"Label [{label}] has already been used."
+                return label_already_exists(message, used.state.value, Db=database)
+            memory.make_room()
+            now = memory.clock.monotonic()
+            timeout = (
+                memory.settings.limits.default_timeout_second if parameters.timeout is None else parameters.timeout
+            )
+            memory.tasks[label] = Task(next(memory.ids), label, database, txn_id, now, now + timeout)
+            return ok()
+
+    def load(
+        self, parameters: TransactionParameters, request: Request, *, running_limit: bool = False
+    ) -> Backend | Body:
+        """State check, and at the table's first load its plan; the backend to go to, or the refusal.
+
+        Whatever raises here aborts the transaction (wire contract 4.8). `running_limit` comes from the fault plan.
+        """
+        memory = self._memory
+        with memory.lock:
+            memory.sweep()
+            task = memory.tasks.get(parameters.label)
+            refused = refusal(task, parameters.label, Operation.LOAD)
+        if refused is not None or task is None:
+            return refused or {}
+        try:
+            return self._route(task, parameters, request, running_limit)
+        except Thrown as error:
+            self._abort_after(task, error)
+            raise
+        except PlanRejected as rejected:
+            thrown = Thrown(rejected.message, rejected.java_class)
+            self._abort_after(task, thrown)
+            raise thrown from rejected
+
+    def _route(
+        self, task: Task, parameters: TransactionParameters, request: Request, running_limit: bool
+    ) -> Backend | Body:
+        memory, table = self._memory, parameters.table
+        if task.expired(memory.clock.monotonic()):
+            raise Thrown("Load timeout. Increase the timeout and retry")
+        if parameters.database != task.database:
+            raise Thrown(f"Request database {parameters.database} not equal transaction database {task.database}")
+        if not table:
+            raise Thrown("null", "java.lang.NullPointerException")
+        if table in task.tables:
+            return _backend_of(task, table)
+        plan = memory.storage.plan(task.database, table, request.headers)
+        with memory.lock:
+            refused = refusal(task, task.label, Operation.LOAD)
+            if refused is not None:
+                return refused
+            if table not in task.tables:
+                if memory.settings.generation is Generation.C:
+                    register(memory, task, running_limit)
+                backend = next(self._turns)
+                properties = request.load_properties()
+                backend.open(LoadContext(task.label, task.database, table, task.txn_id, properties, plan))
+                task.tables[table] = TableLoad(next(memory.ids), table, backend, memory.clock.wall())
+            return _backend_of(task, table)
+
+    def _abort_after(self, task: Task, error: Thrown) -> None:
+        with self._memory.lock:
+            if task.state is TaskState.BEGIN:
+                self._memory.abort(task, f"LOAD exception: {error.message}", error.message)
+
+    def rollback(self, parameters: TransactionParameters) -> Body:
+        memory = self._memory
+        with memory.lock:
+            memory.sweep()
+            task = memory.tasks.get(parameters.label)
+            refused = refusal(task, parameters.label, Operation.ROLLBACK)
+            if refused is not None or task is None:
+                return refused or {}
+            memory.abort(task, "manual abort", "")
+            return ok(f"stream load {parameters.label} abort")
+
+    def load_state(self, database: str, label: str) -> Body:
+        """The fate of a label as far as it is registered (wire contract 6)."""
+        memory = self._memory
+        if not memory.storage.has_database(database):
+            return plain_failed(f"unknown database, database={database}")
+        if not label:
+            return plain_failed("No label selected.")
+        refresh_committed(memory)
+        with memory.lock:
+            memory.sweep()
+            entry = memory.history.of_label(database, label)
+            return load_state("UNKNOWN", "") if entry is None else load_state(entry.state.value, entry.reason)
+
+    def cancel(self, database: str, label: str) -> Body:
+        """Cancel a registered transaction that is still PREPARE (wire contract 6)."""
+        memory = self._memory
+        with memory.lock:
+            entry = memory.history.of_label(database, label)
+            if entry is None:
+                return plain_failed(f"transaction not found, label={label}")
+            task = memory.tasks.get(label)
+            if entry.state is not LabelState.PREPARE or task is None or task.state is not TaskState.BEGIN:
+                return plain_failed(f"running transaction not found, label={label}")
+            memory.abort(task, "user cancel", "user cancel")
+            return plain_ok()
+
+
+def _backend_of(task: Task, table: str) -> Backend:
+    load: TableLoad = task.tables[table]
+    return load.backend
+
+
+def register(memory: FrontendMemory, task: Task, running_limit: bool = False) -> Registered:
+    """Enter a task's transaction into its database's history, once. Raises `Thrown`. Lock held."""
+    entry = memory.history.get(task.txn_id)
+    if entry is not None:
+        return entry
+    check_label(task.label)
+    running, limit = memory.history.running(task.database), memory.settings.limits.max_running_txn_num_per_db
+    if running_limit:
+        running = max(running, limit)
+    if running >= limit:
+        raise Thrown(f"current running txns on db {task.database} is {running}, larger than limit {limit}")
+    return memory.history.register(task.txn_id, task.label, task.database)
+
+
+def refresh_committed(memory: FrontendMemory) -> None:
+    """Let the history follow the store: what was COMMITTED may be VISIBLE by now."""
+    with memory.lock:
+        waiting = {entry.txn_id: entry for entry in memory.history.committed()}
+    if not waiting:
+        return
+    visible = {record.txn_id for record in memory.storage.transactions() if record.state == LabelState.VISIBLE.value}
+    with memory.lock:
+        for txn_id in visible & waiting.keys():
+            entry = waiting[txn_id]
+            entry.state, entry.finished_at = LabelState.VISIBLE, memory.clock.monotonic()
+            _finish_tables(memory, memory.tasks.get(entry.label), txn_id)
+
+
+def _finish_tables(memory: FrontendMemory, task: Task | None, txn_id: int) -> None:
+    if task is not None and task.txn_id == txn_id:
+        for load in task.tables.values():
+            load.state, load.finished_at = "FINISHED", memory.clock.wall()

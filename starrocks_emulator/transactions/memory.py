@@ -1,0 +1,190 @@
+"""What lives in the leader frontend's memory: tasks by label, registered transactions, and what is forgotten when."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from starrocks_emulator.settings import Settings
+from starrocks_emulator.transactions.backend import Backend, Counts, Storage
+from starrocks_emulator.transactions.labels import (
+    LabelState,
+    Registered,
+    Task,
+    TaskState,
+    TransactionHistory,
+    tasks_too_many,
+    tasks_too_old,
+    timed_out,
+    timeout_check_interval,
+)
+
+_RESTART_PATIENCE = 60.0
+
+
+class Clock(Protocol):
+    """Seconds: `monotonic` never goes back, `wall` counts from the Unix epoch."""
+
+    def monotonic(self) -> float: ...
+
+    def wall(self) -> float: ...
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall(self) -> float:
+        return time.time()
+
+
+@dataclass(slots=True)
+class TableLoad:
+    """One (label, table) of a task: its backend, and what `information_schema.loads` shows of it."""
+
+    job_id: int
+    table: str
+    backend: Backend
+    created_at: float
+    state: str = "LOADING"
+    error: str = ""
+    counts: Counts | None = None
+    filtered: int = 0
+    reasons: Sequence[str] = ()
+    finished_at: float | None = None
+
+
+@dataclass(slots=True)
+class FrontendMemory:
+    """Shared by the frontend's parts. `lock` guards tasks and history; it is never held over a commit or a plan."""
+
+    settings: Settings
+    storage: Storage
+    clock: Clock
+    tasks: dict[str, Task] = field(default_factory=dict)
+    history: TransactionHistory = field(default_factory=TransactionHistory)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    ids: Iterator[int] = field(default_factory=lambda: itertools.count(10_001))
+    _forgotten: list[str] = field(default_factory=list)
+    _commits: threading.Condition = field(default_factory=threading.Condition)
+    _committing: int = 0
+    _restarting: bool = False
+    _next_clean: float = 0.0
+    _next_timeout_check: float = 0.0
+
+    def __post_init__(self) -> None:
+        now = self.clock.monotonic()
+        self._next_clean = now + self.settings.limits.label_clean_interval_second
+        self._next_timeout_check = now + self._timeout_interval
+        for record in self.storage.transactions():
+            entry = self.history.register(record.txn_id, record.label, record.db, LabelState(record.state))
+            entry.finished_at = now
+
+    @property
+    def _timeout_interval(self) -> float:
+        return timeout_check_interval(self.settings.generation, self.settings.limits)
+
+    def sweep(self) -> None:
+        """Do what the server's cleaners would have done by now. Call with the lock held, before any decision."""
+        now = self.clock.monotonic()
+        limits = self.settings.limits
+        if now >= self._next_timeout_check:
+            self._next_timeout_check = now + self._timeout_interval
+            for task in timed_out(self.tasks, now):
+                milliseconds = int((task.deadline - task.begun_at) * 1000)
+                self.abort(task, "timeout", f"transaction timeout after {milliseconds}ms")
+        if now >= self._next_clean:
+            self._next_clean = now + limits.label_clean_interval_second
+            self._purge(tasks_too_old(self.tasks, now, limits))
+
+    def make_room(self) -> None:
+        """The purge that a new task triggers when there are too many (wire contract 3.3). Lock held."""
+        limits = self.settings.limits
+        if len(self.tasks) > limits.stream_load_task_keep_max_num:
+            self._purge(tasks_too_old(self.tasks, self.clock.monotonic(), limits))
+        self._purge(tasks_too_many(self.tasks, limits))
+
+    def evict_transactions(self) -> None:
+        """Drop finished transactions beyond count and age. Lock held."""
+        limits = self.settings.limits
+        now = self.clock.monotonic()
+        self._drop(self.history.overdue(now, limits.label_keep_max_second, limits.label_keep_max_num))
+
+    def forget(self, pattern: str) -> None:
+        """Forget every finished label that matches, as if retention had come for it."""
+        with self.lock:
+            matches = re.compile(pattern).search
+            self._purge([label for label, task in self.tasks.items() if task.final and matches(label)])
+            self._drop([entry for entry in self.history.finished() if matches(entry.label)])
+        self.forget_durably()
+
+    def _purge(self, labels: Sequence[str]) -> None:
+        for label in labels:
+            del self.tasks[label]
+
+    def _drop(self, entries: Sequence[Registered]) -> None:
+        self.history.drop(entries)
+        self._forgotten += [entry.label for entry in entries]
+
+    def forget_durably(self) -> None:
+        """Let the store forget too. Not with the lock held: the store may be busy with a commit."""
+        with self.lock:
+            labels, self._forgotten = self._forgotten, []
+        for label in labels:
+            self.storage.forget(label)
+
+    def abort(self, task: Task, reason: str, error: str) -> None:
+        """Take a task to CANCELLED: its bodies are dropped, its registered transaction is ABORTED. Lock held."""
+        if task.state is not TaskState.ABORTING:
+            task.move(TaskState.ABORTING)
+        task.abort_reason, task.error = reason, error
+        for backend in {id(load.backend): load.backend for load in task.tables.values()}.values():
+            backend.discard(task.label)
+        task.move(TaskState.CANCELLED)
+        task.ended_at = self.clock.monotonic()
+        for load in task.tables.values():
+            load.state, load.finished_at = "CANCELLED", self.clock.wall()
+            load.error = load.error or error or reason
+        self._abort_registered(task.txn_id, error or reason)
+
+    def _abort_registered(self, txn_id: int, reason: str) -> None:
+        entry = self.history.get(txn_id)
+        if entry is not None:
+            entry.state, entry.reason, entry.finished_at = LabelState.ABORTED, reason, self.clock.monotonic()
+
+    @contextmanager
+    def commit_under_way(self) -> Iterator[None]:
+        """Around a store commit: a restart waits for it, it waits for a restart."""
+        with self._commits:
+            self._commits.wait_for(lambda: not self._restarting, _RESTART_PATIENCE)
+            self._committing += 1
+        try:
+            yield
+        finally:
+            with self._commits:
+                self._committing -= 1
+                self._commits.notify_all()
+
+    def restart(self) -> None:
+        """Forget every task, as a restarted frontend does. Registered and committed data stay (wire contract 3.2)."""
+        with self._commits:
+            self._restarting = True
+            self._commits.wait_for(lambda: self._committing == 0, _RESTART_PATIENCE)
+        try:
+            with self.lock:
+                for task in self.tasks.values():
+                    if not task.final:
+                        self.abort(task, "recover after FE restart", "cancelled after FE restart")
+                self.tasks.clear()
+        finally:
+            with self._commits:
+                self._restarting = False
+                self._commits.notify_all()

@@ -1,0 +1,233 @@
+"""What a request says, and what a reply does, with the literal names of (wire contract 1, 2, 6, 7)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+STARROCKS_EXCEPTION = "com.starrocks.common.StarRocksException"
+Body = dict[str, Any]
+
+LOAD_PROPERTIES = frozenset(
+    (
+        *("format", "columns", "where", "column_separator", "row_delimiter", "skip_header", "trim_space", "enclose"),
+        *("escape", "max_filter_ratio", "timeout", "partitions", "temporary_partitions", "negative", "strict_mode"),
+        *("timezone", "load_mem_limit", "jsonpaths", "json_root", "strip_outer_array", "partial_update"),
+        *("partial_update_mode", "transmission_compression_type", "load_dop", "enable_replicated_storage"),
+        *("merge_condition", "log_rejected_record_num", "compression", "warehouse", "envelope"),
+    )
+)
+"""Headers that shape the plan of a table; all loads of the table must repeat them (wire contract 4.6, 5)."""
+
+_TRANSACTION_PATH = re.compile(r"/api/transaction/([^/]+)/?")
+_MULTI_STREAMING_SOURCE = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request without its body. Header names are lower case; `target` is path plus query as received."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    peer: str = "127.0.0.1"
+
+    @property
+    def path(self) -> str:
+        return unquote(urlsplit(self.target).path)
+
+    @property
+    def query(self) -> dict[str, str]:
+        return {name: values[0] for name, values in parse_qs(urlsplit(self.target).query).items()}
+
+    def header(self, name: str) -> str:
+        return self.headers.get(name, "").strip()
+
+    @property
+    def transaction_operation(self) -> str | None:
+        """The lower-case op of `/api/transaction/{op}`, for POST and PUT; None for every other request."""
+        found = _TRANSACTION_PATH.fullmatch(self.path)
+        if found is None or self.method not in ("POST", "PUT"):
+            return None
+        return found[1].lower()
+
+    def load_properties(self) -> dict[str, str]:
+        return {name: value for name, value in self.headers.items() if name in LOAD_PROPERTIES}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    user: str
+    password: str
+
+    def objection(self, request: Request) -> str | None:
+        """Why the request is not let in (the 401 message of section 7), or None."""
+        scheme, _, encoded = request.header("authorization").partition(" ")
+        if scheme.lower() != "basic":
+            return "Need auth information."
+        try:
+            user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            return "Need auth information."
+        known = hmac.compare_digest(user.encode(), self.user.encode())
+        if known & hmac.compare_digest(password.encode(), self.password.encode()):
+            return None
+        return f"Access denied for {user}@{request.peer}"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionParameters:
+    """The headers the frontend reads on every transaction operation; `timeout` is in seconds, None when absent."""
+
+    database: str
+    label: str
+    table: str
+    multi: bool
+    timeout: float | None
+
+
+def transaction_parameters(request: Request) -> TransactionParameters:
+    """Read and check them in the server's order; raises `Thrown` with the server's words."""
+    label = request.header("label")
+    database = request.header("db")
+    if not database:
+        raise Thrown("No database selected.")
+    if not label:
+        raise Thrown("Empty label.")
+    multi = request.header("transaction_type").lower() == "multi" or _source_type(request) == _MULTI_STREAMING_SOURCE
+    return TransactionParameters(database, label, request.header("table"), multi, _timeout(request))
+
+
+def _source_type(request: Request) -> int | None:
+    text = request.header("source_type") or request.query.get("source_type", "")
+    if not text:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise Thrown(f"Invalid source type: {text}") from None
+
+
+def _timeout(request: Request) -> float | None:
+    text = request.header("timeout")
+    if not text:
+        return None
+    if re.fullmatch(r"[-+]?\d{1,18}", text) is None:
+        raise Thrown(f'For input string: "{text}"', "java.lang.NumberFormatException")
+    return float(text)
+
+
+class Thrown(Exception):
+    """An exception inside a frontend operation; it becomes FAILED with the Java class as prefix (wire contract 1.1)."""
+
+    def __init__(self, message: str, java_class: str = STARROCKS_EXCEPTION) -> None:
+        self.message = message
+        self.java_class = java_class
+        super().__init__(message)
+
+    @property
+    def text(self) -> str:
+        return f"class {self.java_class}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One HTTP answer. `close` ends the connection after it."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    close: bool = False
+
+
+def ok(message: str = "", **more: Any) -> Body:
+    return {"Status": "OK", "Message": message, **more}
+
+
+def failed(message: str) -> Body:
+    return {"Status": "FAILED", "Message": message}
+
+
+def label_already_exists(message: str, job_status: str, **more: Any) -> Body:
+    return {"Status": "LABEL_ALREADY_EXISTS", "Message": message, "ExistingJobStatus": job_status, **more}
+
+
+def committed(label: str, txn_id: int) -> Body:
+    """A commit of at least one load (wire contract 2.2): no row counts, no ErrorURL."""
+    return {
+        "Label": label,
+        "TxnId": txn_id,
+        "ChannelId": 0,
+        "Prepared Channel Num": 1,
+        "Status": "OK",
+        "Message": "",
+    }
+
+
+def cancelled_task(task_id: int, label: str, cause: str) -> str:
+    """The message of a failed commit (wire contract 2.2)."""
+    return f"STREAM_LOAD_TASK:{task_id}, label{{{label}}}, error_msg{{cancel stream task for exception: {cause}}}"
+
+
+def loaded(label: str, txn_id: int, load_bytes: int, seconds: float) -> Body:
+    """A backend's answer to an accepted load: bytes, never rows (wire contract 2.2)."""
+    return {
+        "Status": "OK",
+        "Message": "",
+        "Label": label,
+        "TxnId": txn_id,
+        "LoadBytes": load_bytes,
+        "StreamLoadPlanTimeMs": 0,
+        "ReceivedDataTimeMs": int(seconds * 1000),
+    }
+
+
+def load_state(state: str, reason: str) -> Body:
+    """The answer of get_load_state for any label (wire contract 6)."""
+    return {"state": state, "reason": reason, "status": "OK", "code": "0", "msg": "Success", "message": "OK"}
+
+
+def plain_ok() -> Body:
+    return {"status": "OK", "code": "0", "msg": "Success", "message": "OK"}
+
+
+def plain_failed(message: str) -> Body:
+    """The lower-case shape of everything that is not a transaction operation (wire contract 6, 7)."""
+    return {"status": "FAILED", "code": "1", "msg": message, "message": message}
+
+
+def frontend_json(body: Mapping[str, Any]) -> Response:
+    return _json(200, body, indent=2)
+
+
+def backend_json(body: Mapping[str, Any]) -> Response:
+    return _json(200, body, indent=4)
+
+
+def single_line(body: Mapping[str, Any], status: int = 200) -> Response:
+    return _json(status, body, indent=None)
+
+
+def unauthorized(message: str) -> Response:
+    answer = _json(401, plain_failed(message), indent=None)
+    return Response(401, answer.body, {**answer.headers, "WWW-Authenticate": 'Basic realm=""'})
+
+
+def redirect(location: str) -> Response:
+    return Response(307, b"", {"Location": location})
+
+
+def not_found() -> Response:
+    return Response(404, b"Not Found", {"Content-Type": "text/plain; charset=UTF-8"})
+
+
+def _json(status: int, body: Mapping[str, Any], indent: int | None) -> Response:
+    data = json.dumps(body, indent=indent, ensure_ascii=False).encode()
+    return Response(status, data, {"Content-Type": "application/json; charset=UTF-8"})

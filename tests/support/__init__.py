@@ -1,0 +1,1 @@
+"""Doubles that several tests use: a server and a ledger in memory, clocks that stand still."""

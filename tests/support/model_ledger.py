@@ -1,0 +1,80 @@
+"""The ledger's questions, answered from the model server: its rows arrive with the data, under the same label."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.ledger import table
+from starrocks_txn_sink.ledger.values import (
+    Claim,
+    DeadClaims,
+    Forget,
+    LedgerQuestion,
+    Mark,
+    Marked,
+    ReadOwners,
+    ReadPositions,
+    Unfinished,
+)
+from starrocks_txn_sink.transaction.steps import Question
+from tests.support.model_server import ModelServer
+
+_OWNER = ("kind", "name", "token", "epoch", "checkpoint", "batch", "updated_at")
+_POSITION = ("name", "position", "checkpoint", "batch", "label", "row_count", "digest")
+
+
+class ModelLedger:
+    """`transaction.steps.Ledger` over a model server; answers go through the same reading as those of SQL."""
+
+    def __init__(self, server: ModelServer) -> None:
+        self._server = server
+        self._inserts = 0
+
+    def ask(self, question: Question, deadline: Deadline) -> Any:
+        """Answer at once; what was inserted is visible when the answer comes."""
+        del deadline
+        if not isinstance(question, LedgerQuestion):
+            raise TypeError(f"{type(question).__name__} is no question for the ledger.")
+        if isinstance(question, (Claim, Mark, Forget)):
+            self._server.publish(self.insert(question))
+            return None
+        return self.read(question)
+
+    def insert(self, question: Claim | Mark | Forget) -> str:
+        """Commit what `question` changes; returns the name that `publish` of the server makes it visible by."""
+        self._inserts += 1
+        name = f"insert {self._inserts}"
+        if isinstance(question, Forget):
+            self._server.store.remove(tuple((question.job, table.LANE, one) for one in question.names), name)
+            return name
+        sql, values = table.statement("model", question)
+        columns = sql[sql.index("(") + 1 : sql.index(")")].split(", ")
+        row = dict(zip(columns, (*values, f"{self._server.now:.3f}"), strict=True))  # the last column is now()
+        self._server.store.insert(row, name)
+        return name
+
+    def read(self, question: Question) -> Any:
+        """The answer to a question that changes nothing, from what is visible now."""
+        ledger = self._server.store.ledger
+        rows: list[tuple[object, ...]] = []
+        match question:
+            case Unfinished():
+                rows = [(label,) for label in self._server.unfinished()]
+            case Marked(job, scope, token):
+                row = ledger.get((job, table.MARKER, scope))
+                rows = [(int(row is not None and row["token"] == token),)]
+            case ReadOwners(job):
+                name = str(table.statement("model", question)[1][-1])
+                keys = [(job, table.DRIVER, ""), (job, table.LANE, name)]
+                rows = [_columns(ledger[key], _OWNER) for key in keys if key in ledger]
+            case DeadClaims(job, epoch, most):
+                claims = [row for key, row in ledger.items() if key[:2] == (job, table.LANE) and row["epoch"] != epoch]
+                rows += [(name,) for name in sorted(str(row["name"]) for row in claims)[:most]]
+            case ReadPositions(job):
+                rows = [_columns(row, _POSITION) for key, row in ledger.items() if key[:2] == (job, table.POSITION)]
+        return table.read(question, rows)  # type: ignore[arg-type]
+
+
+def _columns(row: dict[str, Any], names: tuple[str, ...]) -> tuple[object, ...]:
+    return tuple(row.get(name) for name in names)
