@@ -1,7 +1,7 @@
 """The lane that assembles: raw events come in, the assembler's rules run in the task, whole source transactions go on.
 
 What stays open is carried to the next micro-batch: its rows are put into the state's directory before the task returns,
-and the driver is told where they are (`assembler.carried`). The driver decides which of that counts, so an attempt that
+and the driver is told where they are (`assembler.spill`). The driver decides which of that counts, so an attempt that
 fails, or is run twice, leaves only files that nobody names.
 """
 
@@ -18,13 +18,10 @@ from typing import Any, Final
 import orjson
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler.carried import Carried
-from starrocks_txn_sink.assembler.counters import Counters
-from starrocks_txn_sink.assembler.directory import Directory, FileDirectory
-from starrocks_txn_sink.assembler.fold import Fold
-from starrocks_txn_sink.assembler.policy import Policy
-from starrocks_txn_sink.assembler.shelf import Shelf
+from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.incremental import IncrementalAssembler
+from starrocks_txn_sink.assembler.model import Counters, Policy
+from starrocks_txn_sink.assembler.spill import CarriedState, Directory, FileDirectory, SpillStorage
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import SourceTransactionError, Unordered
 from starrocks_txn_sink.events import Event
@@ -60,7 +57,7 @@ class LaneAssembly:
     now: float
     directory: Directory | None
     stem: str
-    carried: Mapping[str, Carried] = field(default_factory=dict)
+    carried: Mapping[str, CarriedState] = field(default_factory=dict)
     inline: Mapping[str, bytes] = field(default_factory=dict)
     lines: TxnEventLines | None = None
     arrival_order: bool = True
@@ -79,7 +76,7 @@ class Carry:
     A `small` lane would have taken its events in any order; `malformed` values were left out (`on_malformed="drop"`).
     """
 
-    partitions: Mapping[str, Carried] = field(default_factory=dict)
+    partitions: Mapping[str, CarriedState] = field(default_factory=dict)
     flows: Counters = field(default_factory=Counters)
     notices: tuple[Event, ...] = ()
     inline: Mapping[str, bytes] = field(default_factory=dict)
@@ -102,7 +99,7 @@ class Carry:
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Carry:
         return cls(
-            {name: Carried.of_json(each) for name, each in value["partitions"].items()},
+            {name: CarriedState.of_json(each) for name, each in value["partitions"].items()},
             Counters(**value["flows"]),
             tuple(Event(name, fields) for name, fields in value["notices"]),
             {name: base64.b64decode(content) for name, content in value["inline"].items()},
@@ -119,8 +116,10 @@ class Assembling:
         self._assembly = assembly
         self._scratch = tempfile.TemporaryDirectory() if assembly.directory is None else None
         directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
-        self._shelf = Shelf(directory, stem, assembly.inline)
-        self._fold = Fold(assembly.policy, assembly.carried, assembly.now, self._shelf, assembly.arrival_order)
+        self._storage = SpillStorage(directory, stem, assembly.inline)
+        self._assembler = IncrementalAssembler(
+            assembly.policy, assembly.carried, assembly.now, self._storage, assembly.arrival_order
+        )
         self._small = False
         self._malformed = 0
 
@@ -130,37 +129,37 @@ class Assembling:
         Raises RowsCutOff, Unordered, and what the rules, the parser and the content raise.
         """
         last_row_last = self._assembly.arrival_order
-        events = self._events(until_end(batches, schema.POSITION, content=self._key, strict=last_row_last))
+        events = self._events(until_end(batches, model.POSITION, content=self._key, strict=last_row_last))
         first, self._small = beginning(events, self._assembly.small_rows, _CHUNK_BYTES)
         chunks = [_together(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
         for chunk in chunks:
-            yield from self._assembly.content.batches(self._fold.feed(chunk, alone=self._small))
+            yield from self._assembly.content.batches(self._assembler.feed(chunk, any_order=self._small))
 
     def carry(self) -> Carry:
         """Put what stays open into the directory, and tell where; nothing is put for a batch frame."""
         if self._scratch is not None:
-            return Carry(flows=self._fold.flows, notices=tuple(self._fold.notices), malformed=self._malformed)
-        partitions = self._fold.carry()
+            return Carry(flows=self._assembler.flows, notices=tuple(self._assembler.notices), malformed=self._malformed)
+        partitions = self._assembler.carry_over()
         return Carry(
             partitions,
-            self._fold.flows,
-            tuple(self._fold.notices),
-            self._shelf.handed,
+            self._assembler.flows,
+            tuple(self._assembler.notices),
+            self._storage.handed,
             small=self._small,
             malformed=self._malformed,
         )
 
     def close(self) -> None:
-        self._shelf.close()
+        self._storage.close()
         if self._scratch is not None:
             self._scratch.cleanup()
 
     @property
     def _key(self) -> str:
-        return schema.TYPE if self._assembly.lines is None else "value"
+        return model.TYPE if self._assembly.lines is None else "value"
 
     def _chunk_rows(self) -> int:
-        return max(_CHUNK_ROWS, min(_PARTITION_ROWS * self._fold.source_partitions, SMALL_ROWS))
+        return max(_CHUNK_ROWS, min(_PARTITION_ROWS * self._assembler.source_partitions, SMALL_ROWS))
 
     def _events(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         lines = self._assembly.lines
@@ -187,7 +186,7 @@ def _parsed(lines: TxnEventLines, batch: pa.RecordBatch) -> tuple[pa.Table, int]
 
 
 def _as_events(batch: pa.RecordBatch) -> pa.Table:
-    kinds = {schema.SOURCE_PARTITION: pa.string(), **dict(schema.EVENT_FIELDS)}
+    kinds = {model.SOURCE_PARTITION: pa.string(), **dict(model.EVENT_FIELDS)}
     columns = {name: batch.column(name).cast(kind) for name, kind in kinds.items()}  # large strings become plain ones
     return pa.table(columns | ({EVENT_TIME: batch.column(EVENT_TIME)} if EVENT_TIME in batch.schema.names else {}))
 

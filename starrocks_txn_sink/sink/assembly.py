@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
 
-from starrocks_txn_sink.assembler.policy import MissingBegin, OnOpenTimeout, Policy, seconds
+from starrocks_txn_sink.assembler.model import MissingBegin, OnOpenTimeout, Policy, seconds
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines

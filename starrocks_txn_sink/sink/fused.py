@@ -19,9 +19,8 @@ from urllib.parse import quote
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.assembler.carried import Carried, Manifest
-from starrocks_txn_sink.assembler.directory import FileDirectory
-from starrocks_txn_sink.assembler.fold import all_counters, expire
+from starrocks_txn_sink.assembler.incremental import all_counters, expire
+from starrocks_txn_sink.assembler.spill import CarriedState, FileDirectory, Manifest
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, Unordered
 from starrocks_txn_sink.events import Event, Listener
@@ -170,8 +169,8 @@ def _small(carried: Sequence[Carry]) -> bool:
     return all(each.small for each in carried)
 
 
-def _touched(carried: Sequence[Carry]) -> dict[str, Carried]:
-    touched: dict[str, Carried] = {}
+def _touched(carried: Sequence[Carry]) -> dict[str, CarriedState]:
+    touched: dict[str, CarriedState] = {}
     for each in carried:
         twice = touched.keys() & each.partitions.keys()
         if twice:

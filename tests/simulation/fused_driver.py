@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler.carried import Carried, Manifest
-from starrocks_txn_sink.assembler.policy import Policy
+from starrocks_txn_sink.assembler.model import Policy
+from starrocks_txn_sink.assembler.spill import CarriedState, Manifest
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS
 from starrocks_txn_sink.lane.attempt import Attempt
 from starrocks_txn_sink.lane.content import Content
@@ -157,7 +157,7 @@ class FusedDriver(Driver):
             self._end(result)
             return
         assert self._log is not None
-        touched: dict[str, Carried] = {}
+        touched: dict[str, CarriedState] = {}
         inline: dict[str, bytes] = {}
         for slot in self.slots.values():
             assert isinstance(slot, EventSlot)

@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.assembler.policy import Policy
+from starrocks_txn_sink.assembler.model import Policy
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS
 from starrocks_txn_sink.lane.attempt import Attempt
