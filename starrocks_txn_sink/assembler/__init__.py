@@ -1,5 +1,5 @@
-"""Source transactions made whole: BEGIN, DATA and END events in, rows of ended transactions out.
+"""The assembler of source transactions: BEGIN, DATA and END events in, rows of ended transactions out.
 
-`rules` is pure; `spark`, `spark_state` and `key_state` are its adapters to Structured Streaming. `verified` has both
-for transactions whose markers tell how many rows they have.
+`assembler` (TransactionAssembler) is pure, and so is `incremental`, which feeds it the events of one task; `spark` is
+the adapter to Structured Streaming. `verified` assembles transactions whose markers count their rows.
 """

@@ -1,105 +1,144 @@
-"""Rows of ended source transactions as Arrow tables, in the order of their ENDs."""
+"""Rows of ended source transactions as Arrow tables, by source partition, in the order of their ENDs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler.grouping import Grouped
-from starrocks_txn_sink.assembler.intake import Indexes
-from starrocks_txn_sink.assembler.segments import spread
-from starrocks_txn_sink.assembler.state import OpenTransaction
+from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.intake import Indexes, Mask
+from starrocks_txn_sink.assembler.model import Partition
+from starrocks_txn_sink.assembler.segments import Grouped, spread
 
-ReadBlob = Callable[[int], pa.Table]
+READ_BYTES: Final = 4 << 20  # of carried-over rows that may be in memory at once beside a single blob
+MANY_TABLES: Final = 8  # from here on a copy costs less than all later readers' work with each chunk
+
+ReadBlob = Callable[[Partition, int], pa.Table]
+"""Reads the rows of a blob: source partition, number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Rows of whole source transactions: `counts[i]` of source partition `names[i]`, one after the other."""
+    """Rows of whole source transactions: `counts[i]` rows of source partition `names[i]`, one after the other."""
 
-    names: Sequence[str]
+    names: Sequence[Partition]
     counts: Indexes
     rows: pa.Table
 
-    @classmethod
-    def of(cls, name: str, rows: pa.Table) -> Released:
-        """Of one source partition."""
-        return cls((name,), np.array([rows.num_rows]), rows)
 
-    def cut(self, count: int) -> tuple[list[Released], Released | None]:
-        """The rows of the first `count` source partitions, and those of the others, where there are any."""
-        rows = int(self.counts[:count].sum())
-        first = Released(self.names[:count], self.counts[:count], self.rows.slice(0, rows))
-        rest = Released(self.names[count:], self.counts[count:], self.rows.slice(rows))
-        return [first] if first.names else [], rest if rest.names else None
+def release(grouped: Grouped, released: Mask, payload: pa.Table, read: ReadBlob) -> Iterator[Released]:
+    """Yield the rows of the segments `released`; carried-over rows are read when they are due.
+
+    A huge source transaction comes blob by blob, so that it costs no more memory than a small one.
+    """
+    ended = np.flatnonzero(released)
+    if not len(ended):
+        return
+    if grouped.groups.order is not None:
+        ended = ended[np.argsort(grouped.groups.order[grouped.segments.stop[ended]])]
+    for run in _runs(grouped, ended):
+        yield from _release_run(grouped, run, payload, read)
 
 
-def rows_of(grouped: Grouped, index: Indexes, payload: list[str]) -> pa.Table:
-    """The payload of the DATA events at the places `index` (in grouped order)."""
-    table = grouped.intake.table.select(payload)
-    if len(index) == 0:
-        return table.slice(0, 0)
-    if grouped.order is not None:
-        return table.take(pa.array(grouped.order[index]))
+def _runs(grouped: Grouped, ended: Indexes) -> list[Indexes]:
+    """Parts of `ended` with about READ_BYTES of carried-over rows each; a larger transaction begins its own."""
+    if not grouped.held[ended].any():
+        return [ended]
+    size = np.zeros(len(ended), dtype=np.int64)
+    for at in np.flatnonzero(grouped.held[ended]).tolist():
+        size[at] = _carried_bytes(grouped, ended[at])
+    total = np.cumsum(size) // READ_BYTES
+    return np.split(ended, np.flatnonzero(total[1:] > total[:-1]) + 1)
+
+
+def _carried_bytes(grouped: Grouped, segment: int) -> int:
+    carried = grouped.carried_into(segment)
+    return carried.bytes if carried else 0
+
+
+def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBlob) -> Iterator[Released]:
+    """Yield the rows of the segments `run`, each after the carried-over rows of its transaction."""
+    new, rows, held = _new_rows(grouped, run, payload), grouped.segments.rows[run], grouped.held[run]
+    offsets = (np.cumsum(rows) - rows).tolist()
+    seq = np.zeros(len(run), dtype=np.int64)  # of the first row that a segment has in the current part
+    part, begin, taken = list[pa.Table](), 0, 0
+    for at in np.flatnonzero(held > 0).tolist():
+        part.append(new.slice(taken, offsets[at] - taken))
+        taken = offsets[at]
+        blobs: Iterable[pa.Table] = _blobs(grouped, run[at], read)
+        if _carried_bytes(grouped, run[at]) <= READ_BYTES:
+            blobs = tuple(blobs)
+            if all(blob.schema == payload.schema for blob in blobs):
+                part += blobs
+                continue
+        yield from _marked(grouped, run[begin:at], seq[begin:at], (held + rows - seq)[begin:at], part)
+        for blob in blobs:
+            last = seq[at] + blob.num_rows == held[at] + rows[at]
+            yield from _marked(grouped, run[at : at + 1], seq[at : at + 1], np.array([blob.num_rows]), [blob], last)
+            seq[at] += blob.num_rows
+        part, begin = [], at
+    part.append(new.slice(taken))
+    yield from _marked(grouped, run[begin:], seq[begin:], (held + rows - seq)[begin:], part)
+
+
+def _blobs(grouped: Grouped, segment: int, read: ReadBlob) -> Iterator[pa.Table]:
+    carried = grouped.carried_into(segment)
+    name = grouped.intake.names[grouped.groups.partition[grouped.segments.group[segment]]]
+    return (read(name, number) for number in carried.blobs) if carried else iter(())
+
+
+def _new_rows(grouped: Grouped, segments: Indexes, payload: pa.Table) -> pa.Table:
+    """The payload of the DATA events of `segments`."""
+    start, rows = grouped.segments.start[segments], grouped.segments.rows[segments]
+    index = spread(start, rows)
+    if not len(index):
+        return payload.slice(0, 0)
+    if grouped.groups.order is not None:
+        return payload.take(pa.array(grouped.groups.order[index]))
     if index[-1] - index[0] + 1 == len(index):
-        return table.slice(int(index[0]), len(index))
-    chosen = np.zeros(table.num_rows, dtype=bool)
+        return payload.slice(int(index[0]), len(index))
+    chosen = np.zeros(payload.num_rows, dtype=bool)
     chosen[index] = True
-    return table.filter(pa.array(chosen))
+    return payload.filter(pa.array(chosen))
 
 
-def release(grouped: Grouped, ended: Indexes, payload: list[str], read: ReadBlob) -> Iterator[pa.Table]:
-    """Yield the rows of the segments `ended`, each with what its transaction held before, read only when it is due."""
-    ends = grouped.segments.stop[ended]
-    if grouped.order is not None:
-        ended = ended[np.argsort(grouped.order[ends], kind="stable")]
-    for run in np.split(ended, np.flatnonzero(grouped.held[ended] > 0)):
-        if len(run) == 0:
-            continue
-        carried = grouped.carried_into(run[0])
-        if carried and carried.rows:
-            yield from _held_rows(grouped, run[0], carried, read)
-        if grouped.segments.rows[run].any():
-            yield _new_rows(grouped, run, payload)
+def _marked(
+    grouped: Grouped, run: Indexes, seq: Indexes, counts: Indexes, part: list[pa.Table], ended: bool = True
+) -> Iterator[Released]:
+    """The rows in `part` with the columns that say where they belong; nothing when there are none.
 
-
-def _held_rows(grouped: Grouped, segment: int, carried: OpenTransaction, read: ReadBlob) -> Iterator[pa.Table]:
-    position = int(grouped.positions[grouped.segments.stop[segment]])
-    seq = 0
-    for number in carried.blobs:
-        table = read(number)
-        end = np.zeros(table.num_rows, dtype=bool)
-        end[-1] = number == carried.blobs[-1] and grouped.segments.rows[segment] == 0
-        ids = pa.repeat(pa.scalar(carried.txn_id, pa.string()), table.num_rows)
-        positions = np.full(table.num_rows, position, dtype=np.int64)
-        yield marked(table, positions, np.arange(seq, seq + table.num_rows, dtype=np.int64), end, ids)
-        seq += table.num_rows
-
-
-def _new_rows(grouped: Grouped, run: Indexes, payload: list[str]) -> pa.Table:
-    segments = grouped.segments
-    rows = segments.rows[run]
-    total = np.cumsum(rows)
-    seq = np.arange(total[-1], dtype=np.int64) - np.repeat(total - rows, rows)
-    seq[: rows[0]] += grouped.held[run[0]]
+    `counts[i]` of them are of segment `run[i]`, numbered from `seq[i]`, to its last row if they are `ended`.
+    """
+    total = np.cumsum(counts)
+    if not len(total) or not total[-1]:
+        return
+    numbers = np.arange(total[-1], dtype=np.int64) + np.repeat(seq - total + counts, counts)
     end = np.zeros(total[-1], dtype=bool)
-    end[total[rows > 0] - 1] = True
-    positions = np.repeat(grouped.positions[segments.stop[run]], rows)
-    ids = grouped.owners.take(pa.array(np.repeat(run, rows)))
-    return marked(rows_of(grouped, spread(segments.start[run], rows), payload), positions, seq, end, ids)
-
-
-def marked(rows: pa.Table, positions: Indexes, seq: Indexes, end: object, ids: pa.Array) -> pa.Table:
-    """Released rows with the columns that say where they belong."""
+    end[total[counts > 0] - 1] = ended
+    positions = grouped.positions[grouped.segments.stop[run]]
     marks = {
-        schema.POSITION: pa.array(positions),
-        schema.SEQ: pa.array(seq),
-        schema.TRANSACTION_END: pa.array(end),
-        schema.TXN_ID: ids,
+        model.POSITION: pa.array(np.repeat(positions, counts)),
+        model.SEQ: pa.array(numbers),
+        model.TRANSACTION_END: pa.array(end),
+        model.TXN_ID: grouped.owners.take(pa.array(np.repeat(run, counts))),
     }
-    names = schema.released_names(rows.schema.names)
-    return pa.table({name: marks[name] if name in marks else rows[name] for name in names})
+    filled = [table for table in part if table.num_rows]
+    rows = filled[0] if len(filled) == 1 else pa.concat_tables(filled)
+    if len(filled) > MANY_TABLES:
+        rows = rows.combine_chunks()
+    names = model.released_names(rows.schema.names)
+    table = pa.table({name: marks[name] if name in marks else rows[name] for name in names})
+    yield _by_partition(grouped, run, counts, table)
+
+
+def _by_partition(grouped: Grouped, run: Indexes, counts: Indexes, rows: pa.Table) -> Released:
+    partition = grouped.partition_of(run)
+    begins = np.concatenate([[0], np.flatnonzero(partition[1:] != partition[:-1]) + 1])
+    sums = np.add.reduceat(counts, begins)
+    filled = np.flatnonzero(sums)
+    names = tuple(grouped.intake.names[at] for at in partition[begins[filled]].tolist())
+    return Released(names, sums[filled], rows)

@@ -1,24 +1,32 @@
-"""The events of a micro-batch as segments between markers: pure index arithmetic, no Python per row.
+"""Segments: runs of DATA events between markers, and their classification. Index arithmetic only, no Python per row.
 
-A segment is a run of DATA events. What *opens* it (a BEGIN, an END, or what was carried from the micro-batch before)
-and what *closes* it (an END, a BEGIN, or nothing yet) decide its fate together, so a whole micro-batch is judged with a
-few array operations. When source transactions are interleaved, events are first grouped by transaction; each
-group is then read as if it were alone.
+The event in front of a segment (a BEGIN, an END, or the carried-over state) and the event behind it (an END, a BEGIN,
+or none yet) decide together what becomes of the segment, so a few array operations classify the events of any number of
+source partitions. Each source partition is a group of its own; when source transactions are interleaved, each source
+transaction is, so that it reads as if it were alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from starrocks_txn_sink.assembler.intake import Indexes, Kind
+from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.intake import Indexes, Intake, Kind, Mask, one_array, starts
+from starrocks_txn_sink.assembler.model import MissingBegin, Partition
+from starrocks_txn_sink.assembler.state import AssemblerState, OpenTransaction
+
+Bytes = npt.NDArray[np.int8]
 
 
 class Opener(IntEnum):
-    """What the DATA events of a segment belong to."""
+    """The transaction that the DATA events of a segment belong to."""
 
     NOTHING = 0  # no BEGIN was seen
     LIVE = 1  # an open transaction
@@ -26,9 +34,9 @@ class Opener(IntEnum):
 
 
 class Closer(IntEnum):
-    """What comes after the DATA events of a segment."""
+    """The event after the DATA events of a segment."""
 
-    TAIL = 0  # nothing yet: the micro-batch ended
+    TAIL = 0  # none yet: the events end here
     BEGIN = 1
     END = 2
 
@@ -38,26 +46,26 @@ class Segments:
     """Parallel arrays, one entry per segment, in the order of (group, position).
 
     DATA events are `start:stop` in grouped order; the closing event, if any, is at `stop`. `opener` of a group's first
-    segment comes from what was carried; `first` marks it.
+    segment comes from the carried-over state; `first` marks that segment.
     """
 
     start: Indexes
     stop: Indexes
     group: Indexes
-    closer: npt.NDArray[np.int8]
-    opener: npt.NDArray[np.int8]
-    first: npt.NDArray[np.bool_]
+    closer: Bytes
+    opener: Bytes
+    first: Mask
 
     @property
     def rows(self) -> Indexes:
         return self.stop - self.start
 
 
-def cut(kinds: npt.NDArray[np.int8], group_ends: Indexes, carried: npt.NDArray[np.int8]) -> Segments:
+def cut(kinds: Bytes, group_ends: Indexes, openers: Bytes) -> Segments:
     """Cut events into segments.
 
     `kinds` are in grouped order; `group_ends` holds each group's exclusive end, ascending, the last one equal to
-    len(kinds); `carried` holds each group's Opener. Every group yields one segment per marker and a tail, which may be
+    len(kinds); `openers` holds each group's Opener. Every group yields one segment per marker and a tail, which may be
     empty.
     """
     markers = np.flatnonzero(kinds != Kind.DATA)
@@ -70,7 +78,7 @@ def cut(kinds: npt.NDArray[np.int8], group_ends: Indexes, carried: npt.NDArray[n
     first = np.concatenate([np.ones(1, bool), closer[:-1] == Closer.TAIL])
     group = np.cumsum(first) - 1
     before = np.concatenate([np.zeros(1, np.int8), closer[:-1]])
-    opener = np.where(first, carried[group], np.where(before == Closer.BEGIN, Opener.LIVE, Opener.NOTHING))
+    opener = np.where(first, openers[group], np.where(before == Closer.BEGIN, Opener.LIVE, Opener.NOTHING))
     return Segments(start, stop, group, closer, opener.astype(np.int8), first)
 
 
@@ -78,3 +86,147 @@ def spread(start: Indexes, rows: Indexes) -> Indexes:
     """Concatenate the ranges `start[i] : start[i] + rows[i]`."""
     before = np.cumsum(rows) - rows
     return np.repeat(start - before, rows) + np.arange(int(rows.sum()), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """One mask per class of segments; every segment with rows or an END is in exactly one class.
+
+    `orphan` marks segments whose BEGIN was never seen; by policy they are also `skipped`, or count as begun.
+    """
+
+    orphan: Mask
+    released: Mask  # whole, with rows: its END came
+    empty: Mask  # whole, without rows
+    abandoned: Mask  # unfinished when the next BEGIN came
+    open: Mask  # unfinished when the events ended
+    skipped: Mask  # belongs to a transaction that was dropped
+    waiting: Mask  # skipped, and its END has not come yet
+
+
+def classify(segments: Segments, held: Indexes, missing_begin: MissingBegin) -> Classification:
+    """Classify every segment; `held` counts the rows of its transaction in the carried-over state."""
+    ended, tail = segments.closer == Closer.END, segments.closer == Closer.TAIL
+    orphan = (segments.opener == Opener.NOTHING) & (ended | (segments.rows > 0))
+    live, skipped = segments.opener == Opener.LIVE, segments.opener == Opener.DROPPED
+    if missing_begin == "accept":
+        live = live | orphan
+    else:
+        skipped = skipped | orphan
+    full = segments.rows + held > 0
+    return Classification(
+        orphan=orphan,
+        released=live & ended & full,
+        empty=live & ended & ~full,
+        abandoned=live & (segments.closer == Closer.BEGIN),
+        open=live & tail,
+        skipped=skipped,
+        waiting=skipped & tail,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Which events belong together. `order[i]` is the event at place i in grouped order (None: event i).
+
+    Per group: its exclusive end in `ends`, its source partition in `partition` (an index into Intake.names), and its
+    open transaction in `carried`.
+    """
+
+    order: Indexes | None
+    ends: Indexes
+    partition: Indexes
+    carried: list[OpenTransaction | None]
+
+    @classmethod
+    def of(cls, intake: Intake, states: Mapping[Partition, AssemblerState], *, interleaved: bool) -> Groups:
+        """Group by source partition, or, `interleaved`, by source transaction."""
+        if interleaved:
+            return cls._by_transaction(intake, states)
+        carried = [states[name].open[0] if name in states and states[name].open else None for name in intake.names]
+        return cls(None, intake.ends, np.arange(len(intake.names)), carried)
+
+    @classmethod
+    def _by_transaction(cls, intake: Intake, states: Mapping[Partition, AssemblerState]) -> Groups:
+        ids = one_array(intake.table[model.TXN_ID]).dictionary_encode()
+        partitions = np.repeat(np.arange(len(intake.names)), intake.ends - starts(intake.ends))
+        pairs = pa.array(partitions * len(ids.dictionary) + ids.indices.to_numpy()).dictionary_encode()
+        partition, txn = np.divmod(pairs.dictionary.to_numpy(), len(ids.dictionary))
+        known = {(name, each.txn_id): each for name in intake.names if name in states for each in states[name].open}
+        txn_ids = ids.dictionary.take(pa.array(txn)).to_pylist()
+        carried = [
+            known.get((intake.names[at], txn_id)) for at, txn_id in zip(partition.tolist(), txn_ids, strict=True)
+        ]
+        codes = pairs.indices.to_numpy()  # numbered as they appear, so one source partition after the other
+        return cls(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes)), partition, carried)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Events in grouped order, cut into segments. `kinds` and `positions` are in grouped order, `intake` is not.
+
+    Per segment: `held` rows of its transaction in the carried-over state, the event that opens the transaction (its
+    BEGIN, or its first event when there was none) in `opened_by`, and the transaction's id in `owners`.
+    """
+
+    intake: Intake
+    groups: Groups
+    kinds: Bytes
+    positions: Indexes
+    segments: Segments
+    held: Indexes
+    opened_by: Indexes
+    owners: pa.StringArray
+
+    @classmethod
+    def of(cls, intake: Intake, groups: Groups) -> Grouped:
+        """Cut the events of `intake`, which has some, into segments."""
+        kinds, positions = intake.kinds, intake.positions
+        if groups.order is not None:
+            kinds, positions = kinds[groups.order], positions[groups.order]
+        segments = cut(kinds, groups.ends, _openers(groups.carried))
+        held = np.zeros(len(segments.start), dtype=np.int64)
+        if any(groups.carried):
+            held[segments.first] = [each.rows if each else 0 for each in groups.carried]
+        began = ~segments.first & (segments.opener == Opener.LIVE)
+        opened_by = np.minimum(segments.start - began, len(kinds) - 1)
+        owners = _owners(intake, groups, segments, opened_by)
+        return cls(intake, groups, kinds, positions, segments, held, opened_by, owners)
+
+    def partition_of(self, segments: Indexes | slice) -> Indexes:
+        """The source partition of each of `segments`, as an index into Intake.names."""
+        partition: Indexes = self.groups.partition[self.segments.group[segments]]
+        return partition
+
+    def carried_into(self, segment: int) -> OpenTransaction | None:
+        """The open transaction that the segment goes on with."""
+        return self.groups.carried[self.segments.group[segment]] if self.segments.first[segment] else None
+
+    def first_stranger(self) -> int | None:
+        """The first DATA or END with another transaction id than its segment's owner; NULL never differs.
+
+        For events in their own order only, because interleaved events are grouped by that id.
+        """
+        lengths = self.segments.rows + (self.segments.closer != Closer.TAIL)
+        expected = self.owners.take(pa.array(np.repeat(np.arange(len(lengths)), lengths)))
+        ids = one_array(self.intake.table[model.TXN_ID])
+        differs = pc.fill_null(pc.not_equal(ids, expected), False).to_numpy(zero_copy_only=False)
+        strange = differs & (self.kinds != Kind.BEGIN)
+        return int(strange.argmax()) if strange.any() else None
+
+
+def _openers(carried: list[OpenTransaction | None]) -> Bytes:
+    kinds = [Opener.NOTHING if each is None else Opener.DROPPED if each.dropped else Opener.LIVE for each in carried]
+    return np.array(kinds, dtype=np.int8)
+
+
+def _owners(intake: Intake, groups: Groups, segments: Segments, opened_by: Indexes) -> pa.StringArray:
+    ids = one_array(intake.table[model.TXN_ID])
+    owners = ids.take(pa.array(opened_by if groups.order is None else groups.order[opened_by]))
+    if not any(groups.carried):
+        return owners
+    known = np.array([each is not None for each in groups.carried])
+    carried = pa.array([each.txn_id if each else None for each in groups.carried], pa.string())
+    inherited = segments.first & known[segments.group]
+    index = np.where(inherited, len(owners) + segments.group, np.arange(len(owners)))
+    return pa.concat_arrays([owners, carried]).take(pa.array(index))

@@ -1,28 +1,57 @@
-"""`assemble_transactions`: the assembler's rules as a stage of a Spark query.
+"""`assemble_transactions`: TransactionAssembler as a stage of a Spark query.
 
-Three steps: events are packed into Arrow blobs per source partition, the rules run where the state is, released blobs
-are unpacked into rows. So a state operator moves few, large values, and no value ever passes through pandas.
+Three steps: events are packed into Arrow blobs per source partition (assembler.keyed_state), the assembler runs where
+the state is, released blobs are unpacked into rows.
+
+The two state operators behave alike; they differ in the cost of a long open transaction. `Processor`
+(transformWithState, RocksDB) writes each blob once. `group_function` (applyInPandasWithState, any provider) has one
+state value: Spark writes all of it anew, blobs included, whenever the source partition has events.
 """
 
+# ruff: noqa: N802, N803, ARG002 - some names of methods and arguments are Spark's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
 
-from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler.counters import Counters
-from starrocks_txn_sink.assembler.in_memory import assemble_sorted
-from starrocks_txn_sink.assembler.packing import BLOB, COUNTS, OLDEST, pack, unpack
-from starrocks_txn_sink.assembler.policy import MissingBegin, OnOpenTimeout, Policy, seconds
+from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.assembler import Change, TransactionAssembler
+from starrocks_txn_sink.assembler.incremental import assemble_sorted
+from starrocks_txn_sink.assembler.intake import one_partition
+from starrocks_txn_sink.assembler.keyed_state import (
+    BLOB,
+    COUNTS,
+    GROUP_STATE_TYPE,
+    OLDEST,
+    GroupKeyState,
+    KeyState,
+    Packet,
+    pack,
+    packets,
+    receipt,
+    seconds_of,
+    unpack,
+)
+from starrocks_txn_sink.assembler.model import Counters, MissingBegin, OnOpenTimeout, Partition, Policy, seconds
+from starrocks_txn_sink.assembler.state import AssemblerState, from_blob
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.logs import get_logger
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import Column, DataFrame
 
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
@@ -63,7 +92,7 @@ def assemble_transactions(
     transactions open for longer than `open_timeout` (seconds, a timedelta or text like `10 min`, in processing time;
     `fail`, `drop`). A batch DataFrame gives what a stream gives after all of its input, without `open_timeout`.
 
-    Counts of all this (assembler.counters.Counters) are in each progress of the query, under `observedMetrics[name]`:
+    Counts of all this (assembler.model.Counters) are in each progress of the query, under `observedMetrics[name]`:
     flows of the micro-batch, and the levels open, open_rows, state_bytes of the source partitions that had events in
     it, and oldest_open, since when (seconds since the epoch) the oldest of those is open, 0 when none is. Two
     stages in one query need two names. Under foreachBatch they are there once an action has read the rows; reading
@@ -78,14 +107,14 @@ def assemble_transactions(
     """
     policy = Policy(interleaved, seconds(open_timeout), on_open_timeout, missing_begin)
     prepared = prepared_events(events, by, tuple(passthrough))
-    key = prepared.schema[schema.SOURCE_PARTITION].dataType
-    packed = T.StructType([T.StructField(schema.SOURCE_PARTITION, key), T.StructField(BLOB, T.BinaryType())])
+    key = prepared.schema[model.SOURCE_PARTITION].dataType
+    packed = T.StructType([T.StructField(model.SOURCE_PARTITION, key), T.StructField(BLOB, T.BinaryType())])
     done = T.StructType([*packed.fields, T.StructField(COUNTS, T.StringType())])
     if events.isStreaming:
         assembled = _stateful(prepared.mapInArrow(pack, packed), done, policy)
     else:
-        ordered = prepared.repartition(schema.SOURCE_PARTITION)
-        ordered = ordered.sortWithinPartitions(schema.SOURCE_PARTITION, schema.POSITION)
+        ordered = prepared.repartition(model.SOURCE_PARTITION)
+        ordered = ordered.sortWithinPartitions(model.SOURCE_PARTITION, model.POSITION)
         assembled = ordered.mapInArrow(_in_task(policy, _ARROW[type(key)]), done)
     counts = [_count(each).alias(each) for each in Counters.names()]
     oldest = F.min(F.get_json_object(F.col(COUNTS), f"$.{OLDEST}").cast("double"))
@@ -100,10 +129,7 @@ def _count(field: str) -> Column:
 
 def _stateful(packed: DataFrame, done: T.StructType, policy: Policy) -> DataFrame:
     """The state operator that the session's state store provider allows."""
-    from starrocks_txn_sink.assembler.key_state import GROUP_STATE_TYPE
-    from starrocks_txn_sink.assembler.spark_state import Processor, group_function
-
-    grouped = packed.groupBy(schema.SOURCE_PARTITION)
+    grouped = packed.groupBy(model.SOURCE_PARTITION)
     timed = policy.open_timeout is not None
     if packed.sparkSession.conf.get(PROVIDER, "") == ROCKSDB:
         _log.info("assembler.planned", state="transformWithState")
@@ -116,11 +142,11 @@ def _stateful(packed: DataFrame, done: T.StructType, policy: Policy) -> DataFram
 
 def _in_task(policy: Policy, kind: pa.DataType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def assemble(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from starrocks_txn_sink.assembler.spark_state import log_notices
-
-        for partition, blob, counts in assemble_sorted(batches, policy, log_notices):
-            columns = [pa.array([partition], kind), pa.array([blob], pa.binary()), pa.array([counts], pa.string())]
-            yield pa.record_batch(columns, [schema.SOURCE_PARTITION, BLOB, COUNTS])
+        for name, out in assemble_sorted(batches, policy, log_notices):
+            packed = [receipt(name, out)] if isinstance(out, Counters) else packets(name, [out])
+            for partition, blob, counts in packed:
+                columns = [pa.array([partition], kind), pa.array([blob], pa.binary()), pa.array([counts], pa.string())]
+                yield pa.record_batch(columns, [model.SOURCE_PARTITION, BLOB, COUNTS])
 
     return assemble
 
@@ -132,29 +158,29 @@ def prepared_events(events: DataFrame, by: str, passthrough: tuple[str, ...] = (
 
 def event_columns(events: DataFrame, by: str, passthrough: tuple[str, ...] = ()) -> list[Column]:
     """What `prepared_events` selects, the source partition first."""
-    missing = [each for each in (by, *schema.REQUIRED, *passthrough) if each not in events.columns]
+    missing = [each for each in (by, *model.REQUIRED, *passthrough) if each not in events.columns]
     if missing:
         raise InputError(
             f"The events lack the column {', '.join(missing)}.",
             hint=f"They have {', '.join(events.columns)}; rename or add columns, or name the partition's with by=….",
         )
-    clash = [each for each in passthrough if each in {*schema.OUTPUT, schema.TYPE}]
+    clash = [each for each in passthrough if each in {*model.OUTPUT, model.TYPE}]
     if clash or len(set(passthrough)) < len(passthrough):
         raise OptionError(
             f"passthrough names {', '.join(clash) or 'a column twice'}.", hint="Name only further columns, once each."
         )
     kinds = {each.name: each.dataType for each in events.schema.fields}
     _check_type(by, kinds[by], _KEYS, "string, int or bigint")
-    _check_type(schema.POSITION, kinds[schema.POSITION], _INTEGERS, "an integer type")
-    _check_type(schema.TXN_ID, kinds[schema.TXN_ID], (*_STRINGS, *_INTEGERS), "string")
-    texts = [each for each in (schema.TYPE, *schema.PAYLOAD) if each in kinds]
+    _check_type(model.POSITION, kinds[model.POSITION], _INTEGERS, "an integer type")
+    _check_type(model.TXN_ID, kinds[model.TXN_ID], (*_STRINGS, *_INTEGERS), "string")
+    texts = [each for each in (model.TYPE, *model.PAYLOAD) if each in kinds]
     for text in texts:
         _check_type(text, kinds[text], _STRINGS, "string")
     columns = [
-        _column(by).alias(schema.SOURCE_PARTITION),
-        _column(schema.POSITION).cast("bigint").alias(schema.POSITION),
+        _column(by).alias(model.SOURCE_PARTITION),
+        _column(model.POSITION).cast("bigint").alias(model.POSITION),
     ]
-    for name in (schema.TYPE, schema.TXN_ID, *schema.PAYLOAD):
+    for name in (model.TYPE, model.TXN_ID, *model.PAYLOAD):
         value = _column(name) if name in kinds else F.lit(None)
         columns.append(value.cast("string").alias(name))
     return [*columns, *map(_column, passthrough)]
@@ -172,6 +198,100 @@ def _column(name: str) -> Column:
 
 def _output(prepared: T.StructType) -> T.StructType:
     kinds = {each.name: each.dataType for each in prepared.fields}
-    kinds |= {schema.SEQ: T.LongType(), schema.TRANSACTION_END: T.BooleanType()}
-    further = [each for each in prepared.names if each not in {*schema.OUTPUT, schema.TYPE}]
-    return T.StructType([T.StructField(each, kinds[each]) for each in (*schema.OUTPUT, *further)])
+    kinds |= {model.SEQ: T.LongType(), model.TRANSACTION_END: T.BooleanType()}
+    further = [each for each in prepared.names if each not in {*model.OUTPUT, model.TYPE}]
+    return T.StructType([T.StructField(each, kinds[each]) for each in (*model.OUTPUT, *further)])
+
+
+def log_notices(notices: Iterable[Event]) -> None:
+    """Write notices to the executor's log, one line each."""
+    for notice in notices:
+        _log.warning(notice.name, **notice.fields)
+
+
+def gather(frames: Iterable[pd.DataFrame]) -> pa.Table:
+    """The events of a source partition's packed rows, those with the lowest positions first."""
+    tables = [from_blob(blob) for frame in frames for blob in frame[BLOB]]
+    tables.sort(key=_lowest_position)
+    return pa.concat_tables(tables)
+
+
+def _lowest_position(table: pa.Table) -> int:
+    first = table[model.POSITION][0].as_py()
+    return 0 if first is None else int(first)  # a NULL position is refused later, with its place
+
+
+def as_frame(packet: Packet) -> pd.DataFrame:
+    """One packed row as the pandas frame that Spark wants."""
+    import pandas as pd  # the lanes need this module too, and no pandas
+
+    partition, blob, counts = packet
+    return pd.DataFrame({model.SOURCE_PARTITION: [partition], BLOB: [blob], COUNTS: [counts]})
+
+
+class _KeyStep:
+    """One step of one source partition in a state operator: of its events, or, None, of a timer that has expired."""
+
+    def __init__(
+        self, policy: Policy, name: Partition, kept: KeyState | GroupKeyState, events: pa.Table | None, now: float
+    ) -> None:
+        self._name, self._kept, self._timeout = name, kept, policy.open_timeout
+        header = kept.header
+        before = AssemblerState() if header is None else AssemblerState.from_json(header)
+        assembler, states = TransactionAssembler(policy), {name: before}
+        if events is None:
+            self._step = assembler.expire(states, now)
+        else:
+            self._step = assembler.feed(one_partition(name, events), states, now, lambda _, number: kept.read(number))
+        self._change = self._step.changes.get(name, Change(before))
+
+    def frames(self) -> Iterator[pd.DataFrame]:
+        """Yield released rows and a receipt, then write the state; notices are logged."""
+        step, change = self._step, self._change
+        log_notices(step.notices)
+        yield from map(as_frame, packets(self._name, (released.rows for released in step.released)))
+        yield as_frame(receipt(self._name, step.counters.at(change.state), change.state))
+        self._kept.write(change.state.to_json(), change.removed, change.added)
+
+    def expires_at(self) -> float | None:
+        return self._change.state.expires_at(self._timeout)
+
+
+class Processor(StatefulProcessor):
+    """For transformWithState."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._kept = KeyState(handle)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
+        now = seconds_of(timerValues.getCurrentProcessingTimeInMs())
+        return self._frames(_KeyStep(self._policy, key[0], self._kept, gather(rows), now))
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        now = seconds_of(timerValues.getCurrentProcessingTimeInMs())
+        return self._frames(_KeyStep(self._policy, key[0], self._kept, None, now))
+
+    def close(self) -> None:
+        """Nothing is held outside the state store."""
+
+    def _frames(self, step: _KeyStep) -> Iterator[pd.DataFrame]:
+        yield from step.frames()
+        if self._policy.open_timeout is not None:
+            self._kept.wake_at(step.expires_at())
+
+
+def group_function(policy: Policy) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+    """The same for applyInPandasWithState."""
+
+    def assemble(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
+        now, kept = seconds_of(group.getCurrentProcessingTimeMs()), GroupKeyState(group)
+        step = _KeyStep(policy, key[0], kept, None if group.hasTimedOut else gather(frames), now)
+        yield from step.frames()
+        kept.wake_at(step.expires_at(), now)
+
+    return assemble

@@ -89,10 +89,16 @@ def from_blob(blob: bytes) -> pa.Table:
         return reader.read_all()
 
 
-def pieces(table: pa.Table, limit: int = BLOB_BYTES) -> list[pa.Table]:
-    """Slices of `table` of about `limit` bytes each, all of its rows, in order; none when it has no rows."""
+def pieces(table: pa.Table, size: int | None = None) -> list[pa.Table]:
+    """Slices of `table` of about BLOB_BYTES each, all of its rows, in order; none when it has no rows.
+
+    `size` is `table.nbytes` where the caller has counted it.
+    """
     if table.num_rows == 0:
         return []
-    count = min(table.num_rows, max(1, -(-table.nbytes // limit)))
-    size = -(-table.num_rows // count)
-    return [table.slice(start, size) for start in range(0, table.num_rows, size)]
+    size = table.nbytes if size is None else size
+    if size <= BLOB_BYTES:
+        return [table]
+    count = min(table.num_rows, -(-size // BLOB_BYTES))
+    rows = -(-table.num_rows // count)
+    return [table.slice(start, rows) for start in range(0, table.num_rows, rows)]

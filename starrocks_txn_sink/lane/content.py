@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.assembler import model
 from starrocks_txn_sink.assembler.release import Released
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.columns import (
@@ -70,9 +70,9 @@ class Content:
         payload, deleted = self._payload(partitions, rows)
         columns = {
             PARTITION: partitions,
-            POSITION: _array(rows[schema.POSITION]),
-            TABLE: _array(rows[schema.TABLE]),
-            TRANSACTION_END: _array(rows[schema.TRANSACTION_END]),
+            POSITION: _array(rows[model.POSITION]),
+            TABLE: _array(rows[model.TABLE]),
+            TRANSACTION_END: _array(rows[model.TRANSACTION_END]),
             PAYLOAD: payload,
         }
         if EVENT_TIME in rows.schema.names:
@@ -83,7 +83,7 @@ class Content:
 
     def _payload(self, partitions: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Array | None]:
         """The rows' content, and which of them are deletes, if any can be."""
-        row, op = _array(rows[schema.ROW]), _array(rows[schema.OP])
+        row, op = _array(rows[model.ROW]), _array(rows[model.OP])
         upsert = pc.binary_join_element_wise(SEPARATOR, row, "")
         kinds = None if op.null_count == len(op) else _lowered(op)
         if kinds is None or pc.all(pc.is_in(kinds, value_set=_UPSERTS)).as_py():
@@ -107,14 +107,14 @@ class Content:
     def _refuse_keyless(self, partitions: pa.Array, rows: pa.Table, deleted: pa.Array) -> None:
         if not self.keyless:
             return
-        table = _array(rows[schema.TABLE])
+        table = _array(rows[model.TABLE])
         refused = pc.and_(deleted, pc.fill_null(pc.is_in(table, value_set=pa.array(self.keyless)), False))
         if pc.any(refused).as_py():
             at = pc.index(refused, True).as_py()
             raise _refusal(NO_PRIMARY_KEY, table[at].as_py(), partitions, rows, at)
 
     def _refuse_other_databases(self, partitions: pa.Array, rows: pa.Table) -> None:
-        databases = rows[schema.DATABASE]
+        databases = rows[model.DATABASE]
         if databases.null_count == rows.num_rows:
             return
         other = pc.not_equal(databases, self.database)
@@ -130,7 +130,7 @@ def _lowered(op: pa.Array) -> pa.Array:
 
 def _refusal(texts: tuple[str, str], value: str, partitions: pa.Array, rows: pa.Table, at: int) -> InputError:
     partition = partitions[at].as_py()
-    position = rows[schema.POSITION][at].as_py()
+    position = rows[model.POSITION][at].as_py()
     return InputError(
         f"StarRocks sink: {value.join(texts)} at source partition {partition}, position {position}.",
         hint="Correct the source, or filter such events out before the sink.",

@@ -1,7 +1,7 @@
 """The lane that assembles: raw events come in, the assembler's rules run in the task, whole source transactions go on.
 
 What stays open is carried to the next micro-batch: its rows are put into the state's directory before the task returns,
-and the driver is told where they are (`assembler.carried`). The driver decides which of that counts, so an attempt that
+and the driver is told where they are (`assembler.spill`). The driver decides which of that counts, so an attempt that
 fails, or is run twice, leaves only files that nobody names.
 """
 
@@ -16,19 +16,17 @@ from typing import Final
 
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler.carried import Carried
-from starrocks_txn_sink.assembler.directory import Directory, FileDirectory
-from starrocks_txn_sink.assembler.fold import Fold
-from starrocks_txn_sink.assembler.policy import Policy
-from starrocks_txn_sink.assembler.shelf import Shelf
+from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.incremental import IncrementalAssembler
+from starrocks_txn_sink.assembler.model import Policy
+from starrocks_txn_sink.assembler.spill import CarriedState, Directory, FileDirectory, SpillStorage
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import SourceTransactionError, Unordered
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS, beginning
 from starrocks_txn_sink.lane.columns import EVENT_TIME
 from starrocks_txn_sink.lane.content import Content
 from starrocks_txn_sink.lane.ending import RowsAfterEnd, until_end
-from starrocks_txn_sink.lane.messages import CarriedState, Complaint, Message, encoded
+from starrocks_txn_sink.lane.messages import CarryOver, Complaint, Message, encoded
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.sources.ahead import ahead
@@ -56,7 +54,7 @@ class LaneAssembly:
     now: float
     directory: Directory | None
     stem: str
-    carried: Mapping[str, Carried] = field(default_factory=dict)
+    carried: Mapping[str, CarriedState] = field(default_factory=dict)
     inline: Mapping[str, bytes] = field(default_factory=dict)
     lines: TxnEventLines | None = None
     arrival_order: bool = True
@@ -75,8 +73,10 @@ class Assembling:
         self._assembly = assembly
         self._scratch = tempfile.TemporaryDirectory() if assembly.directory is None else None
         directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
-        self._shelf = Shelf(directory, stem, assembly.inline)
-        self._fold = Fold(assembly.policy, assembly.carried, assembly.now, self._shelf, assembly.arrival_order)
+        self._storage = SpillStorage(directory, stem, assembly.inline)
+        self._assembler = IncrementalAssembler(
+            assembly.policy, assembly.carried, assembly.now, self._storage, assembly.arrival_order
+        )
         self._small = False
         self._malformed = 0
 
@@ -86,37 +86,39 @@ class Assembling:
         Raises RowsCutOff, Unordered, and what the rules, the parser and the content raise.
         """
         last_row_last = self._assembly.arrival_order
-        events = self._events(until_end(batches, schema.POSITION, content=self._key, strict=last_row_last))
+        events = self._events(until_end(batches, model.POSITION, content=self._key, strict=last_row_last))
         first, self._small = beginning(events, self._assembly.small_rows, _CHUNK_BYTES)
         chunks = [_together(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
         for chunk in chunks:
-            yield from self._assembly.content.batches(self._fold.feed(chunk, alone=self._small))
+            yield from self._assembly.content.batches(self._assembler.feed(chunk, any_order=self._small))
 
-    def carry(self) -> CarriedState:
+    def carry(self) -> CarryOver:
         """Put what stays open into the directory, and tell where; nothing is put for a batch frame."""
         if self._scratch is not None:
-            return CarriedState(flows=self._fold.flows, notices=tuple(self._fold.notices), malformed=self._malformed)
-        partitions = self._fold.carry()
-        return CarriedState(
+            return CarryOver(
+                flows=self._assembler.flows, notices=tuple(self._assembler.notices), malformed=self._malformed
+            )
+        partitions = self._assembler.carry_over()
+        return CarryOver(
             partitions,
-            self._fold.flows,
-            tuple(self._fold.notices),
-            self._shelf.handed,
+            self._assembler.flows,
+            tuple(self._assembler.notices),
+            self._storage.handed,
             small=self._small,
             malformed=self._malformed,
         )
 
     def close(self) -> None:
-        self._shelf.close()
+        self._storage.close()
         if self._scratch is not None:
             self._scratch.cleanup()
 
     @property
     def _key(self) -> str:
-        return schema.TYPE if self._assembly.lines is None else "value"
+        return model.TYPE if self._assembly.lines is None else "value"
 
     def _chunk_rows(self) -> int:
-        return max(_CHUNK_ROWS, min(_PARTITION_ROWS * self._fold.source_partitions, SMALL_ROWS))
+        return max(_CHUNK_ROWS, min(_PARTITION_ROWS * self._assembler.source_partitions, SMALL_ROWS))
 
     def _events(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         lines = self._assembly.lines
@@ -143,7 +145,7 @@ def _parsed(lines: TxnEventLines, batch: pa.RecordBatch) -> tuple[pa.Table, int]
 
 
 def _as_events(batch: pa.RecordBatch) -> pa.Table:
-    kinds = {schema.SOURCE_PARTITION: pa.string(), **dict(schema.EVENT_FIELDS)}
+    kinds = {model.SOURCE_PARTITION: pa.string(), **dict(model.EVENT_FIELDS)}
     columns = {name: batch.column(name).cast(kind) for name, kind in kinds.items()}  # large strings become plain ones
     return pa.table(columns | ({EVENT_TIME: batch.column(EVENT_TIME)} if EVENT_TIME in batch.schema.names else {}))
 
@@ -168,7 +170,7 @@ def _together(tables: list[pa.Table]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class FusedLaneTask:
-    """`lane`'s task over raw events; yields the messages of a LaneTask, and the CarriedState.
+    """`lane`'s task over raw events; yields the messages of a LaneTask, and the CarryOver.
 
     A lane whose events are not in order has rolled back and ends well, with a Complaint: the driver sorts them and
     tries again.

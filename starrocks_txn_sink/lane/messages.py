@@ -1,6 +1,6 @@
 """What a lane sends its driver: one tagged union, one encoder, one decoder.
 
-A lane that ends well sends its receipts and then its report; a lane that assembles also sends its CarriedState. A lane
+A lane that ends well sends its receipts and then its report; a lane that assembles also sends its CarryOver. A lane
 whose rows must be sorted first sends a Complaint and nothing else. Each message is a line of JSON with its `kind`.
 
 A lane that fails has to fail its Spark task, or Spark would not run the task again. Of a failed task PySpark gives the
@@ -22,8 +22,8 @@ from typing import Any, Final, TypeVar
 import orjson
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler.carried import Carried
-from starrocks_txn_sink.assembler.counters import Counters
+from starrocks_txn_sink.assembler.model import Counters
+from starrocks_txn_sink.assembler.spill import CarriedState
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport
@@ -36,14 +36,14 @@ _OPEN, _CLOSE = "[starrocks_txn_sink/1:", "]"
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedState:
+class CarryOver:
     """What a lane that assembles leaves open, by source partition, and what its assembler counted and noticed.
 
     `inline` has the content of small files of the state. A `small` lane would have taken its events in any order;
     `malformed` values were left out (`on_malformed="drop"`).
     """
 
-    partitions: Mapping[str, Carried] = field(default_factory=dict)
+    partitions: Mapping[str, CarriedState] = field(default_factory=dict)
     flows: Counters = field(default_factory=Counters)
     notices: tuple[Event, ...] = ()
     inline: Mapping[str, bytes] = field(default_factory=dict)
@@ -62,9 +62,9 @@ class CarriedState:
         }
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> CarriedState:
+    def of(cls, fields: Mapping[str, Any]) -> CarryOver:
         return cls(
-            {name: Carried.of_json(each) for name, each in fields["partitions"].items()},
+            {name: CarriedState.of_json(each) for name, each in fields["partitions"].items()},
             Counters(**fields["flows"]),
             tuple(Event(name, values) for name, values in fields["notices"]),
             {name: base64.b64decode(content) for name, content in fields["inline"].items()},
@@ -80,21 +80,21 @@ class Complaint:
     why: str
 
 
-Message = Receipt | LaneReport | CarriedState | Complaint
-Chosen = TypeVar("Chosen", Receipt, LaneReport, CarriedState, Complaint)
+Message = Receipt | LaneReport | CarryOver | Complaint
+Chosen = TypeVar("Chosen", Receipt, LaneReport, CarryOver, Complaint)
 
-_KINDS: Final = {Receipt: "receipt", LaneReport: "report", CarriedState: "carried", Complaint: "complaint"}
+_KINDS: Final = {Receipt: "receipt", LaneReport: "report", CarryOver: "carried", Complaint: "complaint"}
 _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "receipt": Receipt.of,
     "report": LaneReport.of,
-    "carried": CarriedState.of,
+    "carried": CarryOver.of,
     "complaint": lambda fields: Complaint(**fields),
 }
 
 
 def encode(message: Message) -> str:
     """One line of JSON."""
-    fields = message.fields() if isinstance(message, CarriedState) else message
+    fields = message.fields() if isinstance(message, CarryOver) else message
     return orjson.dumps({"kind": _KINDS[type(message)], "fields": fields}).decode()
 
 

@@ -34,7 +34,7 @@ class Assembly:
     def counted(
         self, name: str, counts: Mapping[str, float], now: float, each: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, int]:
-        """Take in the counts of one stage and micro-batch (assembler.counters); returns the flows by fate.
+        """Take in the counts of one stage and micro-batch (assembler.model); returns the flows by fate.
 
         A micro-batch without events says nothing about what is open.
         """

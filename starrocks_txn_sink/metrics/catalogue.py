@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from starrocks_txn_sink import errors
-from starrocks_txn_sink.assembler.directory import StateNotWritten
+from starrocks_txn_sink.assembler.spill import StateNotWritten
 from starrocks_txn_sink.lane.ending import RowsCutOff
 from starrocks_txn_sink.wire import Operation, Status
 

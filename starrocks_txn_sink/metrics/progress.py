@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from starrocks_txn_sink.assembler.counters import Counters
+from starrocks_txn_sink.assembler.model import Counters
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.sources.skew import Skew, is_balanced, skew_of
 

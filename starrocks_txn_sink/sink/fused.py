@@ -19,9 +19,8 @@ from urllib.parse import quote
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.assembler.carried import Carried, Manifest
-from starrocks_txn_sink.assembler.directory import FileDirectory
-from starrocks_txn_sink.assembler.fold import all_counters, expire
+from starrocks_txn_sink.assembler.incremental import all_counters, expire
+from starrocks_txn_sink.assembler.spill import CarriedState, FileDirectory, Manifest
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, Unordered
 from starrocks_txn_sink.events import Event, Listener
@@ -30,7 +29,7 @@ from starrocks_txn_sink.lane.arrival import SMALL_ROWS
 from starrocks_txn_sink.lane.columns import keyless
 from starrocks_txn_sink.lane.content import Content
 from starrocks_txn_sink.lane.fused import FusedLaneTask, LaneAssembly
-from starrocks_txn_sink.lane.messages import CarriedState, Complaint, Message, decode, of_kind
+from starrocks_txn_sink.lane.messages import CarryOver, Complaint, Message, decode, of_kind
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.lane.task import LaneTask
@@ -83,7 +82,7 @@ class FusedWriter:
         now = time.time()
         messages = self._lanes(frame, task, before, now)
         receipts = of_kind(messages, Receipt)
-        self._conclude(task, before, of_kind(messages, CarriedState), now, bool(receipts), listener)
+        self._conclude(task, before, of_kind(messages, CarryOver), now, bool(receipts), listener)
         return receipts, of_kind(messages, LaneReport)
 
     def _before(self, batch: int) -> Manifest:
@@ -95,7 +94,7 @@ class FusedWriter:
         messages = self._run(frame, task, before, now)
         complaints = of_kind(messages, Complaint)
         if not complaints:
-            small = all(each.small for each in of_kind(messages, CarriedState))  # then the next one may be, too
+            small = all(each.small for each in of_kind(messages, CarryOver))  # then the next one may be, too
             self.sort = _sorted_first(task.options) or (self.sort and not small)
             return messages
         why = complaints[0].why
@@ -130,7 +129,7 @@ class FusedWriter:
         self,
         task: LaneTask,
         before: Manifest,
-        carried: Sequence[CarriedState],
+        carried: Sequence[CarryOver],
         now: float,
         committed: bool,
         listener: Listener,
@@ -174,8 +173,8 @@ def _sorted_first(options: SinkOptions) -> bool:
     return options.shuffle is True or sorted_first(options.features, assembled=True)
 
 
-def _touched(carried: Sequence[CarriedState]) -> dict[str, Carried]:
-    touched: dict[str, Carried] = {}
+def _touched(carried: Sequence[CarryOver]) -> dict[str, CarriedState]:
+    touched: dict[str, CarriedState] = {}
     for each in carried:
         twice = touched.keys() & each.partitions.keys()
         if twice:

@@ -16,9 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from starrocks_txn_sink.assembler.carried import Manifest
-from starrocks_txn_sink.assembler.directory import Directory
-from starrocks_txn_sink.assembler.shelf import FOLDER as ROWS
+from starrocks_txn_sink.assembler.spill import FOLDER as ROWS
+from starrocks_txn_sink.assembler.spill import Directory, Manifest
 from starrocks_txn_sink.errors import InputError
 
 BATCHES: Final = "batches"

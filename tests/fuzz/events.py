@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler.counters import Counters
-from starrocks_txn_sink.assembler.policy import MissingBegin, OnOpenTimeout, Policy
-from starrocks_txn_sink.assembler.rules import Assembler, Step
+from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.assembler import Change, Step, TransactionAssembler
+from starrocks_txn_sink.assembler.intake import one_partition
+from starrocks_txn_sink.assembler.model import Counters, MissingBegin, OnOpenTimeout, Policy
 from starrocks_txn_sink.assembler.state import AssemblerState, from_blob, to_blob
 from starrocks_txn_sink.errors import InputError, OptionError
 
-SCHEMA = schema.event_schema((("serial", pa.int64()),))
+SCHEMA = model.event_schema((("serial", pa.int64()),))
 _KINDS = np.array(["BEGIN", "DATA", "END", "begin", "TXN_END", "data"])
 _WEIGHTS = {"usual": (4, 20, 4, 1, 1, 1), "torn": (10, 10, 10, 1, 1, 1), "long": (1, 200, 1, 0, 0, 0)}
 
@@ -57,7 +57,7 @@ class History:
             on_open_timeout=rng.choice(get_args(OnOpenTimeout)) if rng.random() < 0.3 else "drop",
             missing_begin=rng.choice(get_args(MissingBegin)) if rng.random() < 0.3 else rng.choice(("drop", "accept")),
         )
-        self.assembler = Assembler(self.policy, rng.choice(("p", 7)))
+        self.assembler, self.name = TransactionAssembler(self.policy), rng.choice(("p", 7))
         self.numbers = np.random.default_rng(rng.getrandbits(64))
         self.position = rng.choice((-(2**62), -5, 0, 10**12))
         self.serial = 0
@@ -89,18 +89,20 @@ class History:
 
     def _assembled(self, events: pa.Table | None) -> tuple[Step, list[pa.Table]]:
         if events is None:
-            step = self.assembler.expire(self.state, self.now)
+            step = self.assembler.expire({self.name: self.state}, self.now)
         else:
-            step = self.assembler.feed(self.state, events, self.now, lambda n: from_blob(self.blobs[n]))
-        return step, list(step.released)
+            given, states = one_partition(self.name, events), {self.name: self.state}
+            step = self.assembler.feed(given, states, self.now, lambda _, n: from_blob(self.blobs[n]))
+        return step, [released.rows for released in step.released]
 
     def _apply(self, step: Step) -> None:
         self.held = sum(each.rows for each in self.state.live())
-        for number in step.removed:
+        change = step.changes.get(self.name, Change(self.state))
+        for number in change.removed:
             del self.blobs[number]
-        for number, rows in step.added.items():
+        for number, rows in change.added.items():
             self.blobs[number] = to_blob(rows)
-        self.state = AssemblerState.from_json(step.state.to_json())
+        self.state = AssemblerState.from_json(change.state.to_json())
 
     def _account(self, counts: Counters, data: int, events: int, released: list[pa.Table]) -> None:
         rows = sum(table.num_rows for table in released)
@@ -133,13 +135,13 @@ class History:
         serials = self.serial + np.arange(count)
         self.serial += count
         columns: dict[str, list[Any]] = {
-            schema.POSITION: positions.tolist(),
-            schema.TYPE: kinds.tolist(),
-            schema.TXN_ID: ids.tolist(),
-            schema.DATABASE: [None] * count,
-            schema.TABLE: ["t"] * count,
-            schema.OP: [None] * count,
-            schema.ROW: serials.astype(str).tolist(),
+            model.POSITION: positions.tolist(),
+            model.TYPE: kinds.tolist(),
+            model.TXN_ID: ids.tolist(),
+            model.DATABASE: [None] * count,
+            model.TABLE: ["t"] * count,
+            model.OP: [None] * count,
+            model.ROW: serials.astype(str).tolist(),
             "serial": serials.tolist(),
         }
         if count and rng.random() < 0.08:
@@ -149,11 +151,11 @@ class History:
     def _spoil(self, columns: dict[str, list[Any]], count: int) -> None:
         """Break the contract in one place."""
         place = self.rng.randrange(count)
-        column = self.rng.choice((schema.POSITION, schema.TYPE, schema.TXN_ID, schema.TABLE))
+        column = self.rng.choice((model.POSITION, model.TYPE, model.TXN_ID, model.TABLE))
         columns[column][place] = None
         if self.rng.random() < 0.5:
-            columns[schema.POSITION][place] = self.rng.choice(columns[schema.POSITION])
-            columns[schema.TYPE][place] = self.rng.choice(("DATA", "COMMIT", "", "\x00"))
+            columns[model.POSITION][place] = self.rng.choice(columns[model.POSITION])
+            columns[model.TYPE][place] = self.rng.choice(("DATA", "COMMIT", "", "\x00"))
 
     def _shuffled(self, events: pa.Table) -> pa.Table:
         """In another order, and some of them once more."""
@@ -171,8 +173,8 @@ def _whole(released: list[pa.Table]) -> None:
     if not released:
         return
     table = pa.concat_tables(released)
-    positions, seq = table[schema.POSITION].to_numpy(), table[schema.SEQ].to_numpy()
-    ends = table[schema.TRANSACTION_END].to_numpy(zero_copy_only=False)
+    positions, seq = table[model.POSITION].to_numpy(), table[model.SEQ].to_numpy()
+    ends = table[model.TRANSACTION_END].to_numpy(zero_copy_only=False)
     last = np.append(positions[1:] != positions[:-1], True)
     first = np.append(True, last[:-1])
     _must(bool((ends == last).all()), "A transaction's end is marked in another place.")
@@ -181,7 +183,7 @@ def _whole(released: list[pa.Table]) -> None:
 
 
 def _upper(events: pa.Table) -> npt.NDArray[np.str_]:
-    return np.char.upper(np.array([kind or "" for kind in events[schema.TYPE].to_pylist()], dtype=str))
+    return np.char.upper(np.array([kind or "" for kind in events[model.TYPE].to_pylist()], dtype=str))
 
 
 def _must(holds: bool, message: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
-from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler.rules import Assembler
+from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.assembler import TransactionAssembler
 from starrocks_txn_sink.transaction import label as protocol
 from starrocks_txn_sink.wire import LabelState
 
@@ -36,14 +37,14 @@ def test_a_commit_without_proof_would_be_seen(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_row_that_is_dropped_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    feed = Assembler.feed
+    feed = TransactionAssembler.feed
 
     def forgetful(*arguments: object) -> object:
         step = feed(*arguments)  # type: ignore[arg-type]
-        object.__setattr__(step, "released", [table.slice(1) for table in step.released])
+        object.__setattr__(step, "released", [replace(each, rows=each.rows.slice(1)) for each in step.released])
         return step
 
-    monkeypatch.setattr(Assembler, "feed", forgetful)
+    monkeypatch.setattr(TransactionAssembler, "feed", forgetful)
     with pytest.raises(AssertionError):
         event_fuzz.fuzz_events(20_000, seed=1)
 
@@ -57,7 +58,7 @@ def test_the_independent_reader_knows_proof_when_it_sees_it() -> None:
 
 def test_answers_repeat_from_their_seed() -> None:
     assert [reply_fuzz.answer(random.Random(5)) for _ in range(2)] == [reply_fuzz.answer(random.Random(5))] * 2
-    assert schema.POSITION in event_fuzz.SCHEMA.names
+    assert model.POSITION in event_fuzz.SCHEMA.names
 
 
 def test_the_command_ends_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:

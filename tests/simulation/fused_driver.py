@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler.carried import Carried, Manifest
-from starrocks_txn_sink.assembler.policy import Policy
+from starrocks_txn_sink.assembler.model import Policy
+from starrocks_txn_sink.assembler.spill import CarriedState, Manifest
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS
 from starrocks_txn_sink.lane.content import Content
 from starrocks_txn_sink.lane.fused import Assembling, LaneAssembly
-from starrocks_txn_sink.lane.messages import CarriedState
+from starrocks_txn_sink.lane.messages import CarryOver
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.segments import Segment
 from starrocks_txn_sink.lane.task import LaneTask
@@ -51,7 +51,7 @@ class EventSlot(Slot):
     """A lane of a micro-batch: its events, and what the attempt that counts carries on."""
 
     events: list[Event] = field(default_factory=list)
-    carry: CarriedState | None = None
+    carry: CarryOver | None = None
 
 
 class FusedDriver(Driver):
@@ -130,7 +130,7 @@ class FusedDriver(Driver):
         lane: int,
         attempt: LaneAttempt,
         result: list[Receipt] | BaseException,
-        carry: CarriedState | None,
+        carry: CarryOver | None,
     ) -> None:
         if self.slots.get(lane) is slot and slot.receipts is None and carry is not None:
             slot.carry = carry
@@ -158,7 +158,7 @@ class FusedDriver(Driver):
             self._end(result)
             return
         assert self._log is not None
-        touched: dict[str, Carried] = {}
+        touched: dict[str, CarriedState] = {}
         inline: dict[str, bytes] = {}
         for slot in self.slots.values():
             assert isinstance(slot, EventSlot)

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.assembler import model
 from starrocks_txn_sink.lane.columns import END_POSITION
 
 from .checker import Checker
@@ -71,7 +71,7 @@ def _sliced(transactions: list[SourceTransaction], rng: Random) -> list[list[Eve
 def event_batches(events: list[Event], rng: Random, *, raw: bool) -> list[pa.RecordBatch]:
     """Events as a lane gets them from Spark, in record batches that end anywhere; the last row closes the lane."""
     made = [_raw(event) if raw else event for event in events]
-    made.append({schema.POSITION: END_POSITION})
+    made.append({model.POSITION: END_POSITION})
     cut = rng.randrange(1, len(made)) if len(made) > 2 and rng.random() < 0.5 else len(made)
     kinds = _RAW if raw else _PARSED
     return [pa.RecordBatch.from_pylist(part, schema=kinds) for part in (made[:cut], made[cut:]) if part]
@@ -81,5 +81,5 @@ def _raw(event: Event) -> dict[str, Any]:
     return {"value": orjson.dumps({name: value for name, value in event.items() if value is not None}).decode()}
 
 
-_PARSED = pa.schema([(schema.SOURCE_PARTITION, pa.string()), *schema.EVENT_FIELDS])
-_RAW = pa.schema([(schema.SOURCE_PARTITION, pa.string()), (schema.POSITION, pa.int64()), ("value", pa.string())])
+_PARSED = pa.schema([(model.SOURCE_PARTITION, pa.string()), *model.EVENT_FIELDS])
+_RAW = pa.schema([(model.SOURCE_PARTITION, pa.string()), (model.POSITION, pa.int64()), ("value", pa.string())])

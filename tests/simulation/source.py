@@ -14,9 +14,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler.policy import Policy
-from starrocks_txn_sink.assembler.rules import Assembler
+from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.assembler import TransactionAssembler
+from starrocks_txn_sink.assembler.intake import one_partition
+from starrocks_txn_sink.assembler.model import Policy
 from starrocks_txn_sink.assembler.state import AssemblerState
 from starrocks_txn_sink.lane.columns import COLUMNS, END_POSITION
 
@@ -110,18 +111,21 @@ TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
 def _assembled(transactions: list[SourceTransaction], rng: Random) -> list[SourceTransaction]:
     """What the assembler's rules make of an event log with these source transactions and others that never ended."""
     events = _events(transactions, rng)
-    assembler, state, blobs, rows = Assembler(Policy(), transactions[0].partition), AssemblerState(), {}, []
+    assembler, name, state = TransactionAssembler(Policy()), transactions[0].partition, AssemblerState()
+    blobs: dict[int, pa.Table] = {}
+    rows: list[dict[str, Any]] = []
     cuts = sorted(rng.randrange(len(events) + 1) for _ in range(2))
     for low, high in zip([0, *cuts], [*cuts, len(events)], strict=True):
         overlap = rng.randrange(min(low, 3) + 1)  # a source may tell its last events again
-        fed = pa.Table.from_pylist(events[low - overlap : high], schema=schema.event_schema())
-        step = assembler.feed(state, fed, 0.0, blobs.__getitem__)
-        rows += [row for table in step.released for row in table.to_pylist()]
-        for number in step.removed:
+        fed = pa.Table.from_pylist(events[low - overlap : high], schema=model.event_schema())
+        step = assembler.feed(one_partition(name, fed), {name: state}, 0.0, lambda _, number: blobs[number])
+        rows += [row for released in step.released for row in released.rows.to_pylist()]
+        change = step.changes[name]
+        for number in change.removed:
             del blobs[number]
-        blobs.update(step.added)
-        state = step.state
-    return _whole(transactions[0].partition, rows)
+        blobs.update(change.added)
+        state = change.state
+    return _whole(name, rows)
 
 
 def _events(transactions: list[SourceTransaction], rng: Random) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from starrocks_txn_sink.assembler.carried import Manifest
+from starrocks_txn_sink.assembler.spill import Manifest
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.sink.tail_log import TailLog
 

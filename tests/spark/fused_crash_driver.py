@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
-from starrocks_txn_sink.assembler.carried import Manifest
+from starrocks_txn_sink.assembler.spill import Manifest
 from starrocks_txn_sink.sink.tail_log import TailLog
 from tests.crash.driver import _spark
 

@@ -105,7 +105,7 @@ def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) 
     spark.conf.set(PROVIDER, before)
 
 
-# What both operators have from assembler.key_state, and what comes after them, is tested with one of them.
+# What both operators have from assembler.keyed_state, and what comes after them, is tested with one of them.
 with_rocksdb = pytest.mark.parametrize("stream", ["RocksDBStateStoreProvider"], indirect=True)
 
 

@@ -1,4 +1,4 @@
-"""One source partition driven by the rules, with the state kept the way a state store keeps it."""
+"""One source partition driven by TransactionAssembler, with the state kept the way a state store keeps it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler.counters import Counters
-from starrocks_txn_sink.assembler.policy import Policy
-from starrocks_txn_sink.assembler.rules import Assembler, Step
+from starrocks_txn_sink.assembler.assembler import Change, Step, TransactionAssembler
+from starrocks_txn_sink.assembler.intake import one_partition
+from starrocks_txn_sink.assembler.model import Counters, Policy
 from starrocks_txn_sink.assembler.state import AssemblerState, from_blob, to_blob
 from starrocks_txn_sink.events import Event
+
+NAME = "p0"
 
 
 class Bench:
     """Applies steps in the documented order; state and blobs pass through their stored form every time."""
 
     def __init__(self, policy: Policy | None = None) -> None:
-        self.assembler = Assembler(policy or Policy(), "p0")
+        self.assembler = TransactionAssembler(policy or Policy())
         self.header = AssemblerState().to_json()
         self.blobs: dict[int, bytes] = {}
         self.out: list[dict[str, Any]] = []
@@ -30,24 +32,27 @@ class Bench:
         return AssemblerState.from_json(self.header)
 
     def feed(self, events: pa.Table, now: float = 0.0) -> Step:
-        return self._apply(self.assembler.feed(self.state, events, now, lambda n: from_blob(self.blobs[n])))
+        given = one_partition(NAME, events)
+        return self._apply(self.assembler.feed(given, {NAME: self.state}, now, lambda _, n: from_blob(self.blobs[n])))
 
     def expire(self, now: float) -> Step:
-        return self._apply(self.assembler.expire(self.state, now))
+        return self._apply(self.assembler.expire({NAME: self.state}, now))
 
     def _apply(self, step: Step) -> Step:
         for released in step.released:
-            assert released.num_rows > 0
-            self.out += released.to_pylist()
-        for number in step.removed:
+            assert released.names == (NAME,)
+            assert released.counts.tolist() == [released.rows.num_rows] != [0]
+            self.out += released.rows.to_pylist()
+        change = step.changes.get(NAME, Change(self.state))
+        for number in change.removed:
             del self.blobs[number]
-        for number, rows in step.added.items():
+        for number, rows in change.added.items():
             assert number not in self.blobs
             self.blobs[number] = to_blob(rows)
             self.written += rows.num_rows
-        self.header = step.state.to_json()
-        self.total = self.total.then(step.counters)
+        self.header = change.state.to_json()
+        self.total = self.total.then(step.counters.at(change.state))
         self.notices += step.notices
-        kept = [number for each in step.state.open for number in each.blobs]
+        kept = [number for each in change.state.open for number in each.blobs]
         assert sorted(kept) == sorted(self.blobs)
         return step

@@ -7,9 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.assembler import model
 
-SCHEMA = schema.event_schema((("source_ts", pa.int64()),))
+SCHEMA = model.event_schema((("source_ts", pa.int64()),))
 
 
 @dataclass(frozen=True, order=True)

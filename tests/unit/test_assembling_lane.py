@@ -9,13 +9,13 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.assembler.policy import Policy
+from starrocks_txn_sink.assembler.model import Policy
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.lane.arrival import SMALL_ROWS
 from starrocks_txn_sink.lane.columns import END_POSITION
 from starrocks_txn_sink.lane.content import Content
 from starrocks_txn_sink.lane.fused import LaneAssembly
-from starrocks_txn_sink.lane.messages import CarriedState, decode, encode
+from starrocks_txn_sink.lane.messages import CarryOver, decode, encode
 from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 from tests.support.memory_directory import MemoryDirectory
@@ -48,7 +48,7 @@ def values(events: Sequence[dict[str, Any] | None]) -> pa.RecordBatch:
 
 def run(
     batches: list[pa.RecordBatch], small_rows: int = SMALL_ROWS, lines: TxnEventLines = IN_JSON
-) -> tuple[list[tuple[str, int]], CarriedState]:
+) -> tuple[list[tuple[str, int]], CarryOver]:
     """(source partition, position) of each row that goes on, and what is carried."""
     assembly = LaneAssembly(
         Policy(), Content("shop"), 0.0, MemoryDirectory(), "000001-e-0", lines=lines, small_rows=small_rows

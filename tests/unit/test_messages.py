@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.assembler.carried import Carried, Place
-from starrocks_txn_sink.assembler.counters import Counters
+from starrocks_txn_sink.assembler.model import Counters
+from starrocks_txn_sink.assembler.spill import CarriedState, Place
 from starrocks_txn_sink.assembler.state import AssemblerState
 from starrocks_txn_sink.errors import LoadFailed
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.messages import (
-    CarriedState,
+    CarryOver,
     Complaint,
     Message,
     decode,
@@ -72,9 +72,9 @@ reports = st.builds(
     latency_seconds=seconds,
     event_times=st.dictionaries(names, seconds, max_size=3),
 )
-carried = st.builds(Carried, st.just(AssemblerState()), st.dictionaries(counts, st.builds(Place, names, counts)))
+carried = st.builds(CarriedState, st.just(AssemblerState()), st.dictionaries(counts, st.builds(Place, names, counts)))
 states = st.builds(
-    CarriedState,
+    CarryOver,
     partitions=st.dictionaries(names, carried, max_size=2),
     flows=st.builds(Counters, counts, counts),
     notices=st.lists(st.builds(Event, names, st.dictionaries(names, names, max_size=2)), max_size=2).map(tuple),

@@ -21,11 +21,11 @@ from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.typed.fit import Fault
 from starrocks_txn_sink.transaction.label import Committed, Loaded, Unknown
 from starrocks_txn_sink.transaction.steps import Backoff
 from starrocks_txn_sink.wire import Operation
 from tests.support.manual_clock import ManualClock
+from tests.support.model_server import Fault, Faults, ModelServer, plan_faults
 
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string(), pa.int64(), pa.bool_())
 SCHEMA = pa.schema(list(zip((*COLUMNS, EVENT_TIME, DELETED), TYPES, strict=True)))

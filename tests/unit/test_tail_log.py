@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.assembler.carried import Carried, Manifest, Place
-from starrocks_txn_sink.assembler.directory import Directory, FileDirectory, StateNotWritten
+from starrocks_txn_sink.assembler.spill import CarriedState, Directory, FileDirectory, Manifest, Place, StateNotWritten
 from starrocks_txn_sink.assembler.state import AssemblerState, OpenTransaction
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sink.tail_log import INLINE_LIMIT, TailLog
@@ -23,7 +22,7 @@ def log(directory: Directory, epoch: str = "e1", keep: int = 3) -> TailLog:
 def manifest(batch: int, *files: str, inline: dict[str, bytes] | None = None) -> Manifest:
     blobs = tuple(range(len(files)))
     state = AssemblerState(batch, (OpenTransaction("t", 1, 0.0, 1, 1, blobs),) if files else ())
-    return Manifest(batch, "q", {"p": Carried(state, {n: Place(f, 0) for n, f in enumerate(files)})}, inline or {})
+    return Manifest(batch, "q", {"p": CarriedState(state, {n: Place(f, 0) for n, f in enumerate(files)})}, inline or {})
 
 
 def publish(log: TailLog, directory: Directory, batch: int, *names: str) -> None:

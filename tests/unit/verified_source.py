@@ -9,10 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.state import from_blob, to_blob
-from starrocks_txn_sink.assembler.verified.counters import VerifiedCounters
+from starrocks_txn_sink.assembler.verified.intake import EVENTS, VerifiedCounters, VerifiedState
 from starrocks_txn_sink.assembler.verified.rules import VerifiedAssembler, VerifiedPolicy
-from starrocks_txn_sink.assembler.verified.schema import EVENTS
-from starrocks_txn_sink.assembler.verified.state import VerifiedState
 from starrocks_txn_sink.events import Event
 
 Fields = dict[str, Any]

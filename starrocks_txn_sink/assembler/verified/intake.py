@@ -1,17 +1,165 @@
-"""New events made ready for the rules: checked, BEGINs and what belongs to settled transactions taken out."""
+"""Verified transactions before they are tallied: names and shapes, counts, the carried-over state, new events.
+
+Rows and transaction markers go in, in one table of both. A row has its transaction's id and its place in it
+(`total_order`, from 1); a row without an id is one of a snapshot. A marker (`status` BEGIN or END) has the number of
+rows of its transaction, in all and per collection, and its place (`sequence`) among all markers of its source.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass, fields
+from typing import Final
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler.verified import schema as v
-from starrocks_txn_sink.assembler.verified.counters import VerifiedCounters
-from starrocks_txn_sink.assembler.verified.state import VerifiedState, remembered
+from starrocks_txn_sink.assembler import model
 from starrocks_txn_sink.errors import InputError
+
+STATUS: Final = "status"
+TOTAL_ORDER: Final = "total_order"
+COLLECTION: Final = "collection"
+EVENT_COUNT: Final = "event_count"
+DATA_COLLECTIONS: Final = "data_collections"
+SEQUENCE: Final = "sequence"
+ARRIVED: Final = "arrived"  # processing time in seconds; only in the state
+
+BEGIN: Final = "BEGIN"
+END: Final = "END"
+SNAPSHOT: Final = "r"  # the op of a row that was read, not changed
+
+ROW_COLUMNS: Final = (model.TXN_ID, TOTAL_ORDER, COLLECTION, model.POSITION, *model.PAYLOAD)
+MARKER_COLUMNS: Final = (model.TXN_ID, STATUS, EVENT_COUNT, DATA_COLLECTIONS, SEQUENCE, model.POSITION)
+
+COUNTED: Final = pa.list_(pa.struct([("data_collection", pa.string()), ("event_count", pa.int64())]))
+
+EVENTS: Final = pa.schema(
+    [
+        (STATUS, pa.string()),
+        (model.TXN_ID, pa.string()),
+        (TOTAL_ORDER, pa.int64()),
+        (COLLECTION, pa.string()),
+        (EVENT_COUNT, pa.int64()),
+        (DATA_COLLECTIONS, COUNTED),
+        (SEQUENCE, pa.int64()),
+        (model.POSITION, pa.int64()),
+        (model.DATABASE, pa.string()),
+        (model.TABLE, pa.string()),
+        (model.OP, pa.string()),
+        (model.ROW, pa.string()),
+    ]
+)
+"""What a step takes in. `table` NULL: the row counts for its transaction, but is not handed on."""
+
+HELD: Final = EVENTS.append(pa.field(ARRIVED, pa.float64()))
+
+RELEASED: Final = pa.schema(
+    [
+        (model.POSITION, pa.int64()),
+        (model.SEQ, pa.int64()),
+        (model.DATABASE, pa.string()),
+        (model.TABLE, pa.string()),
+        (model.OP, pa.string()),
+        (model.ROW, pa.string()),
+        (model.TRANSACTION_END, pa.bool_()),
+        (model.TXN_ID, pa.string()),
+    ]
+)
+"""What a step gives out, without the source partition: the columns of `assemble_transactions`."""
+
+FORMAT: Final = 1
+REMEMBERED: Final = 10_000  # ids of settled transactions, so that what is repeated of them is known
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedCounters:
+    """Counts of one step.
+
+    Every row is counted once: `data + snapshot_rows == rows + repeated_rows + skipped_rows + quarantined_rows +
+    late_rows` plus the growth of `open_rows` since the step before. `open`, `open_rows` and `state_bytes` are levels
+    after the step, the others are flows of it.
+    """
+
+    events: int = 0  # rows, BEGINs and ENDs that came in
+    data: int = 0  # rows of transactions among them
+    snapshot_rows: int = 0  # rows of a snapshot among them
+    released: int = 0  # transactions handed on, every one verified
+    rows: int = 0  # rows handed on, those of snapshots too
+    empty: int = 0  # verified transactions without rows
+    skipped_rows: int = 0  # verified rows of tables that are left out
+    repeats: int = 0  # events that came a second time, dropped
+    repeated_rows: int = 0  # rows among them
+    quarantined: int = 0  # transactions given up because they never added up
+    quarantined_rows: int = 0
+    late: int = 0  # events of a transaction after it was given up
+    late_rows: int = 0
+    open: int = 0  # transactions that wait
+    open_rows: int = 0
+    state_bytes: int = 0
+
+    def __add__(self, other: VerifiedCounters) -> VerifiedCounters:
+        return VerifiedCounters(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [field.name for field in fields(cls)]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBlob:
+    """Events that wait, as one Arrow stream under `number`."""
+
+    number: int
+    events: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedState:
+    """`last_position` is that of the last transaction handed on; `oldest` when the oldest event of a transaction
+    arrived that does not add up yet.
+
+    `settled` and `quarantined` are the newest ids of transactions that were handed on (or repeated), and given up.
+    `snapshots` counts what was handed on of a snapshot before the first transaction, `letters` the quarantined units.
+    """
+
+    last_position: int | None = None
+    blobs: tuple[HeldBlob, ...] = ()
+    next_blob: int = 0
+    oldest: float | None = None
+    settled: tuple[str, ...] = ()
+    quarantined: tuple[str, ...] = ()
+    snapshots: int = 0
+    letters: int = 0
+
+    def expires_at(self, open_timeout: float | None) -> float | None:
+        """When (seconds since the epoch) to look again."""
+        return self.oldest + open_timeout if self.oldest is not None and open_timeout is not None else None
+
+    def to_json(self) -> str:
+        return orjson.dumps({"format": FORMAT, **asdict(self)}).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> VerifiedState:
+        """The state that `to_json` wrote; InputError when another format wrote it."""
+        value = orjson.loads(text)
+        if value.pop("format", None) != FORMAT:
+            raise InputError(
+                "The assembler's state in the checkpoint has another format.",
+                hint="Finish the query with the release that started it, then start it with a new checkpoint.",
+            )
+        value["blobs"] = tuple(HeldBlob(**each) for each in value["blobs"])
+        value["settled"], value["quarantined"] = tuple(value["settled"]), tuple(value["quarantined"])
+        return cls(**value)
+
+
+def remembered(known: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
+    """`known` and `more`, the newest REMEMBERED of them."""
+    return tuple(dict.fromkeys([*known, *more]))[-REMEMBERED:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +173,18 @@ class VerifiedIntake:
 
 
 def take_in(state: VerifiedState, events: pa.Table, source: str) -> VerifiedIntake:
-    """Check `events` (schema.EVENTS); InputError names what is missing and where, never a row's content."""
+    """Check `events` (EVENTS); InputError names what is missing and where, never a row's content."""
     _check(events, source)
-    marker = events[v.STATUS].is_valid()
+    marker = events[STATUS].is_valid()
     data, snapshots = (
         _rows(events),
-        int(pc.sum(pc.and_(pc.invert(marker), events[schema.TXN_ID].is_null())).as_py() or 0),
+        int(pc.sum(pc.and_(pc.invert(marker), events[model.TXN_ID].is_null())).as_py() or 0),
     )
-    fresh = events.filter(pc.fill_null(pc.not_equal(events[v.STATUS], v.BEGIN), True))
-    again = fresh.filter(_repeated_end(fresh, state.last_position))[schema.TXN_ID].to_pylist()
+    fresh = events.filter(pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True))
+    again = fresh.filter(_repeated_end(fresh, state.last_position))[model.TXN_ID].to_pylist()
     settled = remembered(state.settled, again)
-    known = pc.is_in(fresh[schema.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
-    given_up = pc.is_in(fresh[schema.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
+    known = pc.is_in(fresh[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
+    given_up = pc.is_in(fresh[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     given_up = pc.and_(given_up, pc.invert(known))
     late, repeats = fresh.filter(given_up), fresh.filter(known)
     counters = VerifiedCounters(
@@ -52,32 +200,32 @@ def take_in(state: VerifiedState, events: pa.Table, source: str) -> VerifiedInta
 
 
 def _rows(events: pa.Table) -> int:
-    return int(events[v.STATUS].null_count)
+    return int(events[STATUS].null_count)
 
 
 def _repeated_end(events: pa.Table, last_position: int | None) -> pa.ChunkedArray:
     """ENDs at or below the last position handed on."""
     if last_position is None:
         return pa.chunked_array([pa.repeat(False, events.num_rows)])
-    below = pc.fill_null(pc.less_equal(events[schema.POSITION], last_position), False)
-    return pc.and_(events[v.STATUS].is_valid(), below)
+    below = pc.fill_null(pc.less_equal(events[model.POSITION], last_position), False)
+    return pc.and_(events[STATUS].is_valid(), below)
 
 
 def _check(events: pa.Table, source: str) -> None:
-    marker, alone = events[v.STATUS].is_valid(), events[schema.TXN_ID].is_null()
+    marker, alone = events[STATUS].is_valid(), events[model.TXN_ID].is_null()
     row = pc.invert(marker)
-    read = pc.fill_null(pc.equal(events[schema.OP], v.SNAPSHOT), False)
-    strange = pc.and_(marker, pc.invert(pc.is_in(events[v.STATUS], value_set=pa.array([v.BEGIN, v.END]))))
+    read = pc.fill_null(pc.equal(events[model.OP], SNAPSHOT), False)
+    strange = pc.and_(marker, pc.invert(pc.is_in(events[STATUS], value_set=pa.array([BEGIN, END]))))
     metadata = "Set provide.transaction.metadata=true at the connector, and give the transaction topic whole."
     for wrong, what, hint in (
         (pc.and_(row, pc.and_(alone, pc.invert(read))), "A change has no transaction", metadata),
         (pc.and_(marker, alone), "A transaction marker has no id", metadata),
         (strange, "A transaction marker is neither BEGIN nor END", metadata),
-        (pc.and_(row, _missing(events, v.TOTAL_ORDER, alone)), "A change has no total_order", metadata),
-        (pc.and_(row, _missing(events, v.COLLECTION, alone)), "A change does not name its table", metadata),
-        (pc.and_(marker, events[v.SEQUENCE].is_null()), "A transaction marker has no sequence", "Give its offset."),
+        (pc.and_(row, _missing(events, TOTAL_ORDER, alone)), "A change has no total_order", metadata),
+        (pc.and_(row, _missing(events, COLLECTION, alone)), "A change does not name its table", metadata),
+        (pc.and_(marker, events[SEQUENCE].is_null()), "A transaction marker has no sequence", "Give its offset."),
         (
-            pc.and_(row, _missing(events, schema.POSITION, alone)),
+            pc.and_(row, _missing(events, model.POSITION, alone)),
             "A change has no position",
             "Only the connectors for PostgreSQL (source.lsn), MySQL and MariaDB (source.file, source.pos) are known.",
         ),
@@ -88,9 +236,9 @@ def _check(events: pa.Table, source: str) -> None:
                 f"{what}.",
                 hint=hint,
                 source=source,
-                txn_id=events[schema.TXN_ID][at].as_py(),
-                collection=events[v.COLLECTION][at].as_py(),
-                position=events[schema.POSITION][at].as_py(),
+                txn_id=events[model.TXN_ID][at].as_py(),
+                collection=events[COLLECTION][at].as_py(),
+                position=events[model.POSITION][at].as_py(),
             )
 
 

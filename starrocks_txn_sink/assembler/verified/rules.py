@@ -11,18 +11,32 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.assembler import schema
+from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.segments import spread
 from starrocks_txn_sink.assembler.state import pieces
-from starrocks_txn_sink.assembler.verified import schema as v
-from starrocks_txn_sink.assembler.verified.counters import VerifiedCounters
-from starrocks_txn_sink.assembler.verified.intake import VerifiedIntake, take_in
-from starrocks_txn_sink.assembler.verified.judgement import Judgement, counts, judge, reason
-from starrocks_txn_sink.assembler.verified.release import dead_letters, released, units
-from starrocks_txn_sink.assembler.verified.state import HeldBlob, VerifiedState, remembered
-from starrocks_txn_sink.assembler.verified.tally import Bools, Ints, Tally, tally
+from starrocks_txn_sink.assembler.verified import intake as v
+from starrocks_txn_sink.assembler.verified.intake import (
+    HeldBlob,
+    VerifiedCounters,
+    VerifiedIntake,
+    VerifiedState,
+    remembered,
+    take_in,
+)
+from starrocks_txn_sink.assembler.verified.tally import (
+    Bools,
+    Classification,
+    Ints,
+    Tally,
+    classify,
+    counts,
+    reason,
+    tally,
+)
 from starrocks_txn_sink.errors import OptionError, SourceTransactionError
 from starrocks_txn_sink.events import Event
 
@@ -75,7 +89,7 @@ class VerifiedAssembler:
     source: str
 
     def feed(self, state: VerifiedState, events: pa.Table, now: float, read: ReadBlob) -> VerifiedStep:
-        """Take in the events of a micro-batch (schema.EVENTS, any order, may be empty) at `now` (seconds).
+        """Take in the events of a micro-batch (intake.EVENTS, any order, may be empty) at `now` (seconds).
 
         Raises InputError for events that break the contract, SourceTransactionError for a transaction that is overdue
         under `on_open_timeout="fail"`.
@@ -86,13 +100,13 @@ class VerifiedAssembler:
         table = pa.concat_tables([*blobs, intake.events.append_column(v.HELD.field(v.ARRIVED), arrived)])
         found = tally(table)
         limit = self.policy.open_timeout
-        verdict = judge(table, found, state.last_position, None if limit is None else now - limit)
+        verdict = classify(table, found, state.last_position, None if limit is None else now - limit)
         self._refuse(table, found, verdict, now)
         sorted_out = _SortedOut(state, table, found, verdict)
         state, letters, notices = self._give_up(sorted_out, intake)
         return _step(sorted_out, state, intake, letters, notices)
 
-    def _refuse(self, table: pa.Table, found: Tally, verdict: Judgement, now: float) -> None:
+    def _refuse(self, table: pa.Table, found: Tally, verdict: Classification, now: float) -> None:
         if self.policy.on_open_timeout == "fail" and len(verdict.given_up):
             first = int(verdict.given_up[0])
             arrived = table[v.ARRIVED].to_numpy()[found.code == first].min()
@@ -124,8 +138,8 @@ class VerifiedAssembler:
             (found.ids[each].as_py(), reason(found, each), table.filter(pa.array(done.rows_in(np.array([each])))))
             for each in done.verdict.given_up.tolist()
         ]
-        for txn_id in dict.fromkeys(intake.late[schema.TXN_ID].to_pylist()):
-            late = intake.late.filter(pc.equal(intake.late[schema.TXN_ID], txn_id))
+        for txn_id in dict.fromkeys(intake.late[model.TXN_ID].to_pylist()):
+            late = intake.late.filter(pc.equal(intake.late[model.TXN_ID], txn_id))
             lost.append((txn_id, "too late", late.filter(late[v.STATUS].is_null())))
         for txn_id, why, rows in lost:
             if self.policy.dead_letter_table is not None and rows.num_rows:
@@ -147,7 +161,7 @@ class _SortedOut:
     state: VerifiedState
     table: pa.Table
     found: Tally
-    verdict: Judgement
+    verdict: Classification
 
     def of(self, transactions: Ints) -> Bools:
         """Events of `transactions`, repeats left out."""
@@ -193,7 +207,7 @@ def _step(
     handed_on |= done.of(settled) | done.of(verdict.given_up) | found.repeated
     names = found.ids.take(pa.array(settled)).to_pylist()
     state = replace(state, settled=remembered(intake.settled, names))
-    state, removed, added = _carry(state, table, ~handed_on)
+    state, removed, added = _carry_over(state, table, ~handed_on)
     impatient = ~handed_on & (found.code >= 0) & np.append(verdict.incomplete, False)[found.code]
     oldest = float(table[v.ARRIVED].to_numpy()[impatient].min()) if impatient.any() else None
     state = replace(state, oldest=oldest)
@@ -228,7 +242,7 @@ def _levels(done: _SortedOut, state: VerifiedState, kept: Bools) -> VerifiedCoun
     )
 
 
-def _carry(
+def _carry_over(
     state: VerifiedState, table: pa.Table, kept: Bools
 ) -> tuple[VerifiedState, tuple[int, ...], dict[int, pa.Table]]:
     """Write what waits: blobs of which all events wait stay as they are, the rest is written anew."""
@@ -247,3 +261,67 @@ def _carry(
     new = [HeldBlob(number, piece.num_rows, piece.nbytes) for number, piece in added.items()]
     removed = tuple(blob.number for blob in state.blobs if blob not in stay)
     return replace(state, blobs=(*stay, *new), next_blob=state.next_blob + len(added)), removed, added
+
+
+def released(events: pa.Table, found: Tally, transactions: Ints, before: Ints) -> pa.Table:
+    """The rows of verified `transactions`, in that order; a snapshot's rows `before` in front of the first."""
+    lengths = found.count[transactions]
+    lengths[:1] += len(before)
+    places = np.concatenate([before, found.rows[spread(found.first[transactions], found.count[transactions])]])
+    return units(events, places, lengths, found.position[transactions], found.ids.take(pa.array(transactions)))
+
+
+def units(events: pa.Table, places: Ints, lengths: Ints, positions: Ints, ids: pa.Array) -> pa.Table:
+    """The rows at `places` as whole units (intake.RELEASED), rows without a table left out.
+
+    Unit i has the next `lengths[i]` places, `positions[i]` and `ids[i]`.
+    """
+    kept = events[model.TABLE].is_valid().to_numpy()[places]
+    unit = np.repeat(np.arange(len(lengths)), lengths)[kept]
+    rows = events.select(list(model.PAYLOAD)).take(pa.array(places[kept]))
+    return _marked(rows, unit, positions, ids)
+
+
+def _marked(rows: pa.Table, unit: Ints, positions: Ints, ids: pa.Array) -> pa.Table:
+    starts = np.flatnonzero(np.diff(unit, prepend=-1))
+    lengths = np.diff(np.append(starts, len(unit)))
+    end = np.zeros(len(unit), dtype=bool)
+    end[starts + lengths - 1] = True
+    marks = {
+        model.POSITION: pa.array(positions[unit]),
+        model.SEQ: pa.array(np.arange(len(unit), dtype=np.int64) - np.repeat(starts, lengths)),
+        model.TRANSACTION_END: pa.array(end),
+        model.TXN_ID: ids.take(pa.array(unit)),
+    }
+    return pa.table({name: marks[name] if name in marks else rows[name] for name in v.RELEASED.names})
+
+
+def dead_letters(events: pa.Table, unit: int, txn_id: str, why: str, table: str) -> pa.Table:
+    """The rows of `events` as one unit for the dead-letter table, one JSON object a row."""
+    listed = events.select([v.TOTAL_ORDER, v.COLLECTION, model.POSITION, model.OP, model.ROW]).to_pylist()
+    content = [
+        orjson.dumps(
+            {
+                "txn_id": txn_id,
+                "total_order": each[v.TOTAL_ORDER],
+                "collection": each[v.COLLECTION],
+                "position": each[model.POSITION],
+                "reason": why,
+                "op": each[model.OP],
+                "content": each[model.ROW],
+            }
+        ).decode()
+        for each in listed
+    ]
+    count = len(content)
+    columns = {
+        model.POSITION: pa.repeat(pa.scalar(unit, pa.int64()), count),
+        model.SEQ: pa.array(range(count), pa.int64()),
+        model.DATABASE: pa.nulls(count, pa.string()),
+        model.TABLE: pa.repeat(pa.scalar(table), count),
+        model.OP: pa.nulls(count, pa.string()),
+        model.ROW: pa.array(content, pa.string()),
+        model.TRANSACTION_END: pa.array([place == count - 1 for place in range(count)]),
+        model.TXN_ID: pa.repeat(pa.scalar(txn_id), count),
+    }
+    return pa.table([columns[name] for name in v.RELEASED.names], v.RELEASED)

@@ -1,36 +1,56 @@
 """`assemble_debezium`: verified transactions as a stage of a Spark query, beside `assemble_transactions`."""
 
+# ruff: noqa: N802, N803, ARG002 - some names of methods and arguments are Spark's
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import orjson
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
 
-from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler.packing import BLOB, COUNTS, pack, unpack
-from starrocks_txn_sink.assembler.policy import seconds
-from starrocks_txn_sink.assembler.spark import PROVIDER, ROCKSDB
-from starrocks_txn_sink.assembler.verified import schema as v
-from starrocks_txn_sink.assembler.verified.counters import VerifiedCounters
-from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout, VerifiedAssembler, VerifiedPolicy
-from starrocks_txn_sink.assembler.verified.state import VerifiedState
+from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.keyed_state import (
+    BLOB,
+    COUNTS,
+    GROUP_STATE_TYPE,
+    GroupKeyState,
+    KeyState,
+    Packet,
+    pack,
+    seconds_of,
+    unpack,
+)
+from starrocks_txn_sink.assembler.model import seconds
+from starrocks_txn_sink.assembler.spark import PROVIDER, ROCKSDB, as_frame, log_notices
+from starrocks_txn_sink.assembler.state import from_blob, pieces, to_blob
+from starrocks_txn_sink.assembler.verified import intake as v
+from starrocks_txn_sink.assembler.verified.intake import EVENTS, VerifiedCounters, VerifiedState
+from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout, VerifiedAssembler, VerifiedPolicy, VerifiedStep
 from starrocks_txn_sink.errors import InputError
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import Column, DataFrame
 
-_SOURCE: Final = schema.SOURCE_PARTITION
+_SOURCE: Final = model.SOURCE_PARTITION
 _TYPES: Final = {
     v.TOTAL_ORDER: "bigint",
     v.EVENT_COUNT: "bigint",
     v.DATA_COLLECTIONS: "array<struct<data_collection:string,event_count:bigint>>",
     v.SEQUENCE: "bigint",
-    schema.POSITION: "bigint",
+    model.POSITION: "bigint",
 }
 _PACKED: Final = f"{_SOURCE} string, {BLOB} binary"
 _DONE: Final = f"{_PACKED}, {COUNTS} string"
@@ -38,6 +58,9 @@ _OUTPUT: Final = (
     "source_partition string, position bigint, seq bigint, database string, table string, op string, row string, "
     "transaction_end boolean, txn_id string"
 )
+
+LETTERS = "#quarantine"
+"""What the source partition of dead letters has after the source's name: they have positions of their own."""
 
 
 def assemble_debezium(
@@ -66,7 +89,7 @@ def assemble_debezium(
     Rows of a snapshot have no transaction. Before the first transaction each micro-batch's are a unit of their own,
     afterwards they go in front of the next transaction.
 
-    Counts (assembler.verified.counters.VerifiedCounters) are in each progress of the query under
+    Counts (assembler.verified.intake.VerifiedCounters) are in each progress of the query under
     `observedMetrics[name]`. A batch DataFrame gives what a stream gives after all of its input, without `open_timeout`.
 
     Raises InputError at once for missing columns. In the running query InputError names an event that cannot be placed,
@@ -84,7 +107,7 @@ def assemble_debezium(
 
 
 def _common(frame: DataFrame, columns: tuple[str, ...], which: str) -> DataFrame:
-    """The columns of schema.EVENTS; those that this kind of event has not are NULL."""
+    """The columns of intake.EVENTS; those that this kind of event has not are NULL."""
     missing = [each for each in (_SOURCE, *columns) if each not in frame.columns]
     if missing:
         origin = "parse_debezium" if which == "rows" else "parse_debezium_transactions"
@@ -102,9 +125,6 @@ def _count(field: str) -> Column:
 
 
 def _stateful(packed: DataFrame, policy: VerifiedPolicy) -> DataFrame:
-    from starrocks_txn_sink.assembler.key_state import GROUP_STATE_TYPE
-    from starrocks_txn_sink.assembler.verified.spark_state import VerifiedProcessor, group_function
-
     grouped = packed.groupBy(_SOURCE)
     done = T._parse_datatype_string(_DONE)
     assert isinstance(done, T.StructType)
@@ -120,8 +140,6 @@ def _in_task(policy: VerifiedPolicy) -> Callable[[Iterable[pa.RecordBatch]], Ite
     """All events of each source in one step; a source's events lie together."""
 
     def assemble(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from starrocks_txn_sink.assembler.verified.spark_state import gather, packets
-
         packed = (pair for batch in pack(batches) for pair in zip(*(each.to_pylist() for each in batch), strict=True))
         for source, pairs in groupby(packed, key=lambda pair: pair[0]):
             events = gather(blob for _, blob in pairs)
@@ -135,3 +153,70 @@ def _in_task(policy: VerifiedPolicy) -> Callable[[Iterable[pa.RecordBatch]], Ite
 
 def _nothing_held(number: int) -> pa.Table:
     raise LookupError(f"blob {number} was never written")
+
+
+def gather(blobs: Iterable[bytes]) -> pa.Table:
+    """The packed events of one source, in the schema that the rules want."""
+    tables = [from_blob(blob).select(EVENTS.names).cast(EVENTS) for blob in blobs]
+    return pa.concat_tables(tables) if tables else EVENTS.empty_table()
+
+
+def packets(source: str, step: VerifiedStep) -> Iterator[Packet]:
+    """What a step gives out, as packed rows of bounded size, and one that only holds its counts; notices are logged."""
+    log_notices(step.notices)
+    for partition, tables in ((source, step.released), (source + LETTERS, step.letters)):
+        for table in tables:
+            for piece in pieces(table):
+                yield partition, to_blob(piece), None
+    yield source, None, orjson.dumps(step.counters.as_dict()).decode()
+
+
+def _stored(header: str | None) -> VerifiedState:
+    return VerifiedState() if header is None else VerifiedState.from_json(header)
+
+
+class VerifiedProcessor(StatefulProcessor):
+    """For transformWithState."""
+
+    def __init__(self, policy: VerifiedPolicy) -> None:
+        self._policy = policy
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._kept = KeyState(handle)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
+        return self._step(key[0], gather(blob for frame in rows for blob in frame[BLOB]), timerValues)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        return self._step(key[0], EVENTS.empty_table(), timerValues)
+
+    def close(self) -> None:
+        """Nothing is held outside the state store."""
+
+    def _step(self, source: str, events: pa.Table, timer_values: TimerValues) -> Iterator[pd.DataFrame]:
+        now = seconds_of(timer_values.getCurrentProcessingTimeInMs())
+        assembler = VerifiedAssembler(self._policy, source)
+        step = assembler.feed(_stored(self._kept.header), events, now, self._kept.read)
+        yield from map(as_frame, packets(source, step))
+        self._kept.write(step.state.to_json(), step.removed, step.added)
+        if self._policy.open_timeout is not None:
+            self._kept.wake_at(step.state.expires_at(self._policy.open_timeout))
+
+
+def group_function(
+    policy: VerifiedPolicy,
+) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+    """The same for applyInPandasWithState."""
+
+    def assemble(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
+        source, now = key[0], seconds_of(group.getCurrentProcessingTimeMs())
+        kept = GroupKeyState(group)
+        events = EVENTS.empty_table() if group.hasTimedOut else gather(b for frame in frames for b in frame[BLOB])
+        step = VerifiedAssembler(policy, source).feed(_stored(kept.header), events, now, kept.read)
+        yield from map(as_frame, packets(source, step))
+        kept.write(step.state.to_json(), step.removed, step.added)
+        kept.wake_at(step.state.expires_at(policy.open_timeout), now)
+
+    return assemble

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from assembler_model import SCHEMA, Ev, Model
 
-from starrocks_txn_sink.assembler.counters import Counters
-from starrocks_txn_sink.assembler.in_memory import assemble_sorted
-from starrocks_txn_sink.assembler.packing import BLOB, by_partition, pack, unpack
-from starrocks_txn_sink.assembler.policy import Policy
+from starrocks_txn_sink.assembler.incremental import assemble_sorted
+from starrocks_txn_sink.assembler.intake import partitioned
+from starrocks_txn_sink.assembler.keyed_state import BLOB, Packet, pack, packets, receipt, unpack
+from starrocks_txn_sink.assembler.model import Counters, Policy
 from starrocks_txn_sink.assembler.state import from_blob
 from starrocks_txn_sink.errors import InputError
 
@@ -46,7 +46,7 @@ def test_a_null_source_partition_is_refused_with_its_position() -> None:
 
 def test_partitions_keep_their_order_in_a_table() -> None:
     (batch,) = batches([("b", Ev(2, "DATA")), ("a", Ev(1, "DATA")), ("b", Ev(1, "DATA"))], 9, pa.string())
-    found = [(partition, table["position"].to_pylist()) for partition, table in by_partition(pa.table(batch))]
+    found = [(each.names[0], each.table["position"].to_pylist()) for each in partitioned(pa.table(batch)).each()]
     assert found == [("b", [2, 1]), ("a", [1])]
 
 
@@ -56,7 +56,9 @@ def test_a_sorted_task_gives_what_serial_replay_gives(size: int) -> None:
     histories = {f"p{n}": history(n, 300) for n in range(4)}
     events = [(partition, event) for partition, each in histories.items() for event in each]
     policy = Policy(missing_begin="drop")
-    packed = list(assemble_sorted(batches(events, size, pa.string()), policy, lambda _: None))
+    packed: list[Packet] = []
+    for name, out in assemble_sorted(batches(events, size, pa.string()), policy, lambda _: None):
+        packed += [receipt(name, out)] if isinstance(out, Counters) else packets(name, [out])
     partitions, blobs, counts = zip(*packed, strict=True)
     frame = pa.record_batch(
         [pa.array(partitions), pa.array(blobs, pa.binary()), pa.array(counts)], ["source_partition", BLOB, "counts"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.assembler import state as stored
-from starrocks_txn_sink.assembler.policy import Policy
+from starrocks_txn_sink.assembler.model import Policy
 from starrocks_txn_sink.errors import InputError, OptionError, SourceTransactionError
 
 KINDS = ["BEGIN", "DATA", "DATA", "DATA", "END"]
@@ -151,7 +151,7 @@ def test_rows_of_an_open_transaction_are_written_once() -> None:
 
 
 def test_large_rests_are_cut_into_blobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored.pieces, "__defaults__", (200,))
+    monkeypatch.setattr(stored, "BLOB_BYTES", 200)
     bench = fed(script("B " + "D " * 40))
     assert len(bench.blobs) > 3
     bench.feed(table(script("E", 42)))
@@ -264,7 +264,7 @@ def test_an_end_in_time_for_the_step_is_released_although_late() -> None:
 
 
 def test_given_up_transactions_are_not_remembered_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.assembler.rules.REMEMBERED_DROPS", 3)
+    monkeypatch.setattr("starrocks_txn_sink.assembler.assembler.REMEMBERED_DROPS", 3)
     bench = Bench(Policy(interleaved=True, open_timeout=1, on_open_timeout="drop"))
     for n in range(6):
         bench.feed(table([Ev(n, "BEGIN", f"t{n}")]), now=10.0 * n)

@@ -1,25 +1,76 @@
-"""A header and numbered blobs of one key, in either of Spark's two state operators.
+"""The assembler's state under a key of Spark's state operators, and events and rows packed into Arrow blobs for them.
 
-transformWithState (RocksDB) has a ValueState and a MapState: each blob is written once, under a key of its own.
-applyInPandasWithState (any provider) has a single value: all blobs stand in it one after the other. Spark cannot bring
-arrays in that state to Python, so a layout cuts them: JSON pairs of blob number and length.
+A state operator moves few binary values instead of every single row: a packed frame has the source partition, a blob
+(an Arrow IPC stream of many events or rows) and, in the assembler's output, the counts of a step. Values never pass
+through pandas: NULL stays NULL and every string stays as it is.
+
+The state of a key is a header and numbered blobs. transformWithState (RocksDB) has a ValueState and a MapState: each
+blob is written once, under a key of its own. applyInPandasWithState (any provider) has a single value: all blobs stand
+in it one after the other. Spark cannot bring arrays in that state to Python, so a layout cuts them: JSON pairs of blob
+number and length.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import orjson
 import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-from starrocks_txn_sink.assembler.state import from_blob, to_blob
+from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.intake import partitioned
+from starrocks_txn_sink.assembler.model import Counters, Partition
+from starrocks_txn_sink.assembler.state import AssemblerState, from_blob, pieces, to_blob
 
-GROUP_STATE_TYPE = "header string, layout string, blobs binary"
+BLOB: Final = "blob"
+COUNTS: Final = "counts"
+OLDEST: Final = "oldest_open"  # among the counts
+GROUP_STATE_TYPE: Final = "header string, layout string, blobs binary"
+
+Packet = tuple[Partition, bytes | None, str | None]
+
+
+def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One packed row per record batch and source partition; InputError for a NULL source partition."""
+    for batch in batches:
+        parts = partitioned(pa.Table.from_batches([batch])).each()
+        packed = [(part.names[0], to_blob(part.table)) for part in parts]
+        if packed:
+            partitions, blobs = zip(*packed, strict=True)
+            kind = batch.schema.field(model.SOURCE_PARTITION).type
+            yield pa.record_batch(
+                [pa.array(partitions, kind), pa.array(blobs, pa.binary())], [model.SOURCE_PARTITION, BLOB]
+            )
+
+
+def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in the blobs of a packed frame, the source partition in front; rows that only hold counts vanish."""
+    for batch in batches:
+        partitions = batch.column(model.SOURCE_PARTITION)
+        for partition, blob in zip(partitions, batch.column(BLOB), strict=True):
+            if blob.is_valid:
+                rows = from_blob(blob.as_buffer())
+                rows = rows.add_column(0, model.SOURCE_PARTITION, pa.repeat(partition, rows.num_rows))
+                yield from rows.combine_chunks().to_batches()
+
+
+def packets(partition: Partition, released: Iterable[pa.Table]) -> Iterator[Packet]:
+    """Released rows as packed rows of bounded size."""
+    for table in released:
+        for piece in pieces(table):
+            yield partition, to_blob(piece), None
+
+
+def receipt(partition: Partition, counters: Counters, state: AssemblerState | None = None) -> Packet:
+    """The packed row that only holds the counts of a step, and since when the oldest of `state` has been open."""
+    opened = [each.opened_at for each in state.live()] if state is not None else []
+    counts = {**counters.as_dict(), **({OLDEST: min(opened)} if opened else {})}
+    return partition, None, orjson.dumps(counts).decode()
 
 
 class KeyState:

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 from assembler_bench import Bench
 from assembler_model import Ev, table
-from fold_bench import FoldBench, named
 from hypothesis import given
 from hypothesis import strategies as st
-from test_assembler_rules import histories, script
+from incremental_bench import IncrementalBench, named
+from test_transaction_assembler import histories, script
 
-from starrocks_txn_sink.assembler.policy import MissingBegin, Policy
-from starrocks_txn_sink.assembler.rules import Assembler
+from starrocks_txn_sink.assembler.assembler import TransactionAssembler
+from starrocks_txn_sink.assembler.intake import PartitionedEvents
+from starrocks_txn_sink.assembler.model import MissingBegin, Policy
 from starrocks_txn_sink.errors import InputError, SourceTransactionError, Unordered
 
 
@@ -30,7 +31,7 @@ def agree(histories: list[list[list[Ev]]], policy: Policy, size: int, held: int)
     """`histories` of source partitions a, b, …: micro-batches sorted, as after a shuffle."""
     names = "abcde"[: len(histories)]
     benches = {name: Bench(policy) for name in names}
-    fold = FoldBench(policy, arrival_order=False, held=held)
+    chunked = IncrementalBench(policy, arrival_order=False, held=held)
     for number in range(max(map(len, histories))):
         batches = [sorted(history[number], key=lambda e: e.position) if number < len(history) else []
                    for history in histories]  # fmt: skip
@@ -39,13 +40,13 @@ def agree(histories: list[list[list[Ev]]], policy: Policy, size: int, held: int)
                 benches[name].feed(table(events))
         except SourceTransactionError:
             with pytest.raises(SourceTransactionError):
-                fold.feed(*chunks(batches, names, size))
+                chunked.feed(*chunks(batches, names, size))
             return
-        fold.feed(*chunks(batches, names, size))
-        assert {name: bench.out for name, bench in benches.items() if bench.out} == fold.out
+        chunked.feed(*chunks(batches, names, size))
+        assert {name: bench.out for name, bench in benches.items() if bench.out} == chunked.out
     counted = [bench.total.as_dict() for bench in benches.values()]
     added = {field: sum(one[field] for one in counted) for field in counted[0]}
-    mine = fold.total.as_dict()
+    mine = chunked.total.as_dict()
     del added["state_bytes"], mine["state_bytes"]  # the sizes of other slices of the same rows
     assert mine == added
 
@@ -74,34 +75,34 @@ def test_ill_formed_histories_follow_the_policy_in_chunks_too(
 @given(histories(interleaved=False, well_formed=True), SIZES)
 def test_as_they_come_events_are_right_or_refused(batches: list[list[Ev]], size: int) -> None:
     """Without a sort nothing is dropped as a repeat that only came late."""
-    bench, fold = Bench(), FoldBench()
+    bench, chunked = Bench(), IncrementalBench()
     for batch in batches:
         bench.feed(table(batch))
         positions = [event.position for event in batch]
         ascending = all(a < b for a, b in itertools.pairwise(positions))
         if not ascending:
             with pytest.raises((Unordered, SourceTransactionError)):  # of a DATA that comes before its BEGIN
-                fold.feed(*chunks([batch], "a", size))
+                chunked.feed(*chunks([batch], "a", size))
             return
-        fold.feed(*chunks([batch], "a", size))
-        assert fold.out.get("a", []) == bench.out
+        chunked.feed(*chunks([batch], "a", size))
+        assert chunked.out.get("a", []) == bench.out
 
 
 @given(histories(interleaved=False, well_formed=True))
 def test_events_that_come_all_at_once_may_be_in_any_order(batches: list[list[Ev]]) -> None:
-    bench, fold = Bench(), FoldBench()
+    bench, chunked = Bench(), IncrementalBench()
     for batch in batches:
         bench.feed(table(batch))
         if batch:
-            fold.feed(named(table(batch), "a"), alone=True)
-        assert fold.out.get("a", []) == bench.out
+            chunked.feed(named(table(batch), "a"), any_order=True)
+        assert chunked.out.get("a", []) == bench.out
 
 
 @given(st.data(), st.integers(3, 6))
 def test_several_source_partitions_all_at_once_may_be_mixed_in_any_order(data: st.DataObject, count: int) -> None:
     drawn = [data.draw(histories(interleaved=False, well_formed=True)) for _ in range(count)]
     names = [f"p-{number}" for number in range(count)]
-    benches, fold = {name: Bench() for name in names}, FoldBench()
+    benches, chunked = {name: Bench() for name in names}, IncrementalBench()
     for number in range(max(map(len, drawn))):
         batches = [history[number] if number < len(history) else [] for history in drawn]
         for name, events in zip(names, batches, strict=True):
@@ -109,8 +110,8 @@ def test_several_source_partitions_all_at_once_may_be_mixed_in_any_order(data: s
         mixed = pa.concat_tables([named(table(events), name) for name, events in zip(names, batches, strict=True)])
         order = data.draw(st.permutations(range(mixed.num_rows)))
         if order:
-            fold.feed(mixed.take(pa.array(order)), alone=True)
-        assert {name: bench.out for name, bench in benches.items() if bench.out} == fold.out
+            chunked.feed(mixed.take(pa.array(order)), any_order=True)
+        assert {name: bench.out for name, bench in benches.items() if bench.out} == chunked.out
 
 
 def story(random: Random) -> list[Ev]:
@@ -143,7 +144,7 @@ def test_many_source_partitions_give_what_each_gives_alone(seed: int) -> None:
     random = Random(seed)
     names = random.sample([f"p-{number}" for number in range(20)], random.randint(3, 8))
     stories, at = {name: story(random) for name in names}, dict.fromkeys(names, 0)
-    benches, fold = {name: Bench() for name in names}, FoldBench(held=random.choice((0, 100, 1 << 20)))
+    benches, chunked = {name: Bench() for name in names}, IncrementalBench(held=random.choice((0, 100, 1 << 20)))
     while any(at[name] < len(stories[name]) for name in names):
         batches = {}
         for name in names:
@@ -155,14 +156,14 @@ def test_many_source_partitions_give_what_each_gives_alone(seed: int) -> None:
             continue
         events = mixed(batches, random)
         if seed % 2:
-            fold.feed(events.take(pa.array(random.sample(range(len(events)), len(events)))), alone=True)
+            chunked.feed(events.take(pa.array(random.sample(range(len(events)), len(events)))), any_order=True)
         else:
             size = random.choice((7, 20, 1000))
-            fold.feed(*(events.slice(start, size) for start in range(0, len(events), size)))
-        assert {name: bench.out for name, bench in benches.items() if bench.out} == fold.out
+            chunked.feed(*(events.slice(start, size) for start in range(0, len(events), size)))
+        assert {name: bench.out for name, bench in benches.items() if bench.out} == chunked.out
     counted = [bench.total.as_dict() for bench in benches.values()]
     added = {field: sum(one[field] for one in counted) for field in counted[0] if field != "state_bytes"}
-    assert {field: count for field, count in fold.total.as_dict().items() if field in added} == added
+    assert {field: count for field, count in chunked.total.as_dict().items() if field in added} == added
 
 
 def chunk(**scripts: str) -> pa.Table:
@@ -174,52 +175,55 @@ def later(*parts: tuple[str, str, int]) -> pa.Table:
 
 
 def test_many_source_partitions_take_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And as many as have something unusual take the rules, with what was left open by one pass."""
-    fold = FoldBench()
-    alone: list[str | int] = []
-    feed = Assembler.feed
+    """Those that lose a transaction, or tell events again, among them."""
+    chunked = IncrementalBench()
+    passes: list[list[str | int]] = []
+    feed = TransactionAssembler.feed
 
-    def noted(assembler: Assembler, *given: Any) -> Any:
-        alone.append(assembler.partition)
-        return feed(assembler, *given)
+    def noted(assembler: TransactionAssembler, events: PartitionedEvents, *given: Any) -> Any:
+        passes.append(events.names)
+        return feed(assembler, events, *given)
 
-    monkeypatch.setattr(Assembler, "feed", noted)
-    fold.feed(chunk(a="B D E B D", b="B D D", c="B E B", d="B D D E"))
-    fold.feed(later(("a", "D E", 6), ("b", "D", 4), ("c", "D E", 4)))
-    assert alone == []
-    assert {name: [row["seq"] for row in rows] for name, rows in fold.out.items()} == {
+    monkeypatch.setattr(TransactionAssembler, "feed", noted)
+    chunked.feed(chunk(a="B D E B D", b="B D D", c="B E B", d="B D D E"))
+    chunked.feed(later(("a", "D E", 6), ("b", "D", 4), ("c", "D E", 4)))
+    assert {name: [row["seq"] for row in rows] for name, rows in chunked.out.items()} == {
         "a": [0, 0, 1], "c": [0], "d": [0, 1]
     }  # fmt: skip
-    assert (fold.total.released, fold.total.empty, fold.total.open, fold.total.open_rows) == (4, 1, 1, 3)
-    fold.feed(later(("a", "B D", 8), ("b", "B D E", 5), ("c", "B D E", 6), ("d", "B D", 5)))
-    assert alone == ["b"]
-    assert (fold.total.abandoned, fold.total.abandoned_rows, len(fold.out["b"])) == (1, 3, 1)
+    assert (chunked.total.released, chunked.total.empty, chunked.total.open, chunked.total.open_rows) == (4, 1, 1, 3)
+    chunked.feed(later(("a", "B D", 8), ("b", "B D E", 5), ("c", "D E B D E", 4), ("d", "B D", 5)))
+    assert passes == [["a", "b", "c", "d"], ["a", "b", "c"], ["a", "b", "c", "d"]]
+    assert (chunked.total.abandoned, chunked.total.abandoned_rows, len(chunked.out["b"])) == (1, 3, 1)
+    assert (chunked.total.repeats, len(chunked.out["c"])) == (2, 2)
 
 
 @pytest.mark.parametrize(
     ("text", "message"), [("D E", "BEGIN was never seen"), ("B Dx E", "belongs to another source transaction")]
 )
-def test_what_is_out_of_the_ordinary_is_told_with_its_place(text: str, message: str) -> None:
+def test_an_error_among_many_source_partitions_names_its_place(text: str, message: str) -> None:
     with pytest.raises(SourceTransactionError, match=rf"{message}.*partition=b"):
-        FoldBench().feed(chunk(a="B D E", b=text, c="B D E"))
+        IncrementalBench().feed(chunk(a="B D E", b=text, c="B D E"))
 
 
 def test_a_carried_source_transaction_is_not_mixed_with_another_one() -> None:
-    fold = FoldBench()
-    fold.feed(chunk(a="B D", b="B D", c="B D"))
+    chunked = IncrementalBench()
+    chunked.feed(chunk(a="B D", b="B D", c="B D"))
     with pytest.raises(SourceTransactionError, match=r"belongs to another source transaction.*partition=b"):
-        fold.feed(later(("a", "E", 3), ("b", "Dx E", 3), ("c", "E", 3)))
+        chunked.feed(later(("a", "E", 3), ("b", "Dx E", 3), ("c", "E", 3)))
 
 
 @pytest.mark.parametrize("missing_begin", ["accept", "drop"])
 def test_the_policy_for_a_missing_begin_holds_among_many_source_partitions(missing_begin: MissingBegin) -> None:
     policy = Policy(missing_begin=missing_begin)
-    fold, bench = FoldBench(policy), Bench(policy)
+    chunked, bench = IncrementalBench(policy), Bench(policy)
     for text, first in (("D D E B D E D", 1), ("D D", 8), ("E B D E", 10)):
-        fold.feed(later(("a", "B D E", 3 * first), ("b", text, first), ("c", "B D E", 3 * first)))
+        chunked.feed(later(("a", "B D E", 3 * first), ("b", text, first), ("c", "B D E", 3 * first)))
         bench.feed(table(script(text, first)))
-        assert fold.out.get("b", []) == bench.out
-    assert (len(fold.out["b"]), fold.total.dropped) == (7 if missing_begin == "accept" else 2, bench.total.dropped)
+        assert chunked.out.get("b", []) == bench.out
+    assert (len(chunked.out["b"]), chunked.total.dropped) == (
+        7 if missing_begin == "accept" else 2,
+        bench.total.dropped,
+    )
 
 
 def test_two_events_at_one_position_are_refused_between_chunks_of_many_source_partitions() -> None:
@@ -227,78 +231,78 @@ def test_two_events_at_one_position_are_refused_between_chunks_of_many_source_pa
     again = pa.concat_tables([named(table([Ev(2, "DATA", row="other"), Ev(3, "END")]), "c"), later(("d", "B D E", 1))])
     third = later(("e", "B D E", 1))
     with pytest.raises(InputError, match=r"same position.*partition=c, position=2"):
-        FoldBench(arrival_order=False).feed(first, pa.concat_tables([again, third]))
-    fold = FoldBench(arrival_order=False)
-    fold.feed(first, later(("c", "D E", 2), ("d", "B D E", 1), ("e", "B D E", 1)))
-    assert (len(fold.out["c"]), fold.total.repeats) == (1, 1)
+        IncrementalBench(arrival_order=False).feed(first, pa.concat_tables([again, third]))
+    chunked = IncrementalBench(arrival_order=False)
+    chunked.feed(first, later(("c", "D E", 2), ("d", "B D E", 1), ("e", "B D E", 1)))
+    assert (len(chunked.out["c"]), chunked.total.repeats) == (1, 1)
 
 
 def test_an_event_that_comes_twice_counts_once_among_many_source_partitions_too() -> None:
-    fold = FoldBench(arrival_order=False)
-    fold.feed(later(("a", "B D", 1), ("a", "D E", 2), ("b", "B D E", 1), ("c", "B D E", 1)))
-    assert {name: len(rows) for name, rows in fold.out.items()} == {"a": 1, "b": 1, "c": 1}
-    assert fold.total.repeats == 1
+    chunked = IncrementalBench(arrival_order=False)
+    chunked.feed(later(("a", "B D", 1), ("a", "D E", 2), ("b", "B D E", 1), ("c", "B D E", 1)))
+    assert {name: len(rows) for name, rows in chunked.out.items()} == {"a": 1, "b": 1, "c": 1}
+    assert chunked.total.repeats == 1
 
 
 def test_repeats_of_an_earlier_micro_batch_are_no_disorder() -> None:
-    fold = FoldBench()
-    fold.feed(named(table(script("B D D")), "a"))
-    fold.feed(named(table(script("B D D E")), "a"))
-    assert (len(fold.out["a"]), fold.total.repeats) == (2, 3)
+    chunked = IncrementalBench()
+    chunked.feed(named(table(script("B D D")), "a"))
+    chunked.feed(named(table(script("B D D E")), "a"))
+    assert (len(chunked.out["a"]), chunked.total.repeats) == (2, 3)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_two_events_at_one_position_are_refused_wherever_a_chunk_ends(size: int) -> None:
     events = [*script("B D"), Ev(2, "DATA", row="other"), *script("E", 3)]
     with pytest.raises(InputError, match="same position"):
-        FoldBench(arrival_order=False).feed(*chunks([events], "a", size))
+        IncrementalBench(arrival_order=False).feed(*chunks([events], "a", size))
 
 
 def test_a_huge_transaction_is_not_held_in_memory() -> None:
-    """Rows beyond the limit go to the shelf as they come, and come back piece by piece."""
-    fold = FoldBench(held=20_000)
+    """Rows beyond the limit are spilled as they come, and come back piece by piece."""
+    chunked = IncrementalBench(held=20_000)
     body = [Ev(n, "DATA", row="x" * 500) for n in range(2, 1002)]
     events = [Ev(1, "BEGIN"), *body, Ev(1002, "END")]
-    fold.feed(*chunks([events], "a", 20))
-    assert len(fold.out["a"]) == 1000
-    assert fold.peak < 40_000
-    assert [row["seq"] for row in fold.out["a"]] == list(range(1000))
+    chunked.feed(*chunks([events], "a", 20))
+    assert len(chunked.out["a"]) == 1000
+    assert chunked.peak < 40_000
+    assert [row["seq"] for row in chunked.out["a"]] == list(range(1000))
 
 
 def test_a_long_open_transaction_costs_each_micro_batch_its_own_rows_only() -> None:
-    fold = FoldBench()
-    fold.feed(named(table(script("B")), "a"))
+    chunked = IncrementalBench()
+    chunked.feed(named(table(script("B")), "a"))
     sizes = []
     for number in range(100):
         events = [Ev(2 + number * 100 + n, "DATA", row="x" * 300) for n in range(100)]
-        before = fold.directory.written
-        fold.feed(named(table(events), "a"))
-        sizes.append(fold.directory.written - before)
+        before = chunked.directory.written
+        chunked.feed(named(table(events), "a"))
+        sizes.append(chunked.directory.written - before)
     data = 100 * 100 * 300
     assert max(sizes) < 1.3 * min(sizes)
-    assert fold.directory.written < 1.5 * data
-    assert len(fold.manifest.partitions["a"].places) == 100
-    fold.feed(named(table([Ev(20_000, "END")]), "a"))
-    assert len(fold.out["a"]) == 10_000
-    assert fold.manifest.partitions["a"].places == {}
+    assert chunked.directory.written < 1.5 * data
+    assert len(chunked.manifest.partitions["a"].places) == 100
+    chunked.feed(named(table([Ev(20_000, "END")]), "a"))
+    assert len(chunked.out["a"]) == 10_000
+    assert chunked.manifest.partitions["a"].places == {}
 
 
 def test_small_tails_live_in_the_manifest() -> None:
-    fold = FoldBench()
-    fold.feed(named(table(script("B D D")), "a"))
-    assert fold.directory.files == {}
-    assert len(fold.manifest.inline) == 1
-    fold.feed(named(table(script("E", 4)), "a"))
-    assert (len(fold.out["a"]), fold.manifest.inline) == (2, {})
+    chunked = IncrementalBench()
+    chunked.feed(named(table(script("B D D")), "a"))
+    assert chunked.directory.files == {}
+    assert len(chunked.manifest.inline) == 1
+    chunked.feed(named(table(script("E", 4)), "a"))
+    assert (len(chunked.out["a"]), chunked.manifest.inline) == (2, {})
 
 
 def test_open_timeout_is_judged_after_the_micro_batch_for_all_source_partitions() -> None:
-    fold = FoldBench(Policy(open_timeout=10, on_open_timeout="drop"))
-    fold.feed(named(table(script("B D")), "a"), named(table(script("B D")), "b"), now=0)
-    fold.feed(named(table(script("D", 3)), "a"), named(table(script("E", 4)), "a"), now=11)
-    assert len(fold.out["a"]) == 2, "its END came in the micro-batch that is late"
-    assert (fold.total.dropped, fold.total.dropped_rows, fold.total.open) == (1, 1, 0)
-    late = FoldBench(Policy(open_timeout=10))
+    chunked = IncrementalBench(Policy(open_timeout=10, on_open_timeout="drop"))
+    chunked.feed(named(table(script("B D")), "a"), named(table(script("B D")), "b"), now=0)
+    chunked.feed(named(table(script("D", 3)), "a"), named(table(script("E", 4)), "a"), now=11)
+    assert len(chunked.out["a"]) == 2, "its END came in the micro-batch that is late"
+    assert (chunked.total.dropped, chunked.total.dropped_rows, chunked.total.open) == (1, 1, 0)
+    late = IncrementalBench(Policy(open_timeout=10))
     late.feed(named(table(script("B D")), "a"), now=0)
     with pytest.raises(SourceTransactionError, match="open_timeout"):
         late.feed(named(table(script("B D E")), "b"), now=11)
@@ -307,6 +311,6 @@ def test_open_timeout_is_judged_after_the_micro_batch_for_all_source_partitions(
 def test_memory_of_a_large_chunk_is_let_go_when_little_of_it_stays() -> None:
     rows: list[Any] = [Ev(1, "BEGIN"), *(Ev(n, "DATA", row="x" * 500) for n in range(2, 900)), Ev(900, "END")]
     rows += [Ev(901, "BEGIN"), Ev(902, "DATA", row="y")]
-    fold = FoldBench()
-    fold.feed(named(table(rows), "a"), named(table([Ev(903, "DATA", row="z")]), "a"))
-    assert len(fold.out["a"]) == 898
+    chunked = IncrementalBench()
+    chunked.feed(named(table(rows), "a"), named(table([Ev(903, "DATA", row="z")]), "a"))
+    assert len(chunked.out["a"]) == 898

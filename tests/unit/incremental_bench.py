@@ -1,4 +1,4 @@
-"""Micro-batches through Fold and the tail log, with everything stored and read again in between."""
+"""Micro-batches through IncrementalAssembler and the tail log, with everything stored and read again in between."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import schema
-from starrocks_txn_sink.assembler.carried import Manifest
-from starrocks_txn_sink.assembler.counters import Counters
-from starrocks_txn_sink.assembler.fold import HELD_BYTES, Fold, all_counters, expire
-from starrocks_txn_sink.assembler.policy import Policy
-from starrocks_txn_sink.assembler.shelf import Shelf
+from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.incremental import HELD_BYTES, IncrementalAssembler, all_counters, expire
+from starrocks_txn_sink.assembler.model import Counters, Policy
+from starrocks_txn_sink.assembler.spill import Manifest, SpillStorage
 from tests.support.memory_directory import MemoryDirectory
 
 
-class FoldBench:
+class IncrementalBench:
     """Feeds chunks of events of any source partitions; `out` are the released rows by source partition."""
 
     def __init__(self, policy: Policy | None = None, *, arrival_order: bool = True, held: int = HELD_BYTES) -> None:
@@ -33,23 +31,23 @@ class FoldBench:
     def manifest(self) -> Manifest:
         return Manifest.from_json(self.stored)
 
-    def feed(self, *chunks: pa.Table, now: float = 0.0, alone: bool = False) -> None:
+    def feed(self, *chunks: pa.Table, now: float = 0.0, any_order: bool = False) -> None:
         """One micro-batch."""
         before = self.manifest
-        shelf = Shelf(self.directory, f"000001-e-{self.batch}-0-0", before.inline)
-        fold = Fold(self.policy, before.partitions, now, shelf, self.arrival_order, self.held)
+        storage = SpillStorage(self.directory, f"000001-e-{self.batch}-0-0", before.inline)
+        assembler = IncrementalAssembler(self.policy, before.partitions, now, storage, self.arrival_order, self.held)
         for chunk in chunks:
-            for released in fold.feed(chunk, alone=alone):
+            for released in assembler.feed(chunk, any_order=any_order):
                 assert released.rows.num_rows == released.counts.sum() > 0
                 rows = iter(released.rows.to_pylist())
                 for partition, count in zip(released.names, released.counts, strict=True):
                     self.out.setdefault(partition, []).extend(itertools.islice(rows, int(count)))
-            self.peak = max(self.peak, fold._held)
-        after = before.then(self.batch, "q", fold.carry(), shelf.handed.items())
-        shelf.close()
+            self.peak = max(self.peak, assembler._held)
+        after = before.then(self.batch, "q", assembler.carry_over(), storage.handed.items())
+        storage.close()
         late, flows, _ = expire(self.policy, after.partitions, now)
         after = after.then(self.batch, "q", late, ())
-        self.total = all_counters([self.total, fold.flows, flows], after.levels())
+        self.total = all_counters([self.total, assembler.flows, flows], after.levels())
         for each in after.partitions.values():
             assert set(each.places) == {number for opened in each.state.open for number in opened.blobs}
         self.stored = after.to_json()
@@ -58,4 +56,4 @@ class FoldBench:
 
 def named(events: pa.Table, partition: str) -> pa.Table:
     """Events with their source partition in front."""
-    return events.add_column(0, schema.SOURCE_PARTITION, pa.array([partition] * events.num_rows, pa.string()))
+    return events.add_column(0, model.SOURCE_PARTITION, pa.array([partition] * events.num_rows, pa.string()))
