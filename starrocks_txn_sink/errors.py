@@ -84,17 +84,15 @@ class Unordered(InputError):
 
 
 class TransportError(StarRocksSinkError, Transient):
-    """No usable reply arrived. `effect_possible` tells whether the request may have taken effect all the same."""
+    """No usable reply arrived. The request may have taken effect all the same, unless the error is a NotSent."""
 
     code = "transport"
-    effect_possible: ClassVar[bool] = True
 
 
 class NotSent(TransportError):
     """The request surely had no effect: no address could be connected to, or the redirect was never followed."""
 
     code = "not_sent"
-    effect_possible = False
     hint = "Check load_url, the network and that the frontend is running."
 
 

@@ -51,7 +51,7 @@ class Assembler:
     partition: str | int
 
     def feed(self, state: AssemblerState, events: pa.Table, now: float, read: ReadBlob) -> Step:
-        """Take in the events of a micro-batch (schema.event_schema), in any order.
+        """Take in the events of a micro-batch (schema.EVENT_FIELDS), in any order.
 
         `now` is the processing time in seconds since the epoch; `read` gives the table of a blob by its number. Raises
         InputError for events that break the contract, SourceTransactionError for transactions that cannot be released

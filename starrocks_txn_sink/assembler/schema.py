@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -17,9 +17,8 @@ ROW: Final = "row"
 SEQ: Final = "seq"
 TRANSACTION_END: Final = "transaction_end"
 
-# What an event must have beside its source partition, and what is NULL when the source does not say it.
+# What an event must have beside its source partition; DATABASE and OP are NULL when the source does not say them.
 REQUIRED: Final = (POSITION, TYPE, TXN_ID, TABLE, ROW)
-OPTIONAL: Final = (DATABASE, OP)
 
 # The columns that a DATA event hands on as they are; `passthrough` columns follow them.
 PAYLOAD: Final = (DATABASE, TABLE, OP, ROW)
@@ -35,11 +34,6 @@ EVENT_FIELDS: Final = (
 )
 
 OUTPUT: Final = (SOURCE_PARTITION, POSITION, SEQ, DATABASE, TABLE, OP, ROW, TRANSACTION_END, TXN_ID)
-
-
-def event_schema(passthrough: tuple[tuple[str, Any], ...] = ()) -> pa.Schema:
-    """The Arrow schema of one source partition's events: position int64, the rest strings, then `passthrough`."""
-    return pa.schema([*EVENT_FIELDS, *passthrough])
 
 
 def payload_names(events: pa.Schema) -> list[str]:

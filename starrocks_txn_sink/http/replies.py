@@ -45,8 +45,6 @@ def read_reply(http_status: int, body: bytes) -> Reply:
         message=_text(fields, "message", http_status) or "",
         label=_text(fields, "label", http_status),
         txn_id=_number(fields, "txnid", http_status),
-        existing_job_status=_text(fields, "existingjobstatus", http_status),
-        load_bytes=_number(fields, "loadbytes", http_status),
     )
 
 

@@ -114,7 +114,7 @@ def _assembled(transactions: list[SourceTransaction], rng: Random) -> list[Sourc
     cuts = sorted(rng.randrange(len(events) + 1) for _ in range(2))
     for low, high in zip([0, *cuts], [*cuts, len(events)], strict=True):
         overlap = rng.randrange(min(low, 3) + 1)  # a source may tell its last events again
-        fed = pa.Table.from_pylist(events[low - overlap : high], schema=schema.event_schema())
+        fed = pa.Table.from_pylist(events[low - overlap : high], schema=pa.schema(schema.EVENT_FIELDS))
         step = assembler.feed(state, fed, 0.0, blobs.__getitem__)
         rows += [row for table in step.released for row in table.to_pylist()]
         for number in step.removed:

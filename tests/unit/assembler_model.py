@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler import schema
 
-SCHEMA = schema.event_schema((("source_ts", pa.int64()),))
+SCHEMA = pa.schema([*schema.EVENT_FIELDS, ("source_ts", pa.int64())])
 
 
 @dataclass(frozen=True, order=True)

@@ -21,8 +21,8 @@ from starrocks_txn_sink.lane.segments import Ended, Segment, Segmenter, Written
 from starrocks_txn_sink.lane.task import limits
 from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.key_columns import survivors
 from starrocks_txn_sink.testing.model_server import ModelServer
+from tests.key_forms import survivors
 
 Row = tuple[str, int, str, bool, str]
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string(), pa.int64())
