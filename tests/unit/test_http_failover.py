@@ -26,10 +26,8 @@ from starrocks_txn_sink.errors import (
 )
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.http.body import Pieces
-from starrocks_txn_sink.http.conversation import Conversation
-from starrocks_txn_sink.http.frontends import Frontends
-from starrocks_txn_sink.http.links import Answer
+from starrocks_txn_sink.http.connection import Answer, Pieces
+from starrocks_txn_sink.http.transport import Conversation, Frontends
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.wire import LabelState, Operation, Request, Status

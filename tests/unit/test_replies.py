@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.errors import AuthenticationFailed, BadReply, HttpRefused, StarRocksSinkError
-from starrocks_txn_sink.http.replies import LIMIT, read_load_state, read_reply
+from starrocks_txn_sink.http.messages import LIMIT, read_load_state, read_reply
 from starrocks_txn_sink.wire import LabelState, Reply, Status
 
 
