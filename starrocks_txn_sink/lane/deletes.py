@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.lane.columns import DELETED, PARTITION, POSITION, TABLE
-from starrocks_txn_sink.ledger.values import Position
+from starrocks_txn_sink.ledger.ledger import Position
 
 
 @dataclass(slots=True)

@@ -33,8 +33,8 @@ from starrocks_txn_sink.lane.segments import Segment, Segmenter
 from starrocks_txn_sink.lane.step_log import told
 from starrocks_txn_sink.lane.unit import unit_of
 from starrocks_txn_sink.lane.worker import spare_loaded
+from starrocks_txn_sink.ledger.ledger import Position
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
-from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.combinations import committed_at_end
 from starrocks_txn_sink.transaction.label import Patience

@@ -19,7 +19,7 @@ from starrocks_txn_sink.lane.receipt import Receipt, RegionCount
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.segments import Ended, Segment, Segmenter, Written
 from starrocks_txn_sink.lane.task import limits
-from starrocks_txn_sink.ledger.values import Position
+from starrocks_txn_sink.ledger.ledger import Position
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.testing.model_server import ModelServer
 from tests.key_forms import survivors

@@ -18,7 +18,7 @@ from starrocks_txn_sink.lane.ending import RowsCutOff
 from starrocks_txn_sink.lane.event_times import EventTimes
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt
 from starrocks_txn_sink.lane.report import LaneReport, report_in, results
-from starrocks_txn_sink.ledger.values import Position
+from starrocks_txn_sink.ledger.ledger import Position
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.testing.model_server import Fault, Faults, ModelServer, plan_faults
