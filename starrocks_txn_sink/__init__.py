@@ -10,76 +10,55 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from starrocks_txn_sink.assembler.spark import assemble_transactions
-    from starrocks_txn_sink.assembler.verified.spark import assemble_debezium
-    from starrocks_txn_sink.audit import Audit
-    from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
-    from starrocks_txn_sink.errors import StarRocksSinkError
-    from starrocks_txn_sink.lane.receipt import Receipt
-    from starrocks_txn_sink.logs import configure_logging
-    from starrocks_txn_sink.metrics import MetricsServer
-    from starrocks_txn_sink.options import SinkOptions, TableOptions, recommended_conf
-    from starrocks_txn_sink.sink import (
-        StarRocksDataSource,
-        StarRocksSink,
-        TableRoute,
-        TransactionAssembly,
-        lane_partitioned,
-    )
-    from starrocks_txn_sink.sources.txn_lines import TxnEventLines
-
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Audit": "starrocks_txn_sink.audit",
-    "MetricsServer": "starrocks_txn_sink.metrics",
-    "Receipt": "starrocks_txn_sink.lane.receipt",
-    "SinkOptions": "starrocks_txn_sink.options",
-    "StarRocksDataSource": "starrocks_txn_sink.sink",
-    "StarRocksSink": "starrocks_txn_sink.sink",
-    "StarRocksSinkError": "starrocks_txn_sink.errors",
-    "TableOptions": "starrocks_txn_sink.options",
-    "TableRoute": "starrocks_txn_sink.sink",
-    "TransactionAssembly": "starrocks_txn_sink.sink",
-    "TxnEventLines": "starrocks_txn_sink.sources.txn_lines",
-    "assemble_debezium": "starrocks_txn_sink.assembler.verified.spark",
-    "assemble_transactions": "starrocks_txn_sink.assembler.spark",
-    "configure_logging": "starrocks_txn_sink.logs",
-    "lane_partitioned": "starrocks_txn_sink.sink",
-    "recommended_conf": "starrocks_txn_sink.options",
-    "from_changelog": "starrocks_txn_sink.changelog",
-    "to_changelog": "starrocks_txn_sink.changelog",
-    "to_starrocks_ops": "starrocks_txn_sink.changelog",
-    "upsert_materializer": "starrocks_txn_sink.changelog",
+    "starrocks_txn_sink.assembler.spark": ("assemble_transactions",),
+    "starrocks_txn_sink.assembler.verified.spark": ("assemble_debezium",),
+    "starrocks_txn_sink.audit": ("Audit",),
+    "starrocks_txn_sink.changelog": ("from_changelog", "to_changelog", "to_starrocks_ops", "upsert_materializer"),
+    "starrocks_txn_sink.errors": ("StarRocksSinkError",),
+    "starrocks_txn_sink.lane.receipt": ("Receipt",),
+    "starrocks_txn_sink.logs": ("configure_logging",),
+    "starrocks_txn_sink.metrics": ("MetricsServer",),
+    "starrocks_txn_sink.options": ("SinkOptions", "TableOptions", "recommended_conf"),
+    "starrocks_txn_sink.sink": (
+        "StarRocksDataSource",
+        "StarRocksSink",
+        "TableRoute",
+        "TransactionAssembly",
+        "lane_partitioned",
+    ),
+    "starrocks_txn_sink.sources.txn_lines": ("TxnEventLines",),
 }
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "Audit",
-    "MetricsServer",
-    "Receipt",
-    "SinkOptions",
-    "StarRocksDataSource",
-    "StarRocksSink",
-    "StarRocksSinkError",
-    "TableOptions",
-    "TableRoute",
-    "TransactionAssembly",
-    "TxnEventLines",
-    "__version__",
-    "assemble_debezium",
-    "assemble_transactions",
-    "configure_logging",
-    "from_changelog",
-    "lane_partitioned",
-    "recommended_conf",
-    "to_changelog",
-    "to_starrocks_ops",
-    "upsert_materializer",
-]
+if TYPE_CHECKING:
+    from starrocks_txn_sink.assembler.spark import assemble_transactions as assemble_transactions
+    from starrocks_txn_sink.assembler.verified.spark import assemble_debezium as assemble_debezium
+    from starrocks_txn_sink.audit import Audit as Audit
+    from starrocks_txn_sink.changelog import from_changelog as from_changelog
+    from starrocks_txn_sink.changelog import to_changelog as to_changelog
+    from starrocks_txn_sink.changelog import to_starrocks_ops as to_starrocks_ops
+    from starrocks_txn_sink.changelog import upsert_materializer as upsert_materializer
+    from starrocks_txn_sink.errors import StarRocksSinkError as StarRocksSinkError
+    from starrocks_txn_sink.lane.receipt import Receipt as Receipt
+    from starrocks_txn_sink.logs import configure_logging as configure_logging
+    from starrocks_txn_sink.metrics import MetricsServer as MetricsServer
+    from starrocks_txn_sink.options import SinkOptions as SinkOptions
+    from starrocks_txn_sink.options import TableOptions as TableOptions
+    from starrocks_txn_sink.options import recommended_conf as recommended_conf
+    from starrocks_txn_sink.sink import StarRocksDataSource as StarRocksDataSource
+    from starrocks_txn_sink.sink import StarRocksSink as StarRocksSink
+    from starrocks_txn_sink.sink import TableRoute as TableRoute
+    from starrocks_txn_sink.sink import TransactionAssembly as TransactionAssembly
+    from starrocks_txn_sink.sink import lane_partitioned as lane_partitioned
+    from starrocks_txn_sink.sources.txn_lines import TxnEventLines as TxnEventLines
+else:
+    __all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from starrocks_txn_sink.errors import StarRocksSinkError
-from starrocks_txn_sink.ledger.table import MARKER, row_id
+from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE, MARKER, Owner, row_id
 from starrocks_txn_sink.ledger.take_over import NewToken, Scope, check_owner, take_over
-from starrocks_txn_sink.ledger.values import LEDGER_TABLE, Owner
 from starrocks_txn_sink.transaction import label as protocol
 from starrocks_txn_sink.transaction.label import Label, Outcome, Patience
 from starrocks_txn_sink.transaction.steps import Steps

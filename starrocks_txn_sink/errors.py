@@ -90,11 +90,10 @@ class Unordered(InputError):
 
 
 class TransportError(StarRocksSinkError, Transient):
-    """`effect_possible` tells whether the request may have taken effect all the same."""
+    """No usable reply arrived. The request may have taken effect all the same, unless the error is a NotSent."""
 
     code = "transport"
     summary = "StarRocks gave no usable reply."
-    effect_possible: ClassVar[bool] = True
 
 
 class NotSent(TransportError):
@@ -102,7 +101,6 @@ class NotSent(TransportError):
 
     code = "not_sent"
     summary = "The request did not reach its server and had no effect."
-    effect_possible = False
     hint = "Check load_url, the network and that the frontend is running."
 
 

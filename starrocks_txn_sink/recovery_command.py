@@ -19,8 +19,8 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryFailed
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
+from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE, Unfinished
 from starrocks_txn_sink.ledger.take_over import insist, insist_on_rollback
-from starrocks_txn_sink.ledger.values import LEDGER_TABLE, Unfinished
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
 from starrocks_txn_sink.transaction.label import Label

@@ -92,8 +92,6 @@ class Reply:
     label: str | None = None
     txn_id: int | None = None
     state: LabelState | None = None
-    existing_job_status: str | None = None
-    load_bytes: int | None = None
 
     @property
     def ok(self) -> bool:

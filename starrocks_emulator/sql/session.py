@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SYNTAX, NO_DATABASE, UNKNOWN_ERROR, UNKNOWN_VARIABLE, LOCK_TIMEOUT = 1064, 1046, 1105, 1193, 1205
+SYNTAX, NO_DATABASE, UNKNOWN_ERROR, LOCK_TIMEOUT = 1064, 1046, 1105, 1205
 
 _VARIABLES = {
     "autocommit": "1",

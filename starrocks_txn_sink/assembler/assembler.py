@@ -60,7 +60,7 @@ class TransactionAssembler:
     policy: Policy
 
     def feed(self, events: PartitionedEvents, states: States, now: float, read: ReadBlob) -> Step:
-        """Take in the events of a micro-batch (model.event_schema), those of a source partition in any order.
+        """Take in the events of a micro-batch (model.EVENT_FIELDS), those of a source partition in any order.
 
         A source partition without a state is new. `now` is the processing time in seconds since the epoch. The step
         changes each source partition of `events`. Raises InputError for events that break the contract,

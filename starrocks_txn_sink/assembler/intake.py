@@ -82,7 +82,7 @@ class PartitionedEvents:
 
 
 def one_partition(name: Partition, events: pa.Table) -> PartitionedEvents:
-    """Events (model.event_schema) of one source partition."""
+    """Events (model.EVENT_FIELDS) of one source partition."""
     return PartitionedEvents([name], np.array([events.num_rows]), events)
 
 

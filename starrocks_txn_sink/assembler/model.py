@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from operator import add, attrgetter
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import pyarrow as pa
 
@@ -26,7 +26,6 @@ TRANSACTION_END: Final = "transaction_end"
 
 # Columns that an event must have beside its source partition, and columns that are NULL when the source lacks them.
 REQUIRED: Final = (POSITION, TYPE, TXN_ID, TABLE, ROW)
-OPTIONAL: Final = (DATABASE, OP)
 
 # The columns of a DATA event that go into its row unchanged; `passthrough` columns follow them.
 PAYLOAD: Final = (DATABASE, TABLE, OP, ROW)
@@ -51,11 +50,6 @@ MissingBegin = Literal["fail", "drop", "accept"]
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _WORDS: Final = {"millisecond": "ms", "second": "s", "sec": "s", "minute": "min", "hour": "h", "day": "d"}
-
-
-def event_schema(passthrough: tuple[tuple[str, Any], ...] = ()) -> pa.Schema:
-    """The Arrow schema of one source partition's events: position int64, the rest strings, then `passthrough`."""
-    return pa.schema([*EVENT_FIELDS, *passthrough])
 
 
 def payload_names(events: pa.Schema) -> list[str]:

@@ -9,13 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from starrocks_txn_sink.changelog.spark_decode import from_changelog
-    from starrocks_txn_sink.changelog.spark_encode import to_changelog
-    from starrocks_txn_sink.changelog.spark_materialize import ChangelogWarning, upsert_materializer
-    from starrocks_txn_sink.changelog.spark_starrocks import to_starrocks_ops
-
-_HOMES = {
+_MODULES = {
     "ChangelogWarning": "starrocks_txn_sink.changelog.spark_materialize",
     "from_changelog": "starrocks_txn_sink.changelog.spark_decode",
     "to_changelog": "starrocks_txn_sink.changelog.spark_encode",
@@ -23,10 +17,17 @@ _HOMES = {
     "upsert_materializer": "starrocks_txn_sink.changelog.spark_materialize",
 }
 
-__all__ = ["ChangelogWarning", "from_changelog", "to_changelog", "to_starrocks_ops", "upsert_materializer"]
+if TYPE_CHECKING:
+    from starrocks_txn_sink.changelog.spark_decode import from_changelog as from_changelog
+    from starrocks_txn_sink.changelog.spark_encode import to_changelog as to_changelog
+    from starrocks_txn_sink.changelog.spark_materialize import ChangelogWarning as ChangelogWarning
+    from starrocks_txn_sink.changelog.spark_materialize import upsert_materializer as upsert_materializer
+    from starrocks_txn_sink.changelog.spark_starrocks import to_starrocks_ops as to_starrocks_ops
+else:
+    __all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -11,7 +11,7 @@ from starrocks_txn_sink.doctor.patient import Patient
 from starrocks_txn_sink.doctor.reach import Door, judge_knock, knock
 from starrocks_txn_sink.doctor.server import judge_versions
 from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRefused, StarRocksSinkError
-from starrocks_txn_sink.http.replies import read_load_state
+from starrocks_txn_sink.http.messages import read_load_state
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address, RedirectRules
 from starrocks_txn_sink.sql_connection import Row, SqlConnection

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from starrocks_txn_sink.clock import Clock, Deadline
-from starrocks_txn_sink.http.headers import METHODS, basic_authorization, headers_of, path_of
-from starrocks_txn_sink.http.links import Answer, Exchange, Link
+from starrocks_txn_sink.http.connection import Answer, Exchange, Link
+from starrocks_txn_sink.http.messages import METHODS, basic_authorization, headers_of, path_of
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import DEFAULT_PORTS, Address
 from starrocks_txn_sink.wire import Operation, Request

@@ -15,7 +15,6 @@ from pathlib import Path
 from starrocks_txn_sink.doctor.finding import Finding, failure, good, warning
 
 Version = tuple[int, ...]
-JAVA = "java"
 _JAVA_SECONDS = 20.0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped, warning
 from starrocks_txn_sink.doctor.patient import Patient
 from starrocks_txn_sink.errors import QueryRefused
-from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
 from starrocks_txn_sink.sql_connection import SqlConnection
 
 _EVERYTHING = ("root", "db_admin")

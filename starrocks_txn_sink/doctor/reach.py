@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from starrocks_txn_sink.doctor.finding import Finding, failure, good
@@ -48,10 +48,6 @@ def knock(door: Door, timeout: float) -> Knock:
     except OSError as error:
         return Knock(door, addresses, _kind(error), time.monotonic() - begun)
     return Knock(door, addresses, "", time.monotonic() - begun)
-
-
-def knock_all(doors: Iterable[Door], timeout: float) -> list[Knock]:
-    return [knock(door, timeout) for door in dict.fromkeys(doors)]
 
 
 def judge_knock(seen: Knock, place: str = DRIVER) -> Iterator[Finding]:

@@ -13,8 +13,8 @@ from starrocks_txn_sink.doctor.patient import Patient
 from starrocks_txn_sink.doctor.reach import Door, judge_knock, knock
 from starrocks_txn_sink.doctor.server import judge_versions
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
-from starrocks_txn_sink.http.links import Answer
-from starrocks_txn_sink.http.replies import read_reply
+from starrocks_txn_sink.http.connection import Answer
+from starrocks_txn_sink.http.messages import read_reply
 from starrocks_txn_sink.options.addresses import Address, RedirectRules
 from starrocks_txn_sink.transaction import verdict
 from starrocks_txn_sink.wire import Operation, Reply

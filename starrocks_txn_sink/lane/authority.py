@@ -16,9 +16,8 @@ from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown
 from starrocks_txn_sink.lane.receipt import PositionSpan
 from starrocks_txn_sink.lane.region import Chunk
 from starrocks_txn_sink.lane.work import LedgerEntries, Work
-from starrocks_txn_sink.ledger.table import position_rows
+from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE, Owner, Position, position_rows
 from starrocks_txn_sink.ledger.take_over import NewToken, Scope, TakenOver, check_owner, insist_on_rollback, take_over
-from starrocks_txn_sink.ledger.values import LEDGER_TABLE, Owner, Position
 from starrocks_txn_sink.receipts_log.table import LOG_TABLE
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Outcome, Unknown
 from starrocks_txn_sink.transaction.names import Family

@@ -24,7 +24,7 @@ from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.replay import Ints, Replay
 from starrocks_txn_sink.lane.report import Durations, Floats, LaneReport, TableLoads
-from starrocks_txn_sink.ledger.values import Position
+from starrocks_txn_sink.ledger.ledger import Position
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.wire import Operation, Status
 

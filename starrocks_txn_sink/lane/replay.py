@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from starrocks_txn_sink.errors import InputError, SourceChanged
-from starrocks_txn_sink.ledger.values import Position
+from starrocks_txn_sink.ledger.ledger import Position
 from starrocks_txn_sink.transaction.names import epoch_of, run_of
 
 Ints = npt.NDArray[np.int64]

@@ -34,8 +34,8 @@ from starrocks_txn_sink.lane.segments import Segment, Segmenter, Written
 from starrocks_txn_sink.lane.unit import unit_of
 from starrocks_txn_sink.lane.work import LedgerEntries
 from starrocks_txn_sink.lane.worker import RESOURCES, Attempt, WorkerResources, spare_loaded, with_stage
+from starrocks_txn_sink.ledger.ledger import Position
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
-from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.combinations import committed_at_end
 from starrocks_txn_sink.transaction.label import Patience

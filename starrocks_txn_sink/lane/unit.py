@@ -17,7 +17,7 @@ from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.lane.columns import HASH, PAYLOAD, TABLE
 from starrocks_txn_sink.lane.replay import Rows, changed
 from starrocks_txn_sink.lane.segments import Ended, Segment, offsets_of, refuse_nulls, segments_of
-from starrocks_txn_sink.ledger.values import Position
+from starrocks_txn_sink.ledger.ledger import Position
 
 _MASK = (1 << 64) - 1
 

@@ -14,7 +14,7 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.receipt import PositionSpan, RegionCount
 from starrocks_txn_sink.lane.region import Chunk
 from starrocks_txn_sink.lane.segments import Ended
-from starrocks_txn_sink.ledger.values import NAME_BYTES
+from starrocks_txn_sink.ledger.ledger import NAME_BYTES
 
 
 @dataclass(slots=True)

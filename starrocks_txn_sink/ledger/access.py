@@ -15,8 +15,7 @@ from pymysql.err import InterfaceError, MySQLError, OperationalError
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
-from starrocks_txn_sink.ledger import table
-from starrocks_txn_sink.ledger.values import LedgerQuestion
+from starrocks_txn_sink.ledger.ledger import LedgerQuestion, create_table, read, statement
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.sql_connection import login
@@ -140,14 +139,14 @@ class SqlLedger:
 
     def create(self, replication: int | None, deadline: Deadline) -> None:
         """Create the ledger table if it is not there; raises QueryRefused without the privilege."""
-        self._connection.query(table.create_table(self._database, replication), (), deadline)
+        self._connection.query(create_table(self._database, replication), (), deadline)
 
     def ask(self, question: Question, deadline: Deadline) -> Any:
-        """Answer `question` (one of `ledger.values`)."""
+        """Answer `question` (one of `ledger.ledger`)."""
         if not isinstance(question, LedgerQuestion):
             raise TypeError(f"{type(question).__name__} is no question for the ledger.")
-        sql, parameters = table.statement(self._database, question)
-        return table.read(question, self._connection.query(sql, parameters, deadline))
+        sql, parameters = statement(self._database, question)
+        return read(question, self._connection.query(sql, parameters, deadline))
 
     def close(self) -> None:
         self._connection.close()

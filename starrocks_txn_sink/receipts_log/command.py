@@ -13,7 +13,7 @@ from typing import Any
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.ledger.access import LeaderConnection
-from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
 from starrocks_txn_sink.receipts_log.lookup import Lookup

@@ -7,7 +7,7 @@ from typing import Any
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.ledger.access import LeaderConnection
-from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
 from starrocks_txn_sink.receipts_log.place import LoggedSpan, Reached
 from starrocks_txn_sink.receipts_log.table import LOG_TABLE
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from starrocks_txn_sink.assembler.model import MissingBegin, OnOpenTimeout, Policy, seconds
-from starrocks_txn_sink.assembler.policy import OnOpenTimeout, seconds
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 
 

@@ -119,7 +119,7 @@ def _refusal(why: Column) -> Column:
 
 
 def _compared(column: KeyColumn, text: Column) -> Column:
-    """`KeyColumn.normal_form` in the JVM; a text without one fails the job."""
+    """One text for all texts that the server takes for the same value; one without such a text fails the job."""
     why = f"has a key that cannot be compared: its column {column.name} needs {column.family.value}"
     return F.coalesce(_normal_form(column, text), _refusal(F.lit(why))[0])
 

@@ -34,8 +34,8 @@ from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
+from starrocks_txn_sink.ledger.ledger import Owner
 from starrocks_txn_sink.ledger.take_over import check_owner
-from starrocks_txn_sink.ledger.values import Owner
 from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import sorted_first

@@ -1,16 +1,12 @@
-"""Primary keys as they are compared: which texts in a row's JSON are the same key to the server, and which row is last.
-
-Pure. `sink.compaction` says the same as expressions in the JVM, and a test holds the two against each other.
-"""
+"""Primary keys as they are compared: which texts in a row's JSON are the same key to the server."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-# Understood alike by Python and by the JVM.
+# Understood alike by the JVM and by Python, in which a test says the rule once more (`tests/key_forms.py`).
 NUMBER = r"^[ \t]*([+-]?)0*([0-9]*?)(?:\.([0-9]*?)0*)?[ \t]*$"
 A_DIGIT = r"[0-9]"
 DAY = r"^[ \t]*([0-9]{4})([0-9]{2})([0-9]{2})[ \t]*$"
@@ -73,51 +69,3 @@ class KeyColumn:
     def digits_behind_point(self) -> int | None:
         """How many the column keeps; None when nobody knows."""
         return self.scale if self.family is Family.DECIMAL else 0
-
-    def normal_form(self, text: str) -> str | None:
-        """The same text for all texts that the server takes for the same value; None when that cannot be told."""
-        match self.family:
-            case Family.TEXT:
-                return text
-            case Family.INTEGER | Family.DECIMAL:
-                return self._number(text)
-            case Family.BOOLEAN:
-                number = self._number(text.lower())
-                return number and ("0" if number == "0" else "1")
-            case Family.DATE | Family.DATETIME:
-                return self._time(text)
-            case Family.OTHER:
-                return None
-
-    def _number(self, text: str) -> str | None:
-        if text in TRUTHS and self.family is not Family.DECIMAL:
-            return TRUTHS[text]
-        found = re.search(NUMBER, text)
-        if found is None or not re.search(A_DIGIT, text):
-            return None
-        sign, whole, fraction = found[1], found[2] or "0", found[3] or ""
-        allowed = self.digits_behind_point
-        if allowed is not None and len(fraction) > allowed:
-            return None
-        digits = whole + (f".{fraction}" if fraction else "")
-        return f"-{digits}" if sign == "-" and digits != "0" else digits
-
-    def _time(self, text: str) -> str | None:
-        plain = re.sub(MOMENT, r"\1-\2-\3 \4:\5:\6", re.sub(DAY, r"\1-\2-\3", text))
-        found = re.search(TIME, plain)
-        if found is None:
-            return None
-        year, *rest = (found[group] or "" for group in range(1, 7))
-        day = "-".join([year, *(part.rjust(2, "0") for part in rest[:2])])
-        if self.family is Family.DATE:
-            return day
-        return f"{day} {':'.join(part.rjust(2, '0') for part in rest[2:])}.{(found[7] or '').ljust(6, '0')}"
-
-
-def survivors(keys: Sequence[Hashable | None]) -> list[bool]:
-    """Which rows are sent, given the rows' (table, key) in the order in which they count.
-
-    The last row of each key; a row without a key (None) always.
-    """
-    last = {key: place for place, key in enumerate(keys)}
-    return [key is None or last[key] == place for place, key in enumerate(keys)]

@@ -10,7 +10,7 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.lane.columns import PRIMARY_KEYS
 from starrocks_txn_sink.ledger.access import LeaderConnection
-from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.key_columns import KeyColumn
 

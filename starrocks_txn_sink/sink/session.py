@@ -21,17 +21,17 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.task import Mandate
 from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
-from starrocks_txn_sink.ledger.retention import forget_dead_claims
+from starrocks_txn_sink.ledger.ledger import Owner, Position, Unfinished
 from starrocks_txn_sink.ledger.take_over import (
     Scope,
     TakenOver,
+    forget_dead_claims,
     fresh_tokens,
     insist,
     insist_on_rollback,
     refuse_newer,
     take_over,
 )
-from starrocks_txn_sink.ledger.values import Owner, Position, Unfinished
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.receipts_log.table import create_table, delete_older
 from starrocks_txn_sink.sink.key_columns import KeyColumn

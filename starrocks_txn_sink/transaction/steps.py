@@ -26,7 +26,7 @@ class Wait:
 
 
 class Question:
-    """Something that is asked of the ledger rather than of the transaction interface; see `ledger.values`."""
+    """Something that is asked of the ledger rather than of the transaction interface; see `ledger.ledger`."""
 
     __slots__ = ()
 

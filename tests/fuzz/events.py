@@ -23,7 +23,7 @@ from starrocks_txn_sink.assembler.model import Counters, MissingBegin, OnOpenTim
 from starrocks_txn_sink.assembler.state import AssemblerState, from_blob, to_blob
 from starrocks_txn_sink.errors import InputError, OptionError
 
-SCHEMA = model.event_schema((("serial", pa.int64()),))
+SCHEMA = pa.schema([*model.EVENT_FIELDS, ("serial", pa.int64())])
 _KINDS = np.array(["BEGIN", "DATA", "END", "begin", "TXN_END", "data"])
 _WEIGHTS = {"usual": (4, 20, 4, 1, 1, 1), "torn": (10, 10, 10, 1, 1, 1), "long": (1, 200, 1, 0, 0, 0)}
 

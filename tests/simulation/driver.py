@@ -12,10 +12,16 @@ from starrocks_txn_sink.errors import DeadlineExceeded
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.lane.worker import Attempt
-from starrocks_txn_sink.ledger import table
-from starrocks_txn_sink.ledger.retention import forget_dead_claims
-from starrocks_txn_sink.ledger.take_over import Scope, TakenOver, fresh_tokens, insist, insist_on_rollback, take_over
-from starrocks_txn_sink.ledger.values import Owner, Unfinished
+from starrocks_txn_sink.ledger.ledger import POSITION, Owner, Unfinished
+from starrocks_txn_sink.ledger.take_over import (
+    Scope,
+    TakenOver,
+    forget_dead_claims,
+    fresh_tokens,
+    insist,
+    insist_on_rollback,
+    take_over,
+)
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.transaction.label import Label
 from starrocks_txn_sink.transaction.names import Family
@@ -161,7 +167,7 @@ class Driver(Node):
 
     def _is_written(self, lane: int) -> bool:
         name = f"{self.checkpoint.name}/{lane}/{self.lanes}"
-        row = self._world.cluster.server.store.ledger.get((JOB, table.POSITION, name))
+        row = self._world.cluster.server.store.ledger.get((JOB, POSITION, name))
         return row is not None and row["position"] == self._batch
 
     @property

@@ -18,8 +18,8 @@ from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.segments import Segment
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.lane.worker import Attempt
+from starrocks_txn_sink.ledger.ledger import Owner
 from starrocks_txn_sink.ledger.take_over import check_owner
-from starrocks_txn_sink.ledger.values import Owner
 from starrocks_txn_sink.sink.tail_log import TailLog
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 

@@ -17,8 +17,8 @@ from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.segments import Segment, Written
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.lane.worker import Attempt
+from starrocks_txn_sink.ledger.ledger import Position
 from starrocks_txn_sink.ledger.take_over import TakenOver
-from starrocks_txn_sink.ledger.values import Position
 from starrocks_txn_sink.transaction.label import Patience
 from starrocks_txn_sink.transaction.names import labels
 

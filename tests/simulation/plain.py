@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 
 from starrocks_txn_sink.lane.columns import END_POSITION, HASH, PAYLOAD, TABLE
-from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
 from tests.support.model_store import Change
 
 from .checker import Checker, Published

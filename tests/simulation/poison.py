@@ -15,7 +15,7 @@ import orjson
 
 from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
 from starrocks_txn_sink.dead_letter_replay import REPLAY
-from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
 from starrocks_txn_sink.receipts_log.table import LOG_TABLE
 from starrocks_txn_sink.transaction.names import epoch_of
 from tests.support.model_server import Fault, ModelServer, Task

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE, KeptRow
 from starrocks_txn_sink.dead_letter_command import _loads
 from starrocks_txn_sink.dead_letter_replay import REPLAY, take_over_replays, write_again
-from starrocks_txn_sink.ledger import table
+from starrocks_txn_sink.ledger.ledger import LANE, Owner, lane_name
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
-from starrocks_txn_sink.ledger.values import Owner
 from starrocks_txn_sink.transaction.label import Committed, Label
 from starrocks_txn_sink.transaction.names import labels
 
@@ -153,7 +152,7 @@ class Replays:
     def taken_over(self, newest: Replayer) -> None:
         """Whoever replayed before `newest`, and does not have the claim now, must not commit any more."""
         assert newest.owner is not None
-        row = self._world.cluster.server.store.ledger.get((JOB, table.LANE, table.lane_name(REPLAY, 0, 0)))
+        row = self._world.cluster.server.store.ledger.get((JOB, LANE, lane_name(REPLAY, 0, 0)))
         if row is None or row["token"] != newest.owner.token:
             return
         for one in self.made:

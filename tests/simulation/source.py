@@ -117,7 +117,7 @@ def _assembled(transactions: list[SourceTransaction], rng: Random) -> list[Sourc
     cuts = sorted(rng.randrange(len(events) + 1) for _ in range(2))
     for low, high in zip([0, *cuts], [*cuts, len(events)], strict=True):
         overlap = rng.randrange(min(low, 3) + 1)  # a source may tell its last events again
-        fed = pa.Table.from_pylist(events[low - overlap : high], schema=model.event_schema())
+        fed = pa.Table.from_pylist(events[low - overlap : high], schema=pa.schema(model.EVENT_FIELDS))
         step = assembler.feed(one_partition(name, fed), {name: state}, 0.0, lambda _, number: blobs[number])
         rows += [row for released in step.released for row in released.rows.to_pylist()]
         change = step.changes[name]

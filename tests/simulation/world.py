@@ -22,7 +22,7 @@ from starrocks_txn_sink.errors import (
     TransportError,
 )
 from starrocks_txn_sink.lane.ending import RowsCutOff
-from starrocks_txn_sink.ledger import table
+from starrocks_txn_sink.ledger.ledger import DRIVER, LANE, lane_name
 from starrocks_txn_sink.options import SinkOptions
 from tests.support.model_server import ModelServer
 
@@ -266,7 +266,7 @@ class World:
 
     def driver_taken_over(self) -> None:
         """Whoever had the job before, and does not have it now, must not commit any more."""
-        row = self.cluster.server.store.ledger.get((JOB, table.DRIVER, ""))
+        row = self.cluster.server.store.ledger.get((JOB, DRIVER, ""))
         holders = [one for one in self.drivers if one.session.token]
         if row is not None and row["token"] in [one.session.token for one in holders]:
             for one in holders:
@@ -277,8 +277,8 @@ class World:
         self.replays.taken_over(newest)
 
     def lane_taken_over(self, lane: LaneAttempt) -> None:
-        name = table.lane_name(lane.task.epoch, lane.task.batch_id, lane.attempt.lane)
-        row = self.cluster.server.store.ledger.get((JOB, table.LANE, name))
+        name = lane_name(lane.task.epoch, lane.task.batch_id, lane.attempt.lane)
+        row = self.cluster.server.store.ledger.get((JOB, LANE, name))
         rivals = [
             one
             for one in self.lanes

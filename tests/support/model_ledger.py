@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.ledger import table
-from starrocks_txn_sink.ledger.values import (
+from starrocks_txn_sink.ledger.ledger import (
+    DRIVER,
+    LANE,
+    MARKER,
+    POSITION,
     Claim,
     DeadClaims,
     Forget,
@@ -16,6 +19,8 @@ from starrocks_txn_sink.ledger.values import (
     ReadOwners,
     ReadPositions,
     Unfinished,
+    read,
+    statement,
 )
 from starrocks_txn_sink.transaction.steps import Question
 from tests.support.model_server import ModelServer
@@ -46,9 +51,9 @@ class ModelLedger:
         self._inserts += 1
         name = f"insert {self._inserts}"
         if isinstance(question, Forget):
-            self._server.store.remove(tuple((question.job, table.LANE, one) for one in question.names), name)
+            self._server.store.remove(tuple((question.job, LANE, one) for one in question.names), name)
             return name
-        sql, values = table.statement("model", question)
+        sql, values = statement("model", question)
         columns = sql[sql.index("(") + 1 : sql.index(")")].split(", ")
         row = dict(zip(columns, (*values, f"{self._server.now:.3f}"), strict=True))  # the last column is now()
         self._server.store.insert(row, name)
@@ -62,18 +67,18 @@ class ModelLedger:
             case Unfinished():
                 rows = [(label,) for label in self._server.unfinished()]
             case Marked(job, scope, token):
-                row = ledger.get((job, table.MARKER, scope))
+                row = ledger.get((job, MARKER, scope))
                 rows = [(int(row is not None and row["token"] == token),)]
             case ReadOwners(job):
-                name = str(table.statement("model", question)[1][-1])
-                keys = [(job, table.DRIVER, ""), (job, table.LANE, name)]
+                name = str(statement("model", question)[1][-1])
+                keys = [(job, DRIVER, ""), (job, LANE, name)]
                 rows = [_columns(ledger[key], _OWNER) for key in keys if key in ledger]
             case DeadClaims(job, epoch, most):
-                claims = [row for key, row in ledger.items() if key[:2] == (job, table.LANE) and row["epoch"] != epoch]
+                claims = [row for key, row in ledger.items() if key[:2] == (job, LANE) and row["epoch"] != epoch]
                 rows += [(name,) for name in sorted(str(row["name"]) for row in claims)[:most]]
             case ReadPositions(job):
-                rows = [_columns(row, _POSITION) for key, row in ledger.items() if key[:2] == (job, table.POSITION)]
-        return table.read(question, rows)  # type: ignore[arg-type]
+                rows = [_columns(row, _POSITION) for key, row in ledger.items() if key[:2] == (job, POSITION)]
+        return read(question, rows)  # type: ignore[arg-type]
 
 
 def _columns(row: dict[str, Any], names: tuple[str, ...]) -> tuple[object, ...]:

@@ -171,7 +171,7 @@ class ModelServer:
         if self.generation == "C" and task.fate is LabelState.UNKNOWN:
             task.fate = LabelState.PREPARE
             self.history[label] = task
-        return Reply(Status.OK, label=label, txn_id=task.txn_id, load_bytes=len(body))
+        return Reply(Status.OK, label=label, txn_id=task.txn_id)
 
     def _refuse_load(self, task: Task, fault: Fault | None) -> str | None:
         if self.now > task.deadline:

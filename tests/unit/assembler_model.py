@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler import model
 
-SCHEMA = model.event_schema((("source_ts", pa.int64()),))
+SCHEMA = pa.schema([*model.EVENT_FIELDS, ("source_ts", pa.int64())])
 
 
 @dataclass(frozen=True, order=True)

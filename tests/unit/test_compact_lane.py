@@ -18,9 +18,9 @@ from starrocks_txn_sink.lane.receipt import Receipt, RegionCount
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.segments import Ended, Segment, Segmenter, Written
 from starrocks_txn_sink.lane.task import Compacted, limits
-from starrocks_txn_sink.ledger.values import Position
+from starrocks_txn_sink.ledger.ledger import Position
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.key_columns import survivors
+from tests.key_forms import survivors
 from tests.support.model_server import ModelServer
 
 Row = tuple[str, int, str, bool, str]

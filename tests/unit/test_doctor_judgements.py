@@ -19,7 +19,7 @@ from starrocks_txn_sink.doctor.libraries import installed
 from starrocks_txn_sink.doctor.render import document, lines, verdict
 from starrocks_txn_sink.doctor.tables import TableSeen
 from starrocks_txn_sink.errors import QueryRefused
-from starrocks_txn_sink.http.links import Answer
+from starrocks_txn_sink.http.connection import Answer
 from starrocks_txn_sink.options.addresses import Address, RedirectRules
 from starrocks_txn_sink.wire import Reply, Status
 

@@ -14,11 +14,10 @@ from starrocks_txn_sink.lane.actions import Action, BeginAction, CommitAction, L
 from starrocks_txn_sink.lane.perform import Performer
 from starrocks_txn_sink.lane.region import Chunk
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.typed.fit import Fault
 from starrocks_txn_sink.transaction.label import Aborted
 from starrocks_txn_sink.wire import Operation
 from tests.support.manual_clock import ManualClock
-from tests.support.model_server import Faults, ModelServer, plan_faults
+from tests.support.model_server import Fault, Faults, ModelServer, plan_faults
 
 PASSWORD = "geheim"
 OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", password=PASSWORD)

@@ -10,10 +10,8 @@ import pytest
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import Fenced, QueryFailed, QueryRefused
-from starrocks_txn_sink.ledger import retention, table
-from starrocks_txn_sink.ledger.retention import forget_dead_claims
-from starrocks_txn_sink.ledger.take_over import Scope, take_over
-from starrocks_txn_sink.ledger.values import Claim, Forget, Owner, ReadOwners
+from starrocks_txn_sink.ledger.ledger import DRIVER, LANE, POSITION, Claim, Forget, Owner, ReadOwners, row_id, statement
+from starrocks_txn_sink.ledger.take_over import Scope, forget_dead_claims, take_over
 from starrocks_txn_sink.transaction.steps import Question, Steps, run
 from tests.support.manual_clock import ManualClock
 from tests.support.model_ledger import ModelLedger
@@ -37,7 +35,7 @@ class Watched:
         return self.ledger.ask(question, deadline)
 
     def claims(self) -> list[str]:
-        return sorted(name for _, kind, name in self.server.store.ledger if kind == table.LANE)
+        return sorted(name for _, kind, name in self.server.store.ledger if kind == LANE)
 
     def claim(self, epoch: str, batch: int = 0, lane: int | None = 0, token: str = "t") -> None:
         owner = Owner(token, epoch, "checkpoint", batch, lane)
@@ -72,7 +70,7 @@ def test_another_job_and_positions_are_left_alone() -> None:
     ledger = owned()
     other = Owner("t", "e1", "checkpoint", 0, 0)
     ledger.ledger.ask(Claim("another", other), Deadline.after(1.0, ManualClock()))
-    ledger.server.store.ledger[("job", table.POSITION, "p")] = {"epoch": "e1"}
+    ledger.server.store.ledger[("job", POSITION, "p")] = {"epoch": "e1"}
     before = dict(ledger.server.store.ledger)
     assert forget(ledger) == 0
     assert ledger.server.store.ledger == before
@@ -109,7 +107,7 @@ def test_a_removal_that_is_carried_out_late_takes_no_newer_claim_along() -> None
 
 
 def test_each_run_removes_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "MOST", 2)
+    monkeypatch.setattr("starrocks_txn_sink.ledger.take_over.MOST", 2)
     ledger = owned()
     for batch in range(5):
         ledger.claim("e1", batch)
@@ -147,8 +145,8 @@ def test_in_every_version_a_claim_is_missing_only_when_its_run_is_fenced() -> No
 
     def look(_: Question) -> None:
         rows = ledger.server.store.ledger
-        owner = rows[("job", table.DRIVER, "")]["token"]
-        seen.append((owner == "old", ("job", table.LANE, "e1/7/0") in rows))
+        owner = rows[("job", DRIVER, "")]["token"]
+        seen.append((owner == "old", ("job", LANE, "e1/7/0") in rows))
 
     ledger.before = look
     rng = random.Random(0)
@@ -161,6 +159,6 @@ def test_in_every_version_a_claim_is_missing_only_when_its_run_is_fenced() -> No
 
 
 def test_the_statements_name_rows_by_their_keys() -> None:
-    sql, ids = table.statement("shop", Forget("job", ("e1/0/0", "e1/1/0")))
+    sql, ids = statement("shop", Forget("job", ("e1/0/0", "e1/1/0")))
     assert sql == "DELETE FROM `shop`.`_starrocks_txn_sink_ledger` WHERE id IN (%s, %s)"
-    assert ids == (table.row_id("job", table.LANE, "e1/0/0"), table.row_id("job", table.LANE, "e1/1/0"))
+    assert ids == (row_id("job", LANE, "e1/0/0"), row_id("job", LANE, "e1/1/0"))

@@ -18,7 +18,7 @@ from starrocks_txn_sink.lane.metrics import Deletes, EventTimes, LaneMetrics
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt
 from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.lane.worker import Attempt
-from starrocks_txn_sink.ledger.values import Position
+from starrocks_txn_sink.ledger.ledger import Position
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.transaction.label import Committed, Loaded, Unknown

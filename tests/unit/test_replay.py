@@ -16,7 +16,7 @@ from starrocks_txn_sink.lane.columns import COLUMNS
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.segments import Ended, Segmenter, Written
 from starrocks_txn_sink.lane.unit import UnitSegmenter, unit_of
-from starrocks_txn_sink.ledger.values import Position
+from starrocks_txn_sink.ledger.ledger import Position
 
 Row = tuple[str, int, str, bool, str]
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())

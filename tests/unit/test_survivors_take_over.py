@@ -19,9 +19,7 @@ from starrocks_txn_sink.lane.receipt import PositionSpan
 from starrocks_txn_sink.lane.region import Chunk
 from starrocks_txn_sink.lane.segments import Ended
 from starrocks_txn_sink.lane.work import Work
-from starrocks_txn_sink.ledger import table
-from starrocks_txn_sink.ledger.take_over import Scope, TakenOver, check_owner, refuse_others, take_over
-from starrocks_txn_sink.ledger.values import (
+from starrocks_txn_sink.ledger.ledger import (
     LEDGER_TABLE,
     Claim,
     Mark,
@@ -32,7 +30,10 @@ from starrocks_txn_sink.ledger.values import (
     ReadOwners,
     ReadPositions,
     Unfinished,
+    lane_name,
+    statement,
 )
+from starrocks_txn_sink.ledger.take_over import Scope, TakenOver, check_owner, refuse_others, take_over
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Unknown, begin
 from starrocks_txn_sink.transaction.names import Family
 from starrocks_txn_sink.transaction.steps import Question, Steps, run
@@ -78,7 +79,7 @@ class Ledger:
 
     def _owners(self, question: ReadOwners) -> Owners:
         driver = self.rows.get(f"{question.job}/driver/")
-        name = "" if question.lane is None else table.lane_name(question.epoch, question.batch, question.lane)
+        name = "" if question.lane is None else lane_name(question.epoch, question.batch, question.lane)
         lane = self.rows.get(f"{question.job}/lane/{name}")
         return Owners(*(row.owner if isinstance(row, Claim) else None for row in (driver, lane)))
 
@@ -92,7 +93,7 @@ class Ledger:
 
 def key_of(question: Claim | Mark) -> str:
     """The key of the row as the SQL has it."""
-    _, (_, job, kind, name, *_) = table.statement("shop", question)
+    _, (_, job, kind, name, *_) = statement("shop", question)
     return f"{job}/{kind}/{name}"
 
 
@@ -428,7 +429,7 @@ def test_a_lane_waits_for_its_own_claim_whoever_owns_the_job() -> None:
     ledger.delay = 3
     play(taking_over(lane(), "t", "d0"), ledger)
     listed = [line for line in ledger.log if line.startswith("Unfinished")][-1]
-    assert f"job/lane/{table.lane_name('e1', 7, 0)}" in listed
+    assert f"job/lane/{lane_name('e1', 7, 0)}" in listed
 
 
 def test_a_begin_takes_its_headers_along() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from starrocks_txn_sink.ledger import take_over
-from starrocks_txn_sink.ledger.values import DeadClaims, Forget, Owner
+from starrocks_txn_sink.ledger.ledger import DeadClaims, Forget, Owner
 from starrocks_txn_sink.transaction.steps import Wait
 
 from .. import driver

@@ -11,7 +11,7 @@ from starrocks_txn_sink.errors import CommitFailed
 from starrocks_txn_sink.lane import authority
 from starrocks_txn_sink.lane.authority import Authority
 from starrocks_txn_sink.ledger import take_over
-from starrocks_txn_sink.ledger.values import ReadPositions
+from starrocks_txn_sink.ledger.ledger import ReadPositions
 from starrocks_txn_sink.transaction import label as protocol
 from starrocks_txn_sink.transaction.label import Aborted, Committed, Unknown
 from starrocks_txn_sink.wire import LabelState, Reply, Status

@@ -15,7 +15,7 @@ from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.quarantine import Quarantine
 from starrocks_txn_sink.lane.work import Work
 from starrocks_txn_sink.ledger import take_over
-from starrocks_txn_sink.ledger.values import LEDGER_TABLE
+from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
 
 from .. import replays
 from .registry import bug

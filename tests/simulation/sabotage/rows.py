@@ -18,7 +18,7 @@ from starrocks_txn_sink.lane.region import Region
 from starrocks_txn_sink.lane.replay import Replay
 from starrocks_txn_sink.lane.work import Work
 from starrocks_txn_sink.ledger import take_over
-from starrocks_txn_sink.ledger.values import ReadOwners
+from starrocks_txn_sink.ledger.ledger import ReadOwners
 from starrocks_txn_sink.transaction import label as protocol
 from starrocks_txn_sink.transaction.label import Committed
 

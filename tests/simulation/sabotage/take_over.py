@@ -12,9 +12,10 @@ from starrocks_txn_sink.lane import authority, task
 from starrocks_txn_sink.lane.authority import Authority
 from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.lane.work import Work
-from starrocks_txn_sink.ledger import table, take_over
+from starrocks_txn_sink.ledger import ledger as table
+from starrocks_txn_sink.ledger import take_over
+from starrocks_txn_sink.ledger.ledger import Mark, Marked, Owner, ReadPositions
 from starrocks_txn_sink.ledger.take_over import TakenOver
-from starrocks_txn_sink.ledger.values import Mark, Marked, Owner, ReadPositions
 from starrocks_txn_sink.transaction.steps import Wait
 from starrocks_txn_sink.wire import Operation
 

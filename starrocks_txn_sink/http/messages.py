@@ -1,23 +1,77 @@
-"""From the bytes of an answer to a `Reply`, or to a typed error (wire contract 2, 6.1).
+"""The protocol's messages over HTTP: path and headers of a request, and what the bytes of an answer mean.
 
-Keys are matched without regard to case, unknown keys and the Content-Type are ignored. What is not a reply of the
-transaction interface becomes `BadReply`, or `HttpRefused` when a repetition could only meet it again. The message says
-what kind of thing answered, never what it contained beyond a title or the server's own message, cut to 80 harmless
-characters.
+Header values go out as UTF-8, because names of databases and tables may hold any letter; a line break in one would
+start a header of its own, so it is refused (contract section 1.1).
 
-The servers answer with 200 to everything but a wrong password (401), a follower's redirect (307), an unknown path (404)
-and a failure of their own (500); any other status is that of something in between (wire contract 1.1, 7.2).
+Of a reply, keys are matched without regard to case, unknown keys and the Content-Type are ignored. What is not a reply
+of the transaction interface becomes `BadReply`, or `HttpRefused` when a repetition could only meet it again. The
+message says what kind of thing answered, never what it contained beyond a title or the server's own message, cut to 80
+harmless characters. The servers answer with 200 to everything but a wrong password (401), a follower's redirect (307),
+an unknown path (404) and a failure of their own (500); any other status is that of something in between (wire contract
+1.1, 2, 6, 7.2).
 """
 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
-from starrocks_txn_sink.errors import AuthenticationFailed, BadReply, HttpRefused, StarRocksSinkError
-from starrocks_txn_sink.wire import LabelState, Reply, Status
+from starrocks_txn_sink.errors import AuthenticationFailed, BadReply, HttpRefused, InputError, StarRocksSinkError
+from starrocks_txn_sink.wire import LabelState, Operation, Reply, Request, Status
+
+METHODS: Mapping[Operation, str] = {
+    Operation.BEGIN: "POST",
+    Operation.LOAD: "PUT",
+    Operation.COMMIT: "POST",
+    Operation.ROLLBACK: "POST",
+    Operation.LOAD_STATE: "GET",
+}
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_VALUE = re.compile(r"[^\s\x00-\x1f\x7f]([^\r\n\x00-\x08\x0b-\x1f\x7f]*[^\s\x00-\x1f\x7f])?")
+
+
+def basic_authorization(username: str, password: str) -> str:
+    """The value of `Authorization`; user and password as UTF-8."""
+    return "Basic " + b64encode(f"{username}:{password}".encode()).decode("ascii")
+
+
+def path_of(request: Request) -> str:
+    """Path and query of a request; the same on every server that it is redirected to."""
+    if request.operation is Operation.LOAD_STATE:
+        database, label = quote(request.database, safe=""), quote(request.label, safe="")
+        return f"/api/{database}/get_load_state?label={label}"
+    return f"/api/transaction/{request.operation.value}"
+
+
+def headers_of(request: Request, authorization: str) -> dict[str, bytes]:
+    """All headers of a request but those of its body. Raises InputError for a value that cannot be a header."""
+    given = {name.lower(): value for name, value in request.headers.items()}
+    given.update(authorization=authorization, accept="*/*")
+    given["accept-encoding"] = "identity"
+    given["user-agent"] = "starrocks-txn-sink"
+    if request.operation is not Operation.LOAD_STATE:
+        given.update(db=request.database, label=request.label, transaction_type="multi")
+    if request.table is not None:
+        given["table"] = request.table
+    return {name: _encoded(name, value) for name, value in given.items()}
+
+
+def _encoded(name: str, value: str) -> bytes:
+    if _NAME.fullmatch(name) is None:
+        raise InputError(f"{name[:40]!r} is no name of an HTTP header.", hint="Check the stream-load properties.")
+    if _VALUE.fullmatch(value) is None:
+        raise InputError(
+            f"The value for {name} is empty, starts or ends with white space, or holds a line break.",
+            hint="It travels as an HTTP header: check the names of database and tables and the stream-load properties.",
+        )
+    return value.encode("utf-8")
+
 
 _PASSING = frozenset((307, 408, 421, 425, 429))  # below 500, and may be another answer the next time
 _WRONG_ADDRESS = "Check that load_url names StarRocks frontends (http_port, 8030 by default), and not another service."
@@ -45,8 +99,6 @@ def read_reply(http_status: int, body: bytes) -> Reply:
         message=_text(fields, "message", http_status) or "",
         label=_text(fields, "label", http_status),
         txn_id=_number(fields, "txnid", http_status),
-        existing_job_status=_text(fields, "existingjobstatus", http_status),
-        load_bytes=_number(fields, "loadbytes", http_status),
     )
 
 
