@@ -25,7 +25,7 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.model import Counters
 from starrocks_txn_sink.assembler.spill import CarriedState
 from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.lane.receipt import Receipt, receipt_of
 from starrocks_txn_sink.lane.report import LaneReport
 
 MESSAGES: Final = "message string"
@@ -85,7 +85,7 @@ Chosen = TypeVar("Chosen", Receipt, LaneReport, CarryOver, Complaint)
 
 _KINDS: Final = {Receipt: "receipt", LaneReport: "report", CarryOver: "carried", Complaint: "complaint"}
 _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
-    "receipt": Receipt.of,
+    "receipt": receipt_of,
     "report": LaneReport.of,
     "carried": CarryOver.of,
     "complaint": lambda fields: Complaint(**fields),

@@ -103,14 +103,14 @@ class Receipt:
 
     @classmethod
     def from_json(cls, text: str) -> Receipt:
-        return cls.of(orjson.loads(text))
+        return receipt_of(orjson.loads(text))
 
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> Receipt:
-        """The receipt with `fields`, in JSON's types."""
-        nested = {
-            "regions": tuple(RegionCount(**region) for region in fields["regions"]),
-            "dead_lettered": tuple(RegionCount(**region) for region in fields.get("dead_lettered", ())),
-            "positions": tuple(PositionSpan(**span) for span in fields["positions"]),
-        }
-        return cls(**{**fields, **nested})
+
+def receipt_of(fields: dict[str, Any]) -> Receipt:
+    """The receipt with `fields`, in JSON's types."""
+    nested = {
+        "regions": tuple(RegionCount(**region) for region in fields["regions"]),
+        "dead_lettered": tuple(RegionCount(**region) for region in fields.get("dead_lettered", ())),
+        "positions": tuple(PositionSpan(**span) for span in fields["positions"]),
+    }
+    return Receipt(**{**fields, **nested})

@@ -194,8 +194,8 @@ class SinkOptions:
     )
     roll_back_on_sigterm: bool = option(
         switch(),
-        "Whether the driver rolls back what is open, within 5 s, before SIGTERM ends it. Only where the sink is made "
-        "in the main thread and the application has no handler of its own; needs `query_url`.",
+        "Whether the driver rolls back what is open, within 5 s, before SIGTERM ends it. The first write takes the "
+        "signal, in any thread, unless the application has a handler of its own; needs `query_url`.",
         default=True,
     )
     schema_changes: SchemaChanges | str = option(  # noqa: RUF009 - makes a field

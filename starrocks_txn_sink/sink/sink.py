@@ -91,7 +91,6 @@ class StarRocksSink:
         self._turns = Turns()
         self._jobs = Jobs()
         self.auditing = AuditWatch(audit, options, self._listener) if audit is not None else None
-        roll_back_at_exit(self, on_sigterm=options.roll_back_on_sigterm)
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark Connect pickles the sink into a process of the server's, which takes the job over for itself."""
@@ -145,6 +144,7 @@ class StarRocksSink:
         return self._watch.endpoint
 
     def _write(self, frame: DataFrame, origin: Origin) -> list[Receipt]:
+        roll_back_at_exit(self, on_sigterm=self.options.roll_back_on_sigterm)
         query = origin.checkpoint if origin.streaming else ""
         with (
             self._watch.batch(frame, origin.job, origin.batch_id, self.options.lanes, query) as receipts,

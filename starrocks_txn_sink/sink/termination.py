@@ -1,16 +1,20 @@
 """The process ends: what is open on the server is rolled back first, within seconds.
 
-At a normal end, an exception in the main program among them, Python asks us. Not so for SIGTERM, which whoever ends a
-driver sends first (systemd, Kubernetes, YARN): its default action ends Python at once, and labels would stay open until
-their timeout. So, as PySpark does for SIGINT, a sink that is made in the main thread installs a handler, if nobody else
-has; it never replaces one of the application's. The handler has every sink give up, in threads of their own, and then
-lets the signal do what it would have done, so the exit status stays the right one.
+At a normal end, an exception in the main program among them, Python calls us. Not so for SIGTERM, which supervisors
+send first to end a driver (systemd, Kubernetes, YARN): its default action ends Python at once, and labels would stay
+open until their timeout. So the first write takes the signal, if nobody else has; making a sink changes nothing.
+
+The first write of a streaming query runs in a thread of Spark's, and Python lets only the main thread set a handler
+(`signal.signal`), which then waits for the query. `faulthandler.register` takes a signal from any thread: its handler
+is written in C, and writes to a file at once, whatever Python does just then. Our file is a pipe, and a thread of ours
+waits at its other end. When the signal comes, that thread has every sink give up, and then lets the signal do what it
+would have done, so the exit status stays the right one. A handler that the application sets, before or later, wins.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
+import faulthandler
 import os
 import signal
 import threading
@@ -18,7 +22,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import FrameType
 from typing import Protocol
 
 SECONDS = 5.0
@@ -31,42 +34,102 @@ class Writer(Protocol):
     def give_up(self, seconds: float) -> None: ...
 
 
-_writers: weakref.WeakKeyDictionary[Writer, int] = weakref.WeakKeyDictionary()  # and the process that made each
+_writers: weakref.WeakKeyDictionary[Writer, int] = weakref.WeakKeyDictionary()  # and the process that each writes in
+
+
+class _Sigterm:
+    """Whether this process has taken SIGTERM; forked children have not."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.ending = False
+        self._taken = False
+        self._follows_forks = False
+        self._mask = threading.local()
+
+    def take(self) -> None:
+        """Take the signal where it does what it does by default; a second call does nothing."""
+        if self._taken or not hasattr(faulthandler, "register"):  # Windows has no such call
+            return
+        if not _is_default() or signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+            return
+        self._taken = True
+        if not self._follows_forks:
+            self._follows_forks = True
+            os.register_at_fork(before=self._hold, after_in_parent=self._let_through, after_in_child=self._forked)
+        reading, writing = os.pipe()  # open as long as the process lives
+        os.set_blocking(writing, False)  # a handler must never wait
+        threading.Thread(target=self._wait, args=(reading,), name="starrocks-sigterm", daemon=True).start()
+        # Only the frames of the thread that gets the signal are written: those of others may change meanwhile. The
+        # kernel chooses the main thread unless that one blocks the signal.
+        faulthandler.register(signal.SIGTERM, file=writing, all_threads=False)
+
+    def release(self) -> None:
+        """Give the signal back its default action, unless the application has set a handler meanwhile."""
+        if self._taken and _is_default():
+            faulthandler.unregister(signal.SIGTERM)
+        self._taken = False
+
+    def _wait(self, reading: int) -> None:
+        os.read(reading, 1)
+        self.ending = True
+        self.release()  # a second signal ends the process at once
+        try:
+            _give_up_all()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    # A forked child has the handler, and the parent's pipe: its signals would end the parent. So they are held back
+    # until the child has let go of it.
+
+    def _hold(self) -> None:
+        self._mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+
+    def _let_through(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask.before)
+
+    def _forked(self) -> None:
+        self.lock, self.ending = threading.Lock(), False
+        self.release()
+        self._let_through()
+
+
+_sigterm = _Sigterm()
+
+
+def _is_default() -> bool:
+    """Whether the application leaves SIGTERM alone: it neither handles nor ignores it."""
+    return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def roll_back_at_exit(writer: Writer, *, on_sigterm: bool) -> None:
     """Have `writer` give up when the process ends, as long as it lives; `on_sigterm` also when that signal ends it.
 
-    A handler is installed in the main thread only (Python takes signals only there), and only where SIGTERM does what
-    it does by default. A forked child leaves its parent's writers alone.
+    Called at the start of each write, in any thread. A forked child leaves its parent's writers alone. Once SIGTERM has
+    come, a call does not return: nothing new begins while the rest is rolled back.
     """
-    if not _writers:
-        atexit.unregister(_give_up_all)
-        atexit.register(_give_up_all)
-    _writers[writer] = os.getpid()
-    if on_sigterm:
-        _install()
+    with _sigterm.lock:
+        if _sigterm.ending:
+            time.sleep(2 * SECONDS)
+        if _writers.get(writer) == os.getpid():
+            return
+        if not _writers:
+            atexit.unregister(_at_exit)
+            atexit.register(_at_exit)
+        _writers[writer] = os.getpid()
+        if on_sigterm:
+            _sigterm.take()
 
 
-def _install() -> None:
-    if threading.current_thread() is not threading.main_thread():
-        return
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        return
-    with contextlib.suppress(ValueError):  # the main thread of another interpreter of this process
-        signal.signal(signal.SIGTERM, _on_sigterm)
-
-
-def _on_sigterm(number: int, _frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
-    try:
-        _give_up_all()
-    finally:
-        os.kill(os.getpid(), number)
+def _at_exit() -> None:
+    if _sigterm.ending:  # the thread that gives up ends the process by the signal
+        time.sleep(2 * SECONDS)
+    _give_up_all()
+    _sigterm.release()
 
 
 def _give_up_all() -> None:
-    mine = [writer for writer, maker in list(_writers.items()) if maker == os.getpid()]
+    mine = [writer for writer, process in list(_writers.items()) if process == os.getpid()]
     in_time([partial(writer.give_up, SECONDS) for writer in mine], SECONDS)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import faulthandler
 import signal
 import subprocess
 import sys
@@ -10,10 +12,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink
+from starrocks_txn_sink.sink import sink as sink_module
 from starrocks_txn_sink.sink import termination
 from starrocks_txn_sink.sink.session import Session
 
@@ -183,25 +187,129 @@ def test_a_forked_child_leaves_the_work_of_its_parent_alone() -> None:
         assert (said.splitlines(), made.returncode) == (["gave up child's", "child ended", "gave up parent's"], 0)
 
 
-def test_a_sink_that_is_made_in_another_thread_leaves_the_signal_alone() -> None:
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        thread = threading.Thread(target=StarRocksSink, args=(_options(),))
+@pytest.mark.parametrize("busy", ["time.sleep(60)", "threading.Event().wait()", "while True: pass"])
+def test_a_first_write_in_another_thread_takes_the_signal_whatever_the_main_thread_does(busy: str) -> None:
+    said, status = terminated(
+        f"""
+        kept = Writer("a")
+        thread = threading.Thread(target=watch, args=(kept,))
         thread.start()
         thread.join()
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        say("ready")
+        {busy}
+        """
+    )
+    assert (said, status) == (["gave up a"], -signal.SIGTERM)
+
+
+def test_without_the_option_the_signal_is_left_alone() -> None:
+    said, status = terminated(
+        """
+        kept = Writer("a")
+        roll_back_at_exit(kept, on_sigterm=False)
+        wait()
+        """
+    )
+    assert (said, status) == ([], -signal.SIGTERM)
+
+
+def test_a_handler_that_the_application_sets_later_wins() -> None:
+    said, status = terminated(
+        """
+        kept = Writer("a")
+        watch(kept)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        wait()
+        """
+    )
+    assert (said, status) == (["gave up a"], 7)  # at its exit
+
+
+def test_a_program_that_fails_because_its_work_is_given_up_still_ends_by_the_signal() -> None:
+    said, status = terminated(
+        """
+        stopped = threading.Event()
+        class Cancelled(Writer):
+            def give_up(self, seconds):
+                stopped.set()
+                time.sleep(0.5)
+                super().give_up(seconds)
+        sys.stderr = open(os.devnull, "w")
+        kept = Cancelled("a")
+        watch(kept)
+        say("ready")
+        stopped.wait(60)
+        raise RuntimeError("the query was stopped")
+        """
+    )
+    assert (said, status) == (["gave up a"], -signal.SIGTERM)
+
+
+def test_nothing_new_begins_while_the_rest_is_given_up() -> None:
+    said, status = terminated(
+        """
+        stopped = threading.Event()
+        class Cancelled(Writer):
+            def give_up(self, seconds):
+                stopped.set()
+                time.sleep(0.5)
+                super().give_up(seconds)
+        kept, new = Cancelled("a"), Writer("b")
+        watch(kept)
+        say("ready")
+        stopped.wait(60)
+        watch(kept)
+        say("wrote again")
+        """
+    )
+    assert (said, status) == (["gave up a"], -signal.SIGTERM)
+
+
+def test_forked_children_that_are_ended_at_once_do_not_end_their_parent() -> None:
+    with process(
+        """
+        say("ready")
+        kept = Writer("parent's")
+        watch(kept)
+        ended = set()
+        for _ in range(200):
+            child = os.fork()
+            if not child:
+                time.sleep(30)
+                os._exit(9)
+            os.kill(child, signal.SIGTERM)
+            ended.add(os.waitpid(child, 0)[1])
+        say(f"children ended by {ended}")
+        """
+    ) as made:
+        said = rest(made)
+        expected = [f"children ended by {{{int(signal.SIGTERM)}}}", "gave up parent's"]
+        assert (said.splitlines(), made.returncode) == (expected, 0)
+
+
+def test_making_a_sink_changes_nothing_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a constructor has no such effects")
+
+    monkeypatch.setattr(termination, "roll_back_at_exit", refuse)
+    monkeypatch.setattr(sink_module, "roll_back_at_exit", refuse)
+    for module, name in ((atexit, "register"), (signal, "signal"), (faulthandler, "register")):
+        monkeypatch.setattr(module, name, refuse)
+    before = set(threading.enumerate())
+    StarRocksSink(_options())
+    assert set(threading.enumerate()) == before
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_the_option_decides_whether_a_sink_takes_the_signal(wanted: bool) -> None:
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        StarRocksSink(_options(roll_back_on_sigterm=wanted))
-        assert (signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL) is wanted
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def test_a_write_asks_for_the_clean_up_and_for_the_signal_if_the_option_says_so(
+    wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, asked = StarRocksSink(_options(roll_back_on_sigterm=wanted)), list[tuple[object, bool]]()
+    monkeypatch.setattr(sink_module, "roll_back_at_exit", lambda writer, on_sigterm: asked.append((writer, on_sigterm)))
+    monkeypatch.setattr(sink, "_commit", lambda *_: [])
+    frame: Any = None
+    sink._write(frame, sink_module.Origin(1, "job", "c", "k", streaming=False))
+    assert asked == [(sink, wanted)]
 
 
 def test_a_sink_that_writes_nothing_asks_nobody() -> None:
