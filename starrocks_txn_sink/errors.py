@@ -69,7 +69,7 @@ class InputError(StarRocksSinkError, Terminal, ValueError):
 
 
 class SourceTransactionError(InputError):
-    """A source transaction that cannot be released whole: BEGIN never seen, open too long, interleaved, …"""
+    """A source transaction that cannot be released whole, such as one whose BEGIN was never seen or that stays open."""
 
     code = "source_transaction"
 

@@ -8,7 +8,6 @@ arrays in that state to Python, so a layout cuts them: JSON pairs of blob number
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from starrocks_txn_sink.assembler.state import from_blob, to_blob
+from starrocks_txn_sink.clock import SystemClock
 
 GROUP_STATE_TYPE = "header string, layout string, blobs binary"
 
@@ -87,7 +87,7 @@ class GroupKeyState:
 
 def seconds_of(milliseconds: int) -> float:
     """Spark's processing time of the micro-batch in seconds; the machine's where Spark gives none (no open_timeout)."""
-    return milliseconds / 1000 if milliseconds > 0 else time.time()
+    return milliseconds / 1000 if milliseconds > 0 else SystemClock().wall()
 
 
 def _split(layout: str, joined: bytes) -> dict[int, bytes]:

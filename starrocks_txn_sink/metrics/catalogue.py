@@ -24,6 +24,8 @@ OTHER = "_other"
 
 
 class Kind(Enum):
+    """Prometheus' kinds of metrics."""
+
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"

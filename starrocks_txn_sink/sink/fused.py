@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
@@ -77,7 +76,7 @@ class FusedWriter:
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener) -> tuple[list[Receipt], list[LaneReport]]:
         """Write one micro-batch of events."""
         before = self._before(task.batch_id)
-        now = time.time()
+        now = SystemClock().wall()
         lines, carried = self._lanes(frame, task, before, now)
         receipts, reports = results(lines)
         self._conclude(task, before, carried, now, bool(receipts), listener)

@@ -169,7 +169,7 @@ class Truth:
         return sum(log.transactions for log in self.logs)
 
     def newest(self) -> dict[int, int]:
-        """partition → txn_no of its last finished transaction with rows (0: none)."""
+        """The txn_no of the last finished transaction with rows by partition; 0 for none."""
         return {log.partition: log.transactions for log in self.logs}
 
     def rows_of(self, partition: int, txn_no: int) -> int:

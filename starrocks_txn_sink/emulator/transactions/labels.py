@@ -20,6 +20,8 @@ LABEL_REGEX = r"^[-\w]{1,128}$"
 
 
 class TaskState(Enum):
+    """State of a label's task, spelled as the server spells it."""
+
     BEGIN = "BEGIN"
     COMMITING = "COMMITING"
     ABORTING = "ABORTING"
