@@ -73,7 +73,7 @@ class InputError(StarRocksSinkError, Terminal, ValueError):
 
 
 class SourceTransactionError(InputError):
-    """Its BEGIN was never seen, its END is late, its counts do not agree, or another one is interleaved with it."""
+    """A source transaction that cannot be released whole, such as one whose BEGIN was never seen or that stays open."""
 
     code = "source_transaction"
     summary = "A source transaction cannot be released whole."

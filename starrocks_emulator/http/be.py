@@ -16,6 +16,8 @@ _OPERATIONS = frozenset({"begin", "commit", "prepare", "rollback"})
 
 
 class BackendService(Service):
+    """The backend's port: loads, and the log of rejected rows."""
+
     body_limit = _SWALLOWED
 
     def __init__(

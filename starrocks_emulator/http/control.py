@@ -51,6 +51,8 @@ class Levers:
 
 
 class FaultGate:
+    """Acts out the faults that the plan has for a request."""
+
     def __init__(self, plan: FaultPlan, levers: Levers) -> None:
         self._plan = plan
         self._levers = levers

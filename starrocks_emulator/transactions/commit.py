@@ -98,6 +98,8 @@ class TableFailed(Exception):
 
 
 class Committer:
+    """Judges a commit and hands it to the publisher."""
+
     def __init__(self, memory: FrontendMemory, publisher: Publisher) -> None:
         self._memory = memory
         self._publisher = publisher

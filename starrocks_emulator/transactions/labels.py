@@ -39,6 +39,8 @@ class LabelState(Enum):
 
 
 class TaskState(Enum):
+    """State of a label's task, spelled as the server spells it."""
+
     BEGIN = "BEGIN"
     COMMITING = "COMMITING"
     ABORTING = "ABORTING"

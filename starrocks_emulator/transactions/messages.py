@@ -64,6 +64,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
+    """User and password that the server knows."""
+
     user: str
     password: str
 

@@ -13,7 +13,6 @@ number and length.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from starrocks_txn_sink.assembler import model
 from starrocks_txn_sink.assembler.intake import partitioned
 from starrocks_txn_sink.assembler.model import Counters, Partition
 from starrocks_txn_sink.assembler.state import AssemblerState, from_blob, pieces, to_blob
+from starrocks_txn_sink.clock import SystemClock
 
 BLOB: Final = "blob"
 COUNTS: Final = "counts"
@@ -138,7 +138,7 @@ class GroupKeyState:
 
 def seconds_of(milliseconds: int) -> float:
     """Spark's processing time of the micro-batch in seconds; the machine's where Spark gives none (no open_timeout)."""
-    return milliseconds / 1000 if milliseconds > 0 else time.time()
+    return milliseconds / 1000 if milliseconds > 0 else SystemClock().wall()
 
 
 def _split(layout: str, joined: bytes) -> dict[int, bytes]:

@@ -6,13 +6,13 @@ import json
 import os
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped
 from starrocks_txn_sink.doctor.libraries import installed, judge_java, judge_libraries, judge_same
 from starrocks_txn_sink.doctor.patient import Patient
@@ -39,7 +39,7 @@ class Look:
         seen = {
             "host": socket.gethostname(),
             "process": os.getpid(),
-            "clock": time.time(),
+            "clock": SystemClock().wall(),
             "libraries": installed(),
             "knocks": [asdict(knock(door, self.timeout)) for door in self.doors],
         }
@@ -64,9 +64,10 @@ def executors(patient: Patient) -> Iterator[Finding]:
         return
     try:
         yield judge_java(_java_of(session), "Spark's driver")
-        before = time.time()
+        clock = SystemClock()
+        before = clock.wall()
         rows = _run(session, Look(doors, patient.options.connect_timeout), patient.executors)
-        yield from judge_reports([json.loads(row) for row in rows], before, time.time())
+        yield from judge_reports([json.loads(row) for row in rows], before, clock.wall())
     except Exception as error:  # the workers may die in any way
         yield judge_broken(error, "The Spark job failed")
     finally:

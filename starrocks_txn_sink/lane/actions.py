@@ -14,11 +14,15 @@ from starrocks_txn_sink.transaction.steps import Backoff
 
 @dataclass(frozen=True, slots=True)
 class BeginAction:
+    """Open a StarRocks transaction."""
+
     label: str
 
 
 @dataclass(frozen=True, slots=True)
 class LoadAction:
+    """Send chunks of one table under the label."""
+
     label: str
     table: str
     chunks: tuple[Chunk, ...]
@@ -52,11 +56,15 @@ class RecoverAction:
 
 @dataclass(frozen=True, slots=True)
 class CommitAction:
+    """Commit, and wait until the rows are visible."""
+
     label: str
 
 
 @dataclass(frozen=True, slots=True)
 class RollbackAction:
+    """Give the label up."""
+
     label: str
 
 

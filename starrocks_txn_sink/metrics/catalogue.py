@@ -25,6 +25,8 @@ OTHER = "_other"
 
 
 class Kind(Enum):
+    """Prometheus' kinds of metrics."""
+
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"

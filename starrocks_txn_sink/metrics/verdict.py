@@ -23,6 +23,8 @@ class Light(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """The state in one sentence, and its light."""
+
     light: Light
     text: str
 

@@ -27,6 +27,8 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """A reply of the endpoint."""
+
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
     status: int = 200

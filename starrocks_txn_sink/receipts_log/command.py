@@ -22,6 +22,8 @@ from starrocks_txn_sink.receipts_log.table import LOG_TABLE
 
 
 class NoLedger(StarRocksSinkError):
+    """Raised by `where` when the ledger of the job cannot be read because it does not exist."""
+
     code = "no_ledger"
     summary = "The database has no ledger."
     hint = "Check --database; a job that writes at-least-once keeps none."

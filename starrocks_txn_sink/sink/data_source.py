@@ -9,7 +9,6 @@ them (`lane.seal`).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from starrocks_txn_sink import logs
-from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.clock import SystemClock, microseconds
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.messages import Message, of_kind
@@ -124,7 +123,7 @@ class StarRocksDataSource(DataSource):
         session = open_session(options, checkpoint, job, checkpoint)
         number = _batch_id(self.options.get(_BATCH_ID))
         lanes = Lanes(options, terms, job, session.epoch, session.mandate)
-        return StarRocksWriter(lanes, checkpoint, time.time_ns() // 1000 if number is None else number)
+        return StarRocksWriter(lanes, checkpoint, microseconds() if number is None else number)
 
     def streamWriter(self, schema: T.StructType, overwrite: bool) -> StarRocksStreamWriter:  # noqa: N802 - Spark's name
         """For `.writeStream`, called for each micro-batch: takes the job over before its tasks start."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
@@ -79,7 +78,7 @@ class FusedWriter:
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener) -> tuple[list[Receipt], list[LaneReport]]:
         """Write one micro-batch of events."""
         before = self._before(task.batch_id)
-        now = time.time()
+        now = SystemClock().wall()
         messages = self._lanes(frame, task, before, now)
         receipts = of_kind(messages, Receipt)
         self._conclude(task, before, of_kind(messages, CarryOver), now, bool(receipts), listener)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
 from starrocks_txn_sink.dead_letter.table import create_table as dead_letter_ddl
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
@@ -205,7 +205,7 @@ def clean_up(options: SinkOptions, session: Session, done: Callable[[], None]) -
 
 def _sweep_later(options: SinkOptions, session: Session, done: Callable[[], None]) -> None:
     for seconds in _LATER:
-        time.sleep(seconds)
+        SystemClock().sleep(seconds)
         _sweep(options, session, _CLEAN_UP_SECONDS)
     done()
 
@@ -218,7 +218,7 @@ def sweep_for(options: SinkOptions, session: Session, seconds: float) -> None:
     limit = time.monotonic() + seconds
     while options.query_addresses and (left := limit - time.monotonic()) > 0:
         _sweep(options, session, left)
-        time.sleep(max(0.0, min(_PAUSE, limit - time.monotonic())))
+        SystemClock().sleep(max(0.0, min(_PAUSE, limit - time.monotonic())))
 
 
 def _sweep(options: SinkOptions, session: Session, seconds: float) -> None:
@@ -244,4 +244,4 @@ def new_epoch(run_epoch: str | None = None) -> str:
     """
     if run_epoch is not None:
         return f"{run_epoch}_{secrets.token_hex(4)}"
-    return f"{time.time_ns() // 1000:x}{secrets.token_hex(3)}"
+    return f"{microseconds():x}{secrets.token_hex(3)}"

@@ -7,7 +7,6 @@ confirmed its StarRocks transactions, and only then returns: Spark's checkpoint 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.audit import Audit
 from starrocks_txn_sink.audit.watch import AuditWatch
+from starrocks_txn_sink.clock import microseconds
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.events import Event, Listener, nobody
 from starrocks_txn_sink.lane.receipt import Receipt
@@ -124,7 +124,7 @@ class StarRocksSink:
         how far it is; elsewhere `write.progressed` is told, and logged, every ten seconds.
         """
         job = self.options.job or "write"
-        number = batch_id if batch_id is not None else time.time_ns() // 1000
+        number = batch_id if batch_id is not None else microseconds()
         with self._jobs.followed(frame, self._listener):
             return self._write(frame, Origin(number, job, _written(job), _written(job), streaming=False))
 

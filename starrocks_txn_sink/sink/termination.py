@@ -24,6 +24,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
+from starrocks_txn_sink.clock import SystemClock
+
 SECONDS = 5.0
 """What the process lives on at most; supervisors wait for 10 to 90 seconds before they use SIGKILL."""
 
@@ -110,7 +112,7 @@ def roll_back_at_exit(writer: Writer, *, on_sigterm: bool) -> None:
     """
     with _sigterm.lock:
         if _sigterm.ending:
-            time.sleep(2 * SECONDS)
+            SystemClock().sleep(2 * SECONDS)
         if _writers.get(writer) == os.getpid():
             return
         if not _writers:
@@ -123,7 +125,7 @@ def roll_back_at_exit(writer: Writer, *, on_sigterm: bool) -> None:
 
 def _at_exit() -> None:
     if _sigterm.ending:  # the thread that gives up ends the process by the signal
-        time.sleep(2 * SECONDS)
+        SystemClock().sleep(2 * SECONDS)
     _give_up_all()
     _sigterm.release()
 

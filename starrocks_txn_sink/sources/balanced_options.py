@@ -34,7 +34,7 @@ _NEEDED: Final = {
 
 @dataclass(frozen=True)
 class BalancedOptions:
-    """`config` is librdkafka's (options `kafka.*`); the rest:
+    """Options of the balanced source; `config` is librdkafka's (options `kafka.*`).
 
     `topics` / `pattern`   subscribe (names, comma between them) or subscribePattern (a regular expression)
     `from_start`           startingOffsets: earliest (default) or latest; for the first start only

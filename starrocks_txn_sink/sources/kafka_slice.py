@@ -137,8 +137,11 @@ class _OpenEnds:
         return np.fromiter(map(codes.__getitem__, map(_TOPIC, messages)), dtype=np.int64, count=len(messages))
 
     def _told(self, message: Message) -> Place | None:
-        """The place that has no more rows before its end, if the message says so: its last offsets belong to markers of
-        transactions, which nobody gets. (After a change of the leader a log may seem to end earlier for a while.)"""
+        """The place that has no more rows before its end, if the message says so.
+
+        Its last offsets belong to markers of transactions, which no reader gets. (After a change of the leader a log
+        may seem to end earlier for a while.)
+        """
         error = message.error()
         if error is None:
             return None

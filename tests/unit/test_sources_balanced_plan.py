@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ def log(times: Times) -> Log:
     return Log({p: len(each) for p, each in times.items()}, {p: max(each, default=None) for p, each in times.items()})
 
 
-def lookup(times: Times, asked: list[int] | None = None):  # type: ignore[no-untyped-def]
+def lookup(times: Times, asked: list[int] | None = None) -> Callable[[int], Offsets]:
     def offsets_from(time: int) -> Offsets:
         if asked is not None:
             asked.append(time)
@@ -29,7 +29,9 @@ def lookup(times: Times, asked: list[int] | None = None):  # type: ignore[no-unt
     return offsets_from
 
 
-def ends(times: Times, limits: Limits, idle: set[Place] = frozenset(), start: Offsets | None = None, since: int = -1):  # type: ignore[no-untyped-def, assignment]
+def ends(
+    times: Times, limits: Limits, idle: Set[Place] = frozenset(), start: Offsets | None = None, since: int = -1
+) -> tuple[Offsets, int | None]:
     begin = start or dict.fromkeys(times, 0)
     found = plan(begin, since, log(times), idle, limits, lookup(times))
     return dict(found.end), found.time
