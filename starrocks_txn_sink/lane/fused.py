@@ -34,7 +34,7 @@ from starrocks_txn_sink.lane.content import Content
 from starrocks_txn_sink.lane.ending import RowsAfterEnd, until_end
 from starrocks_txn_sink.lane.event_times import EVENT_TIME
 from starrocks_txn_sink.lane.task import LaneTask, lines_batch
-from starrocks_txn_sink.sources.ahead import ahead
+from starrocks_txn_sink.sources.ahead import map_ahead
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 
 _CARRIED: Final = "carried"
@@ -167,7 +167,7 @@ class Assembling:
         if lines is None:
             yield from map(_as_events, batches)
             return
-        for events, malformed in ahead(partial(_parsed, lines), _pieces(batches), _PARSERS):
+        for events, malformed in map_ahead(partial(_parsed, lines), _pieces(batches), _PARSERS):
             self._malformed += malformed
             yield events
 
