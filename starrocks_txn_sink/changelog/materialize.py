@@ -37,24 +37,26 @@ def materialize(change: RowChange, rows: tuple[ClaimingRow, ...], upsert_key: Ke
     with the retracting row. A retraction without a match is swallowed.
     """
     kept = ClaimingRow(upsert_key, change.row)
-    found = next((at for at, each in enumerate(rows) if each.same_as(kept)), None)
+    position = next((at for at, each in enumerate(rows) if each.same_as(kept)), None)
     if change.kind.adds:
-        return _add(change, rows, kept, found)
-    if found is None:
+        return _add(change, rows, kept, position)
+    if position is None:
         return MaterializeResult(None, rows, swallowed=True)
-    remaining = rows[:found] + rows[found + 1 :]
+    remaining = rows[:position] + rows[position + 1 :]
     if not remaining:
         return MaterializeResult(RowChange(DELETE, change.row), remaining)
-    if found == len(remaining):
+    if position == len(remaining):
         return MaterializeResult(RowChange(UPDATE_AFTER, remaining[-1].row), remaining)
     return MaterializeResult(None, remaining)
 
 
-def _add(change: RowChange, rows: tuple[ClaimingRow, ...], kept: ClaimingRow, found: int | None) -> MaterializeResult:
+def _add(
+    change: RowChange, rows: tuple[ClaimingRow, ...], kept: ClaimingRow, position: int | None
+) -> MaterializeResult:
     shown = RowChange(UPDATE_AFTER if rows else INSERT, change.row)
-    if kept.key is None or found is None:
+    if kept.key is None or position is None:
         return MaterializeResult(shown, (*rows, kept))
-    return MaterializeResult(shown, (*rows[:found], kept, *rows[found + 1 :]))
+    return MaterializeResult(shown, (*rows[:position], kept, *rows[position + 1 :]))
 
 
 def needs_materializer(mode: str, sink_key: tuple[str, ...], upsert_key: tuple[str, ...] | None) -> bool:

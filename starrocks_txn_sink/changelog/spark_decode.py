@@ -94,7 +94,7 @@ def from_changelog(
     order, passed = require_columns(sequence, "sequence", df), require_columns(passthrough, "passthrough", df)
     settings, name = StateSettings(Retention.of(state_ttl), clock or SystemClock()), metrics_name("from_changelog", uid)
     events = change_events(df, op, mapping, before, after, passed, keys, row_kind)
-    stateful = events.needs_previous(state_asked_for=state_ttl is not None)
+    stateful = events.needs_previous(uses_state=state_ttl is not None)
     _check_state_parameters(events, stateful, order_by, compact)
     sort_columns(df, order)
     place = place_columns(df, (*order, *require_columns(order_by, "order_by", df)))

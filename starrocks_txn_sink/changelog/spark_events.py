@@ -42,10 +42,10 @@ class ChangeEvents:
         """Whether before and after image are two columns."""
         return None not in (self.before, self.after) and self.before != self.after
 
-    def needs_previous(self, *, state_asked_for: bool) -> bool:
+    def needs_previous(self, *, uses_state: bool) -> bool:
         """Whether some code needs the key's previous row."""
         groups = [kinds for kinds in self.mapping.values() if len(kinds) > 1]
-        return any(INSERT in kinds or not self.both_images or state_asked_for for kinds in groups)
+        return any(INSERT in kinds or not self.both_images or uses_state for kinds in groups)
 
     # --- columns ---
 

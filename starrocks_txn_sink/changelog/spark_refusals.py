@@ -24,7 +24,7 @@ _log = get_logger("changelog")
 def handle_invalid_ops(
     frame: DataFrame, events: ChangeEvents, handling: InvalidOps, place: Sequence[str], name: str
 ) -> DataFrame:
-    """`frame` with valid codes only; others fail the query, or are dropped, counted (`invalid_ops`) and logged."""
+    """`frame` with valid codes only. An invalid one fails the query, or is dropped, counted and logged."""
     code = events.code
     unknown = ~code.isin(list(events.mapping))
     if handling == "FAIL":

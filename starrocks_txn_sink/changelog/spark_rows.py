@@ -58,16 +58,16 @@ def from_text(text: Column, fields: Sequence[T.StructField]) -> Column:
 
 def require_columns(value: str | Sequence[str] | None, parameter: str, frame: DataFrame) -> tuple[str, ...]:
     """A parameter that names columns, as a tuple; InputError for a column that the frame does not have."""
-    found = column_names(parameter, value)
-    missing = [name for name in found if name not in frame.columns]
+    chosen = column_names(parameter, value)
+    missing = [name for name in chosen if name not in frame.columns]
     if missing:
         raise InputError(
             f"{parameter} names the column {', '.join(map(repr, missing))}, which the DataFrame does not have.",
             hint=f"It has {', '.join(frame.columns)}.",
         )
-    if len(set(found)) < len(found):
-        raise OptionError(f"{parameter} names a column twice: {', '.join(found)}.", hint="Name each column once.")
-    return found
+    if len(set(chosen)) < len(chosen):
+        raise OptionError(f"{parameter} names a column twice: {', '.join(chosen)}.", hint="Name each column once.")
+    return chosen
 
 
 def refuse_clash(new: Iterable[str], there: Iterable[str], what: str) -> None:

@@ -159,14 +159,14 @@ def _parse_json(df: DataFrame, value: str, fields: str) -> DataFrame:
 
 def _top_level(fields: str) -> list[str]:
     """The fields of a DDL string, split at the commas outside <…>."""
-    found, depth = [""], 0
-    for letter in fields:
-        depth += {"<": 1, ">": -1}.get(letter, 0)
-        if letter == "," and not depth:
-            found.append("")
+    parts, depth = [""], 0
+    for character in fields:
+        depth += {"<": 1, ">": -1}.get(character, 0)
+        if character == "," and not depth:
+            parts.append("")
         else:
-            found[-1] += letter
-    return [each.strip() for each in found]
+            parts[-1] += character
+    return [each.strip() for each in parts]
 
 
 def _as_struct(fields: str) -> str:

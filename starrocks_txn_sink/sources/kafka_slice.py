@@ -1,4 +1,4 @@
-"""A task's part of balanced reading: one slice of many partitions, sorted by event time, read with a kept consumer."""
+"""A task's part of balanced reading: one slice of many partitions, sorted by event time."""
 
 from __future__ import annotations
 
@@ -65,34 +65,34 @@ def consumer_of(config: Mapping[str, Any]) -> Consumer:
     return _consumers[name]
 
 
-def read_slice(wanted: Slice) -> Iterator[pa.RecordBatch]:
+def read_slice(part: Slice) -> Iterator[pa.RecordBatch]:
     """All rows of the slice, sorted by event time, topic, partition and offset.
 
     Raises SourceChanged for offsets that Kafka no longer has, DeadlineExceeded after `patience` seconds without a row.
     """
-    consumer = consumer_of(wanted.config)
-    assigned = [TopicPartition(topic, number, start) for (topic, number), (start, _) in wanted.ranges.items()]
+    consumer = consumer_of(part.config)
+    assigned = [TopicPartition(topic, number, start) for (topic, number), (start, _) in part.ranges.items()]
     consumer.assign(assigned)
     consumer.resume(assigned)  # the slice before may have paused them
     try:
-        rows = _sort(collect(consumer, wanted, SystemClock()))
+        rows = _sort(collect(consumer, part, SystemClock()))
     finally:
         consumer.unassign()
     yield from rows.to_batches(max_chunksize=_BATCH_ROWS)
 
 
-def collect(consumer: Consumer, wanted: Slice, clock: Clock) -> pa.Table:
+def collect(consumer: Consumer, part: Slice, clock: Clock) -> pa.Table:
     """All rows of the slice in no particular order; the consumer has been assigned the slice's starts."""
-    unfinished = _UnfinishedPartitions(wanted)
+    unfinished = _UnfinishedPartitions(part)
     parts: list[pa.Table] = []
-    deadline = Deadline.after(wanted.patience, clock)
+    deadline = Deadline.after(part.patience, clock)
     while unfinished.ends:
         messages = consumer.consume(_POLL_MESSAGES, timeout=0.1)
         if messages:
-            deadline = Deadline.after(wanted.patience, clock)
+            deadline = Deadline.after(part.patience, clock)
         elif deadline.expired():
             raise DeadlineExceeded(
-                f"Kafka delivered no rows for {wanted.patience:.0f} s.",
+                f"Kafka delivered no rows for {part.patience:.0f} s.",
                 hint="Check that the brokers are running, or raise patience.",
                 partitions=len(unfinished.ends),
                 first=next(iter(unfinished.ends)),
@@ -108,14 +108,14 @@ def collect(consumer: Consumer, wanted: Slice, clock: Clock) -> pa.Table:
 class _UnfinishedPartitions:
     """The partitions of a slice whose ends have not been reached yet."""
 
-    def __init__(self, wanted: Slice) -> None:
-        self.ends = {partition: end for partition, (_, end) in wanted.ranges.items()}
-        self._ordered = list(wanted.ranges)
-        self._ends = np.array([end for _, end in wanted.ranges.values()], dtype=np.int64)
+    def __init__(self, part: Slice) -> None:
+        self.ends = {partition: end for partition, (_, end) in part.ranges.items()}
+        self._ordered = list(part.ranges)
+        self._end_array = np.array([end for _, end in part.ranges.values()], dtype=np.int64)
         self._topics = sorted({topic for topic, _ in self._ordered})
-        self._numbers = np.zeros((len(self._topics), max(number for _, number in self._ordered) + 1), dtype=np.int64)
+        self._index_of = np.zeros((len(self._topics), max(number for _, number in self._ordered) + 1), dtype=np.int64)
         for code, (topic, number) in enumerate(self._ordered):
-            self._numbers[self._topics.index(topic), number] = code
+            self._index_of[self._topics.index(topic), number] = code
 
     def take(self, messages: list[Message]) -> tuple[pa.Table, list[KafkaPartition]]:
         """The rows before the ends among the messages, and the partitions that have just reached their ends."""
@@ -124,12 +124,13 @@ class _UnfinishedPartitions:
             passed = {partition for message in messages if (partition := self._partition_at_end(message)) is not None}
             messages = [each for each in messages if each.error() is None]
         topics, partitions = self._topic_indexes(messages), _integers(_PARTITION, messages)
-        numbers, offsets = self._numbers[topics, partitions], _integers(_OFFSET, messages)
-        newest = np.full(len(self._ends), -1, dtype=np.int64)
+        numbers, offsets = self._index_of[topics, partitions], _integers(_OFFSET, messages)
+        newest = np.full(len(self._end_array), -1, dtype=np.int64)
         np.maximum.at(newest, numbers, offsets)
-        passed |= {self._ordered[number] for number in np.flatnonzero(newest >= self._ends - 1)}
+        # The last offset before an end may be a marker: a row beyond the end shows as well that the end is reached.
+        passed |= {self._ordered[number] for number in np.flatnonzero(newest >= self._end_array - 1)}
         done = [partition for partition in passed if self.ends.pop(partition, None) is not None]
-        kept = np.flatnonzero(offsets < self._ends[numbers])
+        kept = np.flatnonzero(offsets < self._end_array[numbers])
         names = pa.array(self._topics, pa.string()).take(pa.array(topics[kept]))
         return _table([messages[n] for n in kept.tolist()], names, partitions[kept], offsets[kept]), done
 

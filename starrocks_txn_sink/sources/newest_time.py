@@ -2,7 +2,7 @@
 
 Kafka reports the row with the highest event time of a whole log. If that row belongs to an open Kafka transaction, a
 read_committed reader gets no answer, although the rows before the transaction are readable. Without this search such a
-partition would hold back all the others until the transaction ends.
+partition would hold back all partitions until the transaction ends.
 """
 
 from __future__ import annotations
