@@ -1,7 +1,7 @@
-"""Changelogs on Spark: rows with a kind (`+I`, `-U`, `+U`, `-D`) made from change events, and made into them.
+"""Changelogs on Spark: conversions between change events and rows with a row kind (`+I`, `-U`, `+U`, `-D`).
 
-`rules` is pure; the modules named `spark_*` put the rules into Spark and are the only ones here that import pyspark.
-The names are loaded on first use, so that the rules need no Spark.
+`rules` is pure. The modules named `spark_*` run the rules in Spark, and only they import pyspark. The public names are
+loaded on first use, so that the rules work without Spark.
 """
 
 from __future__ import annotations

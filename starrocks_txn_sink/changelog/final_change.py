@@ -1,7 +1,7 @@
-"""What a PRIMARY KEY table needs of a changelog: one operation per key, the last one.
+"""One operation per key for a PRIMARY KEY table: the last change of a changelog.
 
-The two halves of an update may share a sequence; then the new row wins over the old one. So a -U has an effect only
-where no +U of the same key follows: where the update moved the row to another key.
+-U and +U of an update may share a sequence; then the new row wins. So a -U has an effect only if no +U of the same key
+follows, because the update moved the row to another key.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Change, Key, Row, RowKind
+from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Key, Row, RowChange, RowKind
 
 UPSERT: Final = "upsert"
 REMOVE: Final = "delete"
 
-# Among changes with the same sequence the higher rank is the later one.
+# Of changes with the same sequence, the highest rank is the last.
 RANKS: Final[dict[RowKind, int]] = {UPDATE_BEFORE: 0, DELETE: 1, INSERT: 2, UPDATE_AFTER: 2}
 
 
 def final_changes(
-    changes: Iterable[tuple[Change, Any]], key_of: Callable[[Row], Key]
+    changes: Iterable[tuple[RowChange, Any]], key_of: Callable[[Row], Key]
 ) -> dict[Key, tuple[str, Row, Any]]:
-    """The last operation of each key: (upsert or delete, row, sequence). `changes` come with their sequence."""
-    last: dict[Key, tuple[tuple[Any, int], Change]] = {}
+    """Last operation of each key as (upsert or delete, row, sequence); `changes` are pairs (change, sequence)."""
+    last: dict[Key, tuple[tuple[Any, int], RowChange]] = {}
     for change, sequence in changes:
         key, at = key_of(change.row), (sequence, RANKS[change.kind])
         if key not in last or at >= last[key][0]:

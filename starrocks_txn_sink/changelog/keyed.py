@@ -1,7 +1,7 @@
-"""The rules of one key as a state operator runs them: changes of a key in, changes out, and the state between.
+"""The rules of one key as a state operator runs them: changes of a key in, changes out, state in between.
 
-Rows are text here (JSON made by the JVM), so state is text as well, and a row comes back exactly as it went in. A rule
-is called with all changes of a key in a micro-batch, in order. State is a list of JSON values; None is no state.
+Rows are text here (JSON from the JVM), so state is text, too, and a row comes back exactly as it went in. A rule gets
+all changes of a key in a micro-batch, in order. State is a list of JSON values; None is no state.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, NamedTuple, Protocol
 
 from starrocks_txn_sink.changelog.decode import decode, decode_with_previous
 from starrocks_txn_sink.changelog.encode import ImageEncoder
-from starrocks_txn_sink.changelog.kinds import Change, RowKind
+from starrocks_txn_sink.changelog.kinds import RowChange, RowKind
 from starrocks_txn_sink.changelog.mapping import Kinds
-from starrocks_txn_sink.changelog.materialize import Kept, materialize
+from starrocks_txn_sink.changelog.materialize import ClaimingRow, materialize
 from starrocks_txn_sink.changelog.net_effect import net_effect
 from starrocks_txn_sink.changelog.normalize import normalize
 
 State = list[Any]
 
 
-class Arrived(NamedTuple):
-    """A change that came in: its kinds (`-U+U` for an update), its row, and what else there is about it."""
+class InputChange(NamedTuple):
+    """A change of the input: its kinds as text (`-U+U` for an update), row, before image; `extra` travels beside it."""
 
     kinds: str
     row: str | None
@@ -32,8 +32,8 @@ class Arrived(NamedTuple):
     upsert_key: str | None = None
 
 
-class Left(NamedTuple):
-    """A change that goes out: a kind, or the code that a mapping gives it; `extra` is that of the change behind it."""
+class OutputChange(NamedTuple):
+    """A change to put out: a row kind, or its code; `extra` is the one of the input change that caused it."""
 
     kind: str
     row: str | None
@@ -43,9 +43,13 @@ class Left(NamedTuple):
 
 @dataclass(slots=True)
 class KeyStep:
-    """What a rule did with the changes of a key. `touched`: the state counts as accessed and is written."""
+    """Result of a rule for the changes of a key.
 
-    left: list[Left]
+    `touched`    the state counts as accessed and is written, which renews its `state_ttl`
+    `swallowed`  retractions that found no row
+    """
+
+    output: list[OutputChange]
     state: State | None
     touched: bool = True
     swallowed: int = 0
@@ -54,12 +58,12 @@ class KeyStep:
 class KeyRule(Protocol):
     """A rule over the changes of one key."""
 
-    def step(self, state: State | None, arrived: Sequence[Arrived]) -> KeyStep: ...
+    def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep: ...
 
 
 @cache
 def kinds_of(text: str) -> Kinds:
-    """The kinds in `-U+U`: codes of two characters each."""
+    """The kinds in a text such as `-U+U`: codes of two characters each."""
     return tuple(RowKind(text[at : at + 2]) for at in range(0, len(text), 2))
 
 
@@ -73,27 +77,27 @@ def _as_state(previous: Any) -> State | None:
 
 @dataclass(frozen=True, slots=True)
 class DecodeKey:
-    """Change events → row kinds. `keeps_rows`: the previous row is kept, for codes that need it."""
+    """Change events → row kinds. `keeps_rows`: keep the previous row, for codes that need it."""
 
     keeps_rows: bool
     compact: bool = False
     full_deletes: bool = False
 
-    def step(self, state: State | None, arrived: Sequence[Arrived]) -> KeyStep:
+    def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
         previous = _previous(state)
-        decoded: list[tuple[Change, str | None]] = []
-        for each in arrived:
+        decoded: list[tuple[RowChange, str | None]] = []
+        for each in changes:
             kinds = kinds_of(each.kinds)
             if self.keeps_rows:
-                changes, previous = decode_with_previous(kinds, each.row, each.before, previous)
+                row_changes, previous = decode_with_previous(kinds, each.row, each.before, previous)
             else:
-                changes = decode(kinds, each.row if each.before is None else each.before, each.row)
-            decoded += [(change, each.extra) for change in changes]
+                row_changes = decode(kinds, each.row if each.before is None else each.before, each.row)
+            decoded += [(change, each.extra) for change in row_changes]
         if self.compact:
             net = net_effect([change for change, _ in decoded], full_deletes=self.full_deletes)
             decoded = [(change, decoded[-1][1]) for change in net]
-        left = [Left(change.kind, change.row, None, extra) for change, extra in decoded]
-        return KeyStep(left, _as_state(previous), touched=self.keeps_rows)
+        output = [OutputChange(change.kind, change.row, None, extra) for change, extra in decoded]
+        return KeyStep(output, _as_state(previous), touched=self.keeps_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +106,13 @@ class EncodeKey:
 
     encoder: ImageEncoder
 
-    def step(self, state: State | None, arrived: Sequence[Arrived]) -> KeyStep:
-        previous, left = _previous(state), []
-        for each in arrived:
-            event, previous = self.encoder.encode(Change(RowKind(each.kinds), each.row), previous)
+    def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
+        previous, output = _previous(state), []
+        for each in changes:
+            event, previous = self.encoder.encode(RowChange(RowKind(each.kinds), each.row), previous)
             if event is not None:
-                left.append(Left(event.code, event.after, event.before, each.extra))
-        return KeyStep(left, _as_state(previous))
+                output.append(OutputChange(event.code, event.after, event.before, each.extra))
+        return KeyStep(output, _as_state(previous))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,28 +121,30 @@ class NormalizeKey:
 
     codes: Mapping[RowKind, str] = field(default_factory=dict)
 
-    def step(self, state: State | None, arrived: Sequence[Arrived]) -> KeyStep:
-        previous, left = _previous(state), []
+    def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
+        previous, output = _previous(state), []
         with_before = RowKind.UPDATE_BEFORE in self.codes
-        for each in arrived:
-            change = Change(RowKind(each.kinds), each.row)
-            changes, previous = normalize(change, previous, with_update_before=with_before)
-            left += [
-                Left(self.codes[done.kind], done.row, None, each.extra) for done in changes if done.kind in self.codes
+        for each in changes:
+            change = RowChange(RowKind(each.kinds), each.row)
+            row_changes, previous = normalize(change, previous, with_update_before=with_before)
+            output += [
+                OutputChange(self.codes[new.kind], new.row, None, each.extra)
+                for new in row_changes
+                if new.kind in self.codes
             ]
-        return KeyStep(left, _as_state(previous))
+        return KeyStep(output, _as_state(previous))
 
 
 @dataclass(frozen=True, slots=True)
 class MaterializeKey:
-    """All changes that claim a sink key → those that the sink should see."""
+    """All changes of a sink key → the changes that the sink should see."""
 
-    def step(self, state: State | None, arrived: Sequence[Arrived]) -> KeyStep:
-        before = tuple(Kept(key, row) for key, row in state or ())
-        rows, left, swallowed, written = before, [], 0, False
-        for each in arrived:
-            done = materialize(Change(RowKind(each.kinds), each.row), rows, each.upsert_key)
-            rows, swallowed, written = done.rows, swallowed + done.swallowed, written or not done.swallowed
+    def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
+        before = tuple(ClaimingRow(key, row) for key, row in state or ())
+        rows, output, swallowed, touched = before, [], 0, False
+        for each in changes:
+            done = materialize(RowChange(RowKind(each.kinds), each.row), rows, each.upsert_key)
+            rows, swallowed, touched = done.rows, swallowed + done.swallowed, touched or not done.swallowed
             if done.change is not None:
-                left.append(Left(done.change.kind, done.change.row, None, each.extra))
-        return KeyStep(left, [list(kept) for kept in rows] or None, touched=written, swallowed=swallowed)
+                output.append(OutputChange(done.change.kind, done.change.row, None, each.extra))
+        return KeyStep(output, [list(kept) for kept in rows] or None, touched=touched, swallowed=swallowed)

@@ -1,4 +1,4 @@
-"""RowKind: the four kinds of change, by the code that a changelog carries and by the name that mappings use."""
+"""The four row kinds: codes for changelogs, names for mappings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Hashable
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-Row = Any  # opaque to every rule: rows are only compared and handed on
+Row = Any  # opaque: rules only compare rows and pass them through
 
 
 class RowKind(StrEnum):
-    """A kind is its code (`+I`); its `name` is the long form (`INSERT`)."""
+    """Kind of a change; the value is its code (`+I`), the name its long form (`INSERT`)."""
 
     INSERT = "+I"
     UPDATE_BEFORE = "-U"
@@ -19,14 +19,14 @@ class RowKind(StrEnum):
 
     @property
     def adds(self) -> bool:
-        """Whether the row is there after the change; the other kinds retract it."""
+        """Whether the change adds its row; the other kinds retract it."""
         return self in (RowKind.INSERT, RowKind.UPDATE_AFTER)
 
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
 
 
-class Change(NamedTuple):
+class RowChange(NamedTuple):
     """One row of a changelog."""
 
     kind: RowKind

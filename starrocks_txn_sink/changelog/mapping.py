@@ -1,7 +1,7 @@
-"""`op_mapping`: which operation code stands for which row kinds, checked before a query starts.
+"""`op_mapping`: operation codes and the row kinds that they stand for, checked before a query starts.
 
 Both directions take a dict whose keys and values are comma-separated text, or tuples of single values. A code may
-stand for several kinds only where that makes sense: the two halves of an update, an upsert, an upsert with its before
+stand for several kinds only if they form one change: an update's old and new row, an upsert, an upsert with its before
 image. Blanks around the parts are trimmed here, never in the data; codes are case-sensitive.
 """
 
@@ -26,10 +26,10 @@ _ALLOWED_GROUPS = "'UPDATE_BEFORE, UPDATE_AFTER', 'INSERT, UPDATE_AFTER' and 'IN
 
 
 def code_to_kinds(op_mapping: OpMapping | None) -> dict[str, Kinds]:
-    """The kinds of each code, in the order -U before +U; the kinds' own names by default.
+    """The kinds of each code, -U before +U; by default a kind's name is its code.
 
     `{"c, r": "INSERT", "u": "UPDATE_BEFORE, UPDATE_AFTER"}` or `{("c", "r"): ("INSERT",)}`. Raises OptionError for
-    an unknown kind, a kind or a code named twice, a group that makes no sense, an empty part.
+    an unknown kind, a kind or a code named twice, kinds that cannot share a code, an empty part.
     """
     mapping: dict[str, Kinds] = {}
     entries = _entries(DEFAULT_CODES if op_mapping is None else op_mapping)
@@ -46,7 +46,7 @@ def code_to_kinds(op_mapping: OpMapping | None) -> dict[str, Kinds]:
 
 
 def kinds_to_code(op_mapping: OpMapping | None) -> dict[RowKind, str]:
-    """The code of each kind that is put out; kinds that are not in it are dropped.
+    """The code of each kind to put out; the other kinds are dropped.
 
     `{"INSERT": "c", "UPDATE_BEFORE, UPDATE_AFTER": "u"}` or the form with tuples. By default every kind but
     UPDATE_BEFORE has its own name. Raises OptionError as `code_to_kinds` does, and for more than one code in an entry.
@@ -66,7 +66,7 @@ def kinds_to_code(op_mapping: OpMapping | None) -> dict[RowKind, str]:
 
 
 def pairs_updates(op_mapping: OpMapping | None) -> bool:
-    """Whether -U and +U leave as one row: they are named in one entry of the mapping."""
+    """Whether -U and +U share an entry of the mapping, and so leave as one event."""
     return op_mapping is not None and any(UPDATE.issubset(_kinds(kinds)) for kinds, _ in _entries(op_mapping))
 
 
@@ -85,20 +85,20 @@ def _parts(text: object) -> tuple[str, ...]:
         parts = text.split(",")
     elif isinstance(text, (tuple, list)):
         parts = text
-    found = []
+    cleaned = []
     for part in parts:
         if not isinstance(part, str) or not part.strip():
             raise OptionError(
                 f"op_mapping has the part {part!r} in {text!r}.", hint="Every code and every kind is non-empty text."
             )
-        found.append(part.strip())
-    if not found:
+        cleaned.append(part.strip())
+    if not cleaned:
         raise OptionError("op_mapping has an empty tuple.", hint="Name at least one code and one kind in each entry.")
-    return tuple(found)
+    return tuple(cleaned)
 
 
 def _kinds(names: Iterable[str]) -> Kinds:
-    """Kinds by name; `RowKind` order with -U before +U."""
+    """Kinds by name, in the order of `RowKind`, so -U before +U."""
     names = tuple(names)
     unknown = [name for name in names if name not in RowKind.__members__]
     if unknown:
@@ -106,7 +106,7 @@ def _kinds(names: Iterable[str]) -> Kinds:
     kinds = tuple(kind for kind in RowKind if kind.name in names)
     if len(kinds) > 1 and frozenset(kinds) not in GROUPS:
         raise OptionError(
-            f"op_mapping puts {', '.join(names)} into one entry, which no single change can mean.",
+            f"op_mapping puts {', '.join(names)} into one entry, which are not the kinds of one change.",
             hint=f"Kinds that may share a code: {_ALLOWED_GROUPS}.",
         )
     if len(kinds) < len(names):

@@ -1,32 +1,33 @@
-"""Full deletes and true inserts from an upsert stream: what a changelog says once the key's row is known."""
+"""Full deletes and true inserts from an upsert stream, given the key's previous row."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Change, Row
+from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Row, RowChange
 
 
-class Normalized(NamedTuple):
-    """The changes that are left, and the key's row now."""
+class NormalizeResult(NamedTuple):
+    """Changes to put out, and the key's row after them."""
 
-    changes: list[Change]
+    changes: list[RowChange]
     previous: Row | None
 
 
-def normalize(change: Change, previous: Row | None, *, with_update_before: bool = False) -> Normalized:
-    """One change of an upsert stream, given the row that its key has (None: no row, or its state expired).
+def normalize(change: RowChange, previous: Row | None, *, with_update_before: bool = False) -> NormalizeResult:
+    """Normalized form of one change, given its key's row (None: no row, or expired state).
 
-    The first add of a key is +I, a later one +U (with its -U if asked for), the same row again is nothing. A delete
-    carries the row that was there; deleting what is not there is nothing. A -U is nothing: the rule makes its own.
+    The first added row is +I; a later one is +U, after its -U if `with_update_before`. A delete carries the previous
+    row. Dropped: a row equal to the previous one, a delete without a previous row, and every -U of the input, because
+    the rule makes its own.
     """
     if change.kind is UPDATE_BEFORE:
-        return Normalized([], previous)
+        return NormalizeResult([], previous)
     if change.kind is DELETE:
-        return Normalized([] if previous is None else [Change(DELETE, previous)], None)
+        return NormalizeResult([] if previous is None else [RowChange(DELETE, previous)], None)
     if previous is None:
-        return Normalized([Change(INSERT, change.row)], change.row)
+        return NormalizeResult([RowChange(INSERT, change.row)], change.row)
     if previous == change.row:
-        return Normalized([], previous)
-    retract = [Change(UPDATE_BEFORE, previous)] if with_update_before else []
-    return Normalized([*retract, Change(UPDATE_AFTER, change.row)], change.row)
+        return NormalizeResult([], previous)
+    retract = [RowChange(UPDATE_BEFORE, previous)] if with_update_before else []
+    return NormalizeResult([*retract, RowChange(UPDATE_AFTER, change.row)], change.row)

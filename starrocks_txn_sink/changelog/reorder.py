@@ -1,4 +1,4 @@
-"""Event-time order: hold rows until the watermark has passed them, then give them out sorted; too late is too late."""
+"""Event-time order: rows are held until the watermark reaches them, then released sorted; late rows are dropped."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 
-class Timed(NamedTuple):
-    """A row and its event time; `place` breaks ties (any values that compare)."""
+class TimedRow(NamedTuple):
+    """A row and its event time; `place` breaks ties (any comparable values)."""
 
     time: int
     place: tuple[Any, ...]
     row: Any
 
 
-class Released(NamedTuple):
-    """Rows that leave, in order; rows that stay; how many came too late and were dropped."""
+class ReleaseResult(NamedTuple):
+    """Released rows in order, rows still held, and the number of late rows, which are dropped."""
 
-    rows: list[Timed]
-    held: list[Timed]
+    rows: list[TimedRow]
+    held: list[TimedRow]
     late: int
 
 
-def release(held: Iterable[Timed], arrived: Iterable[Timed], watermark: int | None) -> Released:
-    """What a watermark releases: rows at or below it. Rows that arrive at or below it are late.
+def release(held: Iterable[TimedRow], arrived: Iterable[TimedRow], watermark: int | None) -> ReleaseResult:
+    """Release the rows at or below `watermark`; a row that arrives at or below it is late.
 
-    `watermark` is in the unit of `Timed.time`; None while there is none, when nothing is late and nothing leaves.
+    `watermark` is in the unit of `TimedRow.time`. Before the first watermark it is None: no row is late or released.
     """
     new = list(arrived)
     if watermark is None:
-        return Released([], [*held, *new], 0)
+        return ReleaseResult([], [*held, *new], 0)
     timely = [each for each in new if each.time > watermark]
     waiting = [*held, *timely]
     ready = sorted((each for each in waiting if each.time <= watermark), key=lambda each: each[:2])
-    return Released(ready, [each for each in waiting if each.time > watermark], len(new) - len(timely))
+    return ReleaseResult(ready, [each for each in waiting if each.time > watermark], len(new) - len(timely))

@@ -19,17 +19,17 @@ _SECONDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """State is forgotten `seconds` after its last access; 0 keeps it for ever."""
+    """State expires `seconds` after its last access; 0 keeps it for ever."""
 
     seconds: float = 0.0
 
     @classmethod
     def of(cls, state_ttl: Duration | None) -> Retention:
-        """From "10 minutes", a timedelta or seconds; None and 0 mean for ever. Raises OptionError for anything else."""
+        """Retention from "10 minutes", a timedelta or seconds; None and 0 mean for ever. Raises OptionError."""
         return cls(0.0 if state_ttl is None else _seconds(state_ttl))
 
-    def expired(self, last_access: float, now: float) -> bool:
-        """Whether state that was last accessed then is gone now (both in seconds)."""
+    def has_expired(self, last_access: float, now: float) -> bool:
+        """Whether state has expired at `now`, given the time of its last access (both in seconds)."""
         return self.seconds > 0 and now >= last_access + self.seconds
 
 
@@ -40,7 +40,7 @@ def _seconds(value: Duration) -> float:
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         amount = float(value)
     elif isinstance(value, str):
-        amount = _parsed(value)
+        amount = _parse(value)
     if amount is None or not 0 <= amount < float("inf"):
         raise OptionError(
             f"state_ttl is {value!r}.",
@@ -49,7 +49,7 @@ def _seconds(value: Duration) -> float:
     return amount
 
 
-def _parsed(text: str) -> float | None:
+def _parse(text: str) -> float | None:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     if match is None:
         return None

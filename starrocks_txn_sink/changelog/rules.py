@@ -1,14 +1,14 @@
 """All rules of the changelog functions, as pure functions over plain values: no Spark, no clock, no I/O."""
 
-from starrocks_txn_sink.changelog.decode import Decoded, decode, decode_with_previous
-from starrocks_txn_sink.changelog.encode import Encoded, Event, ImageEncoder, encode
+from starrocks_txn_sink.changelog.decode import DecodeResult, decode, decode_with_previous
+from starrocks_txn_sink.changelog.encode import ChangeEvent, EncodeResult, ImageEncoder, encode
 from starrocks_txn_sink.changelog.final_change import REMOVE, UPSERT, final_changes
-from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Change, RowKind
+from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, RowChange, RowKind
 from starrocks_txn_sink.changelog.mapping import OpMapping, code_to_kinds, kinds_to_code, pairs_updates
-from starrocks_txn_sink.changelog.materialize import Kept, Materialized, materialize, needs_materializer
+from starrocks_txn_sink.changelog.materialize import ClaimingRow, MaterializeResult, materialize, needs_materializer
 from starrocks_txn_sink.changelog.net_effect import net_effect
-from starrocks_txn_sink.changelog.normalize import Normalized, normalize
-from starrocks_txn_sink.changelog.reorder import Released, Timed, release
+from starrocks_txn_sink.changelog.normalize import NormalizeResult, normalize
+from starrocks_txn_sink.changelog.reorder import ReleaseResult, TimedRow, release
 from starrocks_txn_sink.changelog.retention import Retention
 
 __all__ = [
@@ -18,19 +18,19 @@ __all__ = [
     "UPDATE_AFTER",
     "UPDATE_BEFORE",
     "UPSERT",
-    "Change",
-    "Decoded",
-    "Encoded",
-    "Event",
+    "ChangeEvent",
+    "ClaimingRow",
+    "DecodeResult",
+    "EncodeResult",
     "ImageEncoder",
-    "Kept",
-    "Materialized",
-    "Normalized",
+    "MaterializeResult",
+    "NormalizeResult",
     "OpMapping",
-    "Released",
+    "ReleaseResult",
     "Retention",
+    "RowChange",
     "RowKind",
-    "Timed",
+    "TimedRow",
     "code_to_kinds",
     "decode",
     "decode_with_previous",

@@ -1,7 +1,7 @@
 """`from_changelog`: change events with an operation code become rows with a row kind.
 
-What needs no state is a projection in the JVM. A code that stands for several kinds of a flat record needs the key's
-previous row, and an order by event time needs to wait for the watermark: those are state operators.
+A conversion without state is a projection in the JVM. A state operator is used only for a code that means several kinds
+of a flat event, which needs the key's previous row, and for order by event time, which waits for the watermark.
 """
 
 from __future__ import annotations
@@ -16,20 +16,26 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.changelog.keyed import DecodeKey
 from starrocks_txn_sink.changelog.mapping import OpMapping, code_to_kinds
-from starrocks_txn_sink.changelog.parameters import check_choice, check_flags, check_names, named
+from starrocks_txn_sink.changelog.parameters import check_choice, check_flags, check_names, column_names
 from starrocks_txn_sink.changelog.retention import Duration, Retention
 from starrocks_txn_sink.changelog.spark_events import ChangeEvents, change_events
-from starrocks_txn_sink.changelog.spark_keyed import Keeping, KeyedInput, in_event_time_order, metrics_name, run_rule
-from starrocks_txn_sink.changelog.spark_refusals import InvalidOps, without_invalid_ops
+from starrocks_txn_sink.changelog.spark_keyed import (
+    KeyedInput,
+    StateSettings,
+    metrics_name,
+    run_rule,
+    sort_by_event_time,
+)
+from starrocks_txn_sink.changelog.spark_refusals import InvalidOps, handle_invalid_ops
 from starrocks_txn_sink.changelog.spark_rows import (
     column,
     from_text,
-    guarded,
-    names,
     null_checks,
-    place_of,
-    require_kept,
-    sortable,
+    place_columns,
+    refuse_rows,
+    require_columns,
+    require_storable,
+    sort_columns,
     to_text,
 )
 from starrocks_txn_sink.clock import Clock, SystemClock
@@ -57,72 +63,75 @@ def from_changelog(
     compact: bool = False,
     clock: Clock | None = None,
 ) -> DataFrame:
-    """Rows with a row kind (`+I`, `-U`, `+U`, `-D` in the column `row_kind`) out of events with an operation code.
+    """Rows with a row kind (`+I`, `-U`, `+U`, `-D` in the column `row_kind`) from events with an operation code.
 
     `op` (string or boolean) holds codes that `op_mapping` translates: `{"c, r": "INSERT", "u": "UPDATE_BEFORE,
     UPDATE_AFTER", "d": "DELETE"}`; by default a kind's name is its code. An event is flat, or carries its row in the
-    structs `before` and `after` (may be the same); then the result has their fields, and `passthrough` columns.
+    structs `before` and `after` (may be the same); then the result has their fields, and the `passthrough` columns.
 
-    `partition_by` names the key: columns of the event, or fields of its images. It is needed where state is kept per
-    key: for a code that is an insert or an update, for an update without a before image (`state_ttl` given, or no
-    `before`), for `compact`. State lives for `state_ttl` since its last access ("10 minutes", timedelta, seconds; 0 or
-    None: for ever); an update that comes later is an insert. `sequence` (columns) orders the events of a key inside a
-    micro-batch; without it they are taken as they arrive, which Spark promises only for a source read in order.
+    `partition_by` names the key: columns of the event, or fields of its images. Rules with state per key require it: a
+    code for an insert or an update, an update without a before image (`state_ttl` given, or no `before`), `compact`.
+    State lives for `state_ttl` since its last access ("10 minutes", timedelta, seconds; 0 or None: for ever); a later
+    update is an insert. `sequence` (columns) orders the events of a key inside a micro-batch; without it they are taken
+    as they arrive, and Spark guarantees that order only for a source read in order.
 
-    `order_by` is an event-time column with a watermark: events wait until the watermark has passed, leave sorted, and
-    are dropped and counted when they come at or below it. `compact` leaves the net effect per key of what leaves
-    together. A batch frame is sorted, and nothing is late. `consume_full_deletes` declares that deletes carry whole
-    rows; nothing is converted.
+    `order_by` is an event-time column with a watermark: events wait until the watermark reaches them and leave sorted;
+    an event that arrives at or below it is dropped and counted. `compact` reduces the events of a key that leave
+    together to their net effect. A batch frame is sorted, and no event is late. `consume_full_deletes` declares that
+    deletes carry whole rows; it converts nothing.
 
-    `invalid_op_handling` for a code that is not mapped, or NULL: `FAIL`; `LOG` and `SKIP` drop the event and count it,
-    `LOG` also logs some of their places. Counts are in `observedMetrics`, under `uid`. `clock` is for tests.
+    `invalid_op_handling` is for an unmapped or NULL code: `FAIL` fails the query; `LOG` and `SKIP` drop and count the
+    event, `LOG` also logs some of their places. Counts are in `observedMetrics`, under `uid`. `clock` is for tests.
 
-    Raises InputError or OptionError at once, naming the parameter; in the running query a bad code, a NULL key or a
-    missing image fails with the event's place (sequence, offset, position), never its content.
+    Raises InputError or OptionError at once, naming the parameter. In the running query a bad code, a NULL key or a
+    missing image fails; the error names the event's place (sequence, offset, position), never its content.
     """
     check_names({"op": op, "row_kind": row_kind}, {"before": before, "after": after, "order_by": order_by, "uid": uid})
     check_flags(consume_full_deletes=consume_full_deletes, compact=compact)
     check_choice("invalid_op_handling", invalid_op_handling, get_args(InvalidOps))
     mapping = code_to_kinds(op_mapping)
-    keys = named("partition_by", partition_by)
-    order, passed = names(sequence, "sequence", df), names(passthrough, "passthrough", df)
-    keeping, name = Keeping(Retention.of(state_ttl), clock or SystemClock()), metrics_name("from_changelog", uid)
+    keys = column_names("partition_by", partition_by)
+    order, passed = require_columns(sequence, "sequence", df), require_columns(passthrough, "passthrough", df)
+    settings, name = StateSettings(Retention.of(state_ttl), clock or SystemClock()), metrics_name("from_changelog", uid)
     events = change_events(df, op, mapping, before, after, passed, keys, row_kind)
-    stateful = events.needs_previous(state_asked_for=state_ttl is not None)
+    stateful = events.needs_previous(uses_state=state_ttl is not None)
     _check_state_parameters(events, stateful, order_by, compact)
-    sortable(df, order)
-    place = place_of(df, (*order, *names(order_by, "order_by", df)))
-    frame = without_invalid_ops(df, events, invalid_op_handling, place, name)
+    sort_columns(df, order)
+    place = place_columns(df, (*order, *require_columns(order_by, "order_by", df)))
+    frame = handle_invalid_ops(df, events, invalid_op_handling, place, name)
     ordering = (*order, *([order_by] if order_by else []))
     refusals = [
-        *events.missing_image(before_from_state=stateful),
+        *events.missing_image_refusals(before_from_state=stateful),
         *null_checks(events.key(), ordering, "from_changelog"),
     ]
-    frame = guarded(frame, *refusals, place=place)
+    frame = refuse_rows(frame, *refusals, place=place)
     if order_by is not None:
         _require_watermark(df, order_by)
-        frame = in_event_time_order(frame, order_by, events.key(), order, name)
+        frame = sort_by_event_time(frame, order_by, events.key(), order, name)
     if not stateful and not compact:
         return events.project(frame, row_kind, consume_full_deletes)
     rule = DecodeKey(stateful, compact, consume_full_deletes)
-    return _by_key(frame, events, order, rule, keeping, row_kind, sorted_already=order_by is not None)
+    return _decode_by_key(frame, events, order, rule, settings, row_kind, sorted_already=order_by is not None)
 
 
-def _by_key(
+def _decode_by_key(
     frame: DataFrame,
     events: ChangeEvents,
     order: tuple[str, ...],
     rule: DecodeKey,
-    keeping: Keeping,
+    settings: StateSettings,
     row_kind: str,
     *,
     sorted_already: bool,
 ) -> DataFrame:
-    """Decode with state. A flat event's sequence travels beside its row: a row from state shows the place of the change
-    that brought it up."""
+    """Decode with state.
+
+    A flat event's sequence travels beside its row, so that a row from state has the sequence of the change that
+    caused it to leave.
+    """
     beside = events.passthrough if events.nested else order
     inside = [field for field in events.fields if field.name not in beside]
-    require_kept([*inside, *(frame.schema[name] for name in beside)])
+    require_storable([*inside, *(frame.schema[name] for name in beside)])
     rows = replace(events, fields=tuple(inside))
     before = to_text(rows.row(F.lit(True))) if events.both_images else None
     given = KeyedInput(
@@ -133,7 +142,7 @@ def _by_key(
         before=None if before is None else F.when(column(str(events.before)).isNotNull(), before),
         extra=to_text(map(column, beside)) if beside else None,
     )
-    done = run_rule(frame, given, rule, keeping)
+    done = run_rule(frame, given, rule, settings)
     kind = F.col("kind").alias(row_kind, metadata=events.metadata(rule.full_deletes))
     parsed = [from_text(F.col("row"), inside).alias("__row")]
     if beside:
@@ -146,7 +155,7 @@ def _by_key(
 def _check_state_parameters(events: ChangeEvents, stateful: bool, order_by: str | None, compact: bool) -> None:
     if compact and order_by is None:
         raise OptionError(
-            "compact is set without order_by.", hint="Changes are compacted between two watermarks: give order_by too."
+            "compact is set without order_by.", hint="Changes are compacted between two watermarks: give order_by, too."
         )
     if (stateful or compact) and not events.keys:
         why = "compact works per key" if compact else "a code for several row kinds needs the key's previous row"

@@ -1,7 +1,7 @@
 """`to_changelog`: rows with a row kind become change events with an operation code, flat or with images.
 
-Flat events, and images that only show the row at hand, are projections in the JVM. An event that shows the row before
-an update needs the key's previous row, and so does a full delete out of a delete by key.
+Flat events, and images of the present row alone, are projections in the JVM. Two conversions need the key's previous
+row from state: the before image of an update, and a full delete from a delete by key.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from starrocks_txn_sink.changelog.kinds import DELETE, UPDATE_AFTER, UPDATE_BEFO
 from starrocks_txn_sink.changelog.mapping import OpMapping, kinds_to_code, pairs_updates
 from starrocks_txn_sink.changelog.parameters import check_flags, check_names
 from starrocks_txn_sink.changelog.retention import Duration, Retention
-from starrocks_txn_sink.changelog.spark_keyed import Keeping, KeyedInput, run_rule
+from starrocks_txn_sink.changelog.spark_keyed import KeyedInput, StateSettings, run_rule
 from starrocks_txn_sink.changelog.spark_rows import (
     column,
     from_text,
-    guarded,
     kind_checks,
-    names,
-    place_of,
+    place_columns,
     refuse_clash,
-    require_kept,
+    refuse_rows,
+    require_columns,
     require_row_kind,
-    sortable,
+    require_storable,
+    sort_columns,
     to_text,
 )
 from starrocks_txn_sink.clock import Clock, SystemClock
@@ -55,7 +55,7 @@ def to_changelog(
     sequence: str | Sequence[str] | None = None,
     clock: Clock | None = None,
 ) -> DataFrame:
-    """Change events with a code in the column `op` (put first) out of rows with a row kind.
+    """Change events with a code in the column `op` (the first column) from rows with a row kind.
 
     `op_mapping` gives codes to kinds: `{"INSERT": "c", "UPDATE_BEFORE, UPDATE_AFTER": "u", "DELETE": "d"}`. Kinds
     without a code are dropped; by default a kind's name is its code, and -U has none. Events are flat, or carry the row
@@ -63,52 +63,52 @@ def to_changelog(
 
     With two images an update shows its before image: from its -U if both kinds share a code (the -U then waits for its
     +U), else from the key's previous row. An update whose previous row is unknown, or older than `state_ttl`, leaves as
-    an INSERT. This needs `partition_by`; only pairs of -U and +U that follow each other do without, in one task.
+    an INSERT. This needs `partition_by`; without it only a -U and the +U right after it are paired, in one task.
 
-    `produces_full_deletes=False` keeps only the key (`partition_by`) in deletes. `True` leaves deletes as they are;
-    with `partition_by` and `state_ttl`, deletes by key are made whole from state, repeated rows vanish, and the first
+    `produces_full_deletes=False` keeps only the key (`partition_by`) in deletes. `True` leaves deletes unchanged; with
+    `partition_by` and `state_ttl`, deletes by key are completed from state, repeated rows are dropped, and the first
     change of a key is an INSERT. State lives for `state_ttl` since its last access (0: for ever). `sequence` and
-    `clock` are those of from_changelog; `uid` is taken for symmetry, nothing is counted here.
+    `clock` are as in from_changelog; `uid` exists for symmetry, this function counts nothing.
 
-    Raises InputError or OptionError at once, naming the parameter; in the running query an unknown row kind or a NULL
-    key fails with the row's place, never its content.
+    Raises InputError or OptionError at once, naming the parameter. In the running query an unknown row kind or a NULL
+    key fails; the error names the row's place, never its content.
     """
     check_names({"op": op}, {"before": before, "after": after, "uid": uid})
     check_flags(produces_full_deletes=produces_full_deletes)
     require_row_kind(df, row_kind)
-    keys, order = names(partition_by, "partition_by", df), names(sequence, "sequence", df)
+    keys, order = require_columns(partition_by, "partition_by", df), require_columns(sequence, "sequence", df)
     codes, paired = kinds_to_code(op_mapping), pairs_updates(op_mapping)
     retention = Retention.of(state_ttl)
-    rows = _rows(df, row_kind, op, before, after, names(passthrough, "passthrough", df))
+    rows = _event_shape(df, row_kind, op, before, after, require_columns(passthrough, "passthrough", df))
     rows.check_images(codes)
     if not produces_full_deletes and not keys:
         raise OptionError(
             "produces_full_deletes is False, but partition_by is not given.",
-            hint="A delete that only has its key needs to know the key: name its columns with partition_by.",
+            hint="Name the key's columns with partition_by: deletes keep only them.",
         )
-    sortable(df, order)
+    sort_columns(df, order)
     checks = kind_checks(row_kind, keys, order, "to_changelog")
-    frame = guarded(df, *checks, place=place_of(df, order))
-    keeping = Keeping(retention, clock or SystemClock())
+    frame = refuse_rows(df, *checks, place=place_columns(df, order))
+    settings = StateSettings(retention, clock or SystemClock())
     partial = () if produces_full_deletes else keys
     if rows.nested and (paired or rows.shows_previous(codes)):
-        return _with_images(frame, rows, keys, order, ImageEncoder(codes, paired, bool(keys)), keeping, partial)
+        return _encode_images(frame, rows, keys, order, ImageEncoder(codes, paired, bool(keys)), settings, partial)
     if not rows.nested and produces_full_deletes and keys and state_ttl is not None:
-        return _normalized(frame, rows, keys, order, NormalizeKey(codes), keeping)
+        return _normalize(frame, rows, keys, order, NormalizeKey(codes), settings)
     if paired:
         codes = {kind: code for kind, code in codes.items() if kind is not UPDATE_BEFORE}
-    return _stateless(frame, rows, codes, partial)
+    return _encode_without_state(frame, rows, codes, partial)
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """The shape of the rows and of the events to be made of them."""
+class _EventShape:
+    """The columns of the input rows, and of the events to put out."""
 
     row_kind: str
     op: str
     before: str | None
     after: str | None
-    fields: tuple[T.StructField, ...]  # of the row, without what passes beside it
+    fields: tuple[T.StructField, ...]  # of the row, without the passthrough columns
     passthrough: tuple[str, ...]
 
     @property
@@ -116,25 +116,25 @@ class _Rows:
         return self.before is not None or self.after is not None
 
     def shows_previous(self, codes: Mapping[RowKind, str]) -> bool:
-        """Whether updates come without a -U of their own and are to show the row before."""
+        """Whether an update must show its previous row although -U has no code."""
         two = None not in (self.before, self.after) and self.before != self.after
         return two and UPDATE_AFTER in codes and UPDATE_BEFORE not in codes
 
     def check_images(self, codes: Mapping[RowKind, str]) -> None:
-        """OptionError for kinds whose row would have no image to go to."""
+        """OptionError for a kind with a code whose image is not given."""
         if not self.nested:
             return
-        homeless = [kind for kind in codes if (self.after if kind.adds else self.before) is None]
-        if homeless:
+        imageless = [kind for kind in codes if (self.after if kind.adds else self.before) is None]
+        if imageless:
             side = "before" if self.before is None else "after"
             raise OptionError(
-                f"op_mapping puts out {', '.join(kind.name for kind in homeless)}, whose rows go to the {side} image, "
+                f"op_mapping puts out {', '.join(kind.name for kind in imageless)}, whose rows go to the {side} image, "
                 f"but {side} is not given.",
                 hint=f"Give {side}=; one column may hold both images.",
             )
 
     def image(self, partial: Sequence[str]) -> Column:
-        """The row at hand as a struct; of a delete only the `partial` columns, if there are any."""
+        """The row as a struct; for a delete only the `partial` columns, if there are any."""
         return F.struct(*(self.value(field.name, partial) for field in self.fields))
 
     def value(self, name: str, partial: Sequence[str]) -> Column:
@@ -142,49 +142,51 @@ class _Rows:
             return column(name).alias(name)
         return F.when(column(self.row_kind) != str(DELETE), column(name)).alias(name)
 
-    def finished(self, code: Column, before: Column, after: Column, beside: Sequence[Column]) -> list[Column]:
-        """The event's columns, in order; one column for both images where they share a name."""
+    def event_columns(self, code: Column, before: Column, after: Column, beside: Sequence[Column]) -> list[Column]:
+        """The event's columns, in order; one column for both images if they share a name."""
         if self.before == self.after:
             return [code.alias(self.op), *beside, F.coalesce(after, before).alias(str(self.after))]
         images = [(self.before, before), (self.after, after)]
         return [code.alias(self.op), *beside, *(image.alias(name) for name, image in images if name is not None)]
 
 
-def _rows(
+def _event_shape(
     frame: DataFrame, row_kind: str, op: str, before: str | None, after: str | None, passthrough: tuple[str, ...]
-) -> _Rows:
+) -> _EventShape:
     nested = before is not None or after is not None
     beside = passthrough if nested else ()
     fields = tuple(field for field in frame.schema.fields if field.name not in (row_kind, *beside))
     refuse_clash([op], beside if nested else [field.name for field in fields], "op")
     refuse_clash([name for name in {before, after} if name is not None], [op, *beside], "before or after")
-    return _Rows(row_kind, op, before, after, fields, beside)
+    return _EventShape(row_kind, op, before, after, fields, beside)
 
 
-def _code(row_kind: str, codes: Mapping[RowKind, str]) -> Column:
+def _code_column(row_kind: str, codes: Mapping[RowKind, str]) -> Column:
     code = F.lit(None).cast("string")
     for kind, each in codes.items():
         code = F.when(column(row_kind) == str(kind), F.lit(each)).otherwise(code)
     return code
 
 
-def _stateless(frame: DataFrame, rows: _Rows, codes: Mapping[RowKind, str], partial: Sequence[str]) -> DataFrame:
+def _encode_without_state(
+    frame: DataFrame, rows: _EventShape, codes: Mapping[RowKind, str], partial: Sequence[str]
+) -> DataFrame:
     kept = frame.filter(column(rows.row_kind).isin([str(kind) for kind in codes]))
-    code = _code(rows.row_kind, codes)
+    code = _code_column(rows.row_kind, codes)
     if not rows.nested:
         return kept.select(code.alias(rows.op), *(rows.value(field.name, partial) for field in rows.fields))
     image, retracts = rows.image(partial), column(rows.row_kind).isin(*_RETRACTS)
     beside = [column(name) for name in rows.passthrough]
-    return kept.select(*rows.finished(code, F.when(retracts, image), F.when(~retracts, image), beside))
+    return kept.select(*rows.event_columns(code, F.when(retracts, image), F.when(~retracts, image), beside))
 
 
-def _with_images(
+def _encode_images(
     frame: DataFrame,
-    rows: _Rows,
+    rows: _EventShape,
     keys: Sequence[str],
     order: Sequence[str],
     encoder: ImageEncoder,
-    keeping: Keeping,
+    settings: StateSettings,
     partial: Sequence[str],
 ) -> DataFrame:
     if not keys and not encoder.paired:
@@ -192,15 +194,17 @@ def _with_images(
             "partition_by is not given, but the before image of an update is the key's previous row.",
             hint="Name the key's columns with partition_by, or give UPDATE_BEFORE and UPDATE_AFTER one code.",
         )
-    done = _by_key(frame, rows, keys, order, EncodeKey(encoder), keeping, rows.passthrough, rows.fields)
+    done = _run_by_key(frame, rows, keys, order, EncodeKey(encoder), settings, rows.passthrough, rows.fields)
     before, after = from_text(F.col("before"), rows.fields), from_text(F.col("row"), rows.fields)
     if partial:
-        before = F.when(F.col("kind") == encoder.codes.get(DELETE, ""), _only(before, rows, partial)).otherwise(before)
+        before = F.when(F.col("kind") == encoder.codes.get(DELETE, ""), _key_only(before, rows, partial)).otherwise(
+            before
+        )
     beside = [F.col("__extra").getField(name).alias(name) for name in rows.passthrough]
-    return done.select(*rows.finished(F.col("kind"), before, after, beside))
+    return done.select(*rows.event_columns(F.col("kind"), before, after, beside))
 
 
-def _only(image: Column, rows: _Rows, partial: Sequence[str]) -> Column:
+def _key_only(image: Column, rows: _EventShape, partial: Sequence[str]) -> Column:
     fields = [
         (image.getField(each.name) if each.name in partial else F.lit(None).cast(each.dataType)).alias(each.name)
         for each in rows.fields
@@ -208,12 +212,17 @@ def _only(image: Column, rows: _Rows, partial: Sequence[str]) -> Column:
     return F.struct(*fields)
 
 
-def _normalized(
-    frame: DataFrame, rows: _Rows, keys: Sequence[str], order: tuple[str, ...], rule: NormalizeKey, keeping: Keeping
+def _normalize(
+    frame: DataFrame,
+    rows: _EventShape,
+    keys: Sequence[str],
+    order: tuple[str, ...],
+    rule: NormalizeKey,
+    settings: StateSettings,
 ) -> DataFrame:
-    """The sequence travels beside the row: two rows that differ only in it are the same row."""
+    # The sequence travels beside the row: two rows that differ only in it are the same row.
     inside = tuple(field for field in rows.fields if field.name not in order)
-    done = _by_key(frame, rows, keys, order, rule, keeping, order, inside)
+    done = _run_by_key(frame, rows, keys, order, rule, settings, order, inside)
     parsed = done.withColumn("__row", from_text(F.col("row"), inside))
     fields = [
         F.col("__extra" if field.name in order else "__row").getField(field.name).alias(field.name)
@@ -222,18 +231,18 @@ def _normalized(
     return parsed.select(F.col("kind").alias(rows.op), *fields)
 
 
-def _by_key(
+def _run_by_key(
     frame: DataFrame,
-    rows: _Rows,
+    rows: _EventShape,
     keys: Sequence[str],
     order: Sequence[str],
     rule: KeyRule,
-    keeping: Keeping,
+    settings: StateSettings,
     beside: Sequence[str],
     inside: Sequence[T.StructField],
 ) -> DataFrame:
-    """The rule's output, with the columns `beside` parsed into `__extra`."""
-    require_kept([*inside, *(frame.schema[name] for name in beside)])
+    """The rule's output; `__extra` holds the columns `beside`."""
+    require_storable([*inside, *(frame.schema[name] for name in beside)])
     given = KeyedInput(
         key=to_text(map(column, keys)) if keys else F.lit(""),
         kinds=column(rows.row_kind),
@@ -241,7 +250,7 @@ def _by_key(
         sequence=tuple(order),
         extra=to_text(map(column, beside)) if beside else None,
     )
-    done = run_rule(frame, given, rule, keeping)
+    done = run_rule(frame, given, rule, settings)
     if not beside:
         return done
     return done.withColumn("__extra", from_text(F.col("extra"), [frame.schema[name] for name in beside]))

@@ -1,4 +1,4 @@
-"""Change events as columns: where the code is, where the row is, what the key is, which kinds a code means."""
+"""The columns of change events: code, row or images, key, and the row kinds of each code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.changelog.kinds import INSERT, RowKind
 from starrocks_txn_sink.changelog.mapping import Kinds
-from starrocks_txn_sink.changelog.spark_rows import Refusal, column, names, refuse_clash
+from starrocks_txn_sink.changelog.spark_rows import Refusal, column, refuse_clash, require_columns
 from starrocks_txn_sink.errors import InputError, OptionError
 
 FULL_DELETES = "starrocks_txn_sink.full_deletes"
@@ -21,31 +21,31 @@ POSSIBLE_KINDS = "starrocks_txn_sink.row_kinds"
 
 @dataclass(frozen=True, slots=True)
 class ChangeEvents:
-    """The shape of a frame of change events; made and checked by `change_events`."""
+    """The columns of a frame of change events; `change_events` checks and builds it."""
 
     op: str
     mapping: Mapping[str, Kinds]
     before: str | None
     after: str | None
-    fields: tuple[T.StructField, ...]  # of the row that comes out
-    passthrough: tuple[str, ...]  # columns that come out beside the row; none when flat
+    fields: tuple[T.StructField, ...]  # of the resulting row
+    passthrough: tuple[str, ...]  # columns of the result beside the row; none if events are flat
     keys: tuple[str, ...]
     top_level: frozenset[str]
 
     @property
     def nested(self) -> bool:
-        """Whether the row is in images, and not the event itself."""
+        """Whether the row is in images; a flat event is the row itself."""
         return self.before is not None or self.after is not None
 
     @property
     def both_images(self) -> bool:
-        """Whether an event can carry its before image beside its after image."""
+        """Whether before and after image are two columns."""
         return None not in (self.before, self.after) and self.before != self.after
 
-    def needs_previous(self, *, state_asked_for: bool) -> bool:
-        """Whether some code can only be understood with the key's previous row."""
+    def needs_previous(self, *, uses_state: bool) -> bool:
+        """Whether some code needs the key's previous row."""
         groups = [kinds for kinds in self.mapping.values() if len(kinds) > 1]
-        return any(INSERT in kinds or not self.both_images or state_asked_for for kinds in groups)
+        return any(INSERT in kinds or not self.both_images or uses_state for kinds in groups)
 
     # --- columns ---
 
@@ -55,12 +55,12 @@ class ChangeEvents:
 
     @property
     def kinds(self) -> Column:
-        """The kinds of the event's code as text: `+I`, `-U+U`."""
+        """The kinds of the event's code as text, such as `+I` or `-U+U`."""
         return self._by_kinds({kinds: F.lit("".join(kinds)) for kinds in self.mapping.values()})
 
     @property
     def retracts_only(self) -> Column:
-        """Whether the event has nothing but a before image to give."""
+        """Whether all kinds of the event's code retract, so that its row is the before image."""
         return self._by_kinds({kinds: F.lit(not any(kind.adds for kind in kinds)) for kinds in self.mapping.values()})
 
     def image(self, which: str | None, name: str) -> Column:
@@ -71,14 +71,14 @@ class ChangeEvents:
         return column(other or self.before or "").getField(name)
 
     def row(self, retracted: Column) -> list[Column]:
-        """The row's fields: from the before image where `retracted`, else from the after image."""
+        """The row's fields: from the before image if `retracted`, else from the after image."""
         if not self.both_images:
             return [self.image(None, field.name).alias(field.name) for field in self.fields]
         pairs = [(self.image(self.before, each.name), self.image(self.after, each.name), each) for each in self.fields]
         return [F.when(retracted, before).otherwise(after).alias(field.name) for before, after, field in pairs]
 
     def key(self) -> list[Column]:
-        """The key's columns; of a nested event also from whichever image has them."""
+        """The key's columns, from the event or from an image that is not NULL."""
         return [self._key_part(name).alias(name) for name in self.keys]
 
     def _key_part(self, name: str) -> Column:
@@ -87,11 +87,11 @@ class ChangeEvents:
         before, after = self.image(self.before, name), self.image(self.after, name)
         return F.when(self.retracts_only, F.coalesce(before, after)).otherwise(F.coalesce(after, before))
 
-    def missing_image(self, *, before_from_state: bool) -> list[Refusal]:
+    def missing_image_refusals(self, *, before_from_state: bool) -> list[Refusal]:
         """Refusals of events whose code needs an image that is NULL."""
         if not self.nested:
             return []
-        found = []
+        refusals = []
         for side, name, adds in (("before", self.before, False), ("after", self.after, True)):
             needing = [
                 code
@@ -101,8 +101,8 @@ class ChangeEvents:
             if name is not None and needing:
                 hint = "Have the source send it" + ("." if adds else ", or set state_ttl to take the row from state.")
                 missing = self.code.isin(needing) & column(name).isNull()
-                found.append(Refusal(missing, f"from_changelog: the {side} image ({name}) is NULL", hint))
-        return found
+                refusals.append(Refusal(missing, f"from_changelog: the {side} image ({name}) is NULL", hint))
+        return refusals
 
     def _by_kinds(self, values: Mapping[Kinds, Column]) -> Column:
         result = F.lit(None)
@@ -114,7 +114,7 @@ class ChangeEvents:
     # --- the stateless conversion ---
 
     def project(self, frame: DataFrame, row_kind: str, full_deletes: bool) -> DataFrame:
-        """The result in the JVM alone: one row per kind of the event's code."""
+        """Conversion without state, in the JVM alone: one row per kind of the event's code."""
         passed = [column(name) for name in self.passthrough]
         if all(len(kinds) == 1 for kinds in self.mapping.values()):
             kind = self.kinds.alias(row_kind, metadata=self.metadata(full_deletes))
@@ -129,7 +129,7 @@ class ChangeEvents:
         return F.struct(F.lit(str(kind)).alias("kind"), row.alias("row"))
 
     def metadata(self, full_deletes: bool) -> dict[str, object]:
-        """What is known of the changelog, for whoever reads it: which kinds it can have, whether deletes are whole."""
+        """Metadata for the functions downstream: the kinds that can occur, and whether deletes carry whole rows."""
         possible = {kind for kinds in self.mapping.values() for kind in kinds}
         if any(len(kinds) > 1 for kinds in self.mapping.values()):
             possible.add(INSERT)
@@ -146,9 +146,9 @@ def change_events(
     keys: tuple[str, ...],
     row_kind: str,
 ) -> ChangeEvents:
-    """Check the frame and the parameters that name its columns; raises InputError or OptionError."""
+    """ChangeEvents of `frame`; raises InputError or OptionError for parameters that do not fit its columns."""
     for parameter, name in (("op", op), ("before", before), ("after", after)):
-        names(name, parameter, frame)
+        require_columns(name, parameter, frame)
     if not isinstance(frame.schema[op].dataType, (T.StringType, T.BooleanType)):
         raise InputError(
             f"op names the column {op}, which is {frame.schema[op].dataType.simpleString()}, not string or boolean.",
@@ -165,12 +165,12 @@ def change_events(
     return ChangeEvents(op, mapping, before, after, tuple(fields), kept, keys, top_level)
 
 
-def _check_keys(keys: tuple[str, ...], there: frozenset[str]) -> None:
-    missing = [key for key in keys if key not in there]
+def _check_keys(keys: tuple[str, ...], available: frozenset[str]) -> None:
+    missing = [key for key in keys if key not in available]
     if missing:
         raise InputError(
             f"partition_by names {', '.join(map(repr, missing))}, which neither the event nor its images have.",
-            hint=f"There are {', '.join(sorted(there))}.",
+            hint=f"There are {', '.join(sorted(available))}.",
         )
 
 
@@ -179,12 +179,12 @@ def _check_images(mapping: Mapping[str, Kinds], before: str | None, after: str |
         return
     kinds = {kind for group in mapping.values() for kind in group}
     single = {kind for group in mapping.values() if len(group) == 1 for kind in group}
-    wanting = {kind for kind in single if not kind.adds} if before is None else set()
-    wanting |= {kind for kind in kinds if kind.adds} if after is None else set()
-    if wanting:
+    uncovered = {kind for kind in single if not kind.adds} if before is None else set()
+    uncovered |= {kind for kind in kinds if kind.adds} if after is None else set()
+    if uncovered:
         side, other = ("before", "after") if before is None else ("after", "before")
         raise OptionError(
-            f"op_mapping has {', '.join(sorted(kind.name for kind in wanting))}, whose rows are in the {side} image, "
+            f"op_mapping has {', '.join(sorted(kind.name for kind in uncovered))}, whose rows are in the {side} image, "
             f"but {side} is not given.",
             hint=f"Give {side}=; where one column holds both images, name it as {side} and as {other}.",
         )

@@ -1,4 +1,4 @@
-"""`upsert_materializer`: changes of one sink key that may arrive interleaved become changes that a table can follow."""
+"""`upsert_materializer`: turns interleaved changes of a sink key into changes that a table can apply in order."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from starrocks_txn_sink.changelog.materialize import needs_materializer
 from starrocks_txn_sink.changelog.parameters import check_choice, check_names
 from starrocks_txn_sink.changelog.retention import Duration, Retention
 from starrocks_txn_sink.changelog.spark_events import FULL_DELETES, POSSIBLE_KINDS
-from starrocks_txn_sink.changelog.spark_keyed import Keeping, KeyedInput, metrics_name, run_rule
+from starrocks_txn_sink.changelog.spark_keyed import KeyedInput, StateSettings, metrics_name, run_rule
 from starrocks_txn_sink.changelog.spark_rows import (
     column,
     from_text,
-    guarded,
     kind_checks,
-    names,
-    place_of,
-    require_kept,
+    place_columns,
+    refuse_rows,
+    require_columns,
     require_row_kind,
-    sortable,
+    require_storable,
+    sort_columns,
     to_text,
 )
 from starrocks_txn_sink.clock import Clock, SystemClock
@@ -34,14 +34,14 @@ from starrocks_txn_sink.errors import OptionError
 
 Mode = Literal["auto", "none", "force"]
 
-# As they appear in an analyzed plan.
-_UNSTEADY: Final = re.compile(
+# As written in an analyzed plan.
+_NON_DETERMINISTIC: Final = re.compile(
     r"\b(current_timestamp|current_date|localtimestamp|now|rand|randn|uuid|shuffle|monotonically_increasing_id)\("
 )
 
 
 class ChangelogWarning(UserWarning):
-    """A call that works, and under conditions named in the message leaves wrong rows or lets state grow."""
+    """Warns of conditions, named in the message, under which rows are wrong or state grows for ever."""
 
 
 def upsert_materializer(
@@ -56,14 +56,14 @@ def upsert_materializer(
     uid: str | None = None,
     clock: Clock | None = None,
 ) -> DataFrame:
-    """Changes for a table with the primary key `sink_key`, out of changes that several rows of a key may have caused.
+    """Changes for a table with the primary key `sink_key`, from changes of several rows that claim the same key.
 
-    Needed when a join or a shuffle has mixed the order of a key's changes, or when different source rows share a sink
-    key. Rows are told apart by `upsert_key` (columns that identify a source row; their changes come in order), or as a
-    whole without one; the `sequence` columns are no part of the row. Of all rows that claim a sink key, the last one
-    added is shown. The result has the same columns, and the sequence of the change that caused it.
+    Needed if a join or a shuffle has mixed the order of a key's changes, or if different source rows share a sink key.
+    `upsert_key` names columns that identify a source row, whose changes come in order; without it rows are compared as
+    a whole, except for the `sequence` columns. Of all rows that claim a sink key, the last one added is shown. The
+    result has the same columns, with the sequence of the change that caused it.
 
-    `mode`: `auto` does nothing if `upsert_key` is the sink key, `none` never does anything, `force` always works.
+    `mode`: `auto` returns `df` unchanged if `upsert_key` is the sink key, `none` always does, `force` never does.
     `state_ttl` counts from the last change of a sink key's rows (0: for ever); a retraction that finds no row is
     swallowed, logged and counted (`swallowed` in `observedMetrics`, under `uid`). `clock` is for tests.
 
@@ -73,19 +73,19 @@ def upsert_materializer(
     check_names({}, {"uid": uid})
     check_choice("mode", mode, get_args(Mode))
     require_row_kind(df, row_kind)
-    keys, order = names(sink_key, "sink_key", df), names(sequence, "sequence", df)
-    identity = None if upsert_key is None else names(upsert_key, "upsert_key", df)
-    _check(keys, identity)
-    sortable(df, order)
-    keeping = Keeping(Retention.of(state_ttl), clock or SystemClock(), metrics_name("upsert_materializer", uid))
+    keys, order = require_columns(sink_key, "sink_key", df), require_columns(sequence, "sequence", df)
+    identity = None if upsert_key is None else require_columns(upsert_key, "upsert_key", df)
+    _check_keys(keys, identity)
+    sort_columns(df, order)
+    settings = StateSettings(Retention.of(state_ttl), clock or SystemClock(), metrics_name("upsert_materializer", uid))
     if not needs_materializer(mode, keys, identity):
         return df
     if identity is None:
-        _warn(df, row_kind)
+        _warn_about_whole_rows(df, row_kind)
     inside = [field for field in df.schema.fields if field.name not in (row_kind, *order)]
-    require_kept([*inside, *(df.schema[name] for name in order)])
+    require_storable([*inside, *(df.schema[name] for name in order)])
     checks = kind_checks(row_kind, keys, order, "upsert_materializer")
-    frame = guarded(df, *checks, place=place_of(df, order))
+    frame = refuse_rows(df, *checks, place=place_columns(df, order))
     given = KeyedInput(
         key=to_text(map(column, keys)),
         kinds=column(row_kind),
@@ -94,7 +94,7 @@ def upsert_materializer(
         extra=to_text(map(column, order)) if order else None,
         upsert_key=to_text(map(column, identity)) if identity else None,
     )
-    done = run_rule(frame, given, MaterializeKey(), keeping)
+    done = run_rule(frame, given, MaterializeKey(), settings)
     parsed = [from_text(F.col("row"), inside).alias("__row")]
     if order:
         parsed.append(from_text(F.col("extra"), [df.schema[name] for name in order]).alias("__extra"))
@@ -113,37 +113,37 @@ def upsert_materializer(
     )
 
 
-def _check(keys: tuple[str, ...], identity: tuple[str, ...] | None) -> None:
+def _check_keys(keys: tuple[str, ...], identity: tuple[str, ...] | None) -> None:
     if not keys:
         raise OptionError("sink_key is empty.", hint="Name the columns of the table's primary key.")
     if identity == ():
         raise OptionError("upsert_key is empty.", hint="Leave it out when no columns identify a source row.")
 
 
-def _warn(frame: DataFrame, row_kind: str) -> None:
-    """Say what can go wrong when rows are compared as a whole."""
-    unsteady = _unsteady_functions(frame)
-    if unsteady:
-        _tell(
+def _warn_about_whole_rows(frame: DataFrame, row_kind: str) -> None:
+    """Warn of conditions that break the comparison of whole rows."""
+    functions = _non_deterministic_functions(frame)
+    if functions:
+        _emit_warning(
             f"There is no upsert_key, so a retraction has to match its row in every column, and the plan uses "
-            f"{', '.join(unsteady)}: such values differ each time, rows are never removed and state grows for ever. "
+            f"{', '.join(functions)}: such values differ each time, rows are never removed and state grows for ever. "
             f"Leave those columns out, or name an upsert_key."
         )
     kinds = frame.schema[row_kind].metadata.get(POSSIBLE_KINDS)
     if kinds is not None and str(UPDATE_BEFORE) not in kinds:
-        _tell(
+        _emit_warning(
             "There is no upsert_key, and the changelog has no -U: an update leaves its old row behind, and a later "
             "delete shows that old row again. Map updates to UPDATE_BEFORE, UPDATE_AFTER, or name an upsert_key."
         )
 
 
-def _tell(message: str) -> None:
+def _emit_warning(message: str) -> None:
     warnings.warn(message, ChangelogWarning, stacklevel=4)
 
 
-def _unsteady_functions(frame: DataFrame) -> list[str]:
-    """Non-deterministic functions in the frame's plan; none where the plan is out of reach (Spark Connect)."""
+def _non_deterministic_functions(frame: DataFrame) -> list[str]:
+    """Non-deterministic functions in the frame's plan; empty on Spark Connect, where the plan is out of reach."""
     plan = getattr(frame, "_jdf", None)
     if plan is None:
         return []
-    return sorted(set(_UNSTEADY.findall(plan.queryExecution().analyzed().toString())))
+    return sorted(set(_NON_DETERMINISTIC.findall(plan.queryExecution().analyzed().toString())))

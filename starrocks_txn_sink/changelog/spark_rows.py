@@ -1,7 +1,7 @@
-"""Rows as text between the JVM and a state operator, and the checks that every changelog function makes.
+"""Rows as text between the JVM and a state operator, and checks that all changelog functions share.
 
-The JVM writes a row as JSON and reads it back; Python keeps and compares the text and never looks into it. The formats
-below keep every value: microseconds, full decimals, NaN, NULL and empty, dates of all centuries.
+The JVM writes a row as JSON and reads it back; Python only keeps and compares the text. The formats below lose no
+value: microseconds, full decimals, NaN, NULL and empty, dates of all centuries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.changelog.kinds import RowKind
-from starrocks_txn_sink.changelog.parameters import check_names, named
+from starrocks_txn_sink.changelog.parameters import check_names, column_names
 from starrocks_txn_sink.errors import InputError, OptionError
 
 FORMATS: Final = {
@@ -25,23 +25,23 @@ FORMATS: Final = {
 }
 _WRITE: Final = {**FORMATS, "ignoreNullFields": "false"}
 _READ: Final = {**FORMATS, "mode": "FAILFAST"}  # text that cannot be read is an error, never a NULL
-_KEPT: Final = (
+_STORABLE: Final = (
     T.BooleanType, T.NumericType, T.StringType, T.BinaryType, T.DateType, T.TimestampType, T.TimestampNTZType,
     T.NullType,
 )  # fmt: skip
 
-# Columns that tell where a row came from; an error shows those that the frame has.
+# Columns with a row's origin; an error shows the ones that the frame has.
 PLACES: Final = ("topic", "partition", "offset", "source_partition", "position", "seq")
 
-KINDS: Final = tuple(str(kind) for kind in RowKind)
+KIND_CODES: Final = tuple(str(kind) for kind in RowKind)
 
 
 def column(name: str) -> Column:
-    """The column of exactly that name, dots and all."""
-    return F.col(quoted(name))
+    """The column of exactly this name, even with dots."""
+    return F.col(quote(name))
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -51,58 +51,58 @@ def to_text(columns: Iterable[Column]) -> Column:
 
 
 def from_text(text: Column, fields: Sequence[T.StructField]) -> Column:
-    """The struct that `to_text` wrote."""
+    """The struct that `to_text` has written."""
     kept = [T.StructField(field.name, field.dataType) for field in fields]
     return F.from_json(text, T.StructType(kept), _READ)
 
 
-def names(value: str | Sequence[str] | None, parameter: str, frame: DataFrame) -> tuple[str, ...]:
+def require_columns(value: str | Sequence[str] | None, parameter: str, frame: DataFrame) -> tuple[str, ...]:
     """A parameter that names columns, as a tuple; InputError for a column that the frame does not have."""
-    found = named(parameter, value)
-    missing = [name for name in found if name not in frame.columns]
+    chosen = column_names(parameter, value)
+    missing = [name for name in chosen if name not in frame.columns]
     if missing:
         raise InputError(
             f"{parameter} names the column {', '.join(map(repr, missing))}, which the DataFrame does not have.",
             hint=f"It has {', '.join(frame.columns)}.",
         )
-    if len(set(found)) < len(found):
-        raise OptionError(f"{parameter} names a column twice: {', '.join(found)}.", hint="Name each column once.")
-    return found
+    if len(set(chosen)) < len(chosen):
+        raise OptionError(f"{parameter} names a column twice: {', '.join(chosen)}.", hint="Name each column once.")
+    return chosen
 
 
 def refuse_clash(new: Iterable[str], there: Iterable[str], what: str) -> None:
-    """OptionError where columns to be added have names that are taken."""
+    """OptionError if a column to add has the name of an existing one."""
     clash = sorted(set(new) & set(there))
     if clash:
         raise OptionError(f"{what} would collide with the column {', '.join(clash)}.", hint="Rename one of them.")
 
 
-def require_kept(fields: Iterable[T.StructField]) -> None:
-    """InputError for columns whose values cannot be kept as text."""
+def require_storable(fields: Iterable[T.StructField]) -> None:
+    """InputError for a column whose values cannot be kept as text."""
     for field in fields:
-        if not _can_be_kept(field.dataType):
+        if not _is_storable(field.dataType):
             raise InputError(
                 f"The column {field.name} is {field.dataType.simpleString()}, which cannot be kept in state.",
                 hint="Cast it (maps need string keys), or drop it.",
             )
 
 
-def _can_be_kept(kind: T.DataType) -> bool:
+def _is_storable(kind: T.DataType) -> bool:
     if isinstance(kind, T.StructType):
-        return all(_can_be_kept(field.dataType) for field in kind.fields)
+        return all(_is_storable(field.dataType) for field in kind.fields)
     if isinstance(kind, T.ArrayType):
-        return _can_be_kept(kind.elementType)
+        return _is_storable(kind.elementType)
     if isinstance(kind, T.MapType):
-        return isinstance(kind.keyType, T.StringType) and _can_be_kept(kind.valueType)
-    return isinstance(kind, _KEPT)
+        return isinstance(kind.keyType, T.StringType) and _is_storable(kind.valueType)
+    return isinstance(kind, _STORABLE)
 
 
-def sortable(frame: DataFrame, sequence: Sequence[str]) -> list[Column]:
+def sort_columns(frame: DataFrame, sequence: Sequence[str]) -> list[Column]:
     """The sequence columns as bigint or string; InputError for a type that has no order here."""
-    return [_sortable(frame.schema[name]) for name in sequence]
+    return [_sort_column(frame.schema[name]) for name in sequence]
 
 
-def _sortable(field: T.StructField) -> Column:
+def _sort_column(field: T.StructField) -> Column:
     value, kind = column(field.name), field.dataType
     if isinstance(kind, T.IntegralType):
         return value.cast("bigint")
@@ -122,32 +122,30 @@ def _sortable(field: T.StructField) -> Column:
 
 
 class Refusal(NamedTuple):
-    """Rows for which `condition` holds fail the query with `message`, their place and `hint`."""
+    """A row for which `condition` holds fails the query with `message`, its place and `hint`."""
 
     condition: Column
     message: str
     hint: str
 
 
-def guarded(frame: DataFrame, *refusals: Refusal, place: Sequence[str]) -> DataFrame:
-    """Fail the query at a row that is refused, naming the row's place and never its content.
-
-    A filter, because nothing that reads the result can prune it.
-    """
-    verdict = F.lit(True)
+def refuse_rows(frame: DataFrame, *refusals: Refusal, place: Sequence[str]) -> DataFrame:
+    """`frame`, whose query fails at the first refused row; the error names the row's place, never its content."""
+    # A filter, because no later projection can prune it.
+    accepted = F.lit(True)
     for refusal in reversed(refusals):
-        text = F.concat(F.lit(refusal.message), *shown(place), F.lit(f". {refusal.hint}"))
-        verdict = F.when(refusal.condition, F.raise_error(text).cast("boolean")).otherwise(verdict)
-    return frame.filter(verdict) if refusals else frame
+        text = F.concat(F.lit(refusal.message), *place_text(place), F.lit(f". {refusal.hint}"))
+        accepted = F.when(refusal.condition, F.raise_error(text).cast("boolean")).otherwise(accepted)
+    return frame.filter(accepted) if refusals else frame
 
 
-def place_of(frame: DataFrame, sequence: Sequence[str]) -> tuple[str, ...]:
-    """The columns that tell a row's place: its sequence, and those of a source that the frame has."""
+def place_columns(frame: DataFrame, sequence: Sequence[str]) -> tuple[str, ...]:
+    """The columns that name a row's place: its sequence, then the columns of PLACES that the frame has."""
     return tuple(dict.fromkeys([*sequence, *(name for name in PLACES if name in frame.columns)]))
 
 
-def shown(place: Sequence[str]) -> list[Column]:
-    """` at offset 7, partition 0`; nothing when no column tells the place."""
+def place_text(place: Sequence[str]) -> list[Column]:
+    """Parts of a text such as ` at offset 7, partition 0`; empty without columns."""
     parts: list[Column] = []
     for number, name in enumerate(place):
         value = F.coalesce(column(name).cast("string"), F.lit("NULL"))
@@ -156,7 +154,7 @@ def shown(place: Sequence[str]) -> list[Column]:
 
 
 def any_null(columns: Sequence[Column]) -> Column:
-    """Whether one of `columns` is NULL."""
+    """Whether any of `columns` is NULL."""
     found = F.lit(False)
     for each in columns:
         found = found | each.isNull()
@@ -167,20 +165,22 @@ def null_checks(key: Sequence[Column], sequence: Sequence[str], what: str) -> li
     """The refusals of NULL in the key and in the sequence."""
     checks = []
     if key:
-        hint = "Updates and deletes cannot be told apart without a key: filter such rows out before."
+        hint = "An update or delete needs its key: filter such rows out before."
         checks.append(Refusal(any_null(key), f"{what}: a NULL in the key", hint))
     if sequence:
         nulls = any_null([column(name) for name in sequence])
-        hint = "Give every row its place in the order."
+        hint = "Give every row a value in these columns."
         checks.append(Refusal(nulls, f"{what}: a NULL in the order ({', '.join(sequence)})", hint))
     return checks
 
 
 def kind_checks(row_kind: str, keys: Sequence[str], sequence: Sequence[str], what: str) -> list[Refusal]:
-    """The refusals of every function that reads a changelog: unknown kind, NULL in the key or in the sequence."""
+    """The refusals of all functions that read a changelog: unknown kind, NULL in the key or in the sequence."""
     kind = column(row_kind)
     unknown = Refusal(
-        kind.isNull() | ~kind.isin(*KINDS), f"{what}: no row kind in {row_kind}", "Row kinds are +I, -U, +U and -D."
+        kind.isNull() | ~kind.isin(*KIND_CODES),
+        f"{what}: no row kind in {row_kind}",
+        "Row kinds are +I, -U, +U and -D.",
     )
     return [unknown, *null_checks([column(key) for key in keys], sequence, what)]
 
@@ -188,9 +188,9 @@ def kind_checks(row_kind: str, keys: Sequence[str], sequence: Sequence[str], wha
 def require_row_kind(frame: DataFrame, row_kind: str) -> None:
     """OptionError or InputError for a frame without a string column of row kinds."""
     check_names({"row_kind": row_kind}, {})
-    names(row_kind, "row_kind", frame)
+    require_columns(row_kind, "row_kind", frame)
     if not isinstance(frame.schema[row_kind].dataType, T.StringType):
         raise InputError(
             f"The column {row_kind} is {frame.schema[row_kind].dataType.simpleString()}, not string.",
-            hint="It holds the row kinds +I, -U, +U and -D.",
+            hint="Name the column with the row kinds +I, -U, +U and -D.",
         )

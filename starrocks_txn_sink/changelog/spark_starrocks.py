@@ -1,4 +1,4 @@
-"""`to_starrocks_ops`: a changelog as what a PRIMARY KEY table needs, one upsert or delete per key."""
+"""`to_starrocks_ops`: a changelog as one upsert or delete per key, for a PRIMARY KEY table."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from starrocks_txn_sink.changelog.final_change import RANKS, REMOVE, UPSERT
 from starrocks_txn_sink.changelog.kinds import RowKind
 from starrocks_txn_sink.changelog.spark_rows import (
     column,
-    guarded,
     kind_checks,
-    names,
-    place_of,
+    place_columns,
     refuse_clash,
+    refuse_rows,
+    require_columns,
     require_row_kind,
-    sortable,
+    sort_columns,
     to_text,
 )
 from starrocks_txn_sink.errors import OptionError
@@ -38,18 +38,18 @@ def to_starrocks_ops(
     sequence: str | Sequence[str],
     row_kind: str = "row_kind",
 ) -> DataFrame:
-    """The last change of each sink key, with the column `op` (upsert or delete) for the sink in place of `row_kind`.
+    """The last change of each sink key, with the sink's column `op` (upsert or delete) in place of `row_kind`.
 
-    +I and +U are upserts, -D is a delete. A -U is nothing if a +U of its key follows, and a delete if the update moved
-    its row to another key. The last change is the one with the highest `sequence` (columns); -U and +U of an update may
-    share one, otherwise a key's changes have different ones. Of a stream, the last change in each micro-batch.
+    +I and +U are upserts, -D is a delete. A -U is dropped if a +U of its key follows, and is a delete if the update
+    moved its row to another key. The last change has the highest `sequence` (columns); only -U and +U of an update may
+    share one. On a stream the last change is that of each micro-batch.
 
-    Raises InputError or OptionError at once, naming the parameter; in the running query an unknown row kind, a NULL key
-    or a NULL sequence fails with the row's place. Rows that are marked for the sink (`transaction_end`) are refused:
-    dropping some of them would tear source transactions.
+    Raises InputError or OptionError at once, naming the parameter. In the running query an unknown row kind, a NULL key
+    or a NULL sequence fails; the error names the row's place. Rows marked for the sink (`transaction_end`) are refused:
+    without all of its rows a source transaction would be torn.
     """
     require_row_kind(df, row_kind)
-    keys, order = names(sink_key, "sink_key", df), names(sequence, "sequence", df)
+    keys, order = require_columns(sink_key, "sink_key", df), require_columns(sequence, "sequence", df)
     for parameter, given in (("sink_key", keys), ("sequence", order)):
         if not given:
             raise OptionError(f"{parameter} is empty.", hint="Name at least one column.")
@@ -59,8 +59,8 @@ def to_starrocks_ops(
             "The DataFrame has the column transaction_end, whose rows may not be dropped one by one.",
             hint="Write it as it is, or drop transaction_end and the columns that go with it.",
         )
-    orders = sortable(df, order)
-    frame = guarded(df, *kind_checks(row_kind, keys, order, "to_starrocks_ops"), place=place_of(df, order))
+    orders = sort_columns(df, order)
+    frame = refuse_rows(df, *kind_checks(row_kind, keys, order, "to_starrocks_ops"), place=place_columns(df, order))
     kept = [name for name in df.columns if name != row_kind]
     adds = column(row_kind).isin([str(kind) for kind in RowKind if kind.adds])
     op = F.when(adds, F.lit(UPSERT)).otherwise(F.lit(REMOVE)).alias(OP)
@@ -70,7 +70,7 @@ def to_starrocks_ops(
         latest = Window.partitionBy(*map(column, keys)).orderBy(*(F.desc(place) for place in places))
         numbered = chosen.withColumn(RANK, F.row_number().over(latest))
         return numbered.filter(F.col(RANK) == 1).select(OP, *map(column, kept))
-    # A stream has no windows without state, so its micro-batches are reduced as Arrow tables.
+    # Spark has no row_number over a stream, so micro-batches are reduced as Arrow tables.
     keyed = chosen.withColumn(KEY, to_text(map(column, keys))).repartition(KEY)
     result = T.StructType([T.StructField(OP, T.StringType()), *(df.schema[name] for name in kept)])
     return keyed.mapInArrow(LastPerKey(places, result.names), result)
@@ -88,7 +88,7 @@ def _rank(row_kind: str) -> Column:
 
 
 class LastPerKey:
-    """Reduces a task's record batches to the last row of each key; memory holds the rows that are last, twice."""
+    """Reduces a task's record batches to the last row of each key; memory holds about twice the remaining rows."""
 
     def __init__(self, places: Sequence[str], kept: Sequence[str]) -> None:
         self._places = list(places)
@@ -101,14 +101,14 @@ class LastPerKey:
             waiting.append(pa.Table.from_batches([batch]))
             rows += batch.num_rows
             if rows >= limit:
-                waiting = [self.reduced(pa.concat_tables(waiting))]
+                waiting = [self.last_rows(pa.concat_tables(waiting))]
                 rows = waiting[0].num_rows
-                limit = max(limit, 2 * rows)
+                limit = max(limit, 2 * rows)  # with many keys, do not sort all of them again for each batch
         if waiting:
-            yield from self.reduced(pa.concat_tables(waiting)).select(self._kept).combine_chunks().to_batches()
+            yield from self.last_rows(pa.concat_tables(waiting)).select(self._kept).combine_chunks().to_batches()
 
-    def reduced(self, table: pa.Table) -> pa.Table:
-        """The last row of each key, by the place columns."""
+    def last_rows(self, table: pa.Table) -> pa.Table:
+        """The last row of each key by the sort columns."""
         by = [(name, "ascending") for name in (KEY, *self._places)]
         ordered = table.take(pc.sort_indices(table, sort_keys=by))
         keys = ordered[KEY].combine_chunks()

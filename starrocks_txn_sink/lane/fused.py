@@ -29,7 +29,7 @@ from starrocks_txn_sink.lane.ending import RowsAfterEnd, until_end
 from starrocks_txn_sink.lane.messages import CarryOver, Complaint, Message, encoded
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.lane.worker import Attempt
-from starrocks_txn_sink.sources.ahead import ahead
+from starrocks_txn_sink.sources.ahead import map_ahead
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 
 _PARSERS: Final = 2  # threads that parse ahead of the rules; pyarrow lets go of the interpreter meanwhile
@@ -125,7 +125,7 @@ class Assembling:
         if lines is None:
             yield from map(_as_events, batches)
             return
-        for events, malformed in ahead(partial(_parsed, lines), _pieces(batches), _PARSERS):
+        for events, malformed in map_ahead(partial(_parsed, lines), _pieces(batches), _PARSERS):
             self._malformed += malformed
             yield events
 

@@ -1,4 +1,4 @@
-"""Event formats and readers: what a source delivers, made into the columns that the assembler reads."""
+"""Source formats and readers: TxnEvent, Debezium and balanced Kafka, as the columns that the assembler reads."""
 
 from starrocks_txn_sink.sources.balanced_merge import balanced_merge
 from starrocks_txn_sink.sources.debezium import parse_debezium, parse_debezium_transactions

@@ -1,4 +1,4 @@
-"""Work done ahead in a few threads, results in order: for work that lets go of the interpreter's lock."""
+"""Parallel map in a few threads with results in input order, for work that releases the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
-def ahead(work: Callable[[In], Out], items: Iterable[In], threads: int) -> Iterator[Out]:
-    """Yield `work(item)` for each item, in order; at most `threads` + 1 are under way. Errors come in their place."""
-    with ThreadPoolExecutor(threads, thread_name_prefix="starrocks-parse") as crew:
-        waiting: deque[Future[Out]] = deque()
+def map_ahead(work: Callable[[In], Out], items: Iterable[In], threads: int) -> Iterator[Out]:
+    """Yield `work(item)` for each item, in order; an error of `work` is raised in its item's turn.
+
+    At most `threads` + 1 items are under way, which bounds memory.
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix="starrocks-parse") as pool:
+        futures: deque[Future[Out]] = deque()
         for item in items:
-            waiting.append(crew.submit(work, item))
-            if len(waiting) > threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            futures.append(pool.submit(work, item))
+            if len(futures) > threads:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()

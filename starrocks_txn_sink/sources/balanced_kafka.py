@@ -1,11 +1,11 @@
-"""`spark.readStream.format("balanced_kafka")`: Kafka read so that all partitions progress together in event time.
+"""`spark.readStream.format("balanced_kafka")`: a Kafka source whose partitions progress together in event time.
 
     spark.dataSource.register(BalancedKafka)
     spark.readStream.format("balanced_kafka").option("kafka.bootstrap.servers", "…").option("subscribe", "a,b").load()
 
-The driver ends each micro-batch at one event time on every partition of every topic (`balanced_plan`); each task reads
-a slice of that time from all partitions (`kafka_slice`), so the rows of a micro-batch are sorted by event time over its
-tasks, too. Needs confluent-kafka (the extra `kafka`) and pyspark 4.2.
+The driver ends each micro-batch at one event time on every partition of every topic (`balanced_plan`). Each task reads
+a slice of that time from all partitions (`kafka_slice`), so a micro-batch is sorted by event time over all its tasks.
+Needs pyspark 4.2 and the extra `kafka`: confluent-kafka is the maintained client with fast offsets for times.
 """
 
 from __future__ import annotations
@@ -23,20 +23,28 @@ from pyspark.sql.types import StructType
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.sources.balanced_options import BalancedOptions
-from starrocks_txn_sink.sources.balanced_plan import Limits, Log, Offsets, OffsetsFrom, Place, plan, slices
+from starrocks_txn_sink.sources.balanced_plan import (
+    BatchLimits,
+    KafkaPartition,
+    Offsets,
+    OffsetsFrom,
+    PartitionEnds,
+    plan_batch,
+    slice_bounds,
+)
 from starrocks_txn_sink.sources.idleness import Idleness
-from starrocks_txn_sink.sources.kafka_log import KafkaLog
+from starrocks_txn_sink.sources.kafka_log import KafkaAdmin
 from starrocks_txn_sink.sources.kafka_slice import SCHEMA, Slice, read_slice
 from starrocks_txn_sink.sources.row_sizes import RowSizes
 from starrocks_txn_sink.sources.skew import NEWEST, TIME
 
-_SMALL_ROWS: Final = 20_000  # below, one task is faster than several
+_ROWS_PER_TASK: Final = 20_000  # at least: below, one task is faster than several
 
 
 class BalancedKafka(DataSource):
-    """Register it with `spark.dataSource.register(BalancedKafka)`; options are those of BalancedOptions.
+    """The data source `balanced_kafka`; BalancedOptions documents its options.
 
-    Columns: key, value (binary), topic, partition, offset, timestamp, as Spark's own Kafka source has them.
+    Columns as in Spark's own Kafka source: key, value (binary), topic, partition, offset, timestamp.
     """
 
     @classmethod
@@ -51,10 +59,12 @@ class BalancedKafka(DataSource):
 
 
 @dataclass(frozen=True)
-class Offset:
-    """Where a micro-batch ends, as it stands in the checkpoint: the next offset of each partition by topic, as Spark's
-    own Kafka source writes it, and under `@time` (no topic has such a name) the event time up to which all of them have
-    been read (-1: none yet)."""
+class BalancedOffset:
+    """End of a micro-batch as the checkpoint has it: `{"topic": {"0": 17}, "@time": 1700000000000}`.
+
+    The offsets have the form of Spark's own Kafka source, so lag is shown wherever Spark's own would be. `@time` (no
+    topic can have that name) is the event time up to which all partitions have been read; -1 before the first.
+    """
 
     offsets: Offsets
     time: int = -1
@@ -66,7 +76,7 @@ class Offset:
         return {**topics, TIME: self.time}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Offset:
+    def from_json(cls, value: Mapping[str, Any]) -> BalancedOffset:
         offsets = {
             (topic, int(number)): int(offset)
             for topic, numbers in value.items()
@@ -77,69 +87,71 @@ class Offset:
 
 
 class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The driver's side: plans micro-batches. `read` runs in the tasks."""
+    """Plans micro-batches on the driver; only `read` runs in the tasks."""
 
-    def __init__(self, options: BalancedOptions, clock: Clock | None = None, kafka: KafkaLog | None = None) -> None:
+    def __init__(self, options: BalancedOptions, clock: Clock | None = None, kafka: KafkaAdmin | None = None) -> None:
         self._options = options
         self._clock = clock or SystemClock()
-        self._kafka_log = kafka
+        self._kafka_admin = kafka
         self._sizes: RowSizes | None = None
         self._idleness = Idleness(options.idle_timeout, self._clock)
-        self._target: Log | None = None  # with the trigger availableNow: what was there when the query started
+        self._target: PartitionEnds | None = None  # trigger availableNow: the ends when the query started
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get the reader pickled, and use nothing but its options."""
-        return {**self.__dict__, "_kafka_log": None, "_sizes": None}
+        # Spark pickles the reader for the tasks; a Kafka client cannot be pickled, and `read` needs none.
+        return {**self.__dict__, "_kafka_admin": None, "_sizes": None}
 
     # --- the names are Spark's ---
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        places = self._places()
-        offsets = self._kafka.first(places) if self._options.from_start else self._kafka.ends(places)
-        return Offset(offsets).as_json()
+        partitions = self._partitions()
+        kafka = self._kafka
+        offsets = kafka.first_offsets(partitions) if self._options.from_start else kafka.end_offsets(partitions)
+        return BalancedOffset(offsets).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._kafka.log(self._places())
+        self._target = self._kafka.partition_ends(self._partitions())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the micro-batch after `start`; `start` itself when nothing can be handed on yet."""
-        begin = Offset.from_json(start)
-        log = self._target or self._kafka.log(self._places())
-        offsets = self._checked(begin.offsets, log)
-        log = Log(
-            {each: log.end.get(each, offsets[each]) for each in offsets}, {**dict.fromkeys(offsets), **log.newest}
-        )
-        idle = set(offsets) if self._target else self._idleness.idle(log.end)
-        since = begin.time if begin.time >= 0 else (self._kafka.oldest(offsets) or 0) - 1
-        found = plan(offsets, since, log, idle, self._limits(limit, offsets, log), self._asking(offsets, log.end))
-        if found.time is None or dict(found.end) == dict(offsets):
+        """End of the micro-batch after `start`; `start` itself while there is nothing to read."""
+        begin = BalancedOffset.from_json(start)
+        ends = self._target or self._kafka.partition_ends(self._partitions())
+        offsets = self._continue_from(begin.offsets, ends)
+        # With availableNow no more rows are expected: all partitions count as idle, so all rows are read.
+        idle = set(offsets) if self._target else self._idleness.update(ends.end)
+        # The first micro-batch has no time yet: the bisection starts just below the oldest row.
+        since = begin.time if begin.time >= 0 else (self._kafka.oldest_time(offsets) or 0) - 1
+        limits = self._limits(limit, offsets, ends)
+        batch = plan_batch(offsets, since, ends, idle, limits, self._offsets_from(offsets, ends.end))
+        if batch.time is None or dict(batch.offsets) == dict(offsets):
             return start
-        return Offset(found.end, found.time).as_json()
+        return BalancedOffset(batch.offsets, batch.time).as_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where the partitions end now, and the highest event time of each: what `skew` makes its figures of."""
-        log = self._target or self._kafka.log(self._places())
+        """Ends of the partitions, and under `@newest` the highest event time of each: the input of `skew_of`."""
+        ends = self._target or self._kafka.partition_ends(self._partitions())
         newest: dict[str, dict[str, int]] = {}
-        for (topic, number), time in log.newest.items():
+        for (topic, number), time in ends.newest.items():
             if time is not None:
                 newest.setdefault(topic, {})[str(number)] = time
-        return {**Offset(log.end).as_json(), NEWEST: newest}
+        return {**BalancedOffset(ends.end).as_json(), NEWEST: newest}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Slices of event time, each over all partitions, the oldest first."""
-        first, last = Offset.from_json(start), Offset.from_json(end)
-        low = self._readable(first.offsets, last.offsets)
-        rows = sum(last.offsets[place] - low[place] for place in low)
+        """One slice of event time per task, each over all partitions, oldest first."""
+        first, last = BalancedOffset.from_json(start), BalancedOffset.from_json(end)
+        low = self._first_readable(first.offsets, last.offsets)
+        rows = sum(last.offsets[partition] - low[partition] for partition in low)
         if rows == 0:
             return []
-        count = min(self._options.tasks, -(-rows // _SMALL_ROWS))
-        since = first.time if first.time >= 0 else (self._kafka.oldest(low) or 0) - 1
-        ask = self._asking(low, last.offsets)
-        cuts = slices(low, last.offsets, since, last.time, count, ask) if count > 1 else [low, last.offsets]
-        return [each for each in itertools.starmap(self._slice, itertools.pairwise(cuts)) if each.ranges]
+        count = min(self._options.tasks, -(-rows // _ROWS_PER_TASK))
+        since = first.time if first.time >= 0 else (self._kafka.oldest_time(low) or 0) - 1
+        bounds: list[Offsets] = [low, last.offsets]
+        if count > 1:
+            bounds = slice_bounds(low, last.offsets, since, last.time, count, self._offsets_from(low, last.offsets))
+        return [each for each in itertools.starmap(self._slice, itertools.pairwise(bounds)) if each.ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)
@@ -152,59 +164,65 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- ours ---
 
     @property
-    def _kafka(self) -> KafkaLog:
-        if self._kafka_log is None:
-            self._kafka_log = KafkaLog(self._options.config, self._options.patience, self._clock)
-        return self._kafka_log
+    def _kafka(self) -> KafkaAdmin:
+        if self._kafka_admin is None:
+            self._kafka_admin = KafkaAdmin(self._options.config, self._options.patience, self._clock)
+        return self._kafka_admin
 
-    def _places(self) -> list[Place]:
+    def _partitions(self) -> list[KafkaPartition]:
         return self._kafka.partitions(self._options.topics, self._options.pattern)
 
-    def _asking(self, places: Offsets, end: Offsets) -> OffsetsFrom:
-        return self._kafka.offsets_from(places, end)
+    def _offsets_from(self, partitions: Offsets, end: Offsets) -> OffsetsFrom:
+        return self._kafka.offsets_from(partitions, end)
 
     def _slice(self, low: Offsets, high: Offsets) -> Slice:
-        ranges = {place: (low[place], high[place]) for place in low if high[place] > low[place]}
+        ranges = {partition: (low[partition], high[partition]) for partition in low if high[partition] > low[partition]}
         return Slice(ranges, self._options.patience, self._options.config)
 
-    def _limits(self, limit: ReadLimit, start: Offsets, log: Log) -> Limits:
+    def _limits(self, limit: ReadLimit, start: Offsets, ends: PartitionEnds) -> BatchLimits:
         if not isinstance(limit, ReadMaxRows):
-            return Limits()
+            return BatchLimits()
         if self._options.max_bytes is None:
-            return Limits(limit.max_rows)
+            return BatchLimits(limit.max_rows)
         if self._sizes is None:
             self._sizes = RowSizes(self._options.config, self._clock)
-        return Limits(limit.max_rows, self._options.max_bytes, self._sizes.means(start, log.end))
+        return BatchLimits(limit.max_rows, self._options.max_bytes, self._sizes.means(start, ends.end))
 
-    def _readable(self, known: Offsets, end: Offsets) -> Offsets:
-        """Where the rows before `end` begin: for partitions that were not known, and where lost rows are put up with,
-        at what Kafka still has."""
-        first = self._kafka.first(end)
+    def _first_readable(self, known: Offsets, end: Offsets) -> Offsets:
+        """Offsets at which the rows before `end` begin.
+
+        A partition that is new, or any partition with failOnDataLoss=false, begins no earlier than Kafka's first row.
+        """
+        first = self._kafka.first_offsets(end)
         tolerant = not self._options.fail_on_data_loss
-        low = {place: max(known.get(place, 0), first[place]) for place in end if tolerant or place not in known}
-        return {place: min(low.get(place, known.get(place, 0)), offset) for place, offset in end.items()}
+        low = {each: max(known.get(each, 0), first[each]) for each in end if tolerant or each not in known}
+        return {each: min(low.get(each, known.get(each, 0)), offset) for each, offset in end.items()}
 
-    def _checked(self, known: Offsets, log: Log) -> Offsets:
-        """Where to go on: partitions that are new begin at their first offset; SourceChanged for rows that are gone."""
-        first = self._kafka.first(log.end)
-        gone = [place for place in known if place not in log.end]
+    def _continue_from(self, known: Offsets, ends: PartitionEnds) -> Offsets:
+        """Offsets to continue from: `known`, and the first offset of each new partition.
+
+        Raises InputError for a partition that no longer exists, SourceChanged for rows that Kafka no longer has.
+        """
+        first = self._kafka.first_offsets(ends.end)
+        gone = [partition for partition in known if partition not in ends.end]
         if gone and self._options.pattern is None:
             raise InputError(
-                "A partition of the checkpoint is not there any more.", hint="Start with a new checkpoint.", at=gone[0]
+                "A partition in the checkpoint no longer exists.", hint="Start with a new checkpoint.", at=gone[0]
             )
-        offsets = {place: known.get(place, first[place]) for place in log.end}
-        for place, offset in offsets.items():
-            lost = offset < first[place]
-            if (lost and self._options.fail_on_data_loss) or offset > log.end[place]:
-                story = "has dropped rows that were not read yet" if lost else "ends before what was read already"
+        offsets = {partition: known.get(partition, first[partition]) for partition in ends.end}
+        for partition, offset in offsets.items():
+            lost = offset < first[partition]
+            if (lost and self._options.fail_on_data_loss) or offset > ends.end[partition]:
+                change = "has dropped rows that were not read yet" if lost else "ends before the offset already read"
                 raise SourceChanged(
-                    f"The topic {story}.",
-                    hint="Start with a new checkpoint and, because offsets begin anew, a new job of the sink; "
-                    'for dropped rows failOnDataLoss="false" goes on without them.',
-                    topic=place[0],
-                    partition=place[1],
+                    f"The topic {change}.",
+                    # The ledger has positions from the old offsets and would take the new rows for replays.
+                    hint="Start with a new checkpoint and a new job of the sink, because offsets start again; "
+                    'to continue without dropped rows set failOnDataLoss="false".',
+                    topic=partition[0],
+                    partition=partition[1],
                     offset=offset,
-                    first=first[place],
-                    end=log.end[place],
+                    first=first[partition],
+                    end=ends.end[partition],
                 )
-        return {place: max(offset, first[place]) for place, offset in offsets.items()}
+        return {partition: max(offset, first[partition]) for partition, offset in offsets.items()}

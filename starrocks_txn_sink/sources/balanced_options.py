@@ -1,4 +1,4 @@
-"""The options of `format("balanced_kafka")`: read from the strings that Spark hands over, checked, documented once."""
+"""The options of `format("balanced_kafka")`: parsed from Spark's strings and checked."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, Final
 from starrocks_txn_sink.errors import OptionError
 
 _PREFIX: Final = "kafka."
-_OURS: Final = frozenset(
+_OPTION_NAMES: Final = frozenset(
     {"subscribe", "subscribepattern", "startingoffsets", "max_rows", "max_bytes", "idle_timeout", "patience"}
     | {"tasks", "failondataloss"}
 )
-_FETCHING: Final = {
-    # A slice needs few rows of many partitions: what is fetched beyond its end is thrown away.
+_FETCH_DEFAULTS: Final = {
+    # Small fetches: a slice needs few rows of many partitions, and rows fetched beyond its end are thrown away.
     "queued.min.messages": 10_000,
     "queued.max.messages.kbytes": 32_768,
     "fetch.message.max.bytes": 262_144,
     "fetch.wait.max.ms": 50,
-    "fetch.queue.backoff.ms": 10,  # a second by default, after which a full queue is looked at again
+    "fetch.queue.backoff.ms": 10,  # 1000 by default: librdkafka leaves a full queue alone for that long
     "log_level": 2,
 }
-_NEEDED: Final = {
-    "group.id": "balanced_kafka",  # librdkafka wants one; nothing is ever committed under it
+_REQUIRED: Final = {
+    "group.id": "balanced_kafka",  # librdkafka requires one; offsets are in the checkpoint, never committed to Kafka
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
@@ -36,17 +36,18 @@ _NEEDED: Final = {
 class BalancedOptions:
     """Options of the balanced source; `config` is librdkafka's (options `kafka.*`).
 
-    `topics` / `pattern`   subscribe (names, comma between them) or subscribePattern (a regular expression)
+    `config`               librdkafka's settings, from the options `kafka.*`
+    `topics` / `pattern`   subscribe (comma-separated names) or subscribePattern (a regular expression)
     `from_start`           startingOffsets: earliest (default) or latest; for the first start only
-    `max_rows`             rows of a micro-batch at most (default 500 000)
-    `max_bytes`            bytes of a micro-batch, estimated from samples of each partition's rows (default: no limit)
-    `idle_timeout`         seconds of silence after which a partition no longer holds the others back (default 10)
-    `patience`             seconds that Kafka may give nothing before the query fails (default 120)
+    `max_rows`             most rows of a micro-batch (default 500 000)
+    `max_bytes`            most bytes of a micro-batch, estimated from a sample of each partition (default: no limit)
+    `idle_timeout`         seconds without new rows after which a partition stops holding back the others (default 10)
+    `patience`             seconds without an answer or a row from Kafka before the query fails (default 120)
     `tasks`                tasks of a micro-batch, each with one consumer (default: the driver's cores)
-    `fail_on_data_loss`    failOnDataLoss: fail when Kafka has dropped rows that were not read (default true)
+    `fail_on_data_loss`    failOnDataLoss: fail when Kafka has dropped unread rows (default true)
     """
 
-    config: Mapping[str, Any] = field(repr=False)  # it may have a password
+    config: Mapping[str, Any] = field(repr=False)  # may hold a password: not in repr
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     from_start: bool = True
@@ -59,13 +60,13 @@ class BalancedOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> BalancedOptions:
-        """Raises OptionError for what is unknown, missing or not a number."""
+        """Options from Spark's names and strings; OptionError for an unknown, missing or malformed option."""
         given = {name.lower(): value for name, value in options.items()}
         config = {name.removeprefix(_PREFIX): value for name, value in given.items() if name.startswith(_PREFIX)}
-        unknown = [name for name in given if name not in _OURS and not name.startswith(_PREFIX)]
-        _refuse(unknown, config, given)
+        unknown = [name for name in given if name not in _OPTION_NAMES and not name.startswith(_PREFIX)]
+        _check(unknown, config, given)
         return cls(
-            config={**_FETCHING, **config, **_NEEDED},
+            config={**_FETCH_DEFAULTS, **config, **_REQUIRED},
             topics=tuple(each.strip() for each in given.get("subscribe", "").split(",") if each.strip()),
             pattern=given.get("subscribepattern"),
             from_start=_choice(given, "startingoffsets", ("earliest", "latest")) != "latest",
@@ -78,18 +79,20 @@ class BalancedOptions:
         )
 
 
-def _refuse(unknown: list[str], config: Mapping[str, str], given: Mapping[str, str]) -> None:
+def _check(unknown: list[str], config: Mapping[str, str], given: Mapping[str, str]) -> None:
     if unknown:
         raise OptionError(f"balanced_kafka has no option {', '.join(sorted(unknown))}.", hint="See docs/sources.md.")
     if "bootstrap.servers" not in config:
         raise OptionError(
-            "kafka.bootstrap.servers is missing.", hint="Name the brokers: host:port, comma between them."
+            "kafka.bootstrap.servers is missing.", hint="Name the brokers as host:port, separated by commas."
         )
-    fixed = sorted(set(config) & (_NEEDED.keys() - {"group.id"}))
+    fixed = sorted(set(config) & (_REQUIRED.keys() - {"group.id"}))
     if fixed:
-        raise OptionError(f"kafka.{fixed[0]} is set by the reader itself.", hint="Leave it out.")
+        raise OptionError(f"The reader itself sets kafka.{fixed[0]}.", hint="Leave it out.")
     if bool(given.get("subscribe")) == bool(given.get("subscribepattern")):
-        raise OptionError("Exactly one of subscribe and subscribePattern is needed.", hint="Give one of them.")
+        raise OptionError(
+            "The topics are missing, or given twice.", hint="Give exactly one of subscribe and subscribePattern."
+        )
 
 
 def _number(given: Mapping[str, str], name: str, default: float) -> float:

@@ -1,8 +1,13 @@
-"""Where a micro-batch of balanced reading ends: at the same event time on every partition of every topic.
+"""Planning of balanced reading: each micro-batch ends at the same event time on every partition of every topic.
 
-Pure: what Kafka knows comes in as values, and as a function from an event time to offsets (Kafka's offsets for times).
-Event times are milliseconds since the epoch. Within a partition they are taken to ascend; a row that is older than one
-before it comes with its neighbours, late.
+Event time cuts the input twice. The driver ends a micro-batch at one event time, found by bisection over Kafka's
+offsets for times (`plan_batch`). Each task reads one slice of that time from all partitions (`slice_bounds`), so rows
+are sorted by event time over all tasks without a shuffle. The price: Kafka delivers whole producer batches, and a task
+throws away the rows outside its slice.
+
+Pure: Kafka's state comes in as values, and as a function from event time to offsets. Event times are milliseconds since
+the epoch. Within a partition they are assumed to ascend; a row older than its predecessor is read with its neighbours,
+late.
 """
 
 from __future__ import annotations
@@ -10,76 +15,84 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-Place = tuple[str, int]  # topic, partition
-Offsets = Mapping[Place, int]
+KafkaPartition = tuple[str, int]  # topic, number of the partition
+Offsets = Mapping[KafkaPartition, int]
 OffsetsFrom = Callable[[int], Offsets]
 """The first offset of each partition with an event time at or above the given one; its end where there is none."""
 
-FULL_ENOUGH = 0.85  # of a limit, at which the search for the best event time may stop
+FULL_ENOUGH = 0.85  # share of a limit at which bisection stops: each further step is a request to Kafka
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
-    """What the partitions hold: `end` is one past the newest offset, `newest` the highest event time (None: empty)."""
+class PartitionEnds:
+    """State of the partitions: `end` is one past the newest offset, `newest` the highest event time (None: no rows)."""
 
     end: Offsets
-    newest: Mapping[Place, int | None]
+    newest: Mapping[KafkaPartition, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Rows and bytes that a micro-batch may have; `row_bytes` is the mean size of a partition's rows."""
+class BatchLimits:
+    """Maximum rows and bytes of a micro-batch; `row_bytes` is the mean row size of each partition."""
 
     rows: float = float("inf")
     bytes: float = float("inf")
-    row_bytes: Mapping[Place, float] = field(default_factory=dict)
+    row_bytes: Mapping[KafkaPartition, float] = field(default_factory=dict)
 
     def fill(self, start: Offsets, end: Offsets) -> float:
-        """The share of the tighter limit that is used up between the offsets."""
+        """Share of the tighter limit that the rows from `start` to `end` use; above 1 they exceed it."""
         rows = sum(end[each] - start[each] for each in start)
         size = sum((end[each] - start[each]) * self.row_bytes.get(each, 0.0) for each in start)
         return max(rows / self.rows, size / self.bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """`end` of a micro-batch, and the event time that all of its partitions have been read up to (None: not known)."""
+class BatchEnd:
+    """End of a micro-batch; `time` is the event time up to which all partitions have been read (None: unknown yet)."""
 
-    end: Offsets
+    offsets: Offsets
     time: int | None
 
 
-def common_time(log: Log, idle: Collection[Place]) -> int | None:
-    """The event time that every partition has reached that is not idle; the highest of all when all are idle."""
-    awake = [each for each in log.end if each not in idle]
+def common_time(ends: PartitionEnds, idle: Collection[KafkaPartition]) -> int | None:
+    """Event time that every awake partition has reached; the highest of all when all are idle.
+
+    None while an awake partition has no readable row: its first row may have any event time.
+    """
+    awake = [each for each in ends.end if each not in idle]
     if awake:
-        newest = [log.newest[each] for each in awake]
+        newest = [ends.newest[each] for each in awake]
         known = [each for each in newest if each is not None]
         return min(known) if len(known) == len(newest) else None
-    return max((each for each in log.newest.values() if each is not None), default=None)
+    return max((each for each in ends.newest.values() if each is not None), default=None)
 
 
-def plan(
-    start: Offsets, since: int, log: Log, idle: Collection[Place], limits: Limits, offsets_from: OffsetsFrom
-) -> Plan:
-    """The end of the micro-batch that begins at `start`, everything up to event time `since` having been read.
+def plan_batch(
+    start: Offsets,
+    since: int,
+    ends: PartitionEnds,
+    idle: Collection[KafkaPartition],
+    limits: BatchLimits,
+    offsets_from: OffsetsFrom,
+) -> BatchEnd:
+    """End of the micro-batch that begins at `start`; rows up to event time `since` have been read.
 
-    It ends at the highest event time that all awake partitions have reached and the limits allow, never below `since`.
-    If the rows of a single millisecond exceed the limits, that millisecond is cut, each partition in proportion.
+    It is the highest event time that all awake partitions have reached and the limits allow, never below `since`. If
+    the rows of one millisecond exceed the limits, that millisecond is cut, each partition in proportion.
     """
-    common = common_time(log, idle)
+    common = common_time(ends, idle)
     if common is None:
-        return Plan(start, None)
-    reach = _Reach(start, log.end, offsets_from)
+        return BatchEnd(start, None)
+    offsets_at = _OffsetsAtTime(start, ends.end, offsets_from)
     time = max(common, since)
-    end = reach(time)
+    end = offsets_at(time)
     if limits.fill(start, end) <= 1:
-        return Plan(end, time)
+        return BatchEnd(end, time)
     low, high = since, time
     best: Offsets = start
     while high - low > 1:
         middle = (low + high) // 2
-        end = reach(middle)
+        end = offsets_at(middle)
         fill = limits.fill(start, end)
         if fill > 1:
             high = middle
@@ -88,31 +101,33 @@ def plan(
         if fill >= FULL_ENOUGH:
             break
     if any(best[each] > start[each] for each in start):
-        return Plan(best, low)
-    return Plan(_cut(start, reach(high), limits), low)
+        return BatchEnd(best, low)
+    return BatchEnd(_cut_millisecond(start, offsets_at(high), limits), low)
 
 
-def slices(start: Offsets, end: Offsets, since: int, time: int, count: int, offsets_from: OffsetsFrom) -> list[Offsets]:
-    """Offsets that cut start…end at event times into about `count` equal parts, `start` first and `end` last."""
-    reach = _Reach(start, end, offsets_from)
+def slice_bounds(
+    start: Offsets, end: Offsets, since: int, time: int, count: int, offsets_from: OffsetsFrom
+) -> list[Offsets]:
+    """Offsets at event times that divide start…end into about `count` equal parts; first `start`, last `end`."""
+    offsets_at = _OffsetsAtTime(start, end, offsets_from)
     total = sum(end[each] - start[each] for each in start)
     cuts: list[Offsets] = [start]
     low = since
     for part in range(1, count):
-        wanted, high = total * part / count, time
+        target, high = total * part / count, time
         while high - low > 1:
             middle = (low + high) // 2
-            rows = sum(offset - start[each] for each, offset in reach(middle).items())
-            if abs(rows - wanted) <= total / (10 * count):
+            rows = sum(offset - start[each] for each, offset in offsets_at(middle).items())
+            if abs(rows - target) <= total / (10 * count):
                 low = middle
                 break
-            low, high = (middle, high) if rows < wanted else (low, middle)
-        cuts.append(reach(low))
+            low, high = (middle, high) if rows < target else (low, middle)
+        cuts.append(offsets_at(low))
     return [*cuts, end]
 
 
-class _Reach:
-    """The offsets that an event time reaches between two bounds; never asks twice for one time."""
+class _OffsetsAtTime:
+    """Offsets just past an event time, clamped to low…high; requests each time only once."""
 
     def __init__(self, low: Offsets, high: Offsets, offsets_from: OffsetsFrom) -> None:
         self._low, self._high, self._offsets_from = low, high, offsets_from
@@ -127,10 +142,10 @@ class _Reach:
         return self._known[time]
 
 
-def _cut(start: Offsets, end: Offsets, limits: Limits) -> Offsets:
+def _cut_millisecond(start: Offsets, end: Offsets, limits: BatchLimits) -> Offsets:
     fill = limits.fill(start, end)
     cut = {each: start[each] + int((end[each] - start[each]) / fill) for each in start}
-    if cut == dict(start):  # a single row above a limit still has to pass
+    if cut == dict(start):  # at least one row must pass, or the query would stand still
         first = next(each for each in start if end[each] > start[each])
         cut[first] += 1
     return cut

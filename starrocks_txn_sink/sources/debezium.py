@@ -1,7 +1,7 @@
-"""Debezium: change events and transaction markers as JSON, parsed in the JVM into what `assemble_debezium` reads.
+"""Debezium's change events and transaction markers, parsed from JSON in the JVM for `assemble_debezium`.
 
-Values may have the connector's schema around them (`{"schema": …, "payload": …}`) or not. PostgreSQL, MySQL and
-MariaDB; `docs/sources.md` has the connector's settings.
+Values come with the connector's schema (`{"schema": …, "payload": …}`) or without. PostgreSQL, MySQL and MariaDB;
+`docs/sources.md` has the connector's settings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from pyspark.sql import functions as F  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.sources.debezium_tables import OnUnknownTable, TableRule, Tables
+from starrocks_txn_sink.sources.debezium_tables import OnUnknownTable, TableMapping, TableRule
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -30,7 +30,7 @@ _MARKER: Final = (
     "status STRING, id STRING, event_count BIGINT, "
     "data_collections ARRAY<STRUCT<data_collection: STRING, event_count: BIGINT>>"
 )
-_BINLOG_FILE: Final = 1 << 32  # a binlog file has at most 4 GiB, so file number and offset fit one number
+_BINLOG_FILE: Final = 1 << 32  # a binlog file has at most 4 GiB, so file number × this + offset ascends
 _DELETE, _SNAPSHOT = "d", "r"
 _ROW_OPS: Final = ("c", "u", _SNAPSHOT)
 
@@ -47,41 +47,43 @@ def parse_debezium(
     on_malformed: OnMalformed = "fail",
     name: str = "parse_debezium",
 ) -> DataFrame:
-    """The rows in the change events of `df`, which has the column `value` (string or binary) and, from Kafka, topic,
-    partition and offset, which errors then name.
+    """Rows of Debezium's change events in the column `value` (string or binary).
 
-    `tables` maps a source's table, `schema.table` in PostgreSQL and `database.table` in MySQL, to a StarRocks table: a
-    mapping, or a regular expression with one group (Tables); without it the last part of the name is taken. A delete's
-    row is what Debezium gives as `before`, or, with `deleted_row="key"`, the message's key. Tombstones are left out.
+    Errors name Kafka's topic, partition and offset if `df` has these columns. `tables` maps a source's table,
+    `schema.table` in PostgreSQL and `database.table` in MySQL, to a StarRocks table: a mapping, or a regular expression
+    with one group (TableMapping); by default the last part of the name. A delete's row is Debezium's `before`, or the
+    message's key with `deleted_row="key"`. Tombstones are left out.
 
     The result has source_partition (the connector's topic.prefix), txn_id (NULL for a snapshot's row), total_order,
     collection, position, database (NULL), table (NULL: counted, then left out), op (c, u, d, r) and row (JSON).
 
-    Malformed JSON, fields of another type, and operations that are no row (truncate, message) fail the query with an
-    error that names the place and never the content; `on_malformed="drop"` leaves them out, and then their transaction
-    never adds up; how many they are is in each progress of the query under `observedMetrics[name]["malformed"]`. Raises
-    OptionError for options, InputError for missing columns.
+    Malformed JSON, fields of another type, and operations without a row (truncate, message) fail the query; the error
+    never shows the content. `on_malformed="drop"` leaves them out and counts them in each progress under
+    `observedMetrics[name]["malformed"]`; their transaction then never adds up. Raises OptionError for options,
+    InputError for missing columns.
     """
-    rule = Tables(tables, on_unknown_table, dead_letter_table)
+    rule = TableMapping(tables, on_unknown_table, dead_letter_table)
     if deleted_row not in get_args(DeletedRow):
         raise OptionError(f"deleted_row is {deleted_row!r}.", hint="Use before or key.")
     _check(df, (value, *((key,) if deleted_row == "key" else ())), on_malformed)
     event = F.col("_event")
-    parsed = _parsed(df.where(_column(value).isNotNull()), value, _CHANGE)
-    deleted = _key(key) if deleted_row == "key" else event["before"]
+    parsed = _parse_json(df.where(_column(value).isNotNull()), value, _CHANGE)
+    deleted = _key_json(key) if deleted_row == "key" else event["before"]
     row = F.when(event["op"] == _DELETE, deleted).otherwise(event["after"])
     good = event["op"].isin(_DELETE, *_ROW_OPS) & event["source"].isNotNull() & row.isNotNull()
-    frame = _judged(parsed, good, "change event", on_malformed, name)
+    frame = _handle_malformed(parsed, good, "change event", on_malformed, name)
     collection = _collection(event["source"])
     table = rule.target(collection)
     op = event["op"]
     if dead_letter_table is not None:
-        unknown = rule.known(collection).isNull()
-        row = F.when(unknown, _letter(event, collection, row)).otherwise(row)
-        op = F.when(unknown & (op == _DELETE), F.lit("c")).otherwise(op)  # a letter about a delete deletes nothing
+        unknown = rule.table_by_rule(collection).isNull()
+        row = F.when(unknown, _dead_letter(event, collection, row)).otherwise(row)
+        op = F.when(unknown & (op == _DELETE), F.lit("c")).otherwise(
+            op
+        )  # the dead letter of a delete is itself an insert
     return frame.select(
         event["source"]["name"].alias("source_partition"),
-        _stable(event["transaction"]["id"]).alias("txn_id"),
+        _stable_txn_id(event["transaction"]["id"]).alias("txn_id"),
         event["transaction"]["total_order"].alias("total_order"),
         collection.alias("collection"),
         _row_position(event["source"]).alias("position"),
@@ -100,31 +102,29 @@ def parse_debezium_transactions(
     on_malformed: OnMalformed = "fail",
     name: str = "parse_debezium_transactions",
 ) -> DataFrame:
-    """The markers in the transaction topic: `df` has the columns `value`, topic, partition and offset.
+    """Markers of Debezium's transaction topic; `df` has the columns `value`, topic, partition and offset.
 
-    The source's name is the topic without its last part (`shop.transaction` → `shop`), or `source`. The result has
+    The source partition is the topic without its last part (`shop.transaction` → `shop`), or `source`. The result has
     source_partition, txn_id, status (BEGIN, END), event_count, data_collections, sequence (the offset) and position
-    (NULL where the id does not tell it).
+    (NULL where the id does not hold it).
 
-    PostgreSQL's id differs between BEGIN and END in its second half, the LSN: the transaction's number alone is the
-    txn_id, the LSN the position. The topic must have one partition, because only that keeps the order of commits; an
-    event of another one fails the query. What is malformed fails the query or is left out and counted, as in
-    parse_debezium.
+    The topic must have one partition, because only one partition keeps the order of commits; a marker in another
+    partition fails the query. Malformed values fail the query or are counted, as in parse_debezium.
     """
     _check(df, (value, "partition", "offset", *(() if source else ("topic",))), on_malformed)
     event = F.col("_event")
-    parsed = _parsed(df.where(_column(value).isNotNull()), value, _MARKER)
+    parsed = _parse_json(df.where(_column(value).isNotNull()), value, _MARKER)
     good = event["status"].isin("BEGIN", "END") & event["id"].isNotNull()
-    frame = _judged(parsed, good, "transaction marker", on_malformed, name)
+    frame = _handle_malformed(parsed, good, "transaction marker", on_malformed, name)
     source_name = F.lit(source) if source else F.regexp_replace(F.col("topic"), r"\.[^.]*$", "")
     several = F.raise_error(
         F.lit(
-            "The transaction topic has more than one partition, which loses the order of commits. Create it with one."
+            "The transaction topic has more than one partition and so loses the order of commits. Create it with one."
         )
     ).cast("string")
     return frame.select(
         source_name.alias("source_partition"),
-        _stable(event["id"]).alias("txn_id"),
+        _stable_txn_id(event["id"]).alias("txn_id"),
         F.when(F.col("partition") == 0, event["status"]).otherwise(several).alias("status"),
         event["event_count"].alias("event_count"),
         event["data_collections"].alias("data_collections"),
@@ -133,21 +133,22 @@ def parse_debezium_transactions(
     )
 
 
-def _check(df: DataFrame, wanted: tuple[str, ...], on_malformed: str) -> None:
+def _check(df: DataFrame, needed: tuple[str, ...], on_malformed: str) -> None:
     if on_malformed not in get_args(OnMalformed):
         raise OptionError(f"on_malformed is {on_malformed!r}.", hint=f"Use {' or '.join(get_args(OnMalformed))}.")
-    missing = [each for each in wanted if each not in df.columns]
+    missing = [each for each in needed if each not in df.columns]
     if missing:
         raise InputError(
-            f"The frame lacks the column {', '.join(missing)}.", hint=f"It has {', '.join(df.columns)}; name others."
+            f"The DataFrame lacks the column {', '.join(missing)}.",
+            hint=f"It has {', '.join(df.columns)}; name other columns.",
         )
 
 
-def _parsed(df: DataFrame, value: str, fields: str) -> DataFrame:
-    """`df` with the columns `_event`, the fields of the value or of its payload, and `_bad`."""
-    wanted = f"{fields}, payload STRUCT<{_as_struct(fields)}>, {_CORRUPT} STRING"
+def _parse_json(df: DataFrame, value: str, fields: str) -> DataFrame:
+    """`df` with `_event`, the fields of the value or of its payload, and `_bad`, whether the value is malformed."""
+    schema = f"{fields}, payload STRUCT<{_as_struct(fields)}>, {_CORRUPT} STRING"
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    parsed = F.from_json(_column(value).cast("string"), wanted, options)
+    parsed = F.from_json(_column(value).cast("string"), schema, options)
     names = [each.split()[0] for each in _top_level(fields)]
     whole = F.col("_parsed")
     flat = F.struct(*(whole[name].alias(name) for name in names))
@@ -157,23 +158,23 @@ def _parsed(df: DataFrame, value: str, fields: str) -> DataFrame:
 
 
 def _top_level(fields: str) -> list[str]:
-    """The fields of a DDL string, cut at the commas that are not inside <…>."""
-    found, depth = [""], 0
-    for letter in fields:
-        depth += {"<": 1, ">": -1}.get(letter, 0)
-        if letter == "," and not depth:
-            found.append("")
+    """The fields of a DDL string, split at the commas outside <…>."""
+    parts, depth = [""], 0
+    for character in fields:
+        depth += {"<": 1, ">": -1}.get(character, 0)
+        if character == "," and not depth:
+            parts.append("")
         else:
-            found[-1] += letter
-    return [each.strip() for each in found]
+            parts[-1] += character
+    return [each.strip() for each in parts]
 
 
 def _as_struct(fields: str) -> str:
     return ", ".join("{}: {}".format(*each.split(" ", 1)) for each in _top_level(fields))
 
 
-def _judged(frame: DataFrame, good: Column, what: str, on_malformed: OnMalformed, name: str) -> DataFrame:
-    """Leave out what cannot be read and count it, or make the query fail where it is."""
+def _handle_malformed(frame: DataFrame, good: Column, what: str, on_malformed: OnMalformed, name: str) -> DataFrame:
+    """Drop and count the malformed values, or fail the query at the first; `good` adds a rule for the fields."""
     bad = F.col("_bad") | ~F.coalesce(good, F.lit(False))
     if on_malformed == "drop":
         return frame.observe(name, F.count_if(bad).alias("malformed")).where(~bad)
@@ -183,20 +184,21 @@ def _judged(frame: DataFrame, good: Column, what: str, on_malformed: OnMalformed
         if name in frame.columns
         for part in (F.lit(f" {name}="), F.coalesce(F.col(name).cast("string"), F.lit("NULL")))
     ]
-    said = F.concat(
+    message = F.concat(
         F.lit(f"A value is not a Debezium {what} (malformed JSON, a field of another type, or an unknown operation)"),
         *([F.lit(" at"), *place] if place else []),
         F.lit('. Correct the source, or pass on_malformed="drop" to lose such values.'),
     )
-    return frame.where(F.when(bad, F.raise_error(said).cast("boolean")).otherwise(F.lit(True)))
+    return frame.where(F.when(bad, F.raise_error(message).cast("boolean")).otherwise(F.lit(True)))
 
 
 def _collection(source: Column) -> Column:
-    """As the END names it: PostgreSQL `schema.table`, MySQL `database.table`."""
+    """The table's name as in END's data_collections: PostgreSQL `schema.table`, MySQL `database.table`."""
     return F.concat_ws(".", F.coalesce(source["schema"], source["db"]), source["table"])
 
 
-def _stable(txn_id: Column) -> Column:
+def _stable_txn_id(txn_id: Column) -> Column:
+    # PostgreSQL's id is `number:LSN`, and the LSN differs between BEGIN and END: only the number joins them.
     return F.when(txn_id.rlike(r"^\d+:\d+$"), F.substring_index(txn_id, ":", 1)).otherwise(txn_id)
 
 
@@ -216,15 +218,15 @@ def _binlog(file: Column, pos: Column) -> Column:
     return F.when(number != "", number.cast("bigint") * F.lit(_BINLOG_FILE) + pos)
 
 
-def _key(key: str) -> Column:
-    """The message's key as JSON, out of its schema if it has one."""
+def _key_json(key: str) -> Column:
+    """The message's key as JSON, without the connector's schema."""
     text = _column(key).cast("string")
     return F.coalesce(F.get_json_object(text, "$.payload"), text)
 
 
-def _letter(event: Column, collection: Column, row: Column) -> Column:
+def _dead_letter(event: Column, collection: Column, row: Column) -> Column:
     fields = {
-        "txn_id": _stable(event["transaction"]["id"]),
+        "txn_id": _stable_txn_id(event["transaction"]["id"]),
         "total_order": event["transaction"]["total_order"],
         "collection": collection,
         "position": _row_position(event["source"]),

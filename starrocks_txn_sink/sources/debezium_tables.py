@@ -1,4 +1,4 @@
-"""Which StarRocks table the rows of a source's table go to: by a regular expression or a mapping."""
+"""The StarRocks table for the rows of a source's table, by a regular expression or a mapping."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TableRule = str | Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
-    """`rule` names the table of a collection (`public.orders`): a mapping, or a regular expression (Java's, matched
-    against the whole name) whose one group is the table's name.
+class TableMapping:
+    """Maps a collection, Debezium's name for a source's table (`public.orders`), to a StarRocks table.
 
-    `on_unknown` says what becomes of the rows of a collection that the rule does not know: `fail`; `skip` leaves them
-    out; `dead_letter` sends them to `dead_letter_table`. In all cases they count for their transaction.
+    `rule` is a mapping, or a regular expression (Java's, matched against the whole name) whose one group is the table's
+    name. `on_unknown` decides about rows of a collection outside the rule: `fail` the query, `skip` them, or send them
+    to `dead_letter_table`. In all cases they count for their transaction. Raises OptionError for a bad combination.
     """
 
     rule: TableRule
@@ -46,8 +46,8 @@ class Tables:
         elif not self.rule:
             raise OptionError("tables is empty.", hint="Name at least one table, or give a regular expression.")
 
-    def known(self, collection: Column) -> Column:
-        """The table of `collection`; NULL when the rule does not know it."""
+    def table_by_rule(self, collection: Column) -> Column:
+        """The table of `collection` by the rule alone; NULL for an unknown collection."""
         if isinstance(self.rule, str):
             whole = f"^(?:{self.rule})$"
             found = F.regexp_extract(collection, whole, 1)
@@ -58,25 +58,25 @@ class Tables:
         return table
 
     def target(self, collection: Column) -> Column:
-        """The table of `collection` by rule and policy; NULL leaves its rows out."""
-        known = self.known(collection)
+        """The table of `collection` by rule and `on_unknown`; NULL means that its rows are left out."""
+        known = self.table_by_rule(collection)
         if self.on_unknown == "skip":
             return known
         if self.on_unknown == "dead_letter":
             return F.coalesce(known, F.lit(self.dead_letter_table))
-        complaint = F.concat(
+        message = F.concat(
             F.lit("The table rule does not know "),
             F.coalesce(collection, F.lit("NULL")),
             F.lit('. Add it to tables, or pass on_unknown_table="skip" or "dead_letter".'),
         )
-        return F.coalesce(known, F.raise_error(complaint).cast("string"))
+        return F.coalesce(known, F.raise_error(message).cast("string"))
 
 
 def _check_pattern(pattern: str) -> None:
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
-        raise OptionError(f"tables is no regular expression: {error}.", hint="Correct it.") from None
+        raise OptionError(f"tables is no regular expression: {error}.", hint="Correct the pattern.") from None
     if groups != 1:
         raise OptionError(
             f"tables has {groups} groups.", hint=r"Put the table's name into the one group, as in public\.(\w+)."

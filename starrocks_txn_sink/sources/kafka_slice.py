@@ -1,4 +1,4 @@
-"""What an executor's task reads: a slice of many partitions, sorted by event time, with one consumer that is kept."""
+"""A task's part of balanced reading: one slice of many partitions, sorted by event time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged
-from starrocks_txn_sink.sources.balanced_plan import Place
+from starrocks_txn_sink.sources.balanced_plan import KafkaPartition
 
 SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
 _ARROW: Final = pa.schema(
@@ -28,152 +28,156 @@ _ARROW: Final = pa.schema(
         ("timestamp", pa.timestamp("us", "UTC")),
     ]
 )
-_POLLED: Final = 20_000
-# A message is asked by C code for each of these: there are hundreds of thousands a second.
+_POLL_MESSAGES: Final = 20_000
+# methodcaller keeps the loop over messages in C code: there are hundreds of thousands of messages a second.
 _ERROR, _TOPIC, _PARTITION, _OFFSET = map(methodcaller, ("error", "topic", "partition", "offset"))
 _TIME, _KEY, _VALUE = map(methodcaller, ("timestamp", "key", "value"))
 _Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
-_HOPELESS: Final = (
+_UNRECOVERABLE: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
-)  # a broker that is away is not among them: it may come back while patience lasts
+)  # not an unreachable broker: it may come back within `patience`
 _BATCH_ROWS: Final = 50_000
 
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """Offsets [start, end) of each place that has any; `config` is the consumer's, `patience` seconds without a row."""
+    """Offsets [start, end) of each partition with rows; `patience` is the longest wait for the next row, in seconds."""
 
-    ranges: Mapping[Place, tuple[int, int]]
+    ranges: Mapping[KafkaPartition, tuple[int, int]]
     patience: float
-    config: Mapping[str, Any] = field(repr=False)  # it may have a password
+    config: Mapping[str, Any] = field(repr=False)  # may hold a password: not in repr
 
 
-_kept: dict[str, Consumer] = {}  # at most one: a worker process reads for one query at a time, mostly the same one
+# At most one: a worker process reads for one query at a time, and it is mostly the same one.
+_consumers: dict[str, Consumer] = {}
 
 
 def consumer_of(config: Mapping[str, Any]) -> Consumer:
-    """This process's consumer; one with another configuration is closed first."""
+    """This process's consumer; closes a consumer with another configuration first."""
     name = json.dumps(dict(config), sort_keys=True)
-    if name not in _kept:
-        for other in list(_kept):
-            _kept.pop(other).close()
-        _kept[name] = Consumer(dict(config))
-    return _kept[name]
+    if name not in _consumers:
+        for other in list(_consumers):
+            _consumers.pop(other).close()
+        _consumers[name] = Consumer(dict(config))
+    return _consumers[name]
 
 
-def read_slice(wanted: Slice) -> Iterator[pa.RecordBatch]:
-    """All rows of the slice by (event time, topic, partition, offset). Raises SourceChanged for offsets that Kafka has
-    not any more, DeadlineExceeded when it gives nothing for `patience` seconds."""
-    consumer = consumer_of(wanted.config)
-    assigned = [TopicPartition(topic, number, start) for (topic, number), (start, _) in wanted.ranges.items()]
+def read_slice(part: Slice) -> Iterator[pa.RecordBatch]:
+    """All rows of the slice, sorted by event time, topic, partition and offset.
+
+    Raises SourceChanged for offsets that Kafka no longer has, DeadlineExceeded after `patience` seconds without a row.
+    """
+    consumer = consumer_of(part.config)
+    assigned = [TopicPartition(topic, number, start) for (topic, number), (start, _) in part.ranges.items()]
     consumer.assign(assigned)
-    consumer.resume(assigned)  # a slice before may have paused them
+    consumer.resume(assigned)  # the slice before may have paused them
     try:
-        rows = _sorted(collected(consumer, wanted, SystemClock()))
+        rows = _sort(collect(consumer, part, SystemClock()))
     finally:
         consumer.unassign()
     yield from rows.to_batches(max_chunksize=_BATCH_ROWS)
 
 
-def collected(consumer: Consumer, wanted: Slice, clock: Clock) -> pa.Table:
-    """Everything up to the ends, in no particular order, from a consumer that has been assigned the starts."""
-    open_ends = _OpenEnds(wanted)
+def collect(consumer: Consumer, part: Slice, clock: Clock) -> pa.Table:
+    """All rows of the slice in no particular order; the consumer has been assigned the slice's starts."""
+    unfinished = _UnfinishedPartitions(part)
     parts: list[pa.Table] = []
-    deadline = Deadline.after(wanted.patience, clock)
-    while open_ends.places:
-        messages = consumer.consume(_POLLED, timeout=0.1)
+    deadline = Deadline.after(part.patience, clock)
+    while unfinished.ends:
+        messages = consumer.consume(_POLL_MESSAGES, timeout=0.1)
         if messages:
-            deadline = Deadline.after(wanted.patience, clock)
+            deadline = Deadline.after(part.patience, clock)
         elif deadline.expired():
             raise DeadlineExceeded(
-                f"Kafka gave nothing for {wanted.patience:.0f} s.",
+                f"Kafka delivered no rows for {part.patience:.0f} s.",
                 hint="Check that the brokers are running, or raise patience.",
-                partitions=len(open_ends.places),
-                first=next(iter(open_ends.places)),
+                partitions=len(unfinished.ends),
+                first=next(iter(unfinished.ends)),
             )
-        rows, done = open_ends.take(messages)
+        rows, done = unfinished.take(messages)
         parts.append(rows)
         if done:
-            consumer.pause([TopicPartition(*place) for place in done])
+            # A partition that is done must not fill the fetch queue with rows beyond its end.
+            consumer.pause([TopicPartition(*partition) for partition in done])
     return pa.concat_tables(parts) if parts else _ARROW.empty_table()
 
 
-class _OpenEnds:
-    """The places whose ends have not been reached."""
+class _UnfinishedPartitions:
+    """The partitions of a slice whose ends have not been reached yet."""
 
-    def __init__(self, wanted: Slice) -> None:
-        self.places = {place: end for place, (_, end) in wanted.ranges.items()}
-        self._ordered = list(wanted.ranges)
-        self._ends = np.array([end for _, end in wanted.ranges.values()], dtype=np.int64)
+    def __init__(self, part: Slice) -> None:
+        self.ends = {partition: end for partition, (_, end) in part.ranges.items()}
+        self._ordered = list(part.ranges)
+        self._end_array = np.array([end for _, end in part.ranges.values()], dtype=np.int64)
         self._topics = sorted({topic for topic, _ in self._ordered})
-        self._numbers = np.zeros((len(self._topics), max(number for _, number in self._ordered) + 1), dtype=np.int64)
+        self._index_of = np.zeros((len(self._topics), max(number for _, number in self._ordered) + 1), dtype=np.int64)
         for code, (topic, number) in enumerate(self._ordered):
-            self._numbers[self._topics.index(topic), number] = code
+            self._index_of[self._topics.index(topic), number] = code
 
-    def take(self, messages: list[Message]) -> tuple[pa.Table, list[Place]]:
-        """The rows among the messages that are before the ends, and the places that have reached theirs now."""
+    def take(self, messages: list[Message]) -> tuple[pa.Table, list[KafkaPartition]]:
+        """The rows before the ends among the messages, and the partitions that have just reached their ends."""
         passed = set()
         if any(map(_ERROR, messages)):
-            passed = {place for message in messages if (place := self._told(message)) is not None}
+            passed = {partition for message in messages if (partition := self._partition_at_end(message)) is not None}
             messages = [each for each in messages if each.error() is None]
-        topics, partitions = self._topics_of(messages), _integers(_PARTITION, messages)
-        numbers, offsets = self._numbers[topics, partitions], _integers(_OFFSET, messages)
-        newest = np.full(len(self._ends), -1, dtype=np.int64)
+        topics, partitions = self._topic_indexes(messages), _integers(_PARTITION, messages)
+        numbers, offsets = self._index_of[topics, partitions], _integers(_OFFSET, messages)
+        newest = np.full(len(self._end_array), -1, dtype=np.int64)
         np.maximum.at(newest, numbers, offsets)
-        passed |= {self._ordered[number] for number in np.flatnonzero(newest >= self._ends - 1)}
-        done = [place for place in passed if self.places.pop(place, None) is not None]
-        kept = np.flatnonzero(offsets < self._ends[numbers])
+        # The last offset before an end may be a marker: a row beyond the end shows as well that the end is reached.
+        passed |= {self._ordered[number] for number in np.flatnonzero(newest >= self._end_array - 1)}
+        done = [partition for partition in passed if self.ends.pop(partition, None) is not None]
+        kept = np.flatnonzero(offsets < self._end_array[numbers])
         names = pa.array(self._topics, pa.string()).take(pa.array(topics[kept]))
         return _table([messages[n] for n in kept.tolist()], names, partitions[kept], offsets[kept]), done
 
-    def _topics_of(self, messages: list[Message]) -> _Integers:
-        """The topic of each message by number; most slices have one, and then no message is asked."""
+    def _topic_indexes(self, messages: list[Message]) -> _Integers:
+        """The index of each message's topic; a slice of one topic, the usual case, needs no call per message."""
         if len(self._topics) == 1:
             return np.zeros(len(messages), dtype=np.int64)
         codes = {topic: code for code, topic in enumerate(self._topics)}
         return np.fromiter(map(codes.__getitem__, map(_TOPIC, messages)), dtype=np.int64, count=len(messages))
 
-    def _told(self, message: Message) -> Place | None:
-        """The place that has no more rows before its end, if the message says so.
+    def _partition_at_end(self, message: Message) -> KafkaPartition | None:
+        """The partition whose log ends at or after its end in the slice, if the message reports the end of a log.
 
-        Its last offsets belong to markers of transactions, which no reader gets. (After a change of the leader a log
-        may seem to end earlier for a while.)
+        The last offsets before an end may be markers of Kafka transactions, which a consumer never receives.
         """
         error = message.error()
         if error is None:
             return None
         if error.code() == KafkaError._PARTITION_EOF:
-            place, offset = place_of(message), message.offset()
-            return place if offset is not None and offset >= self.places.get(place, offset) else None
-        _refuse(message, error)
+            partition, offset = partition_of(message), message.offset()
+            # After a change of leader a log may seem to end too early for a while: keep waiting then.
+            return partition if offset is not None and offset >= self.ends.get(partition, offset) else None
+        _raise_unrecoverable(message, error)
         return None
 
 
-def _refuse(message: Message, error: KafkaError) -> None:
-    """Raise SourceChanged for what waiting does not heal."""
+def _raise_unrecoverable(message: Message, error: KafkaError) -> None:
+    """Raise SourceChanged for an error that waiting does not cure."""
     if error.code() == KafkaError._AUTO_OFFSET_RESET:
         raise SourceChanged(
-            "Kafka has not the offsets any more that the micro-batch begins with.",
+            "Kafka no longer has the first offsets of the micro-batch.",
             hint="Raise the topic's retention, or start with a new checkpoint.",
             topic=message.topic(),
             partition=message.partition(),
         )
-    if error.fatal() or error.code() in _HOPELESS:
+    if error.fatal() or error.code() in _UNRECOVERABLE:
         raise SourceChanged(
-            f"Kafka refused to give rows: {error.str()}.",
+            f"Kafka refused to deliver rows: {error.str()}.",
             hint="Correct the topic or the consumer's options.",
             topic=message.topic(),
             partition=message.partition(),
         )
 
 
-def place_of(message: Message) -> Place:
-    """A message that was read has both."""
+def partition_of(message: Message) -> KafkaPartition:
     topic, number = message.topic(), message.partition()
-    assert topic is not None
+    assert topic is not None  # a received message has both
     assert number is not None
     return topic, number
 
@@ -195,6 +199,6 @@ def _table(messages: list[Message], topics: pa.Array, partitions: _Integers, off
     return pa.table(columns, _ARROW)
 
 
-def _sorted(rows: pa.Table) -> pa.Table:
+def _sort(rows: pa.Table) -> pa.Table:
     order = [(name, "ascending") for name in ("timestamp", "topic", "partition", "offset")]
     return rows.sort_by(order)

@@ -1,30 +1,34 @@
-"""The highest event time that can be read in each partition, where Kafka itself does not tell.
+"""Highest readable event time of a partition whose newest rows are in an open Kafka transaction.
 
-Kafka tells the row with the highest event time of a whole log. If that row belongs to a Kafka transaction that is still
-open, it tells a reader of committed rows nothing, although rows before the transaction can be read.
+Kafka reports the row with the highest event time of a whole log. If that row belongs to an open Kafka transaction, a
+read_committed reader gets no answer, although the rows before the transaction are readable. Without this search such a
+partition would hold back all partitions until the transaction ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from starrocks_txn_sink.sources.balanced_plan import Place
+from starrocks_txn_sink.sources.balanced_plan import KafkaPartition
 
-Times = Mapping[Place, int]
-TimesFrom = Callable[[Times], Mapping[Place, int | None]]
-"""The event time of the first row that can be read and is not older than the given one; None where there is none."""
+Times = Mapping[KafkaPartition, int]
+TimesFrom = Callable[[Times], Mapping[KafkaPartition, int | None]]
+"""Event time of each partition's first readable row at or above the given time; None where there is none."""
 
 
-def newest_readable(low: Times, high: Times, times_from: TimesFrom) -> dict[Place, int]:
-    """For the places of `high`, whose rows can be read up to `low` at least and up to `high` at most: by bisection, all
-    places in one question. Where times do not ascend within a partition the result may be lower than the truth."""
+def newest_readable(low: Times, high: Times, times_from: TimesFrom) -> dict[KafkaPartition, int]:
+    """Highest readable event time of each partition, known to lie in `low`…`high`.
+
+    Bisects all partitions with one request per step. Where times do not ascend within a partition, the result may be
+    too low.
+    """
     found, bound = dict(low), dict(high)
     while True:
-        asked = {place: (found[place] + bound[place] + 1) // 2 for place in bound if found[place] < bound[place]}
-        if not asked:
+        middles = {each: (found[each] + bound[each] + 1) // 2 for each in bound if found[each] < bound[each]}
+        if not middles:
             return found
-        for place, time in times_from(asked).items():
+        for partition, time in times_from(middles).items():
             if time is None:
-                bound[place] = asked[place] - 1
+                bound[partition] = middles[partition] - 1
             else:
-                found[place] = min(time, bound[place])
+                found[partition] = min(time, bound[partition])

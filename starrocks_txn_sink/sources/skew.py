@@ -1,6 +1,6 @@
-"""How far apart the partitions are that `balanced_kafka` reads, from what each progress of the query says.
+"""Distance in event time between the partitions of `balanced_kafka`, from a query's progress.
 
-query.lastProgress["sources"][0]  →  skew_of(…)
+skew_of(query.lastProgress.sources[0])
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ NEWEST: Final = "@newest"
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """`read_until` is the event time that all partitions have been read up to, `newest` the highest in each partition
-    (seconds since the epoch; partitions are `topic-number`), `held_back` the rows of each that are not read yet."""
+    """Skew of one source; times are seconds since the epoch, partitions are named `topic-number`.
+
+    `read_until`  event time up to which all partitions have been read (None: no micro-batch yet)
+    `newest`      highest event time of each partition
+    `held_back`   unread rows of each partition
+    """
 
     read_until: float | None
     newest: Mapping[str, float]
@@ -25,7 +29,7 @@ class Skew:
 
     @property
     def seconds(self) -> float:
-        """Between the partition that is furthest and the one that is least far."""
+        """Distance between the partitions with the highest and the lowest newest event time."""
         return max(self.newest.values()) - min(self.newest.values()) if self.newest else 0.0
 
     @property
@@ -34,16 +38,19 @@ class Skew:
 
 
 def is_balanced(source: Mapping[str, Any]) -> bool:
-    """Whether the source of a progress is `balanced_kafka`; other sources know nothing of a common event time."""
+    """Whether the source of a progress is `balanced_kafka`; only its latestOffset has the key `@newest`."""
     latest = source.get("latestOffset")
     return NEWEST in (latest if isinstance(latest, (str, Mapping)) else ())
 
 
 def skew_of(source: Any) -> Skew:
-    """The skew in one source of a progress (an object of pyspark, or a mapping): of its endOffset and latestOffset."""
+    """Skew from the endOffset and latestOffset of a progress' source (pyspark's object, or a mapping)."""
     end, latest = _offset(source, "endOffset"), _offset(source, "latestOffset")
-    reached = _places(end)
-    held_back = {place: max(0, offset - reached.get(place, offset)) for place, offset in _places(latest).items()}
+    reached = _offsets_by_partition(end)
+    held_back = {
+        partition: max(0, offset - reached.get(partition, offset))
+        for partition, offset in _offsets_by_partition(latest).items()
+    }
     newest = {
         f"{topic}-{number}": time / 1000
         for topic, numbers in latest.get(NEWEST, {}).items()
@@ -55,10 +62,10 @@ def skew_of(source: Any) -> Skew:
 
 def _offset(source: Any, name: str) -> Mapping[str, Any]:
     value = source.get(name) if isinstance(source, Mapping) else getattr(source, name)
-    found = json.loads(value) if isinstance(value, str) else value
-    return found or {}
+    parsed = json.loads(value) if isinstance(value, str) else value
+    return parsed or {}
 
 
-def _places(offset: Mapping[str, Any]) -> dict[str, int]:
+def _offsets_by_partition(offset: Mapping[str, Any]) -> dict[str, int]:
     topics = {name: numbers for name, numbers in offset.items() if not name.startswith("@")}
     return {f"{topic}-{number}": int(at) for topic, numbers in topics.items() for number, at in numbers.items()}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, get_args
 from pyspark.sql import functions as F  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.sources.malformed import ADVICE, COMPLAINT, OnMalformed
+from starrocks_txn_sink.sources.malformed import MALFORMED_HINT, MALFORMED_MESSAGE, OnMalformed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,21 +37,21 @@ def parse_txn_events(
     on_malformed: OnMalformed = "fail",
     name: str = "parse_txn_events",
 ) -> DataFrame:
-    """The events in the JSON of the column `value` (string or binary), parsed in the JVM.
+    """TxnEvents from the JSON in the column `value` (string or binary), parsed in the JVM.
 
-    `source_partition` and `position` name the columns of `df` that give an event its place, Kafka's partition and
-    offset unless told otherwise (several topics: make one column of topic and partition); None takes them from the
-    JSON. A `row` may be a string or an object. The result has the columns of TXN_EVENT_SCHEMA, then `keep`; the source
-    partition keeps the type of its column.
+    `source_partition` and `position` name columns of `df`, by default Kafka's partition and offset; with several topics
+    make one column of topic and partition. None takes the field from the JSON. A `row` may be a string or an object.
+    The result has the columns of TXN_EVENT_SCHEMA, then `keep`; the source partition keeps the type of its column.
 
-    A value that is NULL (a Kafka tombstone), not a JSON object, or has a field of another type, fails the query with an
-    error that names its place and never its content; `drop` leaves it out, and then whoever chose that loses the event;
-    how many were is in each progress of the query under `observedMetrics[name]["malformed"]`.
+    A malformed value (NULL such as a Kafka tombstone, no JSON object, a field of another type) fails the query; the
+    error names source partition and position, never the content. `on_malformed="drop"` loses such events and counts
+    them in each progress under `observedMetrics[name]["malformed"]`. Raises OptionError for an unknown `on_malformed`,
+    InputError for a missing column.
     """
     _check(df, (value, *(each for each in (source_partition, position) if each), *keep), on_malformed)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    taken = {"source_partition": source_partition, "position": position}
-    fields = [field for field in TXN_EVENT_SCHEMA.split(", ") if not taken.get(field.split()[0])]
+    column_of = {"source_partition": source_partition, "position": position}
+    fields = [field for field in TXN_EVENT_SCHEMA.split(", ") if not column_of.get(field.split()[0])]
     parsed = F.from_json(_column(value).cast("string"), ", ".join([*fields, f"{_CORRUPT} STRING"]), options)
     frame = df.withColumn(_PARSED, parsed)
     event = F.col(_PARSED)
@@ -60,33 +60,33 @@ def parse_txn_events(
         frame = frame.observe(name, F.count_if(malformed).alias("malformed")).where(~malformed)
     columns = []
     for field in (field.split()[0] for field in TXN_EVENT_SCHEMA.split(", ")):
-        own = taken.get(field)
+        own = column_of.get(field)
         content = _column(own) if own else event[field]
         if field == "type" and on_malformed == "fail":
-            content = F.when(malformed, F.raise_error(_complaint(taken))).otherwise(content)
+            content = F.when(malformed, F.raise_error(_malformed_text(column_of))).otherwise(content)
         columns.append(content.alias(field))
     return frame.select(*columns, *map(_column, keep))
 
 
-def _check(df: DataFrame, wanted: tuple[str, ...], on_malformed: str) -> None:
+def _check(df: DataFrame, needed: tuple[str, ...], on_malformed: str) -> None:
     if on_malformed not in get_args(OnMalformed):
         raise OptionError(f"on_malformed is {on_malformed!r}.", hint=f"Use {' or '.join(get_args(OnMalformed))}.")
-    missing = [each for each in wanted if each not in df.columns]
+    missing = [each for each in needed if each not in df.columns]
     if missing:
         raise InputError(
-            f"The frame lacks the column {', '.join(missing)}.",
-            hint=f"It has {', '.join(df.columns)}; name others, or None where the JSON itself holds them.",
+            f"The DataFrame lacks the column {', '.join(missing)}.",
+            hint=f"It has {', '.join(df.columns)}; name other columns, or None to take the field from the JSON.",
         )
 
 
-def _complaint(taken: dict[str, str | None]) -> Column:
-    """The error's text, with the place where the columns give one."""
+def _malformed_text(column_of: dict[str, str | None]) -> Column:
+    """Error text, with source partition and position where they are columns."""
     place: list[Column] = []
-    for name, own in taken.items():
+    for name, own in column_of.items():
         if own:
             place += [F.lit(f" {name}="), F.coalesce(_column(own).cast("string"), F.lit("NULL"))]
     where = F.concat(F.lit(" at"), *place) if place else F.lit("")
-    return F.concat(F.lit(COMPLAINT), where, F.lit(f". {ADVICE}"))
+    return F.concat(F.lit(MALFORMED_MESSAGE), where, F.lit(f". {MALFORMED_HINT}"))
 
 
 def _column(name: str) -> Column:

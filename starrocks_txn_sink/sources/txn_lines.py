@@ -1,7 +1,7 @@
-"""TxnEvent lines parsed where the lane is: pyarrow reads a whole batch at once, no Python per row.
+"""TxnEvent lines parsed inside the lane: pyarrow parses a whole batch at once, without Python code per row.
 
-What pyarrow does not take (malformed lines, a `row` that is an object, a number where a string is expected) is read
-again, line by line, by a plain parser that keeps every value's own text and finds the malformed ones.
+pyarrow refuses a batch with a malformed line, a `row` that is an object, or a number in place of a string. A plain
+parser then reads that batch line by line; it keeps each value's own text and finds the malformed lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.sources.malformed import ADVICE, COMPLAINT, OnMalformed
+from starrocks_txn_sink.sources.malformed import MALFORMED_HINT, MALFORMED_MESSAGE, OnMalformed
 
 SOURCE_PARTITION, POSITION, VALUE = "source_partition", "position", "value"
 _TEXTS: Final = ("type", "txn_id", "database", "table", "op", "row")
@@ -29,9 +29,9 @@ _OPEN, _CLOSE = ord("{"), ord("}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnEventLines:
-    """Raw events: the column `value` holds the JSON of a TxnEvent (string or binary); the other names as in
-    `parse_txn_events`: columns that give an event its place, None where the JSON itself has it.
+    """Raw events for a sink that assembles: the column `value` holds the JSON of a TxnEvent (string or binary).
 
+    `source_partition` and `position` name columns as in `parse_txn_events`; None takes the field from the JSON.
     Raises OptionError for an unknown `on_malformed`.
     """
 
@@ -48,35 +48,33 @@ class TxnEventLines:
 
     @property
     def placed(self) -> bool:
-        """Whether columns alone say where an event belongs, so that lines can be sorted before they are read."""
+        """Whether source partition and position are columns, so that lines can be sorted before they are parsed."""
         return self.source_partition is not None and self.position is not None
 
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> pa.Table:
-        """The events in a batch with the columns value, source_partition and position (NULL where the JSON has them).
+        """TxnEvents of a batch with the columns value, source_partition and position (NULL where the JSON has them).
 
-        `keep` names further columns of the batch to hand on.
-
-        Raises InputError, with the place and never the content, for a value that is no TxnEvent, unless such values
-        are to be dropped.
+        `keep` names further columns of the batch to pass through. Raises InputError for a value that is no TxnEvent,
+        unless `on_malformed` is "drop"; the error names source partition and position, never the content.
         """
         values = batch.column(VALUE)
-        read = _read_whole(values, self._fields()) if _plain(values) else None
+        read = _parse_at_once(values, self._fields()) if _one_object_each(values) else None
         if read is None:
-            return self._one_by_one(batch, keep)
-        return self._placed(read, batch, keep)
+            return self._parse_one_by_one(batch, keep)
+        return self._with_position(read, batch, keep)
 
     def _fields(self) -> pa.Schema:
         own = [] if self.source_partition else [(SOURCE_PARTITION, pa.string())]
         own += [] if self.position else [(POSITION, pa.int64())]
         return pa.schema([*own, *((name, pa.string()) for name in _TEXTS)])
 
-    def _placed(self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]) -> pa.Table:
+    def _with_position(self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]) -> pa.Table:
         columns = {name: read[name] for name in _TEXTS}
         given = {SOURCE_PARTITION: self.source_partition, POSITION: self.position}
         places = {name: pa.chunked_array([batch.column(name)]) if own else read[name] for name, own in given.items()}
         return pa.table({**places, **columns, **{name: batch.column(name) for name in keep}})
 
-    def _one_by_one(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> pa.Table:
+    def _parse_one_by_one(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> pa.Table:
         fields = self._fields()
         rows: list[dict[str, Any]] = []
         kept = np.ones(batch.num_rows, dtype=bool)
@@ -86,10 +84,10 @@ class TxnEventLines:
             except (ValueError, IndexError, RecursionError):
                 kept[number] = False
                 if self.on_malformed == "fail":
-                    raise self._refusal(batch, number, rows) from None
-        return self._placed(pa.Table.from_pylist(rows, schema=fields), batch.filter(pa.array(kept)), keep)
+                    raise self._malformed_error(batch, number, rows) from None
+        return self._with_position(pa.Table.from_pylist(rows, schema=fields), batch.filter(pa.array(kept)), keep)
 
-    def _refusal(self, batch: pa.RecordBatch, number: int, rows: list[dict[str, Any]]) -> InputError:
+    def _malformed_error(self, batch: pa.RecordBatch, number: int, rows: list[dict[str, Any]]) -> InputError:
         place = {}
         for name, own in ((SOURCE_PARTITION, self.source_partition), (POSITION, self.position)):
             if own:
@@ -98,15 +96,14 @@ class TxnEventLines:
             elif rows:
                 place[f"{name}_before"] = rows[-1][name]
         where = " at" + "".join(f" {name}={value}" for name, value in place.items()) if place else ""
-        return InputError(COMPLAINT + where + ".", hint=ADVICE)
+        return InputError(MALFORMED_MESSAGE + where + ".", hint=MALFORMED_HINT)
 
 
-def _plain(values: pa.Array) -> bool:
-    """Whether every value looks like one JSON object, so that values and objects read cannot slip apart.
+def _one_object_each(values: pa.Array) -> bool:
+    """Whether every value starts and ends with a brace, so that parsed objects and values cannot get out of step.
 
-    Each starts with a brace and ends with one: then an object that runs over into the next value cannot be well-formed
-    (a brace follows a brace, or a line break is inside a string), every value gives at least one object, and as many
-    objects as values means one each.
+    Then no well-formed object can run over into the next value: a brace would follow a brace, or a line break would be
+    inside a string. So every value gives at least one object, and equal counts mean exactly one each.
     """
     if len(values) == 0 or values.null_count:
         return False
@@ -124,12 +121,12 @@ def _layout(values: pa.Array) -> tuple[np.ndarray[Any, Any], pa.Buffer]:
     return offsets[values.offset : values.offset + len(values) + 1], buffers[2]
 
 
-def _read_whole(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
-    """All values read at once; None when pyarrow refuses one of them or finds more objects than values."""
-    reading = pj.ReadOptions(use_threads=False, block_size=_block(values))
+def _parse_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
+    """All values parsed at once; None when pyarrow refuses a value or finds more objects than values."""
+    reading = pj.ReadOptions(use_threads=False, block_size=_block_bytes(values))
     parsing = pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
     try:
-        lines = _checked(values)
+        lines = _as_text(values)
         one = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
         text = pc.binary_join(one, pa.scalar("\n", lines.type)).buffers()[2]
         read = pj.read_json(pa.BufferReader(text), reading, parsing)
@@ -138,20 +135,20 @@ def _read_whole(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
     return read if read.num_rows == len(values) else None
 
 
-def _checked(values: pa.Array) -> pa.Array:
-    """Binary values, Kafka's, as text; ArrowInvalid for what is not UTF-8, which the JSON reader would let pass."""
+def _as_text(values: pa.Array) -> pa.Array:
+    """Values as text. Kafka's are binary; ArrowInvalid for bad UTF-8, which the JSON reader would accept."""
     kinds = {pa.binary(): pa.string(), pa.large_binary(): pa.large_string()}
     return values.cast(kinds[values.type]) if values.type in kinds else values
 
 
-def _block(values: pa.Array) -> int:
-    """Blocks that stay in the processor's cache, unless a value is longer than that."""
+def _block_bytes(values: pa.Array) -> int:
+    """Bytes of a block: small enough for the processor's cache, but always longer than the longest value."""
     offsets, _ = _layout(values)
     return max(BLOCK_BYTES, 2 * int((offsets[1:] - offsets[:-1]).max()))
 
 
 def _event(value: str | bytes | None, fields: pa.Schema) -> dict[str, Any]:
-    """One event's fields; ValueError or IndexError for what is no TxnEvent."""
+    """One event's fields; ValueError, IndexError or RecursionError for a malformed value."""
     if value is None:
         raise ValueError("NULL")
     text = value.decode() if isinstance(value, bytes) else value
@@ -180,7 +177,7 @@ def _whole_number(value: Any, raw: str) -> int | None:
 
 
 def _members(text: str) -> dict[str, tuple[Any, str]]:
-    """The members of a JSON object: each one's value, and its own text. The last of equal names counts."""
+    """The members of a JSON object: value and own text of each. The last of equal names counts."""
     found: dict[str, tuple[Any, str]] = {}
     at = _skip(text, 0)
     _expect(text, at, "{")
@@ -209,13 +206,13 @@ def _skip(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _expect(text: str, at: int, what: str) -> None:
-    if text[at] != what:
-        raise ValueError(what)
+def _expect(text: str, at: int, character: str) -> None:
+    if text[at] != character:
+        raise ValueError(character)
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(name)  # NaN and Infinity are no JSON
+    raise ValueError(name)  # json accepts NaN and Infinity, which are no JSON
 
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, parse_float=str)

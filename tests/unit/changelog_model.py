@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
-from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
-from starrocks_txn_sink.changelog.rules import Change
+from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, RowChange
 
 SinkRow = tuple[Any, ...]
 
 
-def upserted(changes: Iterable[Change], table: SinkRow | None = None) -> SinkRow | None:
+def upserted(changes: Iterable[RowChange], table: SinkRow | None = None) -> SinkRow | None:
     """What a table keyed by one key shows after `changes` of that key: the last add, or nothing after a -D."""
     for change in changes:
         if change.kind.adds:
@@ -23,7 +22,7 @@ def upserted(changes: Iterable[Change], table: SinkRow | None = None) -> SinkRow
     return table
 
 
-def multiset(changes: Iterable[Change]) -> Counter[Any]:
+def multiset(changes: Iterable[RowChange]) -> Counter[Any]:
     """How often each row is there after `changes`."""
     count: Counter[Any] = Counter()
     for change in changes:
@@ -31,25 +30,25 @@ def multiset(changes: Iterable[Change]) -> Counter[Any]:
     return Counter({row: times for row, times in count.items() if times})
 
 
-def retract_changelog(random: Random, length: int, key: Any = 1) -> list[Change]:
+def retract_changelog(random: Random, length: int, key: Any = 1) -> list[RowChange]:
     """A valid changelog of one key with whole images: +I, then pairs of -U and +U, then perhaps -D, and again."""
-    changes: list[Change] = []
+    changes: list[RowChange] = []
     row: SinkRow | None = None
     while len(changes) < length:
         new = (key, random.randrange(4))
         if row is None:
-            changes.append(Change(INSERT, new))
+            changes.append(RowChange(INSERT, new))
             row = new
         elif random.random() < 0.3:
-            changes.append(Change(DELETE, row))
+            changes.append(RowChange(DELETE, row))
             row = None
         else:
-            changes += [Change(UPDATE_BEFORE, row), Change(UPDATE_AFTER, new)]
+            changes += [RowChange(UPDATE_BEFORE, row), RowChange(UPDATE_AFTER, new)]
             row = new
     return changes
 
 
-def live_rows(history: Iterable[tuple[Change, Any]]) -> list[SinkRow]:
+def live_rows(history: Iterable[tuple[RowChange, Any]]) -> list[SinkRow]:
     """The rows that a history of (change, upsert key or None) leaves, in the order in which they came to be there."""
     live: list[tuple[Any, SinkRow]] = []
     for change, key in history:

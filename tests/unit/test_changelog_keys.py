@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 
 from starrocks_txn_sink.changelog.encode import ImageEncoder
-from starrocks_txn_sink.changelog.keyed import Arrived, DecodeKey, EncodeKey, KeyRule, MaterializeKey, NormalizeKey
+from starrocks_txn_sink.changelog.keyed import (
+    DecodeKey,
+    EncodeKey,
+    InputChange,
+    KeyRule,
+    MaterializeKey,
+    NormalizeKey,
+)
 from starrocks_txn_sink.changelog.mapping import kinds_to_code
 from starrocks_txn_sink.changelog.retention import Retention
-from starrocks_txn_sink.changelog.state_text import read, written
+from starrocks_txn_sink.changelog.state_text import state_from_text, state_to_text
 from tests.support.manual_clock import ManualClock
 
 UPSERT = "+I-U+U"
@@ -26,12 +33,14 @@ class OneKey:
 
     def __call__(self, *changes: Sequence[Any]) -> list[tuple[Any, ...]]:
         now = self.clock.wall()
-        step = self.rule.step(read(self.stored, self.retention, now), [Arrived(*change) for change in changes])
+        step = self.rule.step(
+            state_from_text(self.stored, self.retention, now), [InputChange(*change) for change in changes]
+        )
         if step.state is None:
             self.stored = None
         elif step.touched:
-            self.stored = written(step.state, now)
-        return [(left.kind, left.row) if left.before is None else tuple(left[:3]) for left in step.left]
+            self.stored = state_to_text(step.state, now)
+        return [(each.kind, each.row) if each.before is None else tuple(each[:3]) for each in step.output]
 
 
 def test_an_upsert_stream_with_a_ttl_of_five_minutes() -> None:
@@ -106,11 +115,11 @@ def test_a_swallowed_retraction_renews_nothing() -> None:
 
 
 def test_swallowed_retractions_are_counted() -> None:
-    step = MaterializeKey().step(None, [Arrived("-U", "x"), Arrived("+I", "a"), Arrived("-D", "y")])
+    step = MaterializeKey().step(None, [InputChange("-U", "x"), InputChange("+I", "a"), InputChange("-D", "y")])
     assert (step.swallowed, step.state) == (2, [[None, "a"]])
 
 
 @pytest.mark.parametrize("text", ['"quoted"', "ünï 😀", "{}"])
 def test_state_comes_back_as_it_was(text: str) -> None:
-    assert read(written([[None, text]], 5.0), Retention(10), 14.9) == [[None, text]]
-    assert read(written([text], 5.0), Retention(10), 15.0) is None
+    assert state_from_text(state_to_text([[None, text]], 5.0), Retention(10), 14.9) == [[None, text]]
+    assert state_from_text(state_to_text([text], 5.0), Retention(10), 15.0) is None

@@ -120,6 +120,6 @@ def test_a_state_ttl_that_is_none_is_refused(value: Any) -> None:
 
 
 def test_state_expires_at_its_ttl_and_not_before() -> None:
-    assert not Retention(10).expired(100, 109.9)
-    assert Retention(10).expired(100, 110)
-    assert not Retention(0).expired(0, 1e12)
+    assert not Retention(10).has_expired(100, 109.9)
+    assert Retention(10).has_expired(100, 110)
+    assert not Retention(0).has_expired(0, 1e12)

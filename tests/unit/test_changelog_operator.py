@@ -14,7 +14,12 @@ from starrocks_txn_sink.changelog.keyed import DecodeKey, MaterializeKey
 from starrocks_txn_sink.changelog.retention import Retention
 from starrocks_txn_sink.changelog.spark_group_state import KeyGroup
 from starrocks_txn_sink.changelog.spark_starrocks import LastPerKey
-from starrocks_txn_sink.changelog.spark_state import KeyProcessor, KeySweep, Reorderer, number
+from starrocks_txn_sink.changelog.spark_state import (
+    BatchKeyProcessor,
+    KeyProcessor,
+    Reorderer,
+    number_arrivals,
+)
 from tests.support.manual_clock import ManualClock
 
 
@@ -170,7 +175,7 @@ def arrow(frame: pd.DataFrame) -> list[pa.RecordBatch]:
 
 def test_a_key_may_span_record_batches_of_a_sorted_frame() -> None:
     rows = [("a", 1, "+I", "x"), ("a", 2, "+I", "y"), ("a", 3, "-D", "y"), ("b", 1, "-D", "unknown")]
-    done = pa.Table.from_batches(KeySweep(MaterializeKey(), 1)(arrow(changes(*rows)))).to_pylist()
+    done = pa.Table.from_batches(BatchKeyProcessor(MaterializeKey(), 1)(arrow(changes(*rows)))).to_pylist()
     assert [(row["kind"], row["row"]) for row in done if row["counts"] is None] == [
         ("+I", "x"),
         ("+U", "y"),
@@ -181,7 +186,7 @@ def test_a_key_may_span_record_batches_of_a_sorted_frame() -> None:
 
 def test_numbers_ascend_over_record_batches() -> None:
     batches = arrow(pd.DataFrame({"x": range(5)}))
-    assert [n for batch in number(batches) for n in batch["arrival"].to_pylist()] == [0, 1, 2, 3, 4]
+    assert [n for batch in number_arrivals(batches) for n in batch["arrival"].to_pylist()] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -196,7 +201,7 @@ def test_the_last_row_of_each_key_is_kept(seed: int) -> None:
     table = pa.Table.from_pandas(frame.astype({"__key": "object"}), preserve_index=False)
     table = table.cast(pa.schema([("__key", pa.string()), ("place", pa.int64()), ("value", pa.float64())]))
     reducer = LastPerKey(["place"], ["place", "value"])
-    assert {row["__key"]: (row["place"], row["value"]) for row in reducer.reduced(table).to_pylist()} == expected
+    assert {row["__key"]: (row["place"], row["value"]) for row in reducer.last_rows(table).to_pylist()} == expected
     batches = list(reducer(table.to_batches(max_chunksize=3)))
     assert sum(batch.num_rows for batch in batches) == len(expected)
 

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.changelog.decode import decode_with_previous
-from starrocks_txn_sink.changelog.encode import ImageEncoder
+from starrocks_txn_sink.changelog.encode import ChangeEvent, ImageEncoder
 from starrocks_txn_sink.changelog.final_change import REMOVE, UPSERT, final_changes
-from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, RowKind
+from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, RowChange, RowKind
 from starrocks_txn_sink.changelog.mapping import code_to_kinds, kinds_to_code
-from starrocks_txn_sink.changelog.materialize import Kept, materialize, needs_materializer
+from starrocks_txn_sink.changelog.materialize import ClaimingRow, materialize, needs_materializer
 from starrocks_txn_sink.changelog.net_effect import net_effect
 from starrocks_txn_sink.changelog.normalize import normalize
-from starrocks_txn_sink.changelog.reorder import Timed
-from starrocks_txn_sink.changelog.rules import Change, Event, decode, encode, release
+from starrocks_txn_sink.changelog.reorder import TimedRow
+from starrocks_txn_sink.changelog.rules import decode, encode, release
 
 SEEDS = st.integers(0, 2**32)
 PER_SEED = 100  # sequences; with `many`, 12 000 a test
@@ -33,31 +33,31 @@ DEBEZIUM = {"INSERT": "c", "DELETE": "d", "UPDATE_BEFORE, UPDATE_AFTER": "u"}
 
 def test_a_record_with_images_becomes_its_kinds() -> None:
     assert decode((UPDATE_BEFORE, UPDATE_AFTER), "old", "new") == [
-        Change(UPDATE_BEFORE, "old"),
-        Change(UPDATE_AFTER, "new"),
+        RowChange(UPDATE_BEFORE, "old"),
+        RowChange(UPDATE_AFTER, "new"),
     ]
-    assert decode((DELETE,), "old", None) == [Change(DELETE, "old")]
+    assert decode((DELETE,), "old", None) == [RowChange(DELETE, "old")]
 
 
 def test_an_upsert_is_an_insert_first_and_an_update_later() -> None:
     upsert = (INSERT, UPDATE_BEFORE, UPDATE_AFTER)
-    assert decode_with_previous(upsert, "a", None, None) == ([Change(INSERT, "a")], "a")
+    assert decode_with_previous(upsert, "a", None, None) == ([RowChange(INSERT, "a")], "a")
     assert decode_with_previous(upsert, "b", None, "a") == (
-        [Change(UPDATE_BEFORE, "a"), Change(UPDATE_AFTER, "b")],
+        [RowChange(UPDATE_BEFORE, "a"), RowChange(UPDATE_AFTER, "b")],
         "b",
     )
-    assert decode_with_previous((INSERT, UPDATE_AFTER), "b", None, "a") == ([Change(UPDATE_AFTER, "b")], "b")
+    assert decode_with_previous((INSERT, UPDATE_AFTER), "b", None, "a") == ([RowChange(UPDATE_AFTER, "b")], "b")
 
 
 def test_an_update_without_a_previous_row_is_an_insert_unless_it_brings_its_own() -> None:
     update = (UPDATE_BEFORE, UPDATE_AFTER)
-    assert decode_with_previous(update, "b", None, None).changes == [Change(INSERT, "b")]
-    assert decode_with_previous(update, "b", "a", None).changes[0] == Change(UPDATE_BEFORE, "a")
+    assert decode_with_previous(update, "b", None, None).changes == [RowChange(INSERT, "b")]
+    assert decode_with_previous(update, "b", "a", None).changes[0] == RowChange(UPDATE_BEFORE, "a")
 
 
 def test_a_delete_is_handed_on_as_it_came_and_forgets_the_row() -> None:
-    assert decode_with_previous((DELETE,), "key only", None, "whole") == ([Change(DELETE, "key only")], None)
-    assert decode_with_previous((DELETE,), None, "image", "whole") == ([Change(DELETE, "image")], None)
+    assert decode_with_previous((DELETE,), "key only", None, "whole") == ([RowChange(DELETE, "key only")], None)
+    assert decode_with_previous((DELETE,), None, "image", "whole") == ([RowChange(DELETE, "image")], None)
 
 
 @many
@@ -82,30 +82,30 @@ def test_upserts_with_state_are_a_valid_retract_changelog_of_the_same_table(seed
 
 def test_kinds_without_a_code_are_dropped() -> None:
     codes = kinds_to_code(None)
-    assert encode(codes, Change(UPDATE_BEFORE, "a")) is None
-    assert encode(codes, Change(DELETE, "a")) == Event("DELETE", "a", None)
-    assert encode(codes, Change(INSERT, "a")) == Event("INSERT", None, "a")
+    assert encode(codes, RowChange(UPDATE_BEFORE, "a")) is None
+    assert encode(codes, RowChange(DELETE, "a")) == ChangeEvent("DELETE", "a", None)
+    assert encode(codes, RowChange(INSERT, "a")) == ChangeEvent("INSERT", None, "a")
 
 
 def test_a_waiting_before_image_that_was_lost_makes_an_insert() -> None:
     encoder = ImageEncoder(kinds_to_code(DEBEZIUM), paired=True)
-    event, previous = encoder.encode(Change(UPDATE_BEFORE, "a"), None)
+    event, previous = encoder.encode(RowChange(UPDATE_BEFORE, "a"), None)
     assert (event, previous) == (None, "a")
-    assert encoder.encode(Change(UPDATE_AFTER, "b"), previous) == (Event("u", "a", "b"), "b")
-    assert encoder.encode(Change(UPDATE_AFTER, "b"), None) == (Event("c", None, "b"), "b")
+    assert encoder.encode(RowChange(UPDATE_AFTER, "b"), previous) == (ChangeEvent("u", "a", "b"), "b")
+    assert encoder.encode(RowChange(UPDATE_AFTER, "b"), None) == (ChangeEvent("c", None, "b"), "b")
 
 
 def test_a_delete_by_key_shows_the_row_that_was_there() -> None:
     encoder = ImageEncoder(kinds_to_code(DEBEZIUM), paired=True)
-    assert encoder.encode(Change(DELETE, "key only"), "whole") == (Event("d", "whole", None), None)
-    assert encoder.encode(Change(DELETE, "key only"), None) == (Event("d", "key only", None), None)
+    assert encoder.encode(RowChange(DELETE, "key only"), "whole") == (ChangeEvent("d", "whole", None), None)
+    assert encoder.encode(RowChange(DELETE, "key only"), None) == (ChangeEvent("d", "key only", None), None)
 
 
 def test_without_a_key_only_a_waiting_before_image_is_used() -> None:
     encoder = ImageEncoder(kinds_to_code(DEBEZIUM), paired=True, keyed=False)
-    assert encoder.encode(Change(INSERT, "x"), None) == (Event("c", None, "x"), None)
-    assert encoder.encode(Change(DELETE, "x"), "waiting") == (Event("d", "x", None), "waiting")
-    assert encoder.encode(Change(UPDATE_AFTER, "b"), "a") == (Event("u", "a", "b"), None)
+    assert encoder.encode(RowChange(INSERT, "x"), None) == (ChangeEvent("c", None, "x"), None)
+    assert encoder.encode(RowChange(DELETE, "x"), "waiting") == (ChangeEvent("d", "x", None), "waiting")
+    assert encoder.encode(RowChange(UPDATE_AFTER, "b"), "a") == (ChangeEvent("u", "a", "b"), None)
 
 
 @many
@@ -152,7 +152,7 @@ def test_before_images_from_state_are_those_of_the_table(seed: int) -> None:
                 continue
             event, previous = encoder.encode(change, previous)
             after = change.row if change.kind.adds else None
-            assert event == Event(codes[change.kind], table, after)
+            assert event == ChangeEvent(codes[change.kind], table, after)
             table = after
 
 
@@ -167,13 +167,15 @@ def test_normalized_changes_are_the_real_transitions_of_the_table(seed: int) -> 
         table = previous = None
         for _ in range(random.randrange(12)):
             kind, row = random.choice(list(RowKind)), random.randrange(3)
-            changes, previous = normalize(Change(kind, row), previous, with_update_before=True)
+            changes, previous = normalize(RowChange(kind, row), previous, with_update_before=True)
             after = {UPDATE_BEFORE: table, DELETE: None}.get(kind, row)
             expected = {
                 (False, False): [],
-                (False, True): [Change(INSERT, after)],
-                (True, False): [Change(DELETE, table)],
-                (True, True): [Change(UPDATE_BEFORE, table), Change(UPDATE_AFTER, after)] if table != after else [],
+                (False, True): [RowChange(INSERT, after)],
+                (True, False): [RowChange(DELETE, table)],
+                (True, True): [RowChange(UPDATE_BEFORE, table), RowChange(UPDATE_AFTER, after)]
+                if table != after
+                else [],
             }[table is not None, after is not None]
             assert changes == expected
             table = after
@@ -182,11 +184,11 @@ def test_normalized_changes_are_the_real_transitions_of_the_table(seed: int) -> 
 # --- materialize ---
 
 
-def run(changes: list[tuple[str, Any]], key: Any = None) -> tuple[list[tuple[str, Any]], tuple[Kept, ...]]:
-    rows: tuple[Kept, ...] = ()
+def run(changes: list[tuple[str, Any]], key: Any = None) -> tuple[list[tuple[str, Any]], tuple[ClaimingRow, ...]]:
+    rows: tuple[ClaimingRow, ...] = ()
     out = []
     for kind, row in changes:
-        done = materialize(Change(RowKind(kind), row), rows, key(row) if key else None)
+        done = materialize(RowChange(RowKind(kind), row), rows, key(row) if key else None)
         rows = done.rows
         out += [(str(done.change.kind), done.change.row)] if done.change else []
     return out, rows
@@ -207,7 +209,7 @@ def test_the_three_arrival_orders_of_the_join_end_alike() -> None:
         [("+I", NEW), ("+U", OLD), ("+U", NEW)],
         [("+I", OLD), ("+U", NEW)],
     ]
-    assert {upserted([Change(RowKind(kind), row) for kind, row in output]) for output in outputs} == {NEW}
+    assert {upserted([RowChange(RowKind(kind), row) for kind, row in output]) for output in outputs} == {NEW}
 
 
 def test_an_upsert_key_replaces_its_row_in_place() -> None:
@@ -217,7 +219,7 @@ def test_an_upsert_key_replaces_its_row_in_place() -> None:
 
 
 def test_an_unknown_retraction_is_swallowed_and_an_emptied_key_is_deleted_with_the_retracting_row() -> None:
-    done = materialize(Change(DELETE, "x"), ())
+    done = materialize(RowChange(DELETE, "x"), ())
     assert (done.change, done.rows, done.swallowed) == (None, (), True)
     assert run([("+I", ("k", 1)), ("-D", ("k", None))], key=lambda row: row[0])[0][-1] == ("-D", ("k", None))
 
@@ -241,12 +243,12 @@ def test_the_sink_always_shows_the_last_living_row(seed: int) -> None:
     random = Random(seed)
     for _ in range(PER_SEED):
         with_key = random.random() < 0.5
-        history: list[tuple[Change, Any]] = []
-        rows: tuple[Kept, ...] = ()
+        history: list[tuple[RowChange, Any]] = []
+        rows: tuple[ClaimingRow, ...] = ()
         shown: Any = None
         for _ in range(random.randrange(10)):
             row = (random.randrange(3), random.randrange(2))
-            change = Change(random.choice(list(RowKind)), row)
+            change = RowChange(random.choice(list(RowKind)), row)
             key = row[0] if with_key else None
             history.append((change, key))
             done = materialize(change, rows, key)
@@ -277,7 +279,7 @@ def test_any_order_that_adds_before_it_retracts_ends_with_the_row_that_lives(see
                 waiting.append(("-U", event[1]))
         output, rows = run(arrivals)
         expected = None if deleted else versions - 1
-        assert upserted([Change(RowKind(kind), row) for kind, row in output]) == expected
+        assert upserted([RowChange(RowKind(kind), row) for kind, row in output]) == expected
         assert len(rows) == (0 if deleted else 1)
 
 
@@ -293,12 +295,12 @@ def test_when_the_materializer_is_needed() -> None:
 
 
 def test_a_row_at_the_watermark_is_late_and_a_held_one_leaves() -> None:
-    held = [Timed(10, (1,), "a"), Timed(11, (0,), "b")]
-    done = release(held, [Timed(10, (0,), "late"), Timed(12, (), "c")], 10)
+    held = [TimedRow(10, (1,), "a"), TimedRow(11, (0,), "b")]
+    done = release(held, [TimedRow(10, (0,), "late"), TimedRow(12, (), "c")], 10)
     assert [each.row for each in done.rows] == ["a"]
     assert [each.row for each in done.held] == ["b", "c"]
     assert done.late == 1
-    assert release([], [Timed(0, (), "x")], None) == ([], [Timed(0, (), "x")], 0)
+    assert release([], [TimedRow(0, (), "x")], None) == ([], [TimedRow(0, (), "x")], 0)
 
 
 @many
@@ -309,7 +311,7 @@ def test_timely_rows_all_leave_sorted_and_late_ones_are_counted(seed: int) -> No
         watermark, held, out, late, sent = None, [], [], 0, 0
         for _ in range(random.randrange(1, 6)):
             arrived = [
-                Timed(random.randrange(20), (random.randrange(3),), object()) for _ in range(random.randrange(5))
+                TimedRow(random.randrange(20), (random.randrange(3),), object()) for _ in range(random.randrange(5))
             ]
             sent += len(arrived)
             done = release(held, arrived, watermark)
@@ -325,15 +327,15 @@ def test_timely_rows_all_leave_sorted_and_late_ones_are_counted(seed: int) -> No
 
 def test_net_effects() -> None:
     a, b, c = "a", "b", "c"
-    insert, update = Change(INSERT, a), [Change(UPDATE_BEFORE, a), Change(UPDATE_AFTER, b)]
-    more = [Change(UPDATE_BEFORE, b), Change(UPDATE_AFTER, c)]
-    assert net_effect([insert, *update, *more], full_deletes=True) == [Change(INSERT, c)]
-    assert net_effect([*update, *more], full_deletes=True) == [Change(UPDATE_BEFORE, a), Change(UPDATE_AFTER, c)]
-    assert net_effect([*update, Change(DELETE, b)], full_deletes=True) == [Change(DELETE, a)]
-    assert net_effect([insert, Change(DELETE, a)], full_deletes=True) == []
-    replaced = [Change(DELETE, a), Change(INSERT, b)]
+    insert, update = RowChange(INSERT, a), [RowChange(UPDATE_BEFORE, a), RowChange(UPDATE_AFTER, b)]
+    more = [RowChange(UPDATE_BEFORE, b), RowChange(UPDATE_AFTER, c)]
+    assert net_effect([insert, *update, *more], full_deletes=True) == [RowChange(INSERT, c)]
+    assert net_effect([*update, *more], full_deletes=True) == [RowChange(UPDATE_BEFORE, a), RowChange(UPDATE_AFTER, c)]
+    assert net_effect([*update, RowChange(DELETE, b)], full_deletes=True) == [RowChange(DELETE, a)]
+    assert net_effect([insert, RowChange(DELETE, a)], full_deletes=True) == []
+    replaced = [RowChange(DELETE, a), RowChange(INSERT, b)]
     assert net_effect(replaced, full_deletes=True) == update
-    assert net_effect(replaced, full_deletes=False) == [Change(UPDATE_AFTER, b)]
+    assert net_effect(replaced, full_deletes=False) == [RowChange(UPDATE_AFTER, b)]
     assert net_effect(update[:1], full_deletes=True) == update[:1]
 
 
@@ -360,18 +362,18 @@ def test_last_changes_in_any_order_make_the_table_of_a_serial_replay(seed: int) 
     random = Random(seed)
     for _ in range(PER_SEED):
         table: dict[int, int] = {}
-        changes: list[tuple[Change, int]] = []
+        changes: list[tuple[RowChange, int]] = []
         for sequence in range(random.randrange(12)):
             key, value = random.randrange(3), random.randrange(100)
             if key in table and random.random() < 0.3:
-                changes.append((Change(DELETE, (key, table.pop(key))), sequence))
+                changes.append((RowChange(DELETE, (key, table.pop(key))), sequence))
             elif key in table:
                 target = random.choice([key] + [free for free in range(3) if free not in table])
-                changes.append((Change(UPDATE_BEFORE, (key, table.pop(key))), sequence))
-                changes.append((Change(UPDATE_AFTER, (target, value)), sequence))
+                changes.append((RowChange(UPDATE_BEFORE, (key, table.pop(key))), sequence))
+                changes.append((RowChange(UPDATE_AFTER, (target, value)), sequence))
                 table[target] = value
             else:
-                changes.append((Change(INSERT, (key, value)), sequence))
+                changes.append((RowChange(INSERT, (key, value)), sequence))
                 table[key] = value
         random.shuffle(changes)
         last = final_changes(changes, lambda row: row[0])

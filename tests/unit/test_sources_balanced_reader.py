@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.sources.balanced_kafka import BalancedKafkaReader
 from starrocks_txn_sink.sources.balanced_options import BalancedOptions
-from starrocks_txn_sink.sources.balanced_plan import Log, Offsets, Place
+from starrocks_txn_sink.sources.balanced_plan import KafkaPartition, Offsets, PartitionEnds
 from tests.support.manual_clock import ManualClock
 
 ALL = ReadAllAvailable()
@@ -22,27 +22,27 @@ ALL = ReadAllAvailable()
 class Lists:
     """`times` of each place's rows, of which the first `gone` have been dropped by retention."""
 
-    def __init__(self, times: dict[Place, list[int]]) -> None:
+    def __init__(self, times: dict[KafkaPartition, list[int]]) -> None:
         self.times = times
         self.gone = dict.fromkeys(times, 0)
 
-    def partitions(self, topics: Iterable[str], pattern: str | None) -> list[Place]:  # noqa: ARG002
+    def partitions(self, topics: Iterable[str], pattern: str | None) -> list[KafkaPartition]:  # noqa: ARG002
         return sorted(self.times)
 
-    def first(self, places: Iterable[Place]) -> Offsets:
+    def first_offsets(self, places: Iterable[KafkaPartition]) -> Offsets:
         return {each: self.gone.get(each, 0) for each in places}
 
-    def ends(self, places: Iterable[Place]) -> Offsets:
+    def end_offsets(self, places: Iterable[KafkaPartition]) -> Offsets:
         return {each: len(self.times[each]) for each in places}
 
-    def log(self, places: Iterable[Place]) -> Log:
+    def partition_ends(self, places: Iterable[KafkaPartition]) -> PartitionEnds:
         chosen = list(places)
-        return Log(self.ends(chosen), {each: max(self.times[each], default=None) for each in chosen})
+        return PartitionEnds(self.end_offsets(chosen), {each: max(self.times[each], default=None) for each in chosen})
 
-    def oldest(self, places: Iterable[Place]) -> int | None:
+    def oldest_time(self, places: Iterable[KafkaPartition]) -> int | None:
         return min((self.times[each][0] for each in places if self.times[each]), default=None)
 
-    def offsets_from(self, places: Iterable[Place], end: Offsets) -> Callable[[int], Offsets]:  # noqa: ARG002
+    def offsets_from(self, places: Iterable[KafkaPartition], end: Offsets) -> Callable[[int], Offsets]:  # noqa: ARG002
         return lambda time: {each: bisect_left(self.times[each], time) for each in places}
 
 
@@ -52,7 +52,7 @@ def reader(kafka: Lists, **options: str) -> tuple[BalancedKafkaReader, ManualClo
     return BalancedKafkaReader(BalancedOptions.read(given), clock, kafka), clock  # type: ignore[arg-type]
 
 
-def ranges(slices: Iterable[Any]) -> list[dict[Place, tuple[int, int]]]:
+def ranges(slices: Iterable[Any]) -> list[dict[KafkaPartition, tuple[int, int]]]:
     return [dict(each.ranges) for each in slices]
 
 
@@ -114,9 +114,9 @@ def test_rows_that_are_gone_stop_the_query_or_are_put_up_with() -> None:
 
 
 def test_a_topic_that_began_anew_or_lost_a_partition_stops_the_query() -> None:
-    with pytest.raises(SourceChanged, match=r"ends before what was read already.*end=1.*offset=50"):
+    with pytest.raises(SourceChanged, match=r"ends before the offset already read.*end=1.*offset=50"):
         reader(Lists({("a", 0): [1]}))[0].latestOffset({"a": {"0": 50}, "@time": 1}, ALL)
-    with pytest.raises(InputError, match="not there any more"):
+    with pytest.raises(InputError, match="no longer exists"):
         reader(Lists({("a", 0): [1]}))[0].latestOffset({"a": {"0": 0, "1": 0}, "@time": 1}, ALL)
 
 
@@ -143,4 +143,4 @@ def test_what_travels_to_the_tasks_has_no_client_and_shows_no_password() -> None
     (piece,) = driver.partitions(start, driver.latestOffset(start, ALL))
     assert "secret" not in repr(piece)
     assert pickle.loads(pickle.dumps(piece)).config["sasl.password"] == "secret"
-    assert pickle.loads(pickle.dumps(driver))._kafka_log is None
+    assert pickle.loads(pickle.dumps(driver))._kafka_admin is None

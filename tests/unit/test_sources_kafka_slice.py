@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged
-from starrocks_txn_sink.sources.balanced_plan import Place
-from starrocks_txn_sink.sources.kafka_slice import Slice, collected
+from starrocks_txn_sink.sources.balanced_plan import KafkaPartition
+from starrocks_txn_sink.sources.kafka_slice import Slice, collect
 from tests.support.manual_clock import ManualClock
 
 A, B = ("a", 0), ("a", 1)
@@ -21,7 +21,7 @@ A, B = ("a", 0), ("a", 1)
 class Said:
     """A message of the client: a row, or an error about a place."""
 
-    place: Place
+    place: KafkaPartition
     at: int
     problem: KafkaError | None = None
 
@@ -47,11 +47,11 @@ class Said:
         return b"v"
 
 
-def row(place: Place, offset: int) -> Said:
+def row(place: KafkaPartition, offset: int) -> Said:
     return Said(place, offset)
 
 
-def eof(place: Place, offset: int) -> Said:
+def eof(place: KafkaPartition, offset: int) -> Said:
     return Said(place, offset, KafkaError(KafkaError._PARTITION_EOF))
 
 
@@ -61,7 +61,7 @@ class Scripted:
 
     polls: Iterator[list[Said]]
     clock: ManualClock
-    paused: list[Place] = field(default_factory=list)
+    paused: list[KafkaPartition] = field(default_factory=list)
 
     def consume(self, _: int, timeout: float) -> list[Said]:
         given = next(self.polls, [])
@@ -73,10 +73,12 @@ class Scripted:
         self.paused += [(each.topic, each.partition) for each in places]
 
 
-def read(wanted: dict[Place, tuple[int, int]], *polls: list[Said]) -> tuple[list[tuple[int, int]], list[Place]]:
+def read(
+    wanted: dict[KafkaPartition, tuple[int, int]], *polls: list[Said]
+) -> tuple[list[tuple[int, int]], list[KafkaPartition]]:
     clock = ManualClock()
     consumer = Scripted(iter(polls), clock)
-    rows = collected(consumer, Slice(wanted, 5.0, {}), clock)  # type: ignore[arg-type]
+    rows = collect(consumer, Slice(wanted, 5.0, {}), clock)  # type: ignore[arg-type]
     return [(each["partition"], each["offset"]) for each in rows.to_pylist()], consumer.paused
 
 
@@ -93,7 +95,7 @@ def test_an_end_of_markers_is_reached_by_the_row_behind_it_or_by_the_end_of_the_
 
 def test_a_log_that_seems_to_end_too_early_is_waited_for() -> None:
     assert read({A: (0, 3)}, [row(A, 0), eof(A, 1)], [], [row(A, 1), row(A, 2)])[0] == [(0, 0), (0, 1), (0, 2)]
-    with pytest.raises(DeadlineExceeded, match=r"nothing for 5 s.*first=\('a', 0\)"):
+    with pytest.raises(DeadlineExceeded, match=r"no rows for 5 s.*first=\('a', 0\)"):
         read({A: (0, 3), B: (0, 1)}, [row(A, 0), eof(A, 1), row(B, 0)])
 
 
@@ -101,7 +103,7 @@ def test_rows_of_several_topics_keep_their_places() -> None:
     clock, other = ManualClock(), ("b", 7)
     wanted = Slice({A: (0, 1), other: (5, 6), B: (2, 3)}, 5.0, {})
     consumer = Scripted(iter([[row(other, 5), row(B, 2), row(A, 0), row(other, 6)]]), clock)
-    rows = collected(consumer, wanted, clock)  # type: ignore[arg-type]
+    rows = collect(consumer, wanted, clock)  # type: ignore[arg-type]
     assert [tuple(each[name] for name in ("topic", "partition", "offset")) for each in rows.to_pylist()] == [
         ("b", 7, 5), ("a", 1, 2), ("a", 0, 0)
     ]  # fmt: skip
@@ -110,7 +112,7 @@ def test_rows_of_several_topics_keep_their_places() -> None:
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [(KafkaError._AUTO_OFFSET_RESET, "not the offsets any more"), (KafkaError.UNKNOWN_TOPIC_OR_PART, "refused")],
+    [(KafkaError._AUTO_OFFSET_RESET, "no longer has the first offsets"), (KafkaError.UNKNOWN_TOPIC_OR_PART, "refused")],
 )
 def test_what_waiting_does_not_heal_stops_at_once(code: int, said: str) -> None:
     with pytest.raises(SourceChanged, match=said):
