@@ -19,9 +19,8 @@ from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.emulator.settings import Settings
 from starrocks_txn_sink.emulator.tables.row_order import RowOrder
 from starrocks_txn_sink.errors import InputError, OptionError, SourceChanged
-from starrocks_txn_sink.sink import primary_keys
-from starrocks_txn_sink.sink.compaction import _normal_form
-from starrocks_txn_sink.sink.key_columns import Family, KeyColumn
+from starrocks_txn_sink.sink import compaction
+from starrocks_txn_sink.sink.compaction import Family, KeyColumn, _normal_form
 from tests.key_forms import normal_form
 
 pytestmark = pytest.mark.spark
@@ -285,6 +284,6 @@ def test_a_lane_that_is_tried_again_compacts_alike(shop: Shop) -> None:
 
 
 def test_key_columns_that_the_server_does_not_tell_are_an_error(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(primary_keys, "PRIMARY_KEYS", "DUP_KEYS")
+    monkeypatch.setattr(compaction, "PRIMARY_KEYS", "DUP_KEYS")
     with pytest.raises(OptionError, match="names no key column of items"):
         StarRocksSink(shop.options(compact=True)).write(shop.frame(deposits("p-0", [1])))

@@ -14,9 +14,8 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.emulator.server import Emulator
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, OptionError, QueryFailed, QueryRefused
 from starrocks_txn_sink.ledger.access import LeaderConnection
-from starrocks_txn_sink.sink.evolve import evolve, planned
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.typed.evolution import Columns, apply, plan, type_of
+from starrocks_txn_sink.sink.typed.evolution import Columns, apply, evolve, plan, planned, type_of
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.reference import SOURCES
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
