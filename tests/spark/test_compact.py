@@ -202,7 +202,7 @@ def test_a_table_that_came_later_fails_clearly(shop: Shop) -> None:
 
 def test_rows_without_positions_have_no_last_one(shop: Shop) -> None:
     sink = StarRocksSink(shop.options(compact=True))
-    with pytest.raises(InputError, match=r"no position and seq.*to_starrocks_ops"):
+    with pytest.raises(InputError, match=r"the rows have no positions, and compact is on.*to_starrocks_ops"):
         sink.write(shop.frame(deposits("p-0", [1])).select("table", "row"))
 
 
