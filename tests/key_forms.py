@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Sequence
 
-from starrocks_txn_sink.sink.key_columns import A_DIGIT, DAY, MOMENT, NUMBER, TIME, TRUTHS, Family, KeyColumn
+from starrocks_txn_sink.sink.compaction import A_DIGIT, DAY, MOMENT, NUMBER, TIME, TRUTHS, Family, KeyColumn
 
 
 def normal_form(column: KeyColumn, text: str) -> str | None:

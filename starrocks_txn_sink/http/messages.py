@@ -1,7 +1,7 @@
 """The protocol's messages over HTTP: path and headers of a request, and what the bytes of an answer mean.
 
 Header values go out as UTF-8, because names of databases and tables may hold any letter; a line break in one would
-start a header of its own, so it is refused (contract section 1.1).
+start a header of its own, so it is refused (wire contract 1.1).
 
 Of a reply, keys are matched without regard to case, unknown keys and the Content-Type are ignored. What is not a reply
 of the transaction interface becomes `BadReply`, or `HttpRefused` when a repetition could only meet it again. The

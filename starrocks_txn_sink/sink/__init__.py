@@ -1,8 +1,7 @@
 """The sink on the driver: `StarRocksSink`, its input projected in the JVM, the checks before the first load."""
 
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
-from starrocks_txn_sink.sink.data_source import StarRocksDataSource
-from starrocks_txn_sink.sink.lane_frame import lane_partitioned
+from starrocks_txn_sink.sink.data_source import StarRocksDataSource, lane_partitioned
 from starrocks_txn_sink.sink.sink import StarRocksSink
 from starrocks_txn_sink.sink.table_route import TableRoute
 

@@ -12,20 +12,89 @@ take no part: the lane skips them, so they must not stand for a row that is stil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import reduce
+from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.lane.columns import DELETED, FINGERPRINT, PARTITION, PAYLOAD, POSITION, TABLE
-from starrocks_txn_sink.sink.key_columns import A_DIGIT, DAY, MOMENT, NUMBER, TIME, TRUTHS, Family, KeyColumn
-from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.spread import lane_of
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.lane.columns import DELETED, FINGERPRINT, PARTITION, PAYLOAD, POSITION, PRIMARY_KEYS, TABLE
+from starrocks_txn_sink.ledger.access import LeaderConnection
+from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
+from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.typed import TypedRoute
-from starrocks_txn_sink.transaction.names import epoch_of
+
+# Understood alike by the JVM and by Python, in which a test says the rule once more (`tests/key_forms.py`).
+NUMBER = r"^[ \t]*([+-]?)0*([0-9]*?)(?:\.([0-9]*?)0*)?[ \t]*$"
+A_DIGIT = r"[0-9]"
+DAY = r"^[ \t]*([0-9]{4})([0-9]{2})([0-9]{2})[ \t]*$"
+MOMENT = r"^[ \t]*([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})[ \t]*$"
+TIME = (
+    r"^[ \t]*([0-9]{4})[-/]([0-9]{1,2})[-/]([0-9]{1,2})"
+    r"(?:[ T]([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]{1,6}))?)?)?[ \t]*$"
+)
+TRUTHS = {"true": "1", "false": "0"}
+
+
+class Family(Enum):
+    """Types whose values are compared in the same way."""
+
+    BOOLEAN = "true, false, 1 or 0"
+    INTEGER = "a whole number without exponent"
+    DECIMAL = "a number without exponent and with no more digits behind the point than the column has"
+    DATE = "a date like 2026-01-31"
+    DATETIME = "a time like 2026-01-31 12:00:00, with up to six digits of a second"
+    TEXT = "text"
+    OTHER = "a type that can be compared"
+
+
+_FAMILIES = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "integer", "bigint", "largeint"), Family.INTEGER),
+    **dict.fromkeys(("decimal", "decimal32", "decimal64", "decimal128", "decimalv2"), Family.DECIMAL),
+    **dict.fromkeys(("char", "varchar", "string", "text"), Family.TEXT),
+    "boolean": Family.BOOLEAN,
+    "date": Family.DATE,
+    "datetime": Family.DATETIME,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column of a primary key; `scale` counts the digits behind a decimal's point (None: not known).
+
+    `field` is the column's key in a JSON row where it is spelled in another way than the column.
+    """
+
+    name: str
+    family: Family
+    scale: int | None = None
+    field: str = ""
+
+    @classmethod
+    def of(cls, name: str, column_type: str, scale: int | None) -> KeyColumn:
+        """From information_schema.columns: `column_type` as in `bigint(20) unsigned` or `decimal(10, 2)`."""
+        text = column_type.strip().lower()
+        if text.startswith("tinyint(1)"):  # how MySQL's clients are told of a boolean
+            return cls(name, Family.BOOLEAN)
+        family = _FAMILIES.get(re.split(r"[^a-z0-9]", text, maxsplit=1)[0], Family.OTHER)
+        return cls(name, family, scale if family is Family.DECIMAL else None)
+
+    @property
+    def json_key(self) -> str:
+        return self.field or self.name
+
+    @property
+    def digits_behind_point(self) -> int | None:
+        """How many the column keeps; None when nobody knows."""
+        return self.scale if self.family is Family.DECIMAL else 0
+
 
 _KEY, _FIELDS, _LANE, _ALONE = "__key", "__fields", "__lane", "__alone"
 
@@ -39,16 +108,28 @@ class Compaction:
     keyless: Sequence[str] = ()
     visible: Mapping[str, int] = field(default_factory=dict)
 
-    def applied(self, rows: DataFrame, lanes: int, seq: str) -> DataFrame:
+    @classmethod
+    def of(
+        cls,
+        keys: Mapping[str, Sequence[KeyColumn]],
+        models: Iterable[str],
+        visible: Mapping[str, int],
+        routes: Iterable[TypedRoute],
+    ) -> Compaction:
+        """The compaction of a micro-batch whose rows `routes` write, if there are any; `models` names all tables."""
+        keyless = [table for table in models if table not in keys]
+        return cls({**keys, **dict(_as_written(keys, routes))}, keyless, visible)
+
+    def applied(self, rows: DataFrame, lane: Column, seq: str) -> DataFrame:
         """`rows` (PARTITION, POSITION, `seq`, TABLE, PAYLOAD, …) with FINGERPRINT, and the payload of replaced rows
-        empty; such a row is no delete any more.
+        empty; such a row is no delete any more. `lane` says which lane a row goes to.
 
         A row whose key is NULL or missing is sent as it is. A key that cannot be compared, and a table that was not
         there when the query started, fail the job with the row's place.
         """
         whole = rows.withColumn(FINGERPRINT, F.xxhash64(TABLE, PAYLOAD))
         keyed = self._keyed(whole)
-        spread = keyed.withColumn(_LANE, lane_of(F.col(PARTITION), lanes)).withColumn(
+        spread = keyed.withColumn(_LANE, lane).withColumn(
             _ALONE, F.when(F.col(_KEY).isNull(), F.xxhash64(PARTITION, POSITION, seq))
         )
         newest = Window.partitionBy(_LANE, TABLE, _KEY, _ALONE).orderBy(
@@ -86,30 +167,15 @@ class Compaction:
         return F.coalesce(F.col(POSITION) <= last, F.lit(False))
 
 
-def compaction_of(session: Session, routes: Iterable[TypedRoute], *, streaming: bool) -> Compaction:
-    """The compaction of a session's next micro-batch, whose rows `routes` write, if there are any.
-
-    In a streaming query rows that this very run has written do not come again (`lane.replay`), so only positions that
-    it found in the ledger matter.
-    """
-    visible = {
-        partition: known.position
-        for partition, known in session.positions.items()
-        if not streaming or epoch_of(known.label) != session.epoch
-    }
-    keyless = [table for table in session.models if table not in session.keys]
-    return Compaction({**session.keys, **_as_written(session, routes)}, keyless, visible)
-
-
-def _as_written(session: Session, routes: Iterable[TypedRoute]) -> dict[str, tuple[KeyColumn, ...]]:
+def _as_written(
+    keys: Mapping[str, Sequence[KeyColumn]], routes: Iterable[TypedRoute]
+) -> Iterator[tuple[str, tuple[KeyColumn, ...]]]:
     """The keys of the tables of `routes`, read from where a route writes them; names may differ in case."""
-    keys: dict[str, tuple[KeyColumn, ...]] = {}
     for route in routes:
         written = {field.name.lower(): field.key for field in route.fields}
-        columns = session.keys.get(route.table, ())
+        columns = keys.get(route.table, ())
         if columns:
-            keys[route.table] = tuple(replace(each, field=written.get(each.name.lower(), "")) for each in columns)
-    return keys
+            yield route.table, tuple(replace(each, field=written.get(each.name.lower(), "")) for each in columns)
 
 
 def _refusal(why: Column) -> Column:
@@ -167,3 +233,51 @@ def _time(column: KeyColumn, text: Column) -> Column:
         second = F.rpad(F.regexp_extract(plain, TIME, 7), 6, "0")
         form = F.concat(form, F.lit(" "), F.concat_ws(":", *padded[2:]), F.lit("."), second)
     return F.when(plain.rlike(TIME), form)
+
+
+_COMPUTED: Final = re.compile(r"(?:^|,)\s*(`[^`]+`|\w+)\s*=(?!=)")
+
+
+def primary_keys(
+    connection: LeaderConnection, options: SinkOptions, models: Mapping[str, str], deadline: Deadline
+) -> dict[str, tuple[KeyColumn, ...]]:
+    """The key columns of the PRIMARY KEY tables among `models`.
+
+    Raises OptionError when the server does not tell them, or when the property `columns` of a table computes one;
+    QueryFailed or QueryRefused when the server cannot be asked.
+    """
+    rows = connection.query(
+        "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, NUMERIC_SCALE FROM information_schema.columns"
+        " WHERE TABLE_SCHEMA = %s AND COLUMN_KEY = 'PRI' ORDER BY TABLE_NAME, ORDINAL_POSITION",
+        (options.database,),
+        deadline,
+    )
+    keys: dict[str, tuple[KeyColumn, ...]] = {
+        table: () for table, model in models.items() if model == PRIMARY_KEYS and table != LEDGER_TABLE
+    }
+    for table, name, kind, scale in rows:
+        if table in keys:
+            keys[table] += (KeyColumn.of(str(name), str(kind), None if scale is None else int(scale)),)
+    unknown = sorted(table for table, columns in keys.items() if not columns)
+    if unknown:
+        raise OptionError(
+            f"compact is set, but information_schema.columns names no key column of {', '.join(unknown)}.",
+            hint="Let the user see the tables' columns, or turn compact off and choose the last row per key upstream "
+            "(to_starrocks_ops).",
+            option="compact",
+        )
+    for table, columns in keys.items():
+        _refuse_computed(table, columns, options.load_headers(table).get("columns", ""))
+    return keys
+
+
+def _refuse_computed(table: str, columns: tuple[KeyColumn, ...], header: str) -> None:
+    computed = {name.strip("`").lower() for name in _COMPUTED.findall(header)}
+    found = [column.name for column in columns if column.name.lower() in computed]
+    if found:
+        raise OptionError(
+            f"compact is set, but the property columns of {table} computes its key column {', '.join(found)}: two rows "
+            "cannot be compared before the server has computed their keys.",
+            hint="Compute the key before the sink, or turn compact off.",
+            option="compact",
+        )

@@ -1,20 +1,29 @@
 """The data source: `.write` and `.writeStream` with `.format("starrocks_txn")`, over Spark's Python data source API.
 
-The lanes are those of `StarRocksSink`. What differs is where the driver's part runs: in short-lived Python processes
-that Spark starts on the driver, one that makes the writer before the tasks of a write start, and one for its end. No
-memory lasts from one to the next, so every micro-batch takes the job over; the first one's right to do so is the
-frame's age (`refuse_newer`). A writer gets whatever partitions the frame has: `lane_partitioned` makes them, and seals
-them (`lane.seal`).
+The lanes are those of `StarRocksSink`. Spark gives a data source whatever partitions a frame has, so the user's plan
+does what the sink does to a micro-batch before its lanes run: `lane_partitioned` makes and checks the rows in the JVM,
+one Spark partition a lane, sorted, each closed by a last row, and sealed (`lane.seal`). The frame carries its terms as
+text in the metadata of one column, because that is all of a frame that Spark shows to a data source; a password never
+travels with them.
+
+The driver's part runs in short-lived Python processes that Spark starts on the driver, one that makes the writer before
+the tasks of a write start, and one for its end. No memory lasts from one to the next, so every micro-batch takes the
+job over; the first one's right to do so is the frame's age (`refuse_newer`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
 from typing import Any
 
+import orjson
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 from pyspark.sql.datasource import (
     DataSource,
@@ -24,17 +33,160 @@ from pyspark.sql.datasource import (
 )
 
 from starrocks_txn_sink import logs
-from starrocks_txn_sink.clock import SystemClock, microseconds
+from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.lane.columns import PAYLOAD, PLACE
 from starrocks_txn_sink.lane.messages import Message, of_kind
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.seal import unsealed
 from starrocks_txn_sink.lane.task import LaneTask, Mandate
 from starrocks_txn_sink.lane.worker import Attempt
-from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.lane_terms import LaneTerms
-from starrocks_txn_sink.sink.session import Session, open_session, sweep_for
+from starrocks_txn_sink.ledger.access import LeaderConnection
+from starrocks_txn_sink.logs import LogSettings
+from starrocks_txn_sink.options import SinkOptions, TableOptions
+from starrocks_txn_sink.options.combinations import Feature
+from starrocks_txn_sink.sink.projection import lane_input
+from starrocks_txn_sink.sink.session import Session, new_epoch, open_session, sweep_for, table_columns, table_models
+from starrocks_txn_sink.sink.table_route import TableRoute
+from starrocks_txn_sink.sink.typed import TargetColumn, typed_routes, with_columns
+
+KEY = "starrocks_txn_sink.lanes"
+_SPARKS_OWN = ("checkpointlocation", "path", "batch_id")
+_LAID_DOWN = ("database", "lanes", "delivery", "on_bad_rows", "properties", "tables", "timestamp_zone")
+"""What the rows were made with: it cannot change afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTerms:
+    """`marked` as in `LaneTask`; `epoch` tells frames apart, and so the runs of a query; `secret` says that the options
+    had a password, which is not among them; `logging` is how the process that made the frame logs."""
+
+    options: Mapping[str, Any]
+    marked: bool
+    epoch: str
+    secret: bool = False
+    logging: LogSettings | None = None
+
+    @classmethod
+    def of(cls, options: SinkOptions, *, marked: bool, epoch: str, logging: LogSettings | None) -> LaneTerms:
+        return cls(_plain(options), marked, epoch, bool(options.password), logging)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """For a column of the frame."""
+        return {KEY: orjson.dumps(asdict(self)).decode()}
+
+    @classmethod
+    def within(cls, schema: T.StructType) -> LaneTerms:
+        """The terms of a frame with `schema`; raises InputError when lane_partitioned did not make it."""
+        texts = [field.metadata.get(KEY) for field in schema.fields if field.name == PAYLOAD]
+        if not texts or texts[0] is None:
+            raise InputError(
+                "The frame was not made by lane_partitioned: a data source cannot bring the rows of a source partition "
+                "together in one task, nor in order, so it refuses rows that nobody has laid out.",
+                hint='Write lane_partitioned(frame, options).write.format("starrocks_txn"), or use StarRocksSink.',
+            )
+        found = orjson.loads(texts[0])
+        logging = found.pop("logging")
+        return cls(**found, logging=None if logging is None else LogSettings(**logging))
+
+    def sink_options(self, given: Mapping[str, str]) -> SinkOptions:
+        """The frame's options with those that the data source was `given` as text laid over them.
+
+        Raises OptionError for an option that is unknown, that would change how the rows were made or that means
+        nothing to a data source, and for a password that is missing.
+        """
+        own = {name: text for name, text in given.items() if name.lower() not in _SPARKS_OWN}
+        values = SinkOptions.values_of(own)
+        if self.secret and not values.keys() & {"password", "password_file", "password_environment"}:
+            raise OptionError(
+                "The password that lane_partitioned was given does not travel with the frame.",
+                hint='Give it to the writer too, as .option("password", …), or use password_environment or '
+                "password_file.",
+                option="password",
+            )
+        options = SinkOptions(**{**self.options, **values})
+        laid_down = SinkOptions(**self.options)
+        for name in _LAID_DOWN:
+            if getattr(options, name) != getattr(laid_down, name):
+                raise OptionError(
+                    f"{name} cannot be changed after lane_partitioned: the rows were made with it.",
+                    hint=f"Give {name} to lane_partitioned.",
+                    option=name,
+                )
+        options.check_with(Feature.DATA_SOURCE)
+        return options
+
+
+def _plain(options: SinkOptions) -> dict[str, Any]:
+    """Every option that is set and no secret, as what JSON knows."""
+    values = {one.name: getattr(options, one.name) for one in fields(options) if one.repr}
+    return {name: _json(value) for name, value in values.items() if value is not None}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, TableOptions):
+        return dict(value.properties)
+    if isinstance(value, Mapping):
+        return {name: _json(one) for name, one in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+STREAM_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
+
+
+def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence[TableRoute] = ()) -> DataFrame:
+    """`frame` laid out as `options.lanes` lanes, for `.write` or `.writeStream` with `.format("starrocks_txn")`.
+
+    `frame` and `routes` are those of `StarRocksSink`, and so are the checks, made now; with `query_url` the server is
+    asked for its tables. Nothing may be done to the result but write it: the data source notices, and refuses. Call it
+    anew for each start of a streaming query, because a frame counts as one run of it.
+
+    A streaming frame is sorted within its micro-batches, which Spark allows only while
+    `spark.sql.streaming.unsupportedOperationCheck` is off: from this call until the query was started.
+    Raises InputError and OptionError, QueryFailed or QueryRefused when the server cannot be asked.
+    """
+    options.check_with(Feature.DATA_SOURCE, Feature.ROUTES if routes else Feature.JSON_TEXTS)
+    if frame.isStreaming and frame.sparkSession.conf.get(STREAM_CHECK) != "false":
+        raise OptionError(
+            "Lanes of a streaming frame are sorted within each micro-batch, which Spark refuses to start as long as it "
+            "checks for what it calls unsupported operations.",
+            hint=f'Call spark.conf.set("{STREAM_CHECK}", "false") before, and set it to "true" again after start(); or '
+            "use foreachBatch(StarRocksSink(options)), which needs no such thing.",
+        )
+    models, columns = _tables(options, [route.table for route in routes])
+    typed = typed_routes(routes, frame, options, columns)
+    options = with_columns(options, typed, strict=options.quarantines)
+    lanes = lane_input(
+        frame,
+        options.database,
+        options.lanes,
+        typed,
+        models,
+        name_task=options.exactly_once,
+        guarded=not options.quarantines,
+    )
+    terms = LaneTerms.of(options, marked=lanes.marked, epoch=new_epoch(), logging=logs.asked())
+    names = [F.col(name) for name in lanes.rows.columns if name != PAYLOAD]
+    return lanes.rows.select(
+        *names, F.col(PAYLOAD).alias(PAYLOAD, metadata=terms.metadata), F.monotonically_increasing_id().alias(PLACE)
+    )
+
+
+def _tables(
+    options: SinkOptions, names: Sequence[str]
+) -> tuple[dict[str, str], dict[str, tuple[TargetColumn, ...]] | None]:
+    """The models of the database's tables and the columns of those with `names`, as far as the server can be asked."""
+    if not options.query_addresses:
+        return {}, None
+    deadline = Deadline.after(options.batch_deadline, SystemClock())
+    with contextlib.closing(LeaderConnection(options)) as connection:
+        models = table_models(connection, options.database, deadline)
+        return models, table_columns(connection, options.database, names, deadline)
+
 
 FORMAT = "starrocks_txn"
 _ABORT_SECONDS = 6.0  # Spark ends the other tasks of a failed job only after up to 4 s, and they may begin labels

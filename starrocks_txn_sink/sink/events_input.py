@@ -12,14 +12,7 @@ from starrocks_txn_sink.assembler.spark import event_columns
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.columns import EVENT_TIME
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
-from starrocks_txn_sink.sink.spread import (
-    LANE,
-    as_they_come,
-    lane_ends,
-    lane_of,
-    named,
-    spread_events,
-)
+from starrocks_txn_sink.sink.projection import LANE, as_they_come, event_time, lane_ends, lane_of, named, spread_events
 from starrocks_txn_sink.sources.txn_event import parse_txn_events
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
 
@@ -94,20 +87,14 @@ def _parsed(frame: DataFrame, lines: TxnEventLines) -> DataFrame:
         lines.value,
         source_partition=lines.source_partition,
         position=lines.position,
-        keep=(EVENT_TIME,) if _event_time(frame) else (),
+        keep=(EVENT_TIME,) if event_time(frame) else (),
         on_malformed=lines.on_malformed,
     )
 
 
 def _events(frame: DataFrame, by: str) -> list[Column]:
     partition, *others = event_columns(frame, by)
-    return [partition.cast("string").alias(SOURCE_PARTITION), *others, *_event_time(frame)]
-
-
-def _event_time(frame: DataFrame) -> list[Column]:
-    """The column `event_time`, if it is there and a timestamp, as lanes read it."""
-    kinds = [field.dataType for field in frame.schema.fields if field.name == EVENT_TIME]
-    return [F.unix_micros(EVENT_TIME).alias(EVENT_TIME)] if kinds == [T.TimestampType()] else []
+    return [partition.cast("string").alias(SOURCE_PARTITION), *others, *event_time(frame)]
 
 
 def _raw(frame: DataFrame, lines: TxnEventLines) -> list[Column]:
@@ -127,7 +114,7 @@ def _raw(frame: DataFrame, lines: TxnEventLines) -> list[Column]:
         _place(lines.source_partition, "string").alias(SOURCE_PARTITION),
         _place(lines.position, "bigint").alias(POSITION),
         _column(lines.value).alias(VALUE),
-        *_event_time(frame),
+        *event_time(frame),
     ]
 
 

@@ -1,8 +1,10 @@
-"""The sink's input, checked and projected to what a lane reads, in the JVM: no Python per row.
+"""The sink's input, checked, projected to what a lane reads, and spread over the lanes, in the JVM: no Python per row.
 
 Output columns are those of `lane.segments`: source_partition, position, table, transaction_end, payload; without
 marks those of `lane.unit`: table, payload, hash. The payload is the row's JSON with the separator in front, and with
 `__op` inside for a delete (wire contract 5.6). For metrics there are event_time and, with a column `op`, deleted.
+
+Each lane is closed by a last row (`lane.ending`).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
@@ -20,6 +22,7 @@ from starrocks_txn_sink.lane.columns import (
     DELETED,
     DELETES,
     DELETING,
+    END_POSITION,
     EVENT_TIME,
     HASH,
     MARKS,
@@ -29,24 +32,21 @@ from starrocks_txn_sink.lane.columns import (
     PAYLOAD,
     POSITION,
     ROW,
+    ROW_BITS,
     SEPARATOR,
     SEQ,
     TABLE,
+    TASK,
     TRANSACTION_END,
     UNKNOWN_OP,
     UPSERTS,
     keyless,
     other_database,
 )
+from starrocks_txn_sink.lane.worker import place_at_end
 from starrocks_txn_sink.options.combinations import Feature, refuse, spoken
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.sink.compaction import Compaction
-from starrocks_txn_sink.sink.spread import (
-    named,
-    spread_marked,
-    spread_plain,
-    unsorted,
-)
 from starrocks_txn_sink.sink.typed import TypedRoute
 
 _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
@@ -106,13 +106,13 @@ def lane_input(
         F.col(POSITION).cast("long").alias(POSITION),
         F.col(SEQ),
         F.col(TRANSACTION_END),
-        *_event_time(frame),
+        *event_time(frame),
     ]
     rows = frame.select(*marks, *columns)
     if not sort:
         return LaneInput(unsorted(rows, POSITION, name_task=name_task), marked, sorted=False)
     if compaction is not None:
-        rows = compaction.applied(rows, lanes, SEQ)
+        rows = compaction.applied(rows, lane_of(F.col(PARTITION), lanes), SEQ)
     spread = spread_marked(rows, lanes, SEQ)
     return LaneInput(named(spread) if name_task else spread, marked)
 
@@ -124,7 +124,7 @@ def _in_use(guarded: bool, compaction: Compaction | None) -> Iterator[Feature]:
         yield Feature.COMPACT
 
 
-def _event_time(frame: DataFrame) -> list[Column]:
+def event_time(frame: DataFrame) -> list[Column]:
     """When the source committed each row, if the frame says so in a TIMESTAMP column `event_time`; for metrics only."""
     kinds = [field.dataType for field in frame.schema.fields if field.name == EVENT_TIME]
     return [F.unix_micros(EVENT_TIME).alias(EVENT_TIME)] if kinds == [T.TimestampType()] else []
@@ -257,3 +257,79 @@ def _error(*parts: Column, frame: DataFrame) -> Column:
 
 def _shown(name: str) -> Column:
     return F.coalesce(F.col(name).cast("string"), F.lit("NULL"))
+
+
+LANE = "lane"
+
+
+def spread_marked(rows: DataFrame, lanes: int, seq: str) -> DataFrame:
+    """Each source partition in one lane, its rows by position and `seq`; the last row has no source partition."""
+    placed = rows.withColumn(LANE, lane_of(F.col(PARTITION), lanes))
+    spread = _closed(placed, lanes, POSITION).repartitionById(lanes, F.col(LANE))
+    order = [F.col(PARTITION).asc_nulls_last(), F.col(POSITION), F.col(seq)]
+    return spread.sortWithinPartitions(*order).drop(LANE, seq)
+
+
+def spread_plain(rows: DataFrame, lanes: int) -> DataFrame:
+    """Rows in any lane and any order; only the last row has its place."""
+    lane = F.lit(0) if lanes == 1 else F.pmod(F.col(HASH), F.lit(lanes)).cast("int")
+    spread = _closed(rows.withColumn(LANE, lane), lanes, HASH).repartitionById(lanes, F.col(LANE))
+    return spread.sortWithinPartitions((F.col(HASH) == END_POSITION).asc_nulls_first()).drop(LANE)
+
+
+def unsorted(rows: DataFrame, column: str, *, name_task: bool) -> DataFrame:
+    """`rows` as they come in one lane; the last row has its mark in `column` and, with `name_task`, its task's name."""
+    return as_they_come(rows, lane_ends(rows.sparkSession, rows.schema, 1, column, name_task=name_task))
+
+
+def spread_events(rows: DataFrame, ends: DataFrame, lanes: int) -> DataFrame:
+    """Each source partition in one lane, its events by position; a last row of `ends` has no source partition.
+
+    The rows have their lane in the column LANE.
+    """
+    spread = rows.union(ends).repartitionById(lanes, F.col(LANE))
+    return spread.sortWithinPartitions(F.col(PARTITION).asc_nulls_last(), F.col(POSITION)).drop(LANE)
+
+
+def as_they_come(rows: DataFrame, ends: DataFrame) -> DataFrame:
+    """All rows in one task, in the order in which the source gives them, without a shuffle; then the one of `ends`."""
+    return rows.union(ends).coalesce(1)
+
+
+def named(rows: DataFrame) -> DataFrame:
+    """The first row of each lane names its task (`lane.attempt`); after the shuffle, so that it is the lane's own."""
+    return rows.withColumn(TASK, task_name())
+
+
+def task_name() -> Column:
+    """The name of the task's thread, in the first row of each Spark partition as it is at this place."""
+    first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << ROW_BITS) - 1)) == 0
+    return F.when(first, F.java_method(F.lit("java.lang.Thread"), F.lit("currentThread")))
+
+
+def lane_of(partition: Column, lanes: int) -> Column:
+    """The lane of a source partition: its trailing number modulo `lanes`, so that partitions 0…n spread evenly; a
+    checksum where there is no number. The same in every micro-batch, because order and recovery depend on it."""
+    if lanes == 1:
+        return F.lit(0)
+    number = F.regexp_extract(partition, r"(\d{1,18})$", 1)
+    spread = F.when(number != "", number.cast("long")).otherwise(F.crc32(partition))
+    return F.coalesce(F.pmod(spread, F.lit(lanes)), F.lit(0)).cast("int")
+
+
+def _closed(rows: DataFrame, lanes: int, column: str) -> DataFrame:
+    """One more row for each lane: END_POSITION in `column`, its lane, and NULLs."""
+    return rows.union(lane_ends(rows.sparkSession, rows.schema, lanes, column))
+
+
+def lane_ends(
+    session: SparkSession, schema: T.StructType, lanes: int, column: str, *, name_task: bool = False
+) -> DataFrame:
+    """A last row for each lane, as `schema` says: END_POSITION in `column`, its lane in LANE, and NULLs; with
+    `name_task` also the name of the task that reads it (`lane.attempt`)."""
+    values = {LANE: F.col("id").cast("int"), column: F.lit(END_POSITION)}
+    if name_task:
+        values[place_at_end(schema.names)] = task_name()
+    return session.range(0, lanes, 1, 1).select(
+        *(values.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in schema.fields)
+    )

@@ -23,11 +23,11 @@ from starrocks_txn_sink.lane.task import LaneTask, UnsortedLaneTask
 from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import sorted_first
-from starrocks_txn_sink.sink.compaction import compaction_of
+from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.projection import LaneInput, lane_input
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.table_route import TableRoute
-from starrocks_txn_sink.sink.typed import typed_routes, with_columns
+from starrocks_txn_sink.sink.typed import TypedRoute, typed_routes, with_columns
 
 _FEW: Final = 2  # so many times smaller than small: then the next micro-batch is probably small, too
 
@@ -60,13 +60,17 @@ class RowsWriter:
             session.models,
             name_task=task.mandate is not None,
             guarded=not options.quarantines,
-            compaction=compaction_of(session, routes, streaming=task.streaming) if options.compact else None,
+            compaction=self._compaction(routes, streaming=task.streaming) if options.compact else None,
         )
         messages = self._as_they_come(made, task) if self._unsorted(frame, task) else None
         messages = messages if messages is not None else _messages(made(), task)
         receipts, reports = of_kind(messages, Receipt), of_kind(messages, LaneReport)
         self._remember(receipts, reports)
         return receipts, reports
+
+    def _compaction(self, routes: Sequence[TypedRoute], *, streaming: bool) -> Compaction:
+        session = self.session
+        return Compaction.of(session.keys, session.models, session.visible(streaming=streaming), routes)
 
     def _unsorted(self, frame: DataFrame, task: LaneTask) -> bool:
         """Whether this micro-batch goes to its lane as it comes, at least at first."""

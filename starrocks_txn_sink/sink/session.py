@@ -11,7 +11,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
@@ -33,13 +33,12 @@ from starrocks_txn_sink.ledger.take_over import (
     take_over,
 )
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.addresses import require_supported
 from starrocks_txn_sink.receipts_log.table import create_table, delete_older
-from starrocks_txn_sink.sink.key_columns import KeyColumn
-from starrocks_txn_sink.sink.preflight import table_columns, table_models
-from starrocks_txn_sink.sink.primary_keys import primary_keys
-from starrocks_txn_sink.sink.typed import TargetColumn
+from starrocks_txn_sink.sink.compaction import KeyColumn, primary_keys
+from starrocks_txn_sink.sink.typed import COLUMNS_SQL, TargetColumn, target_columns
 from starrocks_txn_sink.transaction.label import Label
-from starrocks_txn_sink.transaction.names import Family
+from starrocks_txn_sink.transaction.names import Family, epoch_of
 from starrocks_txn_sink.transaction.steps import Steps, run
 
 _CLEAN_UP_SECONDS = 5.0
@@ -71,6 +70,18 @@ class Session:
     def mandate(self) -> Mandate | None:
         """What lanes get; None without a ledger."""
         return Mandate(self.token, self.positions) if self.token else None
+
+    def visible(self, *, streaming: bool) -> dict[str, int]:
+        """By source partition the position up to which rows that may come again are visible.
+
+        In a streaming query rows that this very run has written do not come again (`lane.replay`), so only positions
+        that it found in the ledger matter.
+        """
+        return {
+            partition: known.position
+            for partition, known in self.positions.items()
+            if not streaming or epoch_of(known.label) != self.epoch
+        }
 
     def learn(self, receipts: Sequence[Receipt]) -> None:
         """The positions of our own confirmed commits are known without asking."""
@@ -245,3 +256,31 @@ def new_epoch(run_epoch: str | None = None) -> str:
     if run_epoch is not None:
         return f"{run_epoch}_{secrets.token_hex(4)}"
     return f"{microseconds():x}{secrets.token_hex(3)}"
+
+
+def table_models(connection: LeaderConnection, database: str, deadline: Deadline) -> dict[str, str]:
+    """Check the server's version and return the database's tables with their models (PRIMARY_KEYS, DUP_KEYS, …).
+
+    Raises OptionError for a server that is too old, QueryFailed or QueryRefused when it cannot be asked.
+    """
+    require_supported(str(connection.query("SELECT current_version()", (), deadline)[0][0]))
+    rows = connection.query(
+        "SELECT TABLE_NAME, TABLE_MODEL FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s",
+        (database,),
+        deadline,
+    )
+    return {str(name): str(model) for name, model in rows}
+
+
+def table_columns(
+    connection: LeaderConnection, database: str, tables: Iterable[str], deadline: Deadline
+) -> dict[str, tuple[TargetColumn, ...]]:
+    """The columns of `tables`, by table in their order; a table that is not there is left out.
+
+    Raises QueryFailed or QueryRefused when the server cannot be asked.
+    """
+    names = tuple(tables)
+    if not names:
+        return {}
+    sql = COLUMNS_SQL.format(", ".join(["%s"] * len(names)))
+    return target_columns(connection.query(sql, (database, *names), deadline))

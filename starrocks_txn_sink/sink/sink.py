@@ -26,7 +26,6 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.sink.assembly import TransactionAssembly
-from starrocks_txn_sink.sink.evolve import evolve, planned
 from starrocks_txn_sink.sink.fused import FusedWriter
 from starrocks_txn_sink.sink.jobs import Jobs, context_of
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
@@ -34,6 +33,7 @@ from starrocks_txn_sink.sink.session import Session, clean_up, open_session, swe
 from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.termination import begun, in_time, roll_back_at_exit
 from starrocks_txn_sink.sink.turns import Turns
+from starrocks_txn_sink.sink.typed.evolution import evolve, planned
 from starrocks_txn_sink.sink.watch import Endpoint, Watch
 
 _Writer = TypeVar("_Writer", FusedWriter, RowsWriter)

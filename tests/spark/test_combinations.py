@@ -26,8 +26,7 @@ from starrocks_txn_sink.options.combinations import (
     sorted_first,
 )
 from starrocks_txn_sink.sink.compaction import Compaction
-from starrocks_txn_sink.sink.lane_frame import lane_partitioned
-from starrocks_txn_sink.sink.lane_terms import LaneTerms
+from starrocks_txn_sink.sink.data_source import LaneTerms, lane_partitioned
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed import typed_routes
 

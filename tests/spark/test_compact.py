@@ -18,9 +18,8 @@ from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import RowOrder, Settings
 from starrocks_txn_sink import StarRocksSink, TableRoute
 from starrocks_txn_sink.errors import InputError, OptionError, SourceChanged
-from starrocks_txn_sink.sink import primary_keys
-from starrocks_txn_sink.sink.compaction import _normal_form
-from starrocks_txn_sink.sink.key_columns import Family, KeyColumn
+from starrocks_txn_sink.sink import compaction
+from starrocks_txn_sink.sink.compaction import Family, KeyColumn, _normal_form
 from tests.key_forms import normal_form
 
 pytestmark = pytest.mark.spark
@@ -202,7 +201,7 @@ def test_a_table_that_came_later_fails_clearly(shop: Shop) -> None:
 
 def test_rows_without_positions_have_no_last_one(shop: Shop) -> None:
     sink = StarRocksSink(shop.options(compact=True))
-    with pytest.raises(InputError, match=r"no position and seq.*to_starrocks_ops"):
+    with pytest.raises(InputError, match=r"the rows have no positions, and compact is on.*to_starrocks_ops"):
         sink.write(shop.frame(deposits("p-0", [1])).select("table", "row"))
 
 
@@ -284,6 +283,6 @@ def test_a_lane_that_is_tried_again_compacts_alike(shop: Shop) -> None:
 
 
 def test_key_columns_that_the_server_does_not_tell_are_an_error(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(primary_keys, "PRIMARY_KEYS", "DUP_KEYS")
+    monkeypatch.setattr(compaction, "PRIMARY_KEYS", "DUP_KEYS")
     with pytest.raises(OptionError, match="names no key column of items"):
         StarRocksSink(shop.options(compact=True)).write(shop.frame(deposits("p-0", [1])))

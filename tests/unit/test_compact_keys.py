@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.sink.key_columns import Family, KeyColumn
+from starrocks_txn_sink.sink.compaction import Family, KeyColumn
 from tests.key_forms import normal_form, survivors
 
 Change = tuple[str, int, bool, int]  # table, key, whether it is a delete, value

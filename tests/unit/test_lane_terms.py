@@ -17,7 +17,7 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.lane.columns import PAYLOAD, PLACE, ROW_BITS
 from starrocks_txn_sink.lane.seal import unsealed
 from starrocks_txn_sink.logs import LogSettings
-from starrocks_txn_sink.sink.lane_terms import LaneTerms
+from starrocks_txn_sink.sink.data_source import LaneTerms
 
 SERVER: dict[str, Any] = {"load_url": "http://fe:8030", "query_url": "mysql://fe:9030", "database": "shop"}
 

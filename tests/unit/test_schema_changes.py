@@ -14,9 +14,8 @@ from starrocks_txn_sink import SinkOptions, TableRoute
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, OptionError, QueryFailed, QueryRefused
 from starrocks_txn_sink.ledger.access import LeaderConnection
-from starrocks_txn_sink.sink.evolve import evolve, planned
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.typed.evolution import Columns, apply, plan, type_of
+from starrocks_txn_sink.sink.typed.evolution import Columns, apply, evolve, plan, planned, type_of
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from tests.support.manual_clock import ManualClock
@@ -139,7 +138,7 @@ def test_a_change_that_shows_after_all_is_none_that_failed(failure: Exception) -
 
 
 def test_the_policy_needs_sql_access() -> None:
-    with pytest.raises(OptionError, match="no query_url to see tables by"):
+    with pytest.raises(OptionError, match="there is no query_url: tables are altered over SQL"):
         SinkOptions(load_url="fe:1", database="d", delivery="at-least-once", schema_changes="apply")
 
 

@@ -6,13 +6,18 @@ DEFAULT, a table for a route that names its keys. Everything else stays an error
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
-from starrocks_txn_sink.clock import Clock, Deadline
-from starrocks_txn_sink.errors import InputError, QueryFailed, QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.errors import InputError, OptionError, QueryFailed, QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.ledger.access import LeaderConnection
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.session import Session, table_columns, table_models
 from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
@@ -172,3 +177,42 @@ def _creation(database: str, route: TableRoute, frame: T.StructType, replication
         f"DISTRIBUTED BY HASH ({keys}){properties}"
     )
     yield Change(route.table, sql, {name: str(parse_type(kind)) for name, kind in types.items()})
+
+
+def planned(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame) -> list[Change]:
+    """The changes that rows of `frame` need, by what the server has now."""
+    if not options.query_addresses:
+        raise OptionError("Schema changes are planned over SQL.", hint="Set query_url.", option="query_url")
+    deadline = Deadline.after(options.batch_deadline, SystemClock())
+    with contextlib.closing(LeaderConnection(options)) as connection:
+        columns = table_columns(connection, options.database, [route.table for route in routes], deadline)
+    return plan(options.database, routes, frame.schema, columns, options.ledger_replication)
+
+
+def evolve(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame, session: Session) -> list[str]:
+    """Carry out what `frame` needs beyond the session's tables, and tell the session; the statements that were run.
+
+    Raises QueryRefused when the server does not want a change, DeadlineExceeded when it does not become visible.
+    """
+    columns = session.columns or {}
+    changes = plan(options.database, routes, frame.schema, columns, options.ledger_replication)
+    if not changes:
+        return []
+    clock = SystemClock()
+    deadline = Deadline.after(options.batch_deadline, clock)
+    tables = [route.table for route in routes]
+    with contextlib.closing(LeaderConnection(options)) as connection:
+
+        def execute(sql: str) -> None:
+            try:
+                connection.query(sql, (), deadline)
+            except QueryRefused as refused:
+                refused.advice = f"Run it by hand, or change it: {sql}"
+                raise
+
+        made = apply(
+            changes, execute, lambda: table_columns(connection, options.database, tables, deadline), clock, deadline
+        )
+        session.columns = {table: tuple(found) for table, found in made.items()}
+        session.models = table_models(connection, options.database, deadline)
+    return [change.sql for change in changes]

@@ -1,4 +1,8 @@
-"""A TableRoute joined with the frame's types and the table's columns: checked once, then rows of JSON in the JVM."""
+"""A TableRoute joined with the frame's types and the table's columns: checked once, then made into rows in the JVM.
+
+The separators of CSV are two control characters, and no text may hold them: quoting and escaping is where readers of
+CSV differ. What CSV has no form for (arrays, maps, structs) goes as JSON only. A NULL is `\\N` (wire contract 5.3).
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,134 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.lane.columns import OP
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import SchemaChanges
+from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.sink.table_route import TableRoute
-from starrocks_txn_sink.sink.typed.csv_text import csv_row
-from starrocks_txn_sink.sink.typed.field import TypedField, quoted, typed_field
-from starrocks_txn_sink.sink.typed.target import TargetColumn
+from starrocks_txn_sink.sink.typed.fit import Fault, Fit, fit, natural
+from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
+
+NULL = r"\N"
+Forms = Mapping[str, str]
+"""Options of to_json: the forms of dates and timestamps, and the time zone."""
+Text = Callable[[Column, Forms], Column]
+"""Turns a column, as its `Fit` has encoded it, into texts."""
+
+UNWRITABLE = Fault(
+    lambda column: column.contains(CSV_COLUMN) | column.contains(CSV_ROW) | (column == NULL),
+    r"holds a separator of CSV (character 1 or 2), or is \N",
+    silent=True,
+)
+
+
+def csv_text(source: T.DataType, target: TargetType) -> Text | str:
+    """How encoded values of `source` are written into a column of type `target`, or why they are not.
+
+    A text for a JSON column is written as it came, not as it was parsed: give `as_it_came` those.
+    """
+    if target.name in ("ARRAY", "MAP", "STRUCT"):
+        return "arrays, maps and structs are written as JSON only; set the property format of this table to json"
+    if target.name == "JSON":
+        return _document(source)
+    if isinstance(source, (T.DateType, T.TimestampType, T.TimestampNTZType)):
+        return lambda column, forms: F.get_json_object(F.to_json(F.struct(column.alias("v")), dict(forms)), "$.v")
+    if isinstance(source, T.BooleanType):
+        return lambda column, _: column.cast("int").cast("string")
+    return lambda column, _: column.cast("string")
+
+
+def as_it_came(source: T.DataType, target: TargetType) -> bool:
+    """Whether a value is written without being encoded first."""
+    return target.name == "JSON" and isinstance(source, T.StringType)
+
+
+def holds_text(source: T.DataType) -> bool:
+    """Whether a value may hold separators."""
+    return isinstance(source, T.StringType)
+
+
+def csv_row(fields: list[Column]) -> Column:
+    """A row without what separates it from others."""
+    return F.concat_ws(CSV_COLUMN, *(F.coalesce(field, F.lit(NULL)) for field in fields))
+
+
+def _document(source: T.DataType) -> Text | str:
+    if isinstance(source, T.StringType):
+        return lambda column, _: column
+    if isinstance(source, (T.VariantType, T.ArrayType, T.MapType, T.StructType)):
+        return lambda column, forms: F.to_json(column, dict(forms))
+    return "only documents are written into JSON columns as CSV; set the property format of this table to json"
+
+
+_HEX = "__hex_"
+
+
+@dataclass(frozen=True, slots=True)
+class TypedField:
+    """One column of a route: the table's name for it, the frame's, and how its values are written."""
+
+    name: str
+    source: str
+    fit: Fit
+    nullable: bool = True
+    text: Text | None = None  # of its CSV
+    texts: bool = False  # may hold separators of CSV
+    raw: bool = False  # written to CSV as it came
+
+    @property
+    def key(self) -> str:
+        """The key in the JSON row."""
+        return f"{_HEX}{self.name}" if self.fit.hexed else self.name
+
+    def value(self) -> Column:
+        column = F.col(quoted(self.source))
+        return (self.fit.encode(column) if self.fit.encode else column).alias(self.key)
+
+    def csv(self, forms: Forms) -> Column:
+        """The value as a text; raises TypeError for a field that was not joined for CSV."""
+        if self.text is None:
+            raise TypeError(f"Column {self.name} has no text.")
+        column = F.col(quoted(self.source))
+        return self.text(self.fit.encode(column) if self.fit.encode and not self.raw else column, forms)
+
+    def faults(self) -> Iterator[Fault]:
+        if not self.nullable:
+            yield Fault(lambda column: column.isNull(), "is NULL, but the column is NOT NULL")
+        yield from self.fit.faults
+        if self.texts:
+            yield UNWRITABLE
+
+
+def typed_field(
+    name: str,
+    source: str,
+    kind: T.DataType,
+    target: TargetColumn | None,
+    zones: tuple[str, str],
+    *,
+    unknown_is_fine: bool,
+    csv: bool,
+) -> TypedField | str:
+    """The field, or the complaint about it; `target` None is a column that is unknown or not there."""
+    if target is None and not unknown_is_fine:
+        return f"the table has no column {name}"
+    if target is not None and target.generated:
+        return f"column {target.name} is generated by the server and cannot be written"
+    wanted, called = (natural(kind), name) if target is None else (target.type, target.name)
+    found = fit(kind, wanted, zones)
+    if isinstance(found, str):
+        return f"column {called}: {found}"
+    field = TypedField(called, source, found, target is None or target.nullable)
+    if not csv:
+        return field
+    text = csv_text(kind, wanted)
+    if isinstance(text, str):
+        return f"column {called}: {text}"
+    return replace(field, text=text, texts=holds_text(kind), raw=as_it_came(kind, wanted))
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL writes it."""
+    return "`" + name.replace("`", "``") + "`"
+
 
 _MICROSECONDS = "yyyy-MM-dd HH:mm:ss.SSSSSS"
 Refuse = Callable[[str], Column]
