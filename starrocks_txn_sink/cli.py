@@ -84,13 +84,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _parser(chosen, module).parse_args(words)
         return int(module.run(args)) if module else 0
     except ModuleNotFoundError as error:
-        if chosen is None or _is_ours(error.name):
+        if chosen is None or _is_own_module(error.name):
             raise
         wanted = f"{PROGRAM}[{chosen.extra}]" if chosen.extra else PROGRAM
-        _complain(f"{error.name} is not installed. Run: pip install '{wanted}'")
+        _print_error(f"{error.name} is not installed. Run: pip install '{wanted}'")
         return 2
     except StarRocksSinkError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return 1
 
 
@@ -113,9 +113,9 @@ def _parser(chosen: Command | None, module: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def _is_ours(module: str | None) -> bool:
+def _is_own_module(module: str | None) -> bool:
     return module is None or module.split(".")[0] == "starrocks_txn_sink"
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     sys.stderr.write(f"{PROGRAM}: {text}\n")

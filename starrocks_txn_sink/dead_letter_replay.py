@@ -36,7 +36,7 @@ def take_over_replays(job: str, database: str, new_token: NewToken, rng: random.
     return taken.owner
 
 
-def write_again(
+def replay_transaction(
     label: Label,
     job: str,
     owner: Owner,

@@ -45,7 +45,7 @@ def _record(_logger: Any, _method: str, fields: Fields) -> Mapping[str, Any]:
     """The arguments of the standard logger: a message for any handler, and the fields for one that knows them."""
     event, error = str(fields.pop("event", "")), fields.pop("exc_info", None)
     bounded = {name: _bounded(value) for name, value in fields.items() if value is not None}
-    text = " ".join([event, *(f"{name}={_word(value)}" for name, value in bounded.items())])
+    text = " ".join([event, *(f"{name}={_quote(value)}" for name, value in bounded.items())])
     return {"msg": text, "extra": {_FIELDS: {"event": event, **bounded}}, "exc_info": error}
 
 
@@ -61,7 +61,7 @@ def _bounded(value: Any) -> Any:
     return type(value).__name__
 
 
-def _word(value: Any) -> str:
+def _quote(value: Any) -> str:
     text = str(value)
     return text if text and not any(letter.isspace() or letter in '"=' for letter in text) else repr(text)
 
@@ -82,7 +82,7 @@ _LEVELS = {
 }
 
 
-class EventLog:
+class EventLogger:
     """A listener that makes a line of each event; `fields` are in all of them. Unknown events are debug lines."""
 
     def __init__(self, name: str, **fields: Any) -> None:
@@ -90,7 +90,7 @@ class EventLog:
         self._log = get_logger(name, **fields)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, self._made_of
+        return _restore, self._made_of
 
     def __call__(self, event: Event) -> None:
         level = _LEVELS.get(event.name, logging.DEBUG)
@@ -99,8 +99,8 @@ class EventLog:
         self._log.bind(**fields).log(level, event.name)
 
 
-def _again(name: str, fields: dict[str, Any]) -> EventLog:
-    return EventLog(name, **fields)
+def _restore(name: str, fields: dict[str, Any]) -> EventLogger:
+    return EventLogger(name, **fields)
 
 
 def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class LogSettings:
     form: str
 
 
-_asked: LogSettings | None = None
+_executor_settings: LogSettings | None = None
 
 
 def configure_logging(
@@ -152,7 +152,7 @@ def configure_logging(
     lanes of sinks that write from now on log to the standard error of their executors. Other loggers are left alone.
     Raises OptionError for a level or form that is none.
     """
-    global _asked
+    global _executor_settings
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None or form not in _FORMS:
         raise OptionError(
@@ -167,17 +167,17 @@ def configure_logging(
     logger.addHandler(_OwnHandler(target, _HumanLines(target.isatty()) if human else _JsonLines()))
     logger.setLevel(number)
     logger.propagate = False
-    _asked = LogSettings(level, form) if executors else None
+    _executor_settings = LogSettings(level, form) if executors else None
 
 
-def asked() -> LogSettings | None:
+def executor_log_settings() -> LogSettings | None:
     """What lanes are to do: the settings of `configure_logging`, None when nobody asked."""
-    return _asked
+    return _executor_settings
 
 
-def follow(settings: LogSettings | None) -> None:
+def apply_log_settings(settings: LogSettings | None) -> None:
     """Let this process log as its driver was told to, unless it has been told itself."""
-    if settings is not None and _asked is None:
+    if settings is not None and _executor_settings is None:
         configure_logging(settings.level, form=settings.form)
 
 

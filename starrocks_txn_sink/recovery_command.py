@@ -70,7 +70,7 @@ class PositionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class JobFindings:
     """All there is to know about a job. `other_jobs` helps when nothing is known of it: a wrong name, perhaps."""
 
     job: str
@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what there is; with `--roll-back` end every open label first. Raises StarRocksSinkError."""
-    found = look(_options(args), args.deadline, roll_back=args.roll_back)
+    found = inspect_job(_options(args), args.deadline, roll_back=args.roll_back)
     if args.json:
         sys.stdout.write(json.dumps(asdict(found)) + "\n")
     else:
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def look(options: SinkOptions, seconds: float, *, roll_back: bool = False) -> Findings:
+def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False) -> JobFindings:
     """Ask the server, within `seconds`, about the job that `options` name; raises StarRocksSinkError."""
     clock = SystemClock()
     deadline = Deadline.after(seconds, clock)
@@ -131,15 +131,15 @@ def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
     found = []
     for name in (yield from insist(Unfinished(Family(_job(options))), rng)):
         label = Label(options.database, name)
-        state, after = (yield from _state(label)), None
+        state, after = (yield from _label_state(label)), None
         if roll_back:
             yield from insist_on_rollback(label, rng)
-            after = yield from _state(label)
+            after = yield from _label_state(label)
         found.append(OpenLabel(name, state, after))
     return found
 
 
-def _state(label: Label) -> Steps[str]:
+def _label_state(label: Label) -> Steps[str]:
     """The server's word for it; a label without a registered transaction is UNKNOWN to it (wire contract 6.2)."""
     answer = yield label.request(Operation.LOAD_STATE)
     return answer.state.value if isinstance(answer, Reply) and answer.state is not None else "not answered"
@@ -147,7 +147,7 @@ def _state(label: Label) -> Steps[str]:
 
 def _findings(
     connection: LeaderConnection, options: SinkOptions, labels: Sequence[OpenLabel], deadline: Deadline
-) -> Findings:
+) -> JobFindings:
     job, table = _job(options), f"`{options.database}`.`{LEDGER_TABLE}`"
     there = connection.query(
         "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
@@ -155,12 +155,12 @@ def _findings(
         deadline,
     )
     if not there:
-        return Findings(job, options.database, False, labels, (), (), ())
+        return JobFindings(job, options.database, False, labels, (), (), ())
     owners = [_owner(row) for row in connection.query(_OWNERS.format(table), (job,), deadline)]
     positions = [_position(row) for row in connection.query(_POSITIONS.format(table), (job,), deadline)]
     jobs = [str(row[0]) for row in connection.query(f"SELECT DISTINCT job FROM {table} ORDER BY job", (), deadline)]
     owners.sort(key=lambda owner: -1 if owner.lane is None else owner.lane)
-    return Findings(job, options.database, True, labels, owners, positions, [name for name in jobs if name != job])
+    return JobFindings(job, options.database, True, labels, owners, positions, [name for name in jobs if name != job])
 
 
 def _owner(row: tuple[Any, ...]) -> OwnerRow:
@@ -219,12 +219,12 @@ def _job(options: SinkOptions) -> str:
 # --- for people ---
 
 
-def _print(found: Findings, out: TextIO) -> None:
-    for line in _lines(found):
+def _print(found: JobFindings, out: TextIO) -> None:
+    for line in _text_lines(found):
         out.write(line + "\n")
 
 
-def _lines(found: Findings) -> Iterator[str]:
+def _text_lines(found: JobFindings) -> Iterator[str]:
     yield f"Job {found.job}, database {found.database}"
     yield f"open labels: {len(found.labels) or 'none'}"
     for label in found.labels:

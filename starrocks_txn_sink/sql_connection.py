@@ -18,7 +18,7 @@ from starrocks_txn_sink.options.addresses import Address
 
 Row = dict[str, Any]
 _CONNECTION_ERRORS = frozenset({2003, 2005, 2006, 2013, 2014})
-_AT_ONCE = 1000
+_FETCH_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class SqlConnection:
                 autocommit=True,
             )
         except (MySQLError, OSError) as error:
-            raise _error(error) from None
+            raise _translate_error(error) from None
 
     @classmethod
-    def any_of(cls, options: SinkOptions) -> SqlConnection:
+    def connect_any(cls, options: SinkOptions) -> SqlConnection:
         """Connect to the first address of `query_url` that lets us in; raises the last address's error."""
         error: QueryFailed | QueryRefused = QueryFailed("query_url names no address.")
         for address in options.query_addresses:
@@ -73,7 +73,7 @@ class SqlConnection:
                 names = [str(column[0]).lower() for column in cursor.description or ()]
                 return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         except (MySQLError, OSError) as error:
-            raise _error(error) from None
+            raise _translate_error(error) from None
 
     def value(self, sql: str, parameters: tuple[object, ...] = ()) -> Any:
         """The first column of the first row; None without rows."""
@@ -87,11 +87,11 @@ class SqlConnection:
                 names = tuple(str(column[0]) for column in cursor.description or ())
                 first = tuple(cursor.fetchmany(limit)) if names else ()
                 total = len(first)
-                while rest := (cursor.fetchmany(_AT_ONCE) if total else ()):
+                while rest := (cursor.fetchmany(_FETCH_ROWS) if total else ()):
                     total += len(rest)
                 return Excerpt(names, first, total)
         except (MySQLError, OSError) as error:
-            raise _error(error) from None
+            raise _translate_error(error) from None
 
     def close(self) -> None:
         """Hang up; never raises."""
@@ -99,7 +99,7 @@ class SqlConnection:
             self._connection.close()
 
 
-def _error(error: Exception) -> QueryFailed | QueryRefused:
+def _translate_error(error: Exception) -> QueryFailed | QueryRefused:
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     said = str(error.args[1] if len(error.args) > 1 else error)[:200]
     if isinstance(error, OSError) or number in _CONNECTION_ERRORS or number == 0:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from starrocks_txn_sink.audit.auditor import Auditor, Reader
+from starrocks_txn_sink.audit.auditor import AuditConnection, Auditor
 from starrocks_txn_sink.audit.invariant import Audit
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryRefused
@@ -47,12 +47,12 @@ def run(args: argparse.Namespace) -> int:
         sys.stderr.write(f"starrocks-txn-sink: {error}\n")
         return 2
     clock = SystemClock()
-    with contextlib.closing(Reader(options)) as reader, _ended_by_signals() as stop:
+    with contextlib.closing(AuditConnection(options)) as reader, _stop_on_signals() as stop:
         auditor = Auditor(audit, reader, clock)
         limit = Deadline.after(args.seconds, clock) if args.seconds is not None else None
-        auditor.run(stop, lambda: _over(auditor, limit, stop_at_first=args.stop_at_first))
+        auditor.run(stop, lambda: _is_over(auditor, limit, stop_at_first=args.stop_at_first))
     if args.json:
-        sys.stdout.write(json.dumps(document(auditor)) + "\n")
+        sys.stdout.write(json.dumps(json_document(auditor)) + "\n")
     else:
         _print(auditor, sys.stdout)
     return exit_code(auditor)
@@ -64,7 +64,7 @@ def exit_code(auditor: Auditor) -> int:
     return 0 if auditor.samples else 2
 
 
-def document(auditor: Auditor) -> dict[str, object]:
+def json_document(auditor: Auditor) -> dict[str, object]:
     """What `--json` prints: counts, the first violation, and the last error of a sample that could not be taken."""
     return {
         "samples": auditor.samples,
@@ -75,7 +75,7 @@ def document(auditor: Auditor) -> dict[str, object]:
     }
 
 
-def _over(auditor: Auditor, limit: Deadline | None, *, stop_at_first: bool) -> bool:
+def _is_over(auditor: Auditor, limit: Deadline | None, *, stop_at_first: bool) -> bool:
     """Whether to end: the time is up, a violation was wanted and is there, or the statement can never work."""
     if limit is not None and limit.expired():
         return True
@@ -104,7 +104,7 @@ def _statement(args: argparse.Namespace) -> str:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[threading.Event]:
+def _stop_on_signals() -> Iterator[threading.Event]:
     """An event that Ctrl-C and SIGTERM set, so that what was seen is still told."""
     stop = threading.Event()
 

@@ -28,7 +28,7 @@ class Evidence:
 
     @classmethod
     def of(cls, sample: int, wall: float, excerpt: Excerpt) -> Evidence:
-        rows = tuple(tuple(_text(value) for value in row) for row in excerpt.rows)
+        rows = tuple(tuple(_cell_text(value) for value in row) for row in excerpt.rows)
         seen = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
         return cls(sample, seen, excerpt.columns, rows, excerpt.total)
 
@@ -64,7 +64,7 @@ class Evidence:
         return [f"  … and {left} more"] if left else []
 
 
-def _text(value: object) -> str | None:
+def _cell_text(value: object) -> str | None:
     if value is None:
         return None
     text = value.hex() if isinstance(value, bytes) else str(value)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from starrocks_txn_sink.audit.auditor import Auditor, Reader
+from starrocks_txn_sink.audit.auditor import AuditConnection, Auditor
 from starrocks_txn_sink.audit.invariant import Audit
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
@@ -41,7 +41,7 @@ class AuditWatch:
         self._made_of = audit, options, listener
         self._clock = clock or SystemClock()
         self._linger = max(linger, 2 * audit.interval)
-        self._reader = Reader(options)
+        self._reader = AuditConnection(options)
         self.auditor = Auditor(audit, self._reader, self._clock, fan_out((listener,)))
         self._guard = threading.Lock()
         self._writing = 0
@@ -58,13 +58,13 @@ class AuditWatch:
         return self._thread is not None and self._thread.is_alive()
 
     @contextlib.contextmanager
-    def on(self) -> Iterator[None]:
+    def while_writing(self) -> Iterator[None]:
         """Inside something is being written."""
         with self._guard:
             self._writing += 1
             if not self.running:
                 self._thread = threading.Thread(
-                    target=self.auditor.run, args=(self._stop, self._over), name="starrocks-audit", daemon=True
+                    target=self.auditor.run, args=(self._stop, self._is_over), name="starrocks-audit", daemon=True
                 )
                 self._thread.start()
         try:
@@ -84,7 +84,7 @@ class AuditWatch:
             thread.join()
             self._reader.close()
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         """Whether there is nothing more to see; the thread and its connection are given up in the same breath."""
         with self._guard:
             if self._writing or self._clock.monotonic() < self._until:

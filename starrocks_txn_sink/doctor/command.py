@@ -9,8 +9,8 @@ from contextlib import closing
 
 from starrocks_txn_sink.doctor.examination import examine
 from starrocks_txn_sink.doctor.finding import Finding, exit_code
-from starrocks_txn_sink.doctor.patient import Patient
-from starrocks_txn_sink.doctor.render import document, lines, verdict
+from starrocks_txn_sink.doctor.patient import Target
+from starrocks_txn_sink.doctor.render import json_document, summary_line, text_lines
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.server_arguments import add_server_arguments, server_options
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     except OptionError as error:
         sys.stderr.write(f"starrocks-txn-sink: {error}\n")
         return 2
-    patient = Patient(
+    target = Target(
         options,
         args.database,
         tuple(name.strip() for name in args.tables.split(",") if name.strip()),
@@ -49,17 +49,17 @@ def run(args: argparse.Namespace) -> int:
         args.master,
     )
     found: list[tuple[str, Finding]] = []
-    with closing(patient):
-        for section, finding in examine(patient):
+    with closing(target):
+        for section, finding in examine(target):
             if not args.json:
                 first = not found or found[-1][0] != section
-                sys.stdout.write("\n".join(lines(section, finding, first)) + "\n")
+                sys.stdout.write("\n".join(text_lines(section, finding, first)) + "\n")
                 sys.stdout.flush()
             found.append((section, finding))
     if args.json:
-        sys.stdout.write(json.dumps(document(found)) + "\n")
+        sys.stdout.write(json.dumps(json_document(found)) + "\n")
     else:
-        sys.stdout.write(f"\n{verdict(one for _, one in found)}\n")
+        sys.stdout.write(f"\n{summary_line(one for _, one in found)}\n")
     return exit_code(one for _, one in found)
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from starrocks_txn_sink.doctor.finding import Finding, failure, good, warning
-from starrocks_txn_sink.doctor.http_probe import REDIRECT, HttpProbe, target_of
-from starrocks_txn_sink.doctor.patient import Patient
-from starrocks_txn_sink.doctor.reach import Door, judge_knock, knock
+from starrocks_txn_sink.doctor.http_probe import REDIRECT, HttpProbe, redirect_target
+from starrocks_txn_sink.doctor.patient import Target
+from starrocks_txn_sink.doctor.reach import Endpoint, judge_probe, probe
 from starrocks_txn_sink.doctor.server import judge_versions
 from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.replies import read_load_state
@@ -23,29 +23,29 @@ LABEL = "starrocks-txn-sink-doctor"
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """What a frontend did with a question that only the leader answers: led on (`target`), answered, or failed."""
+class LeaderReply:
+    """What a frontend did with a question that only the leader answers: led on (`target`), reply, or failed."""
 
     address: Address
-    target: Address | None = None
+    redirect_target: Address | None = None
     redirected: bool = False
     error: StarRocksSinkError | None = None
 
 
-def addresses(patient: Patient) -> Iterator[Finding]:
+def check_addresses(target: Target) -> Iterator[Finding]:
     """Names and ports of load_url and query_url, and whether the query ports let us in."""
-    options = patient.options
+    options = target.options
     for role, listed in (("frontend of load_url", options.frontends), ("query port", options.query_addresses)):
         for address in listed:
-            door = Door(role, address.host, address.port)
-            patient.doors.append(door)
-            seen = knock(door, options.connect_timeout)
-            yield from judge_knock(seen)
+            endpoint = Endpoint(role, address.host, address.port)
+            target.endpoints.append(endpoint)
+            seen = probe(endpoint, options.connect_timeout)
+            yield from judge_probe(seen)
             if role == "query port" and seen.addresses and not seen.error:
-                yield _login(options, address)
+                yield _check_login(options, address)
 
 
-def _login(options: SinkOptions, address: Address) -> Finding:
+def _check_login(options: SinkOptions, address: Address) -> Finding:
     place = address.netloc
     try:
         SqlConnection(options, address).close()
@@ -68,68 +68,66 @@ def _login(options: SinkOptions, address: Address) -> Finding:
     return good("sql.login", f"user {options.username!r} is let in", place)
 
 
-def leading(patient: Patient) -> Iterator[Finding]:
+def check_leader(target: Target) -> Iterator[Finding]:
     """Ask every frontend of load_url for a label's state: the leader answers, a follower redirects to it."""
-    rules, database = patient.options.redirect_rules, patient.database or "information_schema"
-    for address in patient.options.frontends:
-        answered = ask(patient.http(), address, database)
-        yield from judge_answer(answered, rules)
-        if answered.error is None and not answered.redirected:
-            patient.leader = patient.leader or address
-        elif answered.target is not None:
-            yield from _follow(patient, rules.rewrite(answered.target), rules, database)
-    if patient.leader is None:
+    rules, database = target.options.redirect_rules, target.database or "information_schema"
+    for address in target.options.frontends:
+        reply = request_label_state(target.http(), address, database)
+        yield from judge_leader_reply(reply, rules)
+        if reply.error is None and not reply.redirected:
+            target.leader = target.leader or address
+        elif reply.redirect_target is not None:
+            yield from _follow_redirect(target, rules.rewrite(reply.redirect_target), rules, database)
+    if target.leader is None:
         yield failure(
             "frontend.leader",
             "No frontend of load_url answers as leader or leads to it.",
-            "Every step of a StarRocks transaction is answered by the leader alone.",
+            "Every step of a StarRocks transaction is reply by the leader alone.",
             "Repair what the findings before this one name.",
         )
 
 
-def _follow(patient: Patient, target: Address, rules: RedirectRules, database: str) -> Iterator[Finding]:
+def _follow_redirect(target: Target, leader: Address, rules: RedirectRules, database: str) -> Iterator[Finding]:
     """The follower's redirect, followed: its target must be allowed, open, and the leader."""
-    if not rules.allows(target):
+    if not rules.allows(leader):
         return
-    door = Door("leader, by a follower's redirect", target.host, target.port)
-    if patient.knows(door):
+    endpoint = Endpoint("leader, by a follower's redirect", leader.host, leader.port)
+    if target.has_endpoint(endpoint):
         return
-    patient.doors.append(door)
-    yield from judge_knock(knock(door, patient.options.connect_timeout))
-    answered = ask(patient.http(), target, database)
-    if answered.error is None and not answered.redirected:
-        patient.leader = patient.leader or target
+    target.endpoints.append(endpoint)
+    yield from judge_probe(probe(endpoint, target.options.connect_timeout))
+    reply = request_label_state(target.http(), leader, database)
+    if reply.error is None and not reply.redirected:
+        target.leader = target.leader or leader
 
 
-def ask(http: HttpProbe, address: Address, database: str) -> Answered:
+def request_label_state(http: HttpProbe, address: Address, database: str) -> LeaderReply:
     try:
-        answer = http.ask(Operation.LOAD_STATE, address, database, LABEL)
+        answer = http.request(Operation.LOAD_STATE, address, database, LABEL)
         if answer.status == REDIRECT:
-            return Answered(address, target_of(answer), redirected=True)
+            return LeaderReply(address, redirect_target(answer), redirected=True)
         read_load_state(answer.status, answer.body)
     except StarRocksSinkError as error:
-        return Answered(address, error=error)
-    return Answered(address)
+        return LeaderReply(address, error=error)
+    return LeaderReply(address)
 
 
-def judge_answer(answered: Answered, rules: RedirectRules) -> Iterator[Finding]:
+def judge_leader_reply(reply: LeaderReply, rules: RedirectRules) -> Iterator[Finding]:
     """What one frontend's answer means; pure."""
-    place = str(answered.address)
-    if isinstance(answered.error, AuthenticationFailed):
+    place = str(reply.address)
+    if isinstance(reply.error, AuthenticationFailed):
         yield failure(
             "http.login",
             "The frontend answers 401: it does not know the user or the password.",
             "Every request carries them.",
-            answered.error.advice,
+            reply.error.advice,
             place,
         )
-    elif answered.error is not None:
-        yield failure(
-            "frontend.answer", answered.error.message, "Loads begin at a frontend.", answered.error.advice, place
-        )
-    elif not answered.redirected:
+    elif reply.error is not None:
+        yield failure("frontend.answer", reply.error.message, "Loads begin at a frontend.", reply.error.advice, place)
+    elif not reply.redirected:
         yield good("frontend.leader", "answers as leader", place)
-    elif answered.target is None:
+    elif reply.redirect_target is None:
         yield failure(
             "frontend.redirect",
             "The frontend redirects without a usable Location.",
@@ -138,15 +136,15 @@ def judge_answer(answered: Answered, rules: RedirectRules) -> Iterator[Finding]:
             place,
         )
     else:
-        yield judge_redirect("frontend.redirect", answered.target, rules, "the leader", place)
+        yield judge_redirect("frontend.redirect", reply.redirect_target, rules, "the leader", place)
 
 
-def judge_redirect(check: str, named: Address, rules: RedirectRules, whom: str, place: str) -> Finding:
+def judge_redirect(check: str, named: Address, rules: RedirectRules, role: str, place: str) -> Finding:
     """Whether the sink would follow a redirect to `named`; pure."""
     target = rules.rewrite(named)
     shown = str(target) if target == named else f"{named}, rewritten to {target}"
     if rules.allows(target):
-        return good(check, f"{whom} is at {shown}, which is allowed", place)
+        return good(check, f"{role} is at {shown}, which is allowed", place)
     return failure(
         check,
         f"The redirect leads to {shown}, which is neither a host of load_url nor allowed.",
@@ -156,27 +154,27 @@ def judge_redirect(check: str, named: Address, rules: RedirectRules, whom: str, 
     )
 
 
-def members(patient: Patient) -> Iterator[Finding]:
+def check_members(target: Target) -> Iterator[Finding]:
     """SHOW FRONTENDS: may it be asked, who leads, who is down, and can the leader's query port be reached?"""
     try:
-        rows = patient.sql().rows("SHOW FRONTENDS")
+        rows = target.sql().rows("SHOW FRONTENDS")
     except QueryRefused as error:
-        yield judge_refusal(error, patient.options.find_leader)
+        yield judge_refusal(error, target.options.find_leader)
         return
     yield from judge_members(rows)
     yield from judge_versions(rows, "frontend")
     leader = leader_of(rows)
-    if leader is None or not patient.options.find_leader:
+    if leader is None or not target.options.find_leader:
         return
     host, port = str(leader["ip"]), int(leader["queryport"])
-    target = rewritten(f"{host}:{port}", patient.options.redirect_map)
-    door = Door("the leader's query port, by SHOW FRONTENDS", target.host, target.port)
-    if len(rows) > 1 and not patient.knows(door):
-        patient.doors.append(door)
-        yield from judge_knock(knock(door, patient.options.connect_timeout))
+    address = rewrite_query_address(f"{host}:{port}", target.options.redirect_map)
+    endpoint = Endpoint("the leader's query port, by SHOW FRONTENDS", address.host, address.port)
+    if len(rows) > 1 and not target.has_endpoint(endpoint):
+        target.endpoints.append(endpoint)
+        yield from judge_probe(probe(endpoint, target.options.connect_timeout))
 
 
-def rewritten(place: str, redirect_map: Mapping[str, str]) -> Address:
+def rewrite_query_address(place: str, redirect_map: Mapping[str, str]) -> Address:
     host, _, port = redirect_map.get(place, place).rpartition(":")
     return Address("mysql", host, int(port))
 

@@ -24,7 +24,7 @@ class HttpProbe:
         self._clock = clock
         self._authorization = basic_authorization(options.username, options.read_password())
 
-    def ask(
+    def request(
         self,
         operation: Operation,
         address: Address,
@@ -35,13 +35,13 @@ class HttpProbe:
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Ask `address`; a load is asked with an empty body, so that a 307 names the backend (wire contract 9)."""
-        request = Request(operation, database, label, table, headers or {})
+        message = Request(operation, database, label, table, headers or {})
         exchange = Exchange(
             operation.value,
             METHODS[operation],
             address,
-            path_of(request),
-            headers_of(request, self._authorization),
+            path_of(message),
+            headers_of(message, self._authorization),
             None,
             Deadline.after(_STEP_SECONDS, self._clock),
             _STEP_SECONDS,
@@ -52,7 +52,7 @@ class HttpProbe:
         self._link.close()
 
 
-def target_of(answer: Answer) -> Address | None:
+def redirect_target(answer: Answer) -> Address | None:
     """Where a redirect leads, before any rewriting; None when it says nothing usable."""
     try:
         parts = urlsplit(answer.location or "")

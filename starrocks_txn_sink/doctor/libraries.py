@@ -20,7 +20,7 @@ _JAVA_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class Requirement:
     """A library with the versions that work: from `least` on, below `below` if that is given."""
 
     name: str
@@ -30,29 +30,33 @@ class Need:
     below: Version | None = None
 
 
-NEEDS = (
-    Need("pyspark", "pyspark", (4, 1), "The sink uses repartitionById and transformWithState of Spark 4.1.", (5,)),
-    Need("pandas", "pandas", (2, 2), "With pandas 3 Spark's createDataFrame turned None into the text 'nan'.", (3,)),
-    Need("pyarrow", "pyarrow", (18,), "Rows travel to the lanes as Arrow."),
-    Need(
+REQUIREMENTS = (
+    Requirement(
+        "pyspark", "pyspark", (4, 1), "The sink uses repartitionById and transformWithState of Spark 4.1.", (5,)
+    ),
+    Requirement(
+        "pandas", "pandas", (2, 2), "With pandas 3 Spark's createDataFrame turned None into the text 'nan'.", (3,)
+    ),
+    Requirement("pyarrow", "pyarrow", (18,), "Rows travel to the lanes as Arrow."),
+    Requirement(
         "protobuf",
         "google.protobuf",
         (5,),
         "transformWithState needs it; without it the query dies with no more than 'worker exited unexpectedly'.",
     ),
-    Need("starrocks-txn-sink", "starrocks_txn_sink", (), "Lanes run this package on every executor."),
+    Requirement("starrocks-txn-sink", "starrocks_txn_sink", (), "Lanes run this package on every executor."),
 )
 _UNPACKAGED = "unpackaged"
 LEAST_PYTHON, LEAST_JAVA = (3, 11), 17
 
 
-def installed() -> dict[str, str | None]:
+def installed_versions() -> dict[str, str | None]:
     """The versions in this process: every library of NEEDS, and `python`; None for what is missing."""
     found: dict[str, str | None] = {"python": ".".join(str(part) for part in sys.version_info[:3])}
-    return found | {need.name: _installed(need) for need in NEEDS}
+    return found | {need.name: _installed_version(need) for need in REQUIREMENTS}
 
 
-def _installed(need: Need) -> str | None:
+def _installed_version(need: Requirement) -> str | None:
     """The version from the package's metadata, or, for code that Spark ships as an archive, from its module."""
     try:
         return metadata.version(need.name)
@@ -80,9 +84,11 @@ def java_version(home: str | None) -> str | None:
 
 def judge_libraries(found: Mapping[str, str | None], place: str) -> Iterator[Finding]:
     """One finding for Python and for each library."""
-    yield _judge(Need("python", "sys", LEAST_PYTHON, "The package is written for it."), found.get("python"), place)
-    for need in NEEDS:
-        yield _judge(need, found.get(need.name), place)
+    yield _judge_library(
+        Requirement("python", "sys", LEAST_PYTHON, "The package is written for it."), found.get("python"), place
+    )
+    for need in REQUIREMENTS:
+        yield _judge_library(need, found.get(need.name), place)
 
 
 def judge_java(version: str | None, place: str) -> Finding:
@@ -99,13 +105,15 @@ def judge_java(version: str | None, place: str) -> Finding:
 
 def java_major(version: str) -> int:
     """17 of `17.0.9`, 8 of `1.8.0_392`; 0 when it cannot be read."""
-    numbers = numbers_of(version)
+    numbers = version_numbers(version)
     if numbers[:1] == (1,) and len(numbers) > 1:
         return numbers[1]
     return numbers[0] if numbers else 0
 
 
-def judge_same(driver: Mapping[str, str | None], executor: Mapping[str, str | None], place: str) -> Iterator[Finding]:
+def judge_same_versions(
+    driver: Mapping[str, str | None], executor: Mapping[str, str | None], place: str
+) -> Iterator[Finding]:
     """Drivers and executors exchange pickles: their Python and this package must be the same."""
     for name, why in (
         ("python", "Functions travel to the executors as pickles, which other minor versions cannot read."),
@@ -113,7 +121,7 @@ def judge_same(driver: Mapping[str, str | None], executor: Mapping[str, str | No
     ):
         here, there = driver.get(name), executor.get(name)
         cut = 2 if name == "python" else 9
-        if here and there and numbers_of(here)[:cut] != numbers_of(there)[:cut]:
+        if here and there and version_numbers(here)[:cut] != version_numbers(there)[:cut]:
             yield failure(
                 f"library.{name}",
                 f"{name} is {there} on the executor and {here} on the driver.",
@@ -123,19 +131,19 @@ def judge_same(driver: Mapping[str, str | None], executor: Mapping[str, str | No
             )
 
 
-def numbers_of(version: str) -> Version:
+def version_numbers(version: str) -> Version:
     """The leading numbers of a version: (4, 1, 0) of `4.1.0.dev1`."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", version)
     return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 
-def _judge(need: Need, version: str | None, place: str) -> Finding:
+def _judge_library(need: Requirement, version: str | None, place: str) -> Finding:
     check = f"library.{need.name}"
     wanted = ".".join(map(str, need.least)) + (f", below {'.'.join(map(str, need.below))}" if need.below else "")
     advice = f"Install {need.name} {wanted} on the driver and on every executor."
     if version is None:
         return failure(check, f"{need.name} is not installed.", need.why, advice, place)
-    numbers = numbers_of(version)
+    numbers = version_numbers(version)
     if not numbers and need.least:
         return warning(check, f"{need.name} calls itself {version[:40]}.", need.why, advice, place)
     if numbers < need.least or (need.below is not None and numbers >= need.below):

@@ -6,32 +6,32 @@ import re
 from collections.abc import Iterator, Sequence
 
 from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped, warning
-from starrocks_txn_sink.doctor.patient import Patient
+from starrocks_txn_sink.doctor.patient import Target
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE
 from starrocks_txn_sink.sql_connection import SqlConnection
 
-_EVERYTHING = ("root", "db_admin")
+_ADMIN_ROLES = ("root", "db_admin")
 """Roles of StarRocks' own that may do all the sink does with tables."""
 
 
-def privileges(patient: Patient) -> Iterator[Finding]:
+def check_privileges(target: Target) -> Iterator[Finding]:
     """Everything the sink asks for beside the loads themselves."""
-    database, sql = patient.named_database(), patient.sql()
-    yield _may_see_loads(sql)
+    database, sql = target.require_database(), target.sql()
+    yield _check_loads_view(sql)
     grants = _grants(sql)
-    there = _ledger_is_there(sql, database)
-    if patient.options.exactly_once:
+    there = _ledger_exists(sql, database)
+    if target.options.exactly_once:
         yield (
-            _may_read_ledger(sql, database)
+            _check_ledger(sql, database)
             if there
-            else judge_ledger_create(granted("CREATE TABLE", database, None, grants), patient.options.ledger_create)
+            else judge_ledger_create(is_granted("CREATE TABLE", database, None, grants), target.options.ledger_create)
         )
-    for table in (*patient.tables, *((LEDGER_TABLE,) if there else ())):
-        yield judge_insert(granted("INSERT", database, table, grants), table)
+    for table in (*target.tables, *((LEDGER_TABLE,) if there else ())):
+        yield judge_insert(is_granted("INSERT", database, table, grants), table)
 
 
-def _may_see_loads(sql: SqlConnection) -> Finding:
+def _check_loads_view(sql: SqlConnection) -> Finding:
     check = "privilege.loads"
     try:
         sql.rows("SELECT LABEL FROM information_schema.loads LIMIT 1")
@@ -45,7 +45,7 @@ def _may_see_loads(sql: SqlConnection) -> Finding:
     return good(check, "information_schema.loads can be read")
 
 
-def _ledger_is_there(sql: SqlConnection, database: str) -> bool:
+def _ledger_exists(sql: SqlConnection, database: str) -> bool:
     return bool(
         sql.rows(
             "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
@@ -54,7 +54,7 @@ def _ledger_is_there(sql: SqlConnection, database: str) -> bool:
     )
 
 
-def _may_read_ledger(sql: SqlConnection, database: str) -> Finding:
+def _check_ledger(sql: SqlConnection, database: str) -> Finding:
     check = "privilege.ledger"
     try:
         sql.rows(f"SELECT count(*) FROM `{database}`.`{LEDGER_TABLE}`")
@@ -110,8 +110,8 @@ def _grants(sql: SqlConnection) -> list[str] | None:
     """The GRANT statements of the user and of the roles it has; None when they cannot be asked for."""
     try:
         grants = _statements(sql, "SHOW GRANTS")
-        roles = {role for grant in grants for role in granted_roles(grant)}
-        for role in sorted(roles - set(_EVERYTHING) - {"public"}):
+        roles = {role for grant in grants for role in roles_granted_by(grant)}
+        for role in sorted(roles - set(_ADMIN_ROLES) - {"public"}):
             grants += _statements(sql, f"SHOW GRANTS FOR ROLE '{role}'")
     except QueryRefused:
         return None
@@ -123,19 +123,19 @@ def _statements(sql: SqlConnection, statement: str) -> list[str]:
     return [str(value) for row in rows for value in row.values() if str(value).upper().startswith("GRANT ")]
 
 
-def granted_roles(grant: str) -> list[str]:
+def roles_granted_by(grant: str) -> list[str]:
     """The roles of `GRANT 'reader', 'db_admin' TO …`; none for a grant of privileges."""
     roles, to, _ = grant[len("GRANT ") :].partition(" TO ")
     names = [name.strip().strip("'`") for name in roles.split(",")]
     return names if to and all(re.fullmatch(r"\w+", name) for name in names) and " ON " not in grant else []
 
 
-def granted(privilege: str, database: str, table: str | None, grants: Sequence[str] | None) -> bool | None:
+def is_granted(privilege: str, database: str, table: str | None, grants: Sequence[str] | None) -> bool | None:
     """Whether `grants` hold `privilege` on a table, or on the database when `table` is None; None: cannot be told."""
     if grants is None:
         return None
     for grant in grants:
-        if set(granted_roles(grant)) & set(_EVERYTHING):
+        if set(roles_granted_by(grant)) & set(_ADMIN_ROLES):
             return True
         found = re.match(r"GRANT (?P<what>.+?) ON (?P<where>.+?) TO ", grant, re.IGNORECASE)
         if found is None:

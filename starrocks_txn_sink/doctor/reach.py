@@ -13,7 +13,7 @@ DRIVER = "driver"
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Endpoint:
     """Something that must be reachable; `role` says what it is, as in `frontend of load_url`."""
 
     role: str
@@ -26,62 +26,62 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True)
-class Knock:
+class ProbeResult:
     """What came of it: the addresses that the name resolves to, and the error of connecting, empty when it opened."""
 
-    door: Door
+    endpoint: Endpoint
     addresses: tuple[str, ...] = ()
     error: str = ""
     seconds: float = 0.0
 
 
-def knock(door: Door, timeout: float) -> Knock:
+def probe(endpoint: Endpoint, timeout: float) -> ProbeResult:
     """Resolve and connect, within about `timeout` seconds; nothing is sent."""
     begun = time.monotonic()
     try:
-        found = socket.getaddrinfo(door.host, door.port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        return Knock(door, (), _kind(error), time.monotonic() - begun)
+        return ProbeResult(endpoint, (), _error_text(error), time.monotonic() - begun)
     addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
     try:
-        socket.create_connection((door.host, door.port), timeout).close()
+        socket.create_connection((endpoint.host, endpoint.port), timeout).close()
     except OSError as error:
-        return Knock(door, addresses, _kind(error), time.monotonic() - begun)
-    return Knock(door, addresses, "", time.monotonic() - begun)
+        return ProbeResult(endpoint, addresses, _error_text(error), time.monotonic() - begun)
+    return ProbeResult(endpoint, addresses, "", time.monotonic() - begun)
 
 
-def knock_all(doors: Iterable[Door], timeout: float) -> list[Knock]:
-    return [knock(door, timeout) for door in dict.fromkeys(doors)]
+def knock_all(endpoints: Iterable[Endpoint], timeout: float) -> list[ProbeResult]:
+    return [probe(endpoint, timeout) for endpoint in dict.fromkeys(endpoints)]
 
 
-def judge_knock(seen: Knock, place: str = DRIVER) -> Iterator[Finding]:
+def judge_probe(seen: ProbeResult, place: str = DRIVER) -> Iterator[Finding]:
     """One finding for the name, and, if that resolves, one for the port."""
-    door = seen.door
+    endpoint = seen.endpoint
     if not seen.addresses:
         yield failure(
             "name.resolution",
-            f"{door.host} ({door.role}) does not resolve: {seen.error}.",
+            f"{endpoint.host} ({endpoint.role}) does not resolve: {seen.error}.",
             "Driver and every executor talk to StarRocks directly.",
-            f"Make the name known there (DNS, /etc/hosts), or write an address in its place; {_rewrite(door)}",
+            f"Make the name known there (DNS, /etc/hosts), or write an address in its place; {_rewrite(endpoint)}",
             place,
         )
         return
     if seen.error:
         yield failure(
             "port",
-            f"{door} ({door.role}) cannot be connected to: {seen.error}.",
+            f"{endpoint} ({endpoint.role}) cannot be connected to: {seen.error}.",
             "Driver and every executor talk to StarRocks directly: frontends, their query port, and every backend.",
-            f"Check that the process runs and that no firewall is between; {_rewrite(door)}",
+            f"Check that the process runs and that no firewall is between; {_rewrite(endpoint)}",
             place,
         )
         return
-    shown = "" if door.host in seen.addresses else f" ({', '.join(seen.addresses[:4])})"
-    yield good("port", f"{door}{shown} is open, {door.role}, {1000 * seen.seconds:.0f} ms", place)
+    shown = "" if endpoint.host in seen.addresses else f" ({', '.join(seen.addresses[:4])})"
+    yield good("port", f"{endpoint}{shown} is open, {endpoint.role}, {1000 * seen.seconds:.0f} ms", place)
 
 
-def _rewrite(door: Door) -> str:
-    return f"behind a proxy or NAT, rewrite it: redirect_map={{'{door}': 'host:port'}}."
+def _rewrite(endpoint: Endpoint) -> str:
+    return f"behind a proxy or NAT, rewrite it: redirect_map={{'{endpoint}': 'host:port'}}."
 
 
-def _kind(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     return error.strerror or type(error).__name__

@@ -14,7 +14,7 @@ _MARKS = {Severity.GOOD: "ok", Severity.SKIPPED: "--", Severity.WARNING: "WARN",
 _WIDTH, _INDENT = 110, " " * 7
 
 
-def lines(section: str, finding: Finding, first: bool) -> Iterator[str]:
+def text_lines(section: str, finding: Finding, first: bool) -> Iterator[str]:
     """The lines of one finding, with the section's heading before its first one."""
     if first:
         yield section
@@ -27,7 +27,7 @@ def lines(section: str, finding: Finding, first: bool) -> Iterator[str]:
             )
 
 
-def verdict(findings: Iterable[Finding]) -> str:
+def summary_line(findings: Iterable[Finding]) -> str:
     """The last line: how many of each, and what that means."""
     known = list(findings)
     count = Counter(finding.severity for finding in known)
@@ -38,7 +38,7 @@ def verdict(findings: Iterable[Finding]) -> str:
     return f"{meaning} {numbers}."
 
 
-def document(found: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
+def json_document(found: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
     """What `--json` prints."""
     known = list(found)
     findings = [{"section": section, **asdict(one), "severity": one.severity.value} for section, one in known]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from starrocks_txn_sink.doctor.finding import Finding, Severity, failure, good, skipped, warning
-from starrocks_txn_sink.doctor.patient import Patient
+from starrocks_txn_sink.doctor.patient import Target
 from starrocks_txn_sink.errors import OptionError, QueryRefused
 from starrocks_txn_sink.options.server_version import MIN_SERVER_VERSION, require_supported
 from starrocks_txn_sink.sql_connection import Row
@@ -19,13 +19,13 @@ LEAST_LABELS = 1000
 """StarRocks' own default of label_keep_max_num (wire contract 3.3)."""
 
 _CONFIG = ("label_keep_max_second", "label_keep_max_num", "max_running_txn_num_per_db")
-_ENDED = ("FINISHED", "CANCELLED")
+_ENDED_STATES = ("FINISHED", "CANCELLED")
 
 
-def version(patient: Patient) -> Iterator[Finding]:
+def check_version(target: Target) -> Iterator[Finding]:
     """current_version() of the frontend that answered."""
-    patient.version = str(patient.sql().value("SELECT current_version()"))
-    yield judge_version(patient.version)
+    target.version = str(target.sql().value("SELECT current_version()"))
+    yield judge_version(target.version)
 
 
 def judge_version(found: str) -> Finding:
@@ -59,19 +59,19 @@ def judge_versions(rows: Sequence[Row], kind: str) -> Iterator[Finding]:
 # --- clock ---
 
 
-def clock(patient: Patient) -> Iterator[Finding]:
+def check_clock(target: Target) -> Iterator[Finding]:
     """The server's UTC time against ours, by the middle of the question's way there and back."""
-    before = patient.clock.wall()
-    said = patient.sql().value("SELECT utc_timestamp()")
-    after = patient.clock.wall()
-    told = seconds_of(said)
+    before = target.clock.wall()
+    said = target.sql().value("SELECT utc_timestamp()")
+    after = target.clock.wall()
+    told = epoch_seconds(said)
     if told is None:
         yield skipped("server.clock", f"the server's time cannot be read from {str(said)[:40]!r}")
     else:
         yield judge_clock(told - (before + after) / 2, after - before, "the leader's clock")
 
 
-def seconds_of(said: object) -> float | None:
+def epoch_seconds(said: object) -> float | None:
     """Seconds since the Unix epoch of a DATETIME in UTC, as a value or as text; None when it is neither."""
     if isinstance(said, str):
         try:
@@ -99,26 +99,26 @@ def judge_clock(ahead: float, uncertain: float, whose: str, place: str = "") -> 
 # --- limits ---
 
 
-def limits(patient: Patient) -> Iterator[Finding]:
+def check_limits(target: Target) -> Iterator[Finding]:
     """Label retention and the head-room for running transactions."""
-    sql = patient.sql()
+    sql = target.sql()
     try:
         rows = sql.rows("ADMIN SHOW FRONTEND CONFIG")
         config = {str(row["key"]): str(row["value"]) for row in rows if str(row.get("key")) in _CONFIG}
     except QueryRefused:
         yield skipped("server.limits", "ADMIN SHOW FRONTEND CONFIG needs OPERATE ON SYSTEM: limits are unknown")
         config = {}
-    age = checkpoint_age(patient.checkpoint, patient.clock.wall()) if patient.checkpoint else None
-    yield from judge_retention(config, age, patient.options.exactly_once)
-    if patient.checkpoint and age is None:
+    age = checkpoint_age(target.checkpoint, target.clock.wall()) if target.checkpoint else None
+    yield from judge_retention(config, age, target.options.exactly_once)
+    if target.checkpoint and age is None:
         yield skipped("checkpoint.age", "no file of this checkpoint's commits can be seen from here")
-    database = patient.named_database()
+    database = target.require_database()
     running = sql.value(
         "SELECT count(DISTINCT LABEL) FROM information_schema.loads WHERE DB_NAME = %s "
-        f"AND STATE NOT IN ({', '.join(['%s'] * len(_ENDED))})",
-        (database, *_ENDED),
+        f"AND STATE NOT IN ({', '.join(['%s'] * len(_ENDED_STATES))})",
+        (database, *_ENDED_STATES),
     )
-    yield judge_headroom(int(running or 0), patient.options.lanes, config)
+    yield judge_headroom(int(running or 0), target.options.lanes, config)
 
 
 def checkpoint_age(path: str, now: float) -> float | None:
@@ -133,8 +133,8 @@ def checkpoint_age(path: str, now: float) -> float | None:
 
 def judge_retention(config: Mapping[str, str], age: float | None, exactly_once: bool) -> Iterator[Finding]:
     """How long the server remembers labels, against the checkpoint's age; pure."""
-    kept = _number(config, "label_keep_max_second")
-    number = _number(config, "label_keep_max_num")
+    kept = _config_number(config, "label_keep_max_second")
+    number = _config_number(config, "label_keep_max_num")
     if number is not None and number < LEAST_LABELS:
         yield warning(
             "label.retention",
@@ -161,7 +161,7 @@ def judge_retention(config: Mapping[str, str], age: float | None, exactly_once: 
 
 def judge_headroom(running: int, lanes: int, config: Mapping[str, str]) -> Finding:
     """Unfinished labels in the database and our lanes, against the server's limit; pure."""
-    limit = _number(config, "max_running_txn_num_per_db")
+    limit = _config_number(config, "max_running_txn_num_per_db")
     if limit is None:
         return skipped("transaction.headroom", f"{running} transactions are running; the server's limit is unknown")
     check, shown = "transaction.headroom", f"{running} of {limit:.0f} running transactions, {lanes} lane(s) to come"
@@ -174,7 +174,7 @@ def judge_headroom(running: int, lanes: int, config: Mapping[str, str]) -> Findi
     return good(check, shown)
 
 
-def _number(config: Mapping[str, str], name: str) -> float | None:
+def _config_number(config: Mapping[str, str], name: str) -> float | None:
     try:
         return float(config[name])
     except (KeyError, ValueError):

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped, warning
-from starrocks_txn_sink.doctor.libraries import numbers_of
-from starrocks_txn_sink.doctor.patient import Patient
+from starrocks_txn_sink.doctor.libraries import version_numbers
+from starrocks_txn_sink.doctor.patient import Target
 from starrocks_txn_sink.errors import QueryRefused
 
-OURS = "_starrocks_txn_sink_"
+SINK_TABLE_PREFIX = "_starrocks_txn_sink_"
 _CONFIG = (
     "SELECT TABLE_NAME, TABLE_MODEL, DISTRIBUTE_TYPE FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s"
 )
@@ -28,7 +28,7 @@ _PURPOSE = {
 
 
 @dataclass(frozen=True, slots=True)
-class TableSeen:
+class TableDefinition:
     """One table: `model` as information_schema names it, `create` its SHOW CREATE TABLE, empty when that is refused."""
 
     name: str
@@ -43,14 +43,16 @@ class TableSeen:
         return clause is not None and clause[1].upper() not in ("RANGE", "LIST")
 
 
-def tables(patient: Patient) -> Iterator[Finding]:
+def check_tables(target: Target) -> Iterator[Finding]:
     """The tables that were named, or all of the database; leaves their names for the load probe."""
-    database, sql = patient.named_database(), patient.sql()
+    database, sql = target.require_database(), target.sql()
     found = {str(row["table_name"]): row for row in sql.rows(_CONFIG, (database,))}
     names = {str(row["table_name"]) for row in sql.rows(_NAMES, (database,))}
-    yield from judge_names(patient.tables, names, set(found), database)
-    chosen = [name for name in patient.tables or sorted(found) if name in found and not name.startswith(OURS)]
-    patient.tables = chosen
+    yield from judge_names(target.tables, names, set(found), database)
+    chosen = [
+        name for name in target.tables or sorted(found) if name in found and not name.startswith(SINK_TABLE_PREFIX)
+    ]
+    target.tables = chosen
     if not chosen:
         yield skipped("table.model", f"no table of {database} can be looked at")
     for name in chosen:
@@ -61,11 +63,11 @@ def tables(patient: Patient) -> Iterator[Finding]:
             create = str(answer[0].get("create table", "")) if answer else ""
         except QueryRefused as error:
             yield skipped("table.partitions", f"SHOW CREATE TABLE is refused: {error.message}", name)
-        seen = TableSeen(
+        seen = TableDefinition(
             name, str(row["table_model"]), str(row.get("distribute_type")).upper().startswith("RANDOM"), create
         )
         yield judge_model(seen)
-        yield from judge_partitions(seen, patient.version)
+        yield from judge_partitions(seen, target.version)
 
 
 def judge_names(named: Sequence[str], names: set[str], loadable: set[str], database: str) -> Iterator[Finding]:
@@ -89,7 +91,7 @@ def judge_names(named: Sequence[str], names: set[str], loadable: set[str], datab
             )
 
 
-def judge_model(seen: TableSeen) -> Finding:
+def judge_model(seen: TableDefinition) -> Finding:
     """What the sink can do with a table of this model; pure."""
     if seen.model in _PURPOSE:
         return good("table.model", _PURPOSE[seen.model], seen.name)
@@ -102,7 +104,7 @@ def judge_model(seen: TableSeen) -> Finding:
     )
 
 
-def judge_partitions(seen: TableSeen, version: str) -> Iterator[Finding]:
+def judge_partitions(seen: TableDefinition, version: str) -> Iterator[Finding]:
     """Partitions that loads would have to create, against the server's version; pure."""
     reasons = []
     if seen.creates_partitions:
@@ -112,7 +114,7 @@ def judge_partitions(seen: TableSeen, version: str) -> Iterator[Finding]:
     if not reasons:
         return
     what = " and ".join(reasons)
-    if takes_new_partitions(version):
+    if can_create_partitions(version):
         yield good("table.partitions", f"{what}, which StarRocks {version} should take", seen.name)
         return
     yield warning(
@@ -125,9 +127,9 @@ def judge_partitions(seen: TableSeen, version: str) -> Iterator[Finding]:
     )
 
 
-def takes_new_partitions(version: str) -> bool:
+def can_create_partitions(version: str) -> bool:
     """Whether a multi-table load may create partitions on this version."""
-    numbers = numbers_of(version)
+    numbers = version_numbers(version)
     if len(numbers) < 3:
         return False
     for last in _LAST_WITHOUT:

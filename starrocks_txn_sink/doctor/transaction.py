@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped, warning
 from starrocks_txn_sink.doctor.frontends import judge_redirect
-from starrocks_txn_sink.doctor.http_probe import REDIRECT, target_of
-from starrocks_txn_sink.doctor.patient import Patient
-from starrocks_txn_sink.doctor.reach import Door, judge_knock, knock
+from starrocks_txn_sink.doctor.http_probe import REDIRECT, redirect_target
+from starrocks_txn_sink.doctor.patient import Target
+from starrocks_txn_sink.doctor.reach import Endpoint, judge_probe, probe
 from starrocks_txn_sink.doctor.server import judge_versions
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.links import Answer
@@ -27,27 +27,29 @@ _LIFETIME = {"timeout": "60"}  # what a doctor that dies leaves open ends soon
 
 
 @dataclass(slots=True)
-class Trial:
+class TrialTransaction:
     """One label after the other on the leader: a refused load ends its label (wire contract 4.8)."""
 
-    patient: Patient
+    target: Target
     database: str
     leader: Address
     label: str = ""
 
     def begin(self) -> Reply:
         self.label = f"starrocks-txn-sink-doctor-{secrets.token_hex(8)}"
-        warehouse = self.patient.options.warehouse
-        return _read(self._ask(Operation.BEGIN, headers=_LIFETIME | ({"warehouse": warehouse} if warehouse else {})))
+        warehouse = self.target.options.warehouse
+        return _read_reply(
+            self._request(Operation.BEGIN, headers=_LIFETIME | ({"warehouse": warehouse} if warehouse else {}))
+        )
 
     def load(self, table: str) -> Answer:
-        return self._ask(Operation.LOAD, table=table, headers=self.patient.options.load_headers(table))
+        return self._request(Operation.LOAD, table=table, headers=self.target.options.load_headers(table))
 
     def roll_back(self) -> Reply:
         label, self.label = self.label, ""
-        return _read(self._ask(Operation.ROLLBACK, label=label))
+        return _read_reply(self._request(Operation.ROLLBACK, label=label))
 
-    def _ask(
+    def _request(
         self,
         operation: Operation,
         *,
@@ -55,14 +57,14 @@ class Trial:
         table: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:
-        return self.patient.http().ask(
+        return self.target.http().request(
             operation, self.leader, self.database, label or self.label, table=table, headers=headers
         )
 
 
-def empty_transaction(patient: Patient) -> Iterator[Finding]:
+def check_empty_transaction(target: Target) -> Iterator[Finding]:
     """Begin and roll back, as every attempt does."""
-    trial = Trial(patient, patient.named_database(), patient.the_leader())
+    trial = TrialTransaction(target, target.require_database(), target.require_leader())
     begun = trial.begin()
     yield judge_begin(begun, trial.database)
     if begun.ok:
@@ -95,45 +97,45 @@ def judge_rollback(reply: Reply) -> Finding:
 # --- the way to the backends ---
 
 
-def backends(patient: Patient) -> Iterator[Finding]:
+def check_backends(target: Target) -> Iterator[Finding]:
     """Where loads of each table are redirected to, and every backend and compute node that the cluster lists."""
-    rules = patient.options.redirect_rules
+    rules = target.options.redirect_rules
     seen: set[Address] = set()
-    for named, whom in [*_redirects(patient), *_listed(patient)]:
+    for named, role in [*_redirect_backends(target), *_listed_backends(target)]:
         if isinstance(named, Finding):
             yield named
         elif named not in seen:
             seen.add(named)
-            yield from _backend(patient, named, whom, rules)
+            yield from _check_backend(target, named, role, rules)
     if not seen:
         yield skipped("backend.redirect", "no table to ask for and SHOW BACKENDS is not allowed: no backend is known")
 
 
-def _backend(patient: Patient, named: Address, whom: str, rules: RedirectRules) -> Iterator[Finding]:
-    judged = judge_redirect("backend.redirect", named, rules, whom, named.netloc)
+def _check_backend(target: Target, named: Address, role: str, rules: RedirectRules) -> Iterator[Finding]:
+    judged = judge_redirect("backend.redirect", named, rules, role, named.netloc)
     yield judged
-    target = rules.rewrite(named)
-    if rules.allows(target):
-        door = Door("backend", target.host, target.port)
-        patient.doors.append(door)
-        yield from judge_knock(knock(door, patient.options.connect_timeout))
+    backend = rules.rewrite(named)
+    if rules.allows(backend):
+        endpoint = Endpoint("backend", backend.host, backend.port)
+        target.endpoints.append(endpoint)
+        yield from judge_probe(probe(endpoint, target.options.connect_timeout))
 
 
-def _listed(patient: Patient) -> Iterator[tuple[Address | Finding, str]]:
+def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
     for statement in ("SHOW BACKENDS", "SHOW COMPUTE NODES"):
         try:
-            rows = patient.sql().rows(statement)
+            rows = target.sql().rows(statement)
         except QueryRefused:
             continue  # needs a privilege that the sink does not; loads tell where they go
         yield from ((finding, "") for finding in judge_versions(rows, "backend"))
         for row in rows:
             if str(row.get("alive", "true")).lower() not in ("true", "1"):
-                yield judge_dead(str(row.get("ip"))), ""
+                yield judge_dead_backend(str(row.get("ip"))), ""
             elif row.get("ip") and str(row.get("httpport", "")).isdigit():
                 yield Address("http", str(row["ip"]), int(row["httpport"])), f"a backend of {statement}"
 
 
-def judge_dead(host: str) -> Finding:
+def judge_dead_backend(host: str) -> Finding:
     """A backend that the cluster has lost; pure."""
     return warning(
         "backend.alive",
@@ -144,19 +146,19 @@ def judge_dead(host: str) -> Finding:
     )
 
 
-def _redirects(patient: Patient) -> Iterator[tuple[Address | Finding, str]]:
+def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
     """The redirect of an empty load into each table; a refused one is a finding about the table."""
-    if patient.database is None or patient.leader is None or not patient.tables:
+    if target.database is None or target.leader is None or not target.tables:
         return
-    trial = Trial(patient, patient.database, patient.leader)
+    trial = TrialTransaction(target, target.database, target.leader)
     try:
-        for table in patient.tables[:MOST_TABLES]:
+        for table in target.tables[:MOST_TABLES]:
             if not trial.label and not trial.begin().ok:
                 return
             answer = trial.load(table)
-            target = target_of(answer) if answer.status == REDIRECT else None
-            if target is not None:
-                yield target, f"the backend for table {table}"
+            backend = redirect_target(answer) if answer.status == REDIRECT else None
+            if backend is not None:
+                yield backend, f"the backend for table {table}"
                 continue
             yield judge_refused_load(table, answer), ""
             trial.roll_back()
@@ -189,5 +191,5 @@ def judge_refused_load(table: str, answer: Answer) -> Finding:
     )
 
 
-def _read(answer: Answer) -> Reply:
+def _read_reply(answer: Answer) -> Reply:
     return read_reply(answer.status, answer.body)

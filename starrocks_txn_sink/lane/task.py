@@ -71,7 +71,7 @@ class LaneTask:
     streaming: bool = True
     mandate: Mandate | None = None
     at_end_only: bool = False
-    logging: logs.LogSettings | None = field(default_factory=logs.asked)
+    logging: logs.LogSettings | None = field(default_factory=logs.executor_log_settings)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of RECEIPT_SCHEMA: each receipt, then the lane's report."""
@@ -98,7 +98,7 @@ class LaneTask:
         `rows` makes marked rows of `batches`, until the lane's end; without it they are marked rows already.
         """
         spare_loaded()
-        logs.follow(self.logging)
+        logs.apply_log_settings(self.logging)
         figures = figures or self._figures(attempt, clock)
         equipment = equip(self.options)
         try:
@@ -157,7 +157,7 @@ class LaneTask:
         figures.watch(core)
         compacted = Compacted()
         segments = compacted.counted(self._segments(batches, attempt.lane, positions, figures, rows))
-        lines = logs.EventLog("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
+        lines = logs.EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
         performing = figures.performing(told(performer, lines, clock))
         runner = LaneRunner(core, performing, equipment.crew, clock, deadline)
         receipts = compacted.noted(runner.run(segments))

@@ -12,7 +12,7 @@ STAGES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class AssemblerLevel:
     """Open source transactions, their rows and Arrow bytes; `oldest` is since when one has been open, 0 for none.
 
     `each` are the oldest ones (partition, position, since, rows, bytes), where the stage tells of them one by one.
@@ -25,41 +25,41 @@ class Level:
     each: Sequence[Mapping[str, Any]] = ()
 
 
-class Assembly:
+class AssemblerLevels:
     """The levels of each stage (`name`). For one thread at a time."""
 
     def __init__(self) -> None:
-        self._levels: dict[str, Level] = {}
+        self._levels: dict[str, AssemblerLevel] = {}
 
-    def counted(
+    def add_counts(
         self, name: str, counts: Mapping[str, float], now: float, each: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, int]:
-        """Take in the counts of one stage and micro-batch (assembler.counters); returns the flows by fate.
+        """Take in the counts of one stage and micro-batch (assembler.counters); returns the flows by outcome.
 
         A micro-batch without events says nothing about what is open.
         """
         if counts.get("events"):
-            before = self._levels.pop(name, Level())
+            before = self._levels.pop(name, AssemblerLevel())
             opened = int(counts.get("open", 0))
             oldest = counts.get("oldest_open") or before.oldest or now
             rows, size = int(counts.get("open_rows", 0)), int(counts.get("state_bytes", 0))
-            self._levels[name] = Level(
+            self._levels[name] = AssemblerLevel(
                 opened, rows, size, float(oldest) if opened else 0.0, tuple(each) if opened else ()
             )
             if len(self._levels) > STAGES:
                 del self._levels[next(iter(self._levels))]
-        return {fate: int(counts.get(fate, 0)) for fate in ("abandoned", "dropped", "empty")}
+        return {outcome: int(counts.get(outcome, 0)) for outcome in ("abandoned", "dropped", "empty")}
 
     def open_transactions(self) -> list[dict[str, Any]]:
         """What is open, the oldest first: stage, place (None for all of a stage), how many, rows, bytes, since when."""
-        found = [one for name, level in self._levels.items() if level.open for one in _entries(name, level)]
+        found = [one for name, level in self._levels.items() if level.open for one in _open_entries(name, level)]
         return sorted(found, key=lambda one: (one["since"], one["place"] == OTHERS))
 
-    def level(self) -> Level:
+    def level(self) -> AssemblerLevel:
         """All stages together."""
         levels = self._levels.values()
         oldest = min((level.oldest for level in levels if level.oldest), default=0.0)
-        return Level(
+        return AssemblerLevel(
             sum(level.open for level in levels),
             sum(level.rows for level in levels),
             sum(level.bytes for level in levels),
@@ -67,7 +67,7 @@ class Assembly:
         )
 
 
-def _entries(stage: str, level: Level) -> list[dict[str, Any]]:
+def _open_entries(stage: str, level: AssemblerLevel) -> list[dict[str, Any]]:
     """The transactions of a stage one by one, as far as they are told, and the others together."""
     shown = [
         {

@@ -10,14 +10,14 @@ from starrocks_txn_sink.metrics.catalogue import OTHER
 Value = TypeVar("Value")
 
 
-class Names:
+class BoundedNames:
     """The first `limit` names that come are themselves, all others are OTHER: so a label's values stay bounded."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._known: set[str] = set()
 
-    def of(self, name: str) -> str:
+    def label_for(self, name: str) -> str:
         if name in self._known:
             return name
         if len(self._known) >= self._limit:
@@ -26,7 +26,7 @@ class Names:
         return name
 
 
-class Latest(Generic[Value]):
+class LatestValues(Generic[Value]):
     """The newest value of each of at most `limit` names; the one that was set longest ago gives way."""
 
     def __init__(self, limit: int) -> None:

@@ -45,10 +45,10 @@ class Metric:
         return PREFIX + self.name
 
 
-def _kinds(root: type[errors.StarRocksSinkError]) -> Iterator[type[errors.StarRocksSinkError]]:
+def _error_classes(root: type[errors.StarRocksSinkError]) -> Iterator[type[errors.StarRocksSinkError]]:
     yield root
     for child in root.__subclasses__():
-        yield from _kinds(child)
+        yield from _error_classes(child)
 
 
 SPARK = "spark"
@@ -56,7 +56,7 @@ SPARK = "spark"
 
 ERRORS: dict[str, type[errors.StarRocksSinkError]] = {
     kind.code: kind
-    for kind in _kinds(errors.StarRocksSinkError)
+    for kind in _error_classes(errors.StarRocksSinkError)
     if kind.__module__ in (errors.__name__, RowsCutOff.__module__, StateNotWritten.__module__)
 }
 """Every error of the sink by its code."""
@@ -64,7 +64,7 @@ ERRORS: dict[str, type[errors.StarRocksSinkError]] = {
 CODES = (*sorted(ERRORS), SPARK)
 OPERATIONS = tuple(operation.value for operation in Operation)
 OUTCOMES = ("committed", "aborted", "unknown")
-FATES = ("committed", "replayed", "abandoned", "dropped", "empty")
+SOURCE_OUTCOMES = ("committed", "replayed", "abandoned", "dropped", "empty")
 VIOLATIONS = ("torn", "duplicated", "lost", "source_changed")
 PHASES = ("begin", "load", "check", "commit", "publish", "recover")
 RETRIES = (
@@ -101,7 +101,7 @@ METRICS = (
         "Source transactions by outcome: committed; replayed (a repeated micro-batch brought them, they were visible "
         "already); and in the assembler abandoned, dropped by policy, or empty.",
         ("outcome",),
-        _each(*FATES),
+        _each(*SOURCE_OUTCOMES),
     ),
     # fresh
     Metric(

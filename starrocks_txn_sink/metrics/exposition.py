@@ -36,18 +36,18 @@ class ModelCollector:
         return self.collect()
 
     def _family(self, metric: Metric) -> Family:
-        figures, model = self._model.figures, self._model
+        metrics, model = self._model.metrics, self._model
         if metric.kind is Kind.HISTOGRAM:
             histogram = HistogramMetricFamily(metric.full_name, metric.help, labels=metric.labels)
-            for labels, durations in figures.histograms(metric.name):
+            for labels, durations in metrics.histograms(metric.name):
                 histogram.add_metric(labels, _buckets(durations), durations.total)
             return histogram
         if metric.name == "build_info":
             values = {tuple(model.build[label] for label in metric.labels): 1.0}
-        elif metric.name in figures.partitions:
-            values = {(partition,): float(value) for partition, value in figures.partitions[metric.name].items()}
+        elif metric.name in metrics.partitions:
+            values = {(partition,): float(value) for partition, value in metrics.partitions[metric.name].items()}
         else:
-            values = figures.values(metric.name)
+            values = metrics.values(metric.name)
         kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
         family = kind(metric.full_name, metric.help, labels=metric.labels)
         for labels, value in values.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from starrocks_txn_sink.lane.durations import BOUNDS, Durations
-from starrocks_txn_sink.metrics.bounded import Latest, Names
+from starrocks_txn_sink.metrics.bounded import BoundedNames, LatestValues
 from starrocks_txn_sink.metrics.catalogue import BY_NAME, METRICS, OTHER, PARTITIONS, TABLES, Kind
 
 Labels = tuple[str, ...]
@@ -15,15 +15,15 @@ _BOUNDS = {"transactions_per_commit": _PER_COMMIT}
 _SERIES = 500  # label combinations of one metric that are kept apart, whatever the labels are
 
 
-class Figures:
+class MetricValues:
     """The current value of every metric of the catalogue. For one thread at a time."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, dict[Labels, float]] = {}
         self._histograms: dict[str, dict[Labels, Durations]] = {}
-        self._tables = Names(TABLES)
-        self.partitions: dict[str, Latest[float]] = {
-            metric.name: Latest(PARTITIONS) for metric in METRICS if metric.labels == ("partition",)
+        self._tables = BoundedNames(TABLES)
+        self.partitions: dict[str, LatestValues[float]] = {
+            metric.name: LatestValues(PARTITIONS) for metric in METRICS if metric.labels == ("partition",)
         }
         for metric in METRICS:
             initial = metric.initial or (() if metric.labels else ((),))
@@ -35,7 +35,7 @@ class Figures:
 
     def table(self, name: str) -> str:
         """`name`, or OTHER when too many tables are known."""
-        return self._tables.of(name)
+        return self._tables.label_for(name)
 
     def add(self, name: str, amount: float, *labels: str) -> None:
         """Let a counter grow."""

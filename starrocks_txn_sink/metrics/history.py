@@ -15,7 +15,7 @@ POINTS = 150
 
 
 @dataclass(slots=True)
-class Slot:
+class HistorySlot:
     """What happened in [at, at + SLOT_SECONDS): `counts` are flows, `levels` the highest of each."""
 
     at: float
@@ -29,7 +29,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class HistoryWindow:
     """Some slots together: flows summed, levels at their highest."""
 
     counts: Counter[str]
@@ -43,20 +43,20 @@ class History:
 
     def __init__(self, started: float) -> None:
         self.started = started
-        self._slots: deque[Slot] = deque(maxlen=SLOTS)
+        self._slots: deque[HistorySlot] = deque(maxlen=SLOTS)
 
-    def slot(self, now: float) -> Slot:
+    def slot(self, now: float) -> HistorySlot:
         """The slot of `now`; a clock that went back writes into the newest one."""
         at = now - now % SLOT_SECONDS
         if not self._slots or at > self._slots[-1].at:
-            self._slots.append(Slot(at))
+            self._slots.append(HistorySlot(at))
         return self._slots[-1]
 
-    def since(self, start: float) -> Window:
+    def since(self, start: float) -> HistoryWindow:
         """What has happened from `start` on, to the precision of a slot."""
-        return _together([slot for slot in self._slots if slot.at + SLOT_SECONDS > start])
+        return _merge_slots([slot for slot in self._slots if slot.at + SLOT_SECONDS > start])
 
-    def series(self, now: float, seconds: float) -> tuple[float, float, list[Window]]:
+    def series(self, now: float, seconds: float) -> tuple[float, float, list[HistoryWindow]]:
         """The last `seconds` as at most POINTS windows: (start of the first, seconds of each, windows).
 
         The window that has not ended yet is left out: its flows would look like a drop.
@@ -65,14 +65,14 @@ class History:
         end = now - now % step
         count = max(1, round(seconds / step))
         start = end - count * step
-        groups: list[list[Slot]] = [[] for _ in range(count)]
+        groups: list[list[HistorySlot]] = [[] for _ in range(count)]
         for slot in self._slots:
             if start <= slot.at < end:
                 groups[int((slot.at - start) / step)].append(slot)
-        return start, step, [_together(group) for group in groups]
+        return start, step, [_merge_slots(group) for group in groups]
 
 
-def _together(slots: Sequence[Slot]) -> Window:
+def _merge_slots(slots: Sequence[HistorySlot]) -> HistoryWindow:
     counts: Counter[str] = Counter()
     levels: dict[str, float] = {}
     latency, commit = Durations(), Durations()
@@ -83,4 +83,4 @@ def _together(slots: Sequence[Slot]) -> Window:
         for whole, part in ((latency, slot.latency), (commit, slot.commit)):
             if part is not None:
                 whole.merge(part.counts, part.total)
-    return Window(counts, levels, latency, commit)
+    return HistoryWindow(counts, levels, latency, commit)

@@ -22,8 +22,8 @@ from starrocks_txn_sink.metrics.progress import progress_events
 class ProgressListener(StreamingQueryListener):
     """Tells what Spark tells; never raises, because Spark would log it at every micro-batch."""
 
-    def __init__(self, tell: Listener) -> None:
-        self._tell = tell
+    def __init__(self, emit: Listener) -> None:
+        self._emit = emit
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """The sink's own events tell of it."""
@@ -32,21 +32,21 @@ class ProgressListener(StreamingQueryListener):
         with contextlib.suppress(Exception):
             progress = event.progress
             counts = {name: row.asDict() for name, row in progress.observedMetrics.items()}
-            for told in progress_events(json.loads(progress.json), counts):
-                self._tell(told)
+            for one in progress_events(json.loads(progress.json), counts):
+                self._emit(one)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        self._tell(Event("query.idle", {"query": str(event.id)}))
+        self._emit(Event("query.idle", {"query": str(event.id)}))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        self._tell(Event("query.ended", {"query": str(event.id), "failed": event.exception is not None}))
+        self._emit(Event("query.ended", {"query": str(event.id), "failed": event.exception is not None}))
 
 
 class ProgressWatch:
     """A listener in a session, until `close`."""
 
-    def __init__(self, session: Any, tell: Listener) -> None:
-        self._session, self._listener = session, ProgressListener(tell)
+    def __init__(self, session: Any, emit: Listener) -> None:
+        self._session, self._listener = session, ProgressListener(emit)
         session.streams.addListener(self._listener)
 
     def close(self) -> None:

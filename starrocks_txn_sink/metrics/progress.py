@@ -15,7 +15,7 @@ from starrocks_txn_sink.sources.skew import Skew, is_balanced, skew_of
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
+class QueryProgress:
     """One micro-batch as Spark saw it. `phases` are seconds, `watermark` seconds since the Unix epoch or 0.
 
     `lags` are offsets that a source has and the query has not read, by source partition, where the source tells;
@@ -31,11 +31,11 @@ class Progressed:
     skews: Sequence[Skew] = ()
 
 
-def read_progress(progress: Mapping[str, Any]) -> Progressed:
+def read_progress(progress: Mapping[str, Any]) -> QueryProgress:
     """The progress in the document that `StreamingQueryProgress.json` has."""
     operators: Sequence[Mapping[str, Any]] = progress.get("stateOperators") or ()
     sources: Sequence[Mapping[str, Any]] = progress.get("sources") or ()
-    return Progressed(
+    return QueryProgress(
         input_rows=sum(max(0, int(source.get("numInputRows") or 0)) for source in sources),
         phases={name: ms / 1000 for name, ms in (progress.get("durationMs") or {}).items() if name != _WHOLE},
         state_rows=sum(int(operator.get("numRowsTotal") or 0) for operator in operators),

@@ -12,13 +12,13 @@ REGIONS = 40
 """Regions and positions of one transaction that are shown in detail."""
 
 
-class Recent:
+class RecentTransactions:
     """Receipts and failed micro-batches, the newest first. For one thread at a time."""
 
     def __init__(self) -> None:
         self._known: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
 
-    def committed(self, receipt: Receipt) -> None:
+    def add_committed(self, receipt: Receipt) -> None:
         regions = sorted(receipt.regions, key=lambda region: region.rows, reverse=True)
         self._known.append(
             {
@@ -47,7 +47,7 @@ class Recent:
             }
         )
 
-    def failed(self, job: str, batch_id: int, code: str, seconds: float, attempts: int, at: float) -> None:
+    def add_failed(self, job: str, batch_id: int, code: str, seconds: float, attempts: int, at: float) -> None:
         """A micro-batch that failed: what it had open was rolled back."""
         self._known.append(
             {

@@ -26,24 +26,24 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpReply:
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
     status: int = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HttpQuery:
     """What a route needs of a request."""
 
-    query: Mapping[str, list[str]]
+    parameters: Mapping[str, list[str]]
     accept: str
 
 
-Route = Callable[[Asked], Answer]
+Route = Callable[[HttpQuery], HttpReply]
 
 
-class Listener(ThreadingHTTPServer):
+class HttpListener(ThreadingHTTPServer):
     """Serves `routes` in daemon threads from `start` to `close`. Raises OSError when the port is taken."""
 
     daemon_threads = True
@@ -60,7 +60,7 @@ class Listener(ThreadingHTTPServer):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and wait for the threads that answer now."""
+        """Stop, and wait for the threads that reply now."""
         self.shutdown()
         self.server_close()
         self._thread.join()
@@ -89,38 +89,40 @@ class Listener(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Listener
+    server: HttpListener
     timeout = _IDLE_SECONDS
     server_version = "starrocks-txn-sink"
     sys_version = ""
 
     def do_GET(self) -> None:
-        asked = urlsplit(self.path)
-        route = self.server.routes.get(asked.path)
+        url = urlsplit(self.path)
+        route = self.server.routes.get(url.path)
         if self.server.local and not _names_loopback(self.headers.get("Host", "")):
-            answer = Answer(b"This endpoint is for this machine.\n", status=403)  # a page elsewhere that renamed itself
+            reply = HttpReply(
+                b"This endpoint is for this machine.\n", status=403
+            )  # a page elsewhere that renamed itself
         elif route is None:
-            answer = Answer(b"There is nothing here. Try /\n", status=404)
+            reply = HttpReply(b"There is nothing here. Try /\n", status=404)
         else:
-            answer = self._routed(route, Asked(parse_qs(asked.query), self.headers.get("Accept", "")))
-        self._send(answer)
+            reply = self._call_route(route, HttpQuery(parse_qs(url.query), self.headers.get("Accept", "")))
+        self._send(reply)
 
     do_HEAD = do_GET  # noqa: N815 - the name is http.server's
 
-    def _routed(self, route: Route, asked: Asked) -> Answer:
+    def _call_route(self, route: Route, query: HttpQuery) -> HttpReply:
         try:
-            return route(asked)
+            return route(query)
         except Exception as error:  # a bug here must show, and must not touch the sink
-            return Answer(f"{type(error).__name__} while answering.\n".encode(), status=500)
+            return HttpReply(f"{type(error).__name__} while answering.\n".encode(), status=500)
 
-    def _send(self, answer: Answer) -> None:
-        self.send_response(answer.status)
-        for name, value in {**_HEADERS, "Content-Type": answer.content_type}.items():
+    def _send(self, reply: HttpReply) -> None:
+        self.send_response(reply.status)
+        for name, value in {**_HEADERS, "Content-Type": reply.content_type}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Content-Length", str(len(reply.body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(answer.body)
+            self.wfile.write(reply.body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Scrapes are not worth a line."""

@@ -16,12 +16,12 @@ from starrocks_txn_sink.ledger.access import LeaderConnection
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.receipts_log.lookup import Lookup
-from starrocks_txn_sink.receipts_log.place import Place, Standing, place_of
+from starrocks_txn_sink.receipts_log.place import LocatedPosition, Standing, locate
 from starrocks_txn_sink.receipts_log.table import LOG_TABLE
 from starrocks_txn_sink.server_arguments import add_server_arguments, server_options
 
 
-class NoLedger(StarRocksSinkError):
+class JobLedgerMissing(StarRocksSinkError):
     code = "no_ledger"
     summary = "The database has no ledger."
     hint = "Check --database; a job that writes at-least-once keeps none."
@@ -41,19 +41,19 @@ def run(args: argparse.Namespace) -> int:
     """Look it up and print the answer."""
     try:
         options = server_options(args, database=args.database, job=args.job)
-        found = look(options, args.partition, args.position, args.deadline)
+        found = look_up(options, args.partition, args.position, args.deadline)
     except StarRocksSinkError as error:
         sys.stderr.write(f"starrocks-txn-sink: {error}\n")
         return 2
     if args.json:
-        sys.stdout.write(json.dumps(document(found)) + "\n")
+        sys.stdout.write(json.dumps(json_document(found)) + "\n")
     else:
-        for line in lines(found, args.partition, args.position):
+        for line in text_lines(found, args.partition, args.position):
             sys.stdout.write(line + "\n")
     return 1 if found["place"].standing is Standing.NOT_YET else 0
 
 
-def look(options: SinkOptions, partition: str, position: int, seconds: float) -> dict[str, Any]:
+def look_up(options: SinkOptions, partition: str, position: int, seconds: float) -> dict[str, Any]:
     """The place, whether there is a log, when the server finished the label, and the partitions that are known.
 
     Raises StarRocksSinkError when the leader cannot be asked or there is no ledger.
@@ -61,18 +61,20 @@ def look(options: SinkOptions, partition: str, position: int, seconds: float) ->
     deadline = Deadline.after(seconds, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
         lookup = Lookup(connection, options.database, str(options.job), partition)
-        tables = lookup.tables(deadline)
+        tables = lookup.existing_tables(deadline)
         if LEDGER_TABLE not in tables:
-            raise NoLedger(f"There is no table {LEDGER_TABLE} in {options.database}.")
+            raise JobLedgerMissing(f"There is no table {LEDGER_TABLE} in {options.database}.")
         logged = LOG_TABLE in tables
-        place = place_of(position, lookup.reached(deadline), lookup.around(position, deadline) if logged else [])
-        finished = lookup.finished(place.span.label, deadline) if place.span else None
-        known = lookup.known(deadline) if place.reached is None else []
+        place = locate(
+            position, lookup.ledger_position(deadline), lookup.spans_around(position, deadline) if logged else []
+        )
+        finished = lookup.finish_time(place.span.label, deadline) if place.span else None
+        known = lookup.known_partitions(deadline) if place.reached is None else []
     return {"place": place, "logged": logged, "finished": finished, "known": known}
 
 
-def document(found: dict[str, Any]) -> dict[str, Any]:
-    place: Place = found["place"]
+def json_document(found: dict[str, Any]) -> dict[str, Any]:
+    place: LocatedPosition = found["place"]
     return {
         "standing": place.standing.value,
         "span": asdict(place.span) if place.span else None,
@@ -84,9 +86,9 @@ def document(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def lines(found: dict[str, Any], partition: str, position: int) -> Iterator[str]:
+def text_lines(found: dict[str, Any], partition: str, position: int) -> Iterator[str]:
     """The answer for people."""
-    place: Place = found["place"]
+    place: LocatedPosition = found["place"]
     what = f"{partition}, position {position}"
     if place.reached is None:
         yield f"{what}: not yet; nothing of this source partition is visible."
@@ -103,8 +105,8 @@ def lines(found: dict[str, Any], partition: str, position: int) -> Iterator[str]
         yield f"  positions {span.first} to {span.last}, {span.rows} rows into {span.tables}"
         yield f"  micro-batch {span.batch}, lane {span.lane}"
     else:
-        yield f"{what}: visible, at or before {place.upper} UTC; {_no_span(found['logged'])}; {ledger}."
+        yield f"{what}: visible, at or before {place.upper} UTC; {_missing_span_reason(found['logged'])}; {ledger}."
 
 
-def _no_span(logged: bool) -> str:
+def _missing_span_reason(logged: bool) -> str:
     return "the log begins later" if logged else "no receipts are logged (option receipts_log)"

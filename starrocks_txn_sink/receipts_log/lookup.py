@@ -8,7 +8,7 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.ledger.access import LeaderConnection
 from starrocks_txn_sink.ledger.values import LEDGER_TABLE
-from starrocks_txn_sink.receipts_log.place import LoggedSpan, Reached
+from starrocks_txn_sink.receipts_log.place import LedgerPosition, LoggedSpan
 from starrocks_txn_sink.receipts_log.table import LOG_TABLE
 
 _SPAN = (
@@ -26,7 +26,7 @@ class Lookup:
         self._job = job
         self._partition = partition
 
-    def reached(self, deadline: Deadline) -> Reached | None:
+    def ledger_position(self, deadline: Deadline) -> LedgerPosition | None:
         """The partition's row of the ledger."""
         rows = self._connection.query(
             f"SELECT position, label, batch, updated_at FROM `{self._database}`.`{LEDGER_TABLE}` "
@@ -34,9 +34,9 @@ class Lookup:
             (self._job, self._partition),
             deadline,
         )
-        return next((Reached(int(row[0]), str(row[1]), int(row[2]), str(row[3])) for row in rows), None)
+        return next((LedgerPosition(int(row[0]), str(row[1]), int(row[2]), str(row[3])) for row in rows), None)
 
-    def around(self, position: int, deadline: Deadline) -> list[LoggedSpan]:
+    def spans_around(self, position: int, deadline: Deadline) -> list[LoggedSpan]:
         """The log's rows next to `position`: the first at or above, the last below."""
         found = []
         for sign, order in ((">=", "ASC"), ("<", "DESC")):
@@ -45,7 +45,7 @@ class Lookup:
             found += [_span(row) for row in rows]
         return found
 
-    def tables(self, deadline: Deadline) -> set[str]:
+    def existing_tables(self, deadline: Deadline) -> set[str]:
         """Which of ledger and log there are."""
         rows = self._connection.query(
             "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",
@@ -54,7 +54,7 @@ class Lookup:
         )
         return {str(row[0]) for row in rows}
 
-    def known(self, deadline: Deadline) -> list[str]:
+    def known_partitions(self, deadline: Deadline) -> list[str]:
         """The job's source partitions, to help with a wrong name."""
         rows = self._connection.query(
             f"SELECT name FROM `{self._database}`.`{LEDGER_TABLE}` WHERE job = %s AND kind = 'position' "
@@ -64,7 +64,7 @@ class Lookup:
         )
         return [str(row[0]) for row in rows]
 
-    def finished(self, label: str, deadline: Deadline) -> str | None:
+    def finish_time(self, label: str, deadline: Deadline) -> str | None:
         """When the server made `label` visible, as long as it remembers it (wire contract 6.1)."""
         try:
             rows = self._connection.query(

@@ -20,7 +20,7 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class LedgerPosition:
     """The ledger's row of a source partition; times are the server's or the lane's UTC, as text."""
 
     position: int
@@ -44,26 +44,26 @@ class LoggedSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LocatedPosition:
     """Where a position is. `span` is set when it is contained, `reached` is the ledger's row, None without one.
 
     `upper` is what is known of the time when only that is known: it was visible then, perhaps before.
     """
 
     standing: Standing
-    reached: Reached | None
+    reached: LedgerPosition | None
     span: LoggedSpan | None = None
     upper: str = ""
 
 
-def place_of(position: int, reached: Reached | None, around: Sequence[LoggedSpan]) -> Place:
+def locate(position: int, reached: LedgerPosition | None, around: Sequence[LoggedSpan]) -> LocatedPosition:
     """`around` are the log's rows next to it: the first that ends there or above, the last that ends below."""
     if reached is None or position > reached.position:
-        return Place(Standing.NOT_YET, reached)
+        return LocatedPosition(Standing.NOT_YET, reached)
     above = min((span for span in around if span.last >= position), key=lambda span: span.last, default=None)
     if above is None:
-        return Place(Standing.VISIBLE, reached, upper=reached.since)
+        return LocatedPosition(Standing.VISIBLE, reached, upper=reached.since)
     below = any(span.last < position for span in around)
     if above.first <= position or below:
-        return Place(Standing.CONTAINED, reached, above)
-    return Place(Standing.VISIBLE, reached, upper=above.since)
+        return LocatedPosition(Standing.CONTAINED, reached, above)
+    return LocatedPosition(Standing.VISIBLE, reached, upper=above.since)

@@ -87,8 +87,8 @@ class Lanes:
                 hint="Make lane_partitioned the last step before the write. What was written stays, and is not written "
                 "a second time.",
             )
-        logs.follow(self.terms.logging)
-        log = logs.EventLog("sink")
+        logs.apply_log_settings(self.terms.logging)
+        log = logs.EventLogger("sink")
         for receipt in results(line for message in told for line in message.lines)[0]:
             log(Event("receipt.collected", {"receipt": receipt}))
 

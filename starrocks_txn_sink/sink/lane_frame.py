@@ -63,7 +63,7 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
         name_task=options.exactly_once,
         guarded=not options.quarantines,
     )
-    terms = LaneTerms.of(options, marked=lanes.marked, epoch=new_epoch(), logging=logs.asked())
+    terms = LaneTerms.of(options, marked=lanes.marked, epoch=new_epoch(), logging=logs.executor_log_settings())
     names = [F.col(name) for name in lanes.rows.columns if name != PAYLOAD]
     return lanes.rows.select(
         *names, F.col(PAYLOAD).alias(PAYLOAD, metadata=terms.metadata), F.monotonically_increasing_id().alias(PLACE)
