@@ -1,4 +1,4 @@
-"""The whole examination: section after section; what keeps one from being done is a finding too."""
+"""All checks, section after section. An error that ends a section becomes a finding, and the next section runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Section = Callable[[Target], Iterator[Finding]]
 
 
 def check_libraries(target: Target) -> Iterator[Finding]:
-    """This process: its Python, libraries and JDK; a Spark job tells the JDK that it really runs on."""
+    """Check Python, libraries and JDK of this process. With Spark, `check_executors` reports the JDK in use."""
     yield from judge_libraries(installed_versions(), DRIVER)
     if target.executors is None:
         yield judge_java(java_version(os.environ.get("JAVA_HOME")), DRIVER)
@@ -39,24 +39,24 @@ SECTIONS: tuple[tuple[str, Section], ...] = (
     ("limits", server.check_limits),
     ("executors", check_executors),
 )
-"""In the order in which later sections need earlier ones."""
+"""In order of dependence: later sections use the version, leader, tables and endpoints that earlier ones found."""
 
 
 def examine(target: Target, sections: tuple[tuple[str, Section], ...] = SECTIONS) -> Iterator[tuple[str, Finding]]:
-    """Yield each finding with its section's name, as soon as it is there; raises nothing of the server's doing."""
+    """Yield (section name, finding) as soon as each is known. Errors of the server become findings."""
     for name, section in sections:
         try:
             for finding in section(target):
                 yield name, finding
         except SectionSkipped as reason:
-            yield name, skipped(name, f"not looked at: {reason}")
+            yield name, skipped(name, f"not checked: {reason}")
         except StarRocksSinkError as error:
             yield (
                 name,
                 failure(
                     name,
                     error.message,
-                    "The section could not be examined to its end.",
-                    error.advice or "See what the findings before this one say.",
+                    "The section ended early, so later checks of it did not run.",
+                    error.advice or "Solve the findings above first.",
                 ),
             )

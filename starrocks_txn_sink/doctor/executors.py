@@ -1,4 +1,4 @@
-"""A small Spark job: what executors have installed, what they can reach, what their clocks say."""
+"""A small Spark job: libraries, reachable endpoints and clocks of the executors."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SCHEMA = pa.schema([pa.field("seen", pa.string())])
-_WHY = "Lanes are Python tasks on the executors."
+_WHY = "Lanes run as Python tasks on the executors."
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorProbe:
-    """What runs in each task: knock on every endpoint, list the libraries, read the clock. Ships by pickle."""
+    """Function of each task: probes every endpoint, lists the libraries, reads the clock. Picklable."""
 
     endpoints: tuple[Endpoint, ...]
     timeout: float
@@ -47,9 +47,9 @@ class ExecutorProbe:
 
 
 def check_executors(target: Target) -> Iterator[Finding]:
-    """Run the job on as many tasks as asked for, and report each host once."""
+    """Run the job with `target.executors` tasks and report each host once."""
     if target.executors is None:
-        yield skipped("executor", "not looked at (--no-spark)")
+        yield skipped("executor", "not checked (--no-spark)")
         return
     try:
         from pyspark.sql import SparkSession
@@ -59,7 +59,7 @@ def check_executors(target: Target) -> Iterator[Finding]:
     endpoints = tuple(dict.fromkeys(target.endpoints))
     try:
         session, ours = _session(SparkSession, target)
-    except Exception as error:  # whatever keeps a JVM from starting
+    except Exception as error:  # PySpark raises many kinds when no JVM starts
         yield judge_broken(error, "Spark does not start")
         return
     try:
@@ -67,7 +67,7 @@ def check_executors(target: Target) -> Iterator[Finding]:
         before = time.time()
         rows = _run(session, ExecutorProbe(endpoints, target.options.connect_timeout), target.executors)
         yield from judge_reports([json.loads(row) for row in rows], before, time.time())
-    except Exception as error:  # the workers may die in any way
+    except Exception as error:  # a dying worker surfaces as many kinds of error
         yield judge_broken(error, "The Spark job failed")
     finally:
         if ours:
@@ -75,7 +75,7 @@ def check_executors(target: Target) -> Iterator[Finding]:
 
 
 def judge_broken(error: Exception, what: str) -> Finding:
-    """Spark itself is the problem; its first line says enough; pure."""
+    """Finding for a Spark error, with the first line of its message; pure."""
     said = str(error).strip().splitlines()[:1]
     return failure(
         "executor.spark",
@@ -86,7 +86,7 @@ def judge_broken(error: Exception, what: str) -> Finding:
 
 
 def judge_reports(reports: list[dict[str, Any]], before: float, after: float) -> Iterator[Finding]:
-    """What the tasks said, each host once; clocks are compared with the time of the job; pure."""
+    """Findings for the tasks' reports, each host once; clocks must lie in [before, after]; pure."""
     driver, hosts = installed_versions(), set()
     for report in reports:
         place = f"executor on {report['host']}"
@@ -99,13 +99,13 @@ def judge_reports(reports: list[dict[str, Any]], before: float, after: float) ->
         for seen in report["probes"]:
             yield from judge_probe(_probe_result(seen), place)
     if not reports:
-        yield failure("executor.spark", "The Spark job returned nothing.", _WHY, "Look into the cluster's own log.")
+        yield failure("executor.spark", "The Spark job returned nothing.", _WHY, "Read the cluster's own log.")
     else:
         yield good("executor.spark", f"{len(reports)} task(s) ran on {len(hosts)} host(s)")
 
 
 def _clock_offset(clock: float, before: float, after: float) -> float:
-    """How far `clock` is outside of the time in which the job ran; 0 inside."""
+    """Seconds between `clock` and the interval [before, after]; 0 inside."""
     return clock - min(max(clock, before), after)
 
 
@@ -114,7 +114,7 @@ def _probe_result(seen: dict[str, Any]) -> ProbeResult:
 
 
 def _session(spark: type[SparkSession], target: Target) -> tuple[SparkSession, bool]:
-    """The session of this process, or one of our own; and whether it is ours to stop."""
+    """The active session, or a new one; and whether the doctor has to stop it."""
     active = spark.getActiveSession()
     if active is not None:
         return active, False

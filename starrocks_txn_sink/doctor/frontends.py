@@ -1,4 +1,4 @@
-"""Frontends: every address of load_url and query_url, the way from a follower to the leader, who is alive."""
+"""Frontends: addresses of load_url and query_url, redirects from followers to the leader, dead frontends."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from starrocks_txn_sink.sql_connection import Row, SqlConnection
 from starrocks_txn_sink.wire import Operation
 
 LABEL = "starrocks-txn-sink-doctor"
-"""A label that nobody begins: its state is asked for, which every frontend answers or redirects."""
+"""A label that no writer begins: its state can be requested without effect. The leader answers, followers redirect."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderReply:
-    """What a frontend did with a question that only the leader answers: led on (`target`), reply, or failed."""
+    """Reaction of a frontend to a request for the leader: an answer, a redirect to `redirect_target`, or an error."""
 
     address: Address
     redirect_target: Address | None = None
@@ -33,7 +33,7 @@ class LeaderReply:
 
 
 def check_addresses(target: Target) -> Iterator[Finding]:
-    """Names and ports of load_url and query_url, and whether the query ports let us in."""
+    """Check host names and ports of load_url and query_url, and the login at each query port."""
     options = target.options
     for role, listed in (("frontend of load_url", options.frontends), ("query port", options.query_addresses)):
         for address in listed:
@@ -52,9 +52,9 @@ def _check_login(options: SinkOptions, address: Address) -> Finding:
     except QueryRefused as error:
         return failure(
             "sql.login",
-            f"The query port refuses the user {options.username!r}: {error.message}",
+            f"The query port rejected the user {options.username!r}: {error.message}",
             "The ledger is read and written over SQL.",
-            "Check username and password, and that the user may connect from here and from every executor.",
+            "Check username and password, and that the user may connect from this host and from every executor.",
             place,
         )
     except QueryFailed as error:
@@ -65,11 +65,11 @@ def _check_login(options: SinkOptions, address: Address) -> Finding:
             "Check that query_url names query_port (9030 by default) and not another port of the frontend.",
             place,
         )
-    return good("sql.login", f"user {options.username!r} is let in", place)
+    return good("sql.login", f"user {options.username!r} is accepted", place)
 
 
 def check_leader(target: Target) -> Iterator[Finding]:
-    """Ask every frontend of load_url for a label's state: the leader answers, a follower redirects to it."""
+    """Find the leader: request a label's state from every frontend of load_url, and follow redirects."""
     rules, database = target.options.redirect_rules, target.database or "information_schema"
     for address in target.options.frontends:
         reply = request_label_state(target.http(), address, database)
@@ -81,14 +81,14 @@ def check_leader(target: Target) -> Iterator[Finding]:
     if target.leader is None:
         yield failure(
             "frontend.leader",
-            "No frontend of load_url answers as leader or leads to it.",
-            "Every step of a StarRocks transaction is reply by the leader alone.",
-            "Repair what the findings before this one name.",
+            "No frontend of load_url answers as leader or redirects to it.",
+            "Only the leader answers the steps of a StarRocks transaction.",
+            "Solve the findings above first.",
         )
 
 
 def _follow_redirect(target: Target, leader: Address, rules: RedirectRules, database: str) -> Iterator[Finding]:
-    """The follower's redirect, followed: its target must be allowed, open, and the leader."""
+    """Check the address that a follower redirected to: allowed, reachable, and really the leader."""
     if not rules.allows(leader):
         return
     endpoint = Endpoint("leader, by a follower's redirect", leader.host, leader.port)
@@ -113,26 +113,32 @@ def request_label_state(http: HttpProbe, address: Address, database: str) -> Lea
 
 
 def judge_leader_reply(reply: LeaderReply, rules: RedirectRules) -> Iterator[Finding]:
-    """What one frontend's answer means; pure."""
+    """Findings for the reply of one frontend; pure."""
     place = str(reply.address)
     if isinstance(reply.error, AuthenticationFailed):
         yield failure(
             "http.login",
-            "The frontend answers 401: it does not know the user or the password.",
-            "Every request carries them.",
+            "The frontend rejected the user name or password (HTTP 401).",
+            "Every request carries user name and password.",
             reply.error.advice,
             place,
         )
     elif reply.error is not None:
-        yield failure("frontend.answer", reply.error.message, "Loads begin at a frontend.", reply.error.advice, place)
+        yield failure(
+            "frontend.answer",
+            reply.error.message,
+            "Every load starts with a request to a frontend.",
+            reply.error.advice,
+            place,
+        )
     elif not reply.redirected:
         yield good("frontend.leader", "answers as leader", place)
     elif reply.redirect_target is None:
         yield failure(
             "frontend.redirect",
-            "The frontend redirects without a usable Location.",
+            "The frontend's redirect has no usable Location header.",
             "A follower redirects every request to the leader.",
-            "Check what answers at this address: a proxy may have rewritten the redirect.",
+            "Check which server answers at this address: a proxy may have rewritten the redirect.",
             place,
         )
     else:
@@ -141,21 +147,21 @@ def judge_leader_reply(reply: LeaderReply, rules: RedirectRules) -> Iterator[Fin
 
 def judge_redirect(check: str, named: Address, rules: RedirectRules, role: str, place: str) -> Finding:
     """Whether the sink would follow a redirect to `named`; pure."""
-    target = rules.rewrite(named)
-    shown = str(target) if target == named else f"{named}, rewritten to {target}"
-    if rules.allows(target):
+    rewritten = rules.rewrite(named)
+    shown = str(rewritten) if rewritten == named else f"{named}, rewritten to {rewritten}"
+    if rules.allows(rewritten):
         return good(check, f"{role} is at {shown}, which is allowed", place)
     return failure(
         check,
-        f"The redirect leads to {shown}, which is neither a host of load_url nor allowed.",
-        "The password travels with every request, so the sink follows redirects to named hosts only.",
-        f"If that server is yours, set {rules.option_line(target)}, or rewrite it with redirect_map.",
+        f"The redirect leads to {shown}, which is neither a host of load_url nor in redirect_hosts.",
+        "The password travels with every request, so the sink follows redirects to configured hosts only.",
+        f"If that server is yours, set {rules.option_line(rewritten)}, or rewrite it with redirect_map.",
         place,
     )
 
 
 def check_members(target: Target) -> Iterator[Finding]:
-    """SHOW FRONTENDS: may it be asked, who leads, who is down, and can the leader's query port be reached?"""
+    """Check SHOW FRONTENDS: privilege, leader, frontends that are down, and the leader's query port."""
     try:
         rows = target.sql().rows("SHOW FRONTENDS")
     except QueryRefused as error:
@@ -180,27 +186,27 @@ def rewrite_query_address(place: str, redirect_map: Mapping[str, str]) -> Addres
 
 
 def judge_refusal(error: QueryRefused, find_leader: bool) -> Finding:
-    """SHOW FRONTENDS was refused; pure."""
+    """Finding for a refused SHOW FRONTENDS; pure."""
     what = f"SHOW FRONTENDS is refused: {error.message}"
     if not find_leader:
         return good("privilege.operate", "SHOW FRONTENDS is refused, and find_leader=False does not need it")
     return failure(
         "privilege.operate",
         what,
-        "The sink looks the leader up with it, because a follower lags behind and would lie about the ledger.",
+        "The sink finds the leader with it: a follower lags behind and may return an old ledger.",
         "Grant OPERATE ON SYSTEM to the user, or set find_leader=False and let query_url name the leader alone.",
     )
 
 
 def judge_members(rows: Sequence[Row]) -> Iterator[Finding]:
-    """The cluster's frontends, by SHOW FRONTENDS; pure."""
+    """Findings for the rows of SHOW FRONTENDS; pure."""
     yield good("privilege.operate", "SHOW FRONTENDS is allowed")
     for row in rows:
         if str(row.get("alive", "true")).lower() not in ("true", "1"):
             yield warning(
                 "frontend.alive",
                 f"The frontend {row.get('ip')} is not alive.",
-                "With one less, the next failure may leave no leader.",
+                "With one frontend less, the next failure may leave no leader.",
                 "Start it, or remove it from the cluster.",
                 str(row.get("name", "")),
             )
@@ -210,7 +216,7 @@ def judge_members(rows: Sequence[Row]) -> Iterator[Finding]:
             "frontend.leader",
             "SHOW FRONTENDS names no leader.",
             "Nothing can be committed without one.",
-            "Look into the frontends' logs: an election does not end.",
+            "Read the frontends' logs: an election may not end.",
         )
     else:
         yield good("frontend.members", f"{len(rows)} frontend(s), the leader is {leader['ip']}:{leader['queryport']}")

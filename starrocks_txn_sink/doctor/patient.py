@@ -1,4 +1,4 @@
-"""Who is examined: the options a job would run with, and the probes, made when a section first needs them."""
+"""The cluster to check: the options of the job, and connections that open when a section first needs them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from starrocks_txn_sink.sql_connection import SqlConnection
 
 
 class SectionSkipped(Exception):
-    """A section cannot be examined, and the reason is another finding, or an option that was not given."""
+    """A section cannot run. The message gives the reason: an earlier finding, or an option that is not set."""
 
 
 @dataclass(slots=True)
 class Target:
-    """`database` is None when none was named: the options then hold a placeholder. `tables` empty means all of it.
+    """State of one run. `database` None: none was named, the options hold a placeholder. `tables` (): all tables.
 
-    Sections leave what later ones need: `endpoints` that executors must reach too, `version` of the server.
+    Sections fill in fields for later ones: `endpoints` to probe from executors too, `version` and `leader`.
     """
 
     options: SinkOptions
@@ -36,7 +36,6 @@ class Target:
     endpoints: list[Endpoint] = field(default_factory=list)
     version: str = ""
     leader: Address | None = None
-    backends: list[Address] = field(default_factory=list)
     _stack: ExitStack = field(default_factory=ExitStack)
     _http: HttpProbe | None = None
     _sql: SqlConnection | None = None
@@ -52,11 +51,11 @@ class Target:
         return self._http
 
     def sql(self) -> SqlConnection:
-        """A connection to the first query port that lets us in. Raises NotAsked when none does."""
+        """A connection to the first query port that accepts the login. Raises SectionSkipped if none does."""
         if self._sql is None and not self._no_sql:
             self._connect()
         if self._sql is None:
-            raise SectionSkipped(f"no query port could be asked ({self._no_sql})")
+            raise SectionSkipped(f"no query port is usable ({self._no_sql})")
         return self._sql
 
     def _connect(self) -> None:
@@ -71,11 +70,11 @@ class Target:
 
     def require_database(self) -> str:
         if self.database is None:
-            raise SectionSkipped("no --database was named")
+            raise SectionSkipped("no --database is set")
         return self.database
 
     def require_leader(self) -> Address:
-        """The leader's HTTP address. Raises NotAsked when no frontend led there."""
+        """The leader's HTTP address. Raises SectionSkipped if `check_leader` found none."""
         if self.leader is None:
             raise SectionSkipped("no frontend answered as leader")
         return self.leader

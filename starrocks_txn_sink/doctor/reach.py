@@ -1,10 +1,10 @@
-"""Names and ports: can this process resolve a host and open a connection to it? The same code runs on executors."""
+"""Host names and ports: name resolution and TCP connections from this process. The same code runs on executors."""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from starrocks_txn_sink.doctor.finding import Finding, failure, good
@@ -14,7 +14,7 @@ DRIVER = "driver"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Something that must be reachable; `role` says what it is, as in `frontend of load_url`."""
+    """An address that must be reachable; `role` describes it, as in `frontend of load_url`."""
 
     role: str
     host: str
@@ -27,7 +27,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What came of it: the addresses that the name resolves to, and the error of connecting, empty when it opened."""
+    """Outcome of a probe: resolved IP addresses (() if none) and the error, '' if the port is open."""
 
     endpoint: Endpoint
     addresses: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class ProbeResult:
 
 
 def probe(endpoint: Endpoint, timeout: float) -> ProbeResult:
-    """Resolve and connect, within about `timeout` seconds; nothing is sent."""
+    """Resolve the name and connect, within about `timeout` seconds; send nothing."""
     begun = time.monotonic()
     try:
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
@@ -50,28 +50,24 @@ def probe(endpoint: Endpoint, timeout: float) -> ProbeResult:
     return ProbeResult(endpoint, addresses, "", time.monotonic() - begun)
 
 
-def knock_all(endpoints: Iterable[Endpoint], timeout: float) -> list[ProbeResult]:
-    return [probe(endpoint, timeout) for endpoint in dict.fromkeys(endpoints)]
-
-
 def judge_probe(seen: ProbeResult, place: str = DRIVER) -> Iterator[Finding]:
-    """One finding for the name, and, if that resolves, one for the port."""
+    """One finding: for the name if it does not resolve, else for the port."""
     endpoint = seen.endpoint
     if not seen.addresses:
         yield failure(
             "name.resolution",
             f"{endpoint.host} ({endpoint.role}) does not resolve: {seen.error}.",
             "Driver and every executor talk to StarRocks directly.",
-            f"Make the name known there (DNS, /etc/hosts), or write an address in its place; {_rewrite(endpoint)}",
+            f"Add the name to DNS or /etc/hosts, or use an IP address; {_rewrite(endpoint)}",
             place,
         )
         return
     if seen.error:
         yield failure(
             "port",
-            f"{endpoint} ({endpoint.role}) cannot be connected to: {seen.error}.",
+            f"No connection to {endpoint} ({endpoint.role}): {seen.error}.",
             "Driver and every executor talk to StarRocks directly: frontends, their query port, and every backend.",
-            f"Check that the process runs and that no firewall is between; {_rewrite(endpoint)}",
+            f"Check that the server runs and that no firewall blocks the port; {_rewrite(endpoint)}",
             place,
         )
         return

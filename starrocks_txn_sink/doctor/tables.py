@@ -1,4 +1,4 @@
-"""Tables: are they there, what are their models, and can this server version take them in a multi-table load?"""
+"""Tables: existence, model, and partitions that this server version cannot create in a multi-table load."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PURPOSE = {
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """One table: `model` as information_schema names it, `create` its SHOW CREATE TABLE, empty when that is refused."""
+    """One table: `model` as in information_schema.tables_config, `create` from SHOW CREATE TABLE ('' if refused)."""
 
     name: str
     model: str
@@ -38,13 +38,13 @@ class TableDefinition:
 
     @property
     def creates_partitions(self) -> bool:
-        """Whether loads create partitions: PARTITION BY an expression or columns, not ready-made RANGE or LIST ones."""
+        """Whether loads create partitions: PARTITION BY an expression or columns, not RANGE or LIST."""
         clause = re.search(r"\bPARTITION\s+BY\s+(\w*)", self.create, re.IGNORECASE)
         return clause is not None and clause[1].upper() not in ("RANGE", "LIST")
 
 
 def check_tables(target: Target) -> Iterator[Finding]:
-    """The tables that were named, or all of the database; leaves their names for the load probe."""
+    """Check the named tables, or all of the database; sets `target.tables` for the checks of loads and privileges."""
     database, sql = target.require_database(), target.sql()
     found = {str(row["table_name"]): row for row in sql.rows(_CONFIG, (database,))}
     names = {str(row["table_name"]) for row in sql.rows(_NAMES, (database,))}
@@ -54,7 +54,7 @@ def check_tables(target: Target) -> Iterator[Finding]:
     ]
     target.tables = chosen
     if not chosen:
-        yield skipped("table.model", f"no table of {database} can be looked at")
+        yield skipped("table.model", f"{database} has no table to check")
     for name in chosen:
         row = found[name]
         create = ""
@@ -62,7 +62,7 @@ def check_tables(target: Target) -> Iterator[Finding]:
             answer = sql.rows(f"SHOW CREATE TABLE `{database}`.`{name}`")
             create = str(answer[0].get("create table", "")) if answer else ""
         except QueryRefused as error:
-            yield skipped("table.partitions", f"SHOW CREATE TABLE is refused: {error.message}", name)
+            yield skipped("table.partitions", f"SHOW CREATE TABLE was refused: {error.message}", name)
         seen = TableDefinition(
             name, str(row["table_model"]), str(row.get("distribute_type")).upper().startswith("RANDOM"), create
         )
@@ -71,13 +71,13 @@ def check_tables(target: Target) -> Iterator[Finding]:
 
 
 def judge_names(named: Sequence[str], names: set[str], loadable: set[str], database: str) -> Iterator[Finding]:
-    """Tables that were named and cannot be loaded; pure."""
+    """Failures for named tables that cannot be loaded; pure."""
     for name in named:
         if name not in names | loadable:
             yield failure(
                 "table.missing",
-                f"There is no table {database}.{name}, or the user may not see it.",
-                "A load of a table that is not there aborts the whole transaction.",
+                f"The table {database}.{name} does not exist, or the user may not see it.",
+                "A load into a missing table aborts the whole transaction.",
                 "Create it, correct the name, or grant the user a privilege on it.",
                 name,
             )
@@ -85,14 +85,14 @@ def judge_names(named: Sequence[str], names: set[str], loadable: set[str], datab
             yield failure(
                 "table.model",
                 f"{database}.{name} is a view or an external table.",
-                "Only native tables take loads; another one aborts the whole transaction.",
+                "Only native tables accept loads; any other aborts the whole transaction.",
                 "Load the table that the view reads.",
                 name,
             )
 
 
 def judge_model(seen: TableDefinition) -> Finding:
-    """What the sink can do with a table of this model; pure."""
+    """Finding for the table's model; pure."""
     if seen.model in _PURPOSE:
         return good("table.model", _PURPOSE[seen.model], seen.name)
     return warning(
@@ -105,7 +105,7 @@ def judge_model(seen: TableDefinition) -> Finding:
 
 
 def judge_partitions(seen: TableDefinition, version: str) -> Iterator[Finding]:
-    """Partitions that loads would have to create, against the server's version; pure."""
+    """Finding for partitions or buckets that loads would have to create; none if they create neither; pure."""
     reasons = []
     if seen.creates_partitions:
         reasons.append("creates partitions as rows arrive (PARTITION BY an expression or columns)")
@@ -115,12 +115,12 @@ def judge_partitions(seen: TableDefinition, version: str) -> Iterator[Finding]:
         return
     what = " and ".join(reasons)
     if can_create_partitions(version):
-        yield good("table.partitions", f"{what}, which StarRocks {version} should take", seen.name)
+        yield good("table.partitions", f"{what}, which StarRocks {version} should support", seen.name)
         return
     yield warning(
         "table.partitions",
-        f"The table {what}; StarRocks {version or '(version unknown)'} cannot do that in a multi-table load.",
-        "The commit fails with 'txn … not exist' as soon as a row needs a partition that is not there.",
+        f"The table {what}; StarRocks {version or '(version unknown)'} does not support that in a multi-table load.",
+        "The commit fails with 'txn … not exist' as soon as a row needs a missing partition.",
         "Create partitions before their rows arrive (ALTER TABLE … ADD PARTITION), use hash distribution, or upgrade "
         "to a patch after 4.0.14 or 4.1.4.",
         seen.name,

@@ -1,4 +1,4 @@
-"""A real StarRocks transaction, begun and rolled back, and each table's way to a backend; nothing is written."""
+"""A real StarRocks transaction, begun and rolled back, and the redirects of loads to backends. Writes no row."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from starrocks_txn_sink.transaction import verdict
 from starrocks_txn_sink.wire import Operation, Reply
 
 MOST_TABLES = 20
-"""Tables whose way to a backend is asked for, when no tables are named."""
+"""Tables at most whose redirect to a backend is requested."""
 
-_LIFETIME = {"timeout": "60"}  # what a doctor that dies leaves open ends soon
+_LIFETIME = {"timeout": "60"}  # seconds; the server soon ends a transaction that a killed doctor left open
 
 
 @dataclass(slots=True)
 class TrialTransaction:
-    """One label after the other on the leader: a refused load ends its label (wire contract 4.8)."""
+    """One transaction at a time on the leader; a refused load ends its label (wire contract 4.8)."""
 
     target: Target
     database: str
@@ -63,7 +63,7 @@ class TrialTransaction:
 
 
 def check_empty_transaction(target: Target) -> Iterator[Finding]:
-    """Begin and roll back, as every attempt does."""
+    """Begin a transaction and roll it back."""
     trial = TrialTransaction(target, target.require_database(), target.require_leader())
     begun = trial.begin()
     yield judge_begin(begun, trial.database)
@@ -73,32 +73,32 @@ def check_empty_transaction(target: Target) -> Iterator[Finding]:
 
 def judge_begin(reply: Reply, database: str) -> Finding:
     if reply.ok:
-        return good("transaction.begin", f"a transaction could be begun in {database}")
+        return good("transaction.begin", f"a transaction can begin in {database}")
     error = verdict.begin_error(reply, "")
     return failure(
         "transaction.begin",
-        f"The server does not begin a transaction: {reply.message[:200]}",
-        "Nothing can be written without.",
+        f"The server refused to begin a transaction: {reply.message[:200]}",
+        "The sink writes every row in a transaction.",
         error.advice or "Check the database's name, the warehouse, and that the server is StarRocks 4.0.7 or later.",
     )
 
 
 def judge_rollback(reply: Reply) -> Finding:
     if reply.ok:
-        return good("transaction.rollback", "and rolled back")
+        return good("transaction.rollback", "and roll back")
     return failure(
         "transaction.rollback",
-        f"The server does not roll back: {reply.message[:200]}",
-        "A failed attempt must be rolled back for sure before its rows are sent again.",
-        "Look into the leader's log; a frontend that restarts or changes its leader forgets live transactions.",
+        f"The server refused to roll back: {reply.message[:200]}",
+        "The sink rolls a failed attempt back before it sends the rows again.",
+        "Read the leader's log: frontends forget live transactions when they restart or change the leader.",
     )
 
 
-# --- the way to the backends ---
+# --- backends ---
 
 
 def check_backends(target: Target) -> Iterator[Finding]:
-    """Where loads of each table are redirected to, and every backend and compute node that the cluster lists."""
+    """Check the redirect of each table's load, and every backend and compute node that the cluster lists."""
     rules = target.options.redirect_rules
     seen: set[Address] = set()
     for named, role in [*_redirect_backends(target), *_listed_backends(target)]:
@@ -108,7 +108,7 @@ def check_backends(target: Target) -> Iterator[Finding]:
             seen.add(named)
             yield from _check_backend(target, named, role, rules)
     if not seen:
-        yield skipped("backend.redirect", "no table to ask for and SHOW BACKENDS is not allowed: no backend is known")
+        yield skipped("backend.redirect", "no backend is known: no table to load, and SHOW BACKENDS is not allowed")
 
 
 def _check_backend(target: Target, named: Address, role: str, rules: RedirectRules) -> Iterator[Finding]:
@@ -126,7 +126,7 @@ def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
         try:
             rows = target.sql().rows(statement)
         except QueryRefused:
-            continue  # needs a privilege that the sink does not; loads tell where they go
+            continue  # needs a privilege that the sink itself does not need; the redirects of loads name backends too
         yield from ((finding, "") for finding in judge_versions(rows, "backend"))
         for row in rows:
             if str(row.get("alive", "true")).lower() not in ("true", "1"):
@@ -136,18 +136,18 @@ def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
 
 
 def judge_dead_backend(host: str) -> Finding:
-    """A backend that the cluster has lost; pure."""
+    """Warning for a backend that the cluster reports as dead; pure."""
     return warning(
         "backend.alive",
         f"The backend {host} is not alive.",
-        "Loads go to the others, and commits need a quorum of replicas.",
+        "Loads go to the other backends, and commits need a quorum of replicas.",
         "Start it, or remove it from the cluster.",
         host,
     )
 
 
 def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
-    """The redirect of an empty load into each table; a refused one is a finding about the table."""
+    """Yield (backend, role) from the redirect of an empty load into each table, or a finding for a refused load."""
     if target.database is None or target.leader is None or not target.tables:
         return
     trial = TrialTransaction(target, target.database, target.leader)
@@ -168,8 +168,8 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
 
 
 def judge_refused_load(table: str, answer: Answer) -> Finding:
-    """A load that was not redirected to a backend; pure."""
-    why = "The frontend plans a table's first load before it names a backend; what it refuses fails every attempt."
+    """Failure for a load that was not redirected to a backend; pure."""
+    why = "The frontend plans the first load of a table before it redirects; a refusal fails every attempt."
     try:
         reply = read_reply(answer.status, answer.body)
     except StarRocksSinkError as error:
@@ -177,14 +177,14 @@ def judge_refused_load(table: str, answer: Answer) -> Finding:
     if reply.ok:
         return failure(
             "table.load",
-            "The question for a backend was answered with OK: something followed the redirect by itself.",
+            "The empty load returned OK instead of a redirect: a proxy followed the redirect by itself.",
             "A proxy that follows redirects sends every row through the frontend and hides the backend.",
-            "Let load_url name the frontends themselves.",
+            "Set load_url to the frontends themselves.",
             table,
         )
     return failure(
         "table.load",
-        f"A load is refused: {reply.message[:200]}",
+        f"The frontend refused a load: {reply.message[:200]}",
         why,
         "Check the table, the user's INSERT privilege and the stream-load properties.",
         table,

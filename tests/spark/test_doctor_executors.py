@@ -1,4 +1,4 @@
-"""The doctor's Spark job: executors knock on endpoints of their own and say what they have installed."""
+"""The doctor's Spark job: executors probe the endpoints themselves and list their libraries."""
 
 from __future__ import annotations
 

@@ -380,4 +380,4 @@ def test_a_person_reads_what_why_and_what_to_do() -> None:
     text = "\n".join(line for one in SOME for line in text_lines("section", one, one is SOME[0]))
     assert text.startswith("section\n  ok   a: fine")
     assert "  WARN c: Hm.  [be1]\n       Why: Because.\n       Do:  Do this." in text
-    assert summary_line(SOME) == "A job would fail. 1 failed, 1 warned, 1 good, 1 not looked at."
+    assert summary_line(SOME) == "A job would fail. 1 failed, 1 warned, 1 good, 1 not checked."
