@@ -1,4 +1,4 @@
-"""The auditor: asks, counts, keeps the first violation, tells events; survives a server that is away for a while."""
+"""The auditor: takes samples, counts, keeps the first violation, emits events. A failed sample does not end it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sql_connection import Excerpt, SqlConnection
 
 RunStatement = Callable[[str, int], Excerpt]
-"""Runs the statement and returns at most so many of its rows; raises QueryFailed or QueryRefused."""
+"""(statement, row limit) → the first rows and their total number; raises QueryFailed or QueryRefused."""
 
 TORN = "torn"
 
 
 class AuditConnection:
-    """Asks over one connection, made when it is needed and again after anything went wrong. For one thread."""
+    """Runs statements over one connection; opens it when needed, and a new one after an error. Not thread-safe."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -44,10 +44,10 @@ class AuditConnection:
 
 @dataclass(slots=True)
 class Auditor:
-    """Takes one sample after the other; figures may be read at any time.
+    """Takes samples one after the other; its counts may be read at any time.
 
-    `listener` is told `integrity.violated` (fields kind, sample, rows) for every sample that showed a violation, and
-    `audit.failed` (field code) for one that could not be taken: never a row's value.
+    Emits `integrity.violated` (fields kind, sample, rows) for each sample with a violation, and `audit.failed` (field
+    code) for each failed sample. No event has a row's value.
     """
 
     audit: Audit
@@ -61,7 +61,7 @@ class Auditor:
     last_error: QueryFailed | QueryRefused | None = field(default=None, repr=False)
 
     def take_sample(self) -> bool:
-        """Take one sample; whether it could be taken."""
+        """Take one sample; return whether the server answered."""
         asked_at = self.clock.wall()
         try:
             excerpt = self.run_statement(self.audit.sql, self.audit.evidence_rows)
@@ -76,7 +76,7 @@ class Auditor:
         return True
 
     def run(self, stop: threading.Event, over: Callable[[], bool] = lambda: False) -> None:
-        """Take samples, `interval` apart from begin to begin, until `stop` is set or `over`."""
+        """Take samples until `stop` is set or `over()`; they start `interval` seconds apart, or at once after a slow one."""
         while not stop.is_set() and not over():
             begun = self.clock.monotonic()
             self.take_sample()

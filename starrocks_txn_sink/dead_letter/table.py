@@ -1,9 +1,8 @@
-"""The dead-letter table: its DDL, its rows as load bodies, and the SQL that reads them back.
+"""The dead-letter table: DDL, rows as load bodies, SQL to read them back.
 
-One row for each rejected row, in the order in which it would have been loaded. The key is a digest of where the row
-came from, because StarRocks limits an encoded primary key to 128 bytes; so a source transaction that is set aside again
-takes its own place. A PRIMARY KEY table, because a replay of dead letters deletes them in the transaction that writes
-their rows.
+One row for each rejected row, in load order. The key is a digest of the row's origin, because StarRocks limits an
+encoded primary key to 128 bytes; a source transaction that is dead-lettered again replaces its own rows. The table is
+a PRIMARY KEY table, because a replay deletes dead letters in the transaction that writes their rows.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Sql = tuple[str, tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterSource:
-    """The source transaction that is set aside, why, and when (a DATETIME literal)."""
+    """Origin of a dead letter: the source transaction, the reason, and the time (a DATETIME literal)."""
 
     job: str
     partition: str
@@ -52,7 +51,7 @@ class DeadLetterSource:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One source transaction among the dead letters: `tables` has its rows by table."""
+    """One dead-lettered source transaction; `tables` has its number of rows by table."""
 
     partition: str
     position: int
@@ -69,7 +68,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRow:
-    """One row as it was sent: its key here, its table, its JSON, and the header `columns` that it was loaded with."""
+    """One rejected row: key in the dead-letter table, target table, JSON, and the header `columns` of its load."""
 
     id: str
     table: str
@@ -92,7 +91,7 @@ def dead_letter_rows(
 ) -> list[bytes]:
     """Rows of `table` as rows of the dead-letter table: JSON objects, each with the separator in front.
 
-    Raises InputError for a row that is larger than a VARCHAR can be.
+    Raises InputError for a row above MOST_ROW_BYTES, the limit of a VARCHAR.
     """
     made = []
     reason = place.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
@@ -123,19 +122,19 @@ def dead_letter_rows(
 
 
 def row_id(place: DeadLetterSource, table: str, number: int) -> str:
-    """The key of a row: 128 bits of a digest of where it came from."""
+    """Key of a row: 128 bits of a digest of its origin."""
     parts = (place.job, place.partition, str(place.position), table, str(number))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 def delete_rows(ids: Iterable[str]) -> list[bytes]:
-    """Deletes of dead letters, as pieces of a load body; NOT NULL columns have values (wire contract 5.6)."""
+    """Deletes of dead letters, as pieces of a load body; NOT NULL columns need values (wire contract 5.6)."""
     empty = {"job": "", "source_partition": "", "position": 0, "table_name": "", "row_number": 0}
     return [b"," + orjson.dumps({"__op": 1, "id": one, **empty}) for one in ids]
 
 
 def select_dead_letters(database: str, job: str, partition: str | None = None, position: int | None = None) -> Sql:
-    """The dead letters of a job, a row for each (source transaction, table), oldest first; `read_letters` reads it."""
+    """Query for a job's dead letters: a row per (source transaction, table), oldest first; see `read_dead_letters`."""
     sql = (
         "SELECT source_partition, position, table_name, count(*), max(reason), max(label), max(batch),"
         f" max(set_aside_at) FROM {_qualified_table(database)} WHERE job = %s"
@@ -145,7 +144,7 @@ def select_dead_letters(database: str, job: str, partition: str | None = None, p
 
 
 def read_dead_letters(rows: Sequence[Sequence[object]]) -> list[DeadLetter]:
-    """Source transactions from the rows of `select_letters`."""
+    """Dead letters from the rows of `select_dead_letters`."""
     dead_letters: dict[tuple[str, int], DeadLetter] = {}
     for partition, position, table, count, reason, label, batch, at in rows:
         place = (str(partition), int(str(position)))
@@ -156,14 +155,14 @@ def read_dead_letters(rows: Sequence[Sequence[object]]) -> list[DeadLetter]:
 
 
 def select_rows(database: str, job: str, partition: str, position: int) -> Sql:
-    """The rows of one source transaction in their order; `read_rows` reads them."""
+    """Query for the rows of one source transaction in load order; see `read_rows`."""
     sql = f"SELECT id, table_name, content, load_columns FROM {_qualified_table(database)} WHERE job = %s"
     where, parameters = _where_clause(job, partition, position)
     return f"{sql}{where} ORDER BY table_name, row_number", parameters
 
 
 def read_rows(rows: Sequence[Sequence[object]]) -> list[DeadLetterRow]:
-    """Rows from those of `select_rows`."""
+    """Rejected rows from the rows of `select_rows`."""
     return [
         DeadLetterRow(str(key), str(table), str(content), str(columns or "")) for key, table, content, columns in rows
     ]

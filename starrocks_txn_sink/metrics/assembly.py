@@ -1,4 +1,4 @@
-"""What the assembler has open, as far as the driver is told: counts of a micro-batch, levels after it."""
+"""Open source transactions of the assembler, from the counts that each stage reports for a micro-batch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 OTHERS = "all others"
 STAGES = 20
-"""Assembling stages whose levels are remembered."""
+"""Assembling stages at most; the one that reported longest ago is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssemblerLevel:
-    """Open source transactions, their rows and Arrow bytes; `oldest` is since when one has been open, 0 for none.
+    """Open source transactions, their rows and Arrow bytes; `oldest` is since when (Unix epoch), 0 for none.
 
-    `each` are the oldest ones (partition, position, since, rows, bytes), where the stage tells of them one by one.
+    `each` lists the oldest ones (partition, position, since, rows, bytes), if the stage reports them singly.
     """
 
     open: int = 0
@@ -26,7 +26,7 @@ class AssemblerLevel:
 
 
 class AssemblerLevels:
-    """The levels of each stage (`name`). For one thread at a time."""
+    """Levels by stage name. Not thread-safe."""
 
     def __init__(self) -> None:
         self._levels: dict[str, AssemblerLevel] = {}
@@ -34,10 +34,8 @@ class AssemblerLevels:
     def add_counts(
         self, name: str, counts: Mapping[str, float], now: float, each: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, int]:
-        """Take in the counts of one stage and micro-batch (assembler.counters); returns the flows by outcome.
-
-        A micro-batch without events says nothing about what is open.
-        """
+        """Add the counts of one stage and micro-batch (assembler.counters); return source transactions by outcome."""
+        # A micro-batch without events says nothing about the source transactions that are still open.
         if counts.get("events"):
             before = self._levels.pop(name, AssemblerLevel())
             opened = int(counts.get("open", 0))
@@ -51,12 +49,12 @@ class AssemblerLevels:
         return {outcome: int(counts.get(outcome, 0)) for outcome in ("abandoned", "dropped", "empty")}
 
     def open_transactions(self) -> list[dict[str, Any]]:
-        """What is open, the oldest first: stage, place (None for all of a stage), how many, rows, bytes, since when."""
+        """Open source transactions, oldest first: stage, place (None: all of the stage), open, rows, bytes, since."""
         found = [one for name, level in self._levels.items() if level.open for one in _open_entries(name, level)]
         return sorted(found, key=lambda one: (one["since"], one["place"] == OTHERS))
 
     def level(self) -> AssemblerLevel:
-        """All stages together."""
+        """Sum over all stages; `oldest` of all."""
         levels = self._levels.values()
         oldest = min((level.oldest for level in levels if level.oldest), default=0.0)
         return AssemblerLevel(
@@ -68,7 +66,7 @@ class AssemblerLevels:
 
 
 def _open_entries(stage: str, level: AssemblerLevel) -> list[dict[str, Any]]:
-    """The transactions of a stage one by one, as far as they are told, and the others together."""
+    """Entries of a stage: the transactions that it reports singly, and one entry for the remaining ones."""
     shown = [
         {
             "stage": stage,

@@ -1,4 +1,4 @@
-"""Values by labels, as many as the bound allows: what comes later is counted together."""
+"""Bounded collections of label values, so that a metric never has unlimited series."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class BoundedNames:
-    """The first `limit` names that come are themselves, all others are OTHER: so a label's values stay bounded."""
+    """Label values for names: the first `limit` names keep theirs, all later ones become OTHER."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -27,7 +27,7 @@ class BoundedNames:
 
 
 class LatestValues(Generic[Value]):
-    """The newest value of each of at most `limit` names; the one that was set longest ago gives way."""
+    """The newest value of each name, for at most `limit` names; a new name evicts the name set longest ago."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

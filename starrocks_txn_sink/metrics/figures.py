@@ -12,11 +12,11 @@ Labels = tuple[str, ...]
 
 _PER_COMMIT = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 5000.0, 20000.0)
 _BOUNDS = {"transactions_per_commit": _PER_COMMIT}
-_SERIES = 500  # label combinations of one metric that are kept apart, whatever the labels are
+_SERIES = 500  # series of one metric at most; further label combinations share OTHER
 
 
 class MetricValues:
-    """The current value of every metric of the catalogue. For one thread at a time."""
+    """Current value of every metric of the catalogue. Not thread-safe."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, dict[Labels, float]] = {}
@@ -34,11 +34,11 @@ class MetricValues:
         self._numbers["last_committed_batch_id"][()] = -1.0
 
     def table(self, name: str) -> str:
-        """`name`, or OTHER when too many tables are known."""
+        """Label value for a table: `name`, or OTHER beyond TABLES."""
         return self._tables.label_for(name)
 
     def add(self, name: str, amount: float, *labels: str) -> None:
-        """Let a counter grow."""
+        """Add `amount` to a counter."""
         known = self._numbers[name]
         if labels not in known and len(known) >= _SERIES:
             labels = (OTHER,) * len(labels)
@@ -61,7 +61,7 @@ class MetricValues:
         return dict(self._numbers[name])
 
     def total(self, name: str, **wanted: str) -> float:
-        """The sum over all label values, or over those that are as `wanted`."""
+        """Sum over all series, or over the series with the given label values."""
         names = BY_NAME[name].labels
         return sum(
             value
@@ -74,5 +74,5 @@ class MetricValues:
 
 
 def bounds(name: str) -> tuple[float, ...]:
-    """The buckets' upper bounds of a histogram."""
+    """Upper bounds of a histogram's buckets."""
     return _BOUNDS.get(name, BOUNDS)

@@ -1,4 +1,4 @@
-"""The last hour in memory: figures added up in slots of two seconds, for sparklines and rates."""
+"""The last hour in memory: counts and levels in slots of two seconds, for sparklines and rates."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from starrocks_txn_sink.lane.durations import Durations
 SLOT_SECONDS = 2.0
 SLOTS = 1800
 POINTS = 150
-"""Most points of a series: what a sparkline can show."""
+"""Points of a series at most, as many as a sparkline can show."""
 
 
 @dataclass(slots=True)
 class HistorySlot:
-    """What happened in [at, at + SLOT_SECONDS): `counts` are flows, `levels` the highest of each."""
+    """The interval [at, at + SLOT_SECONDS): `counts` are sums, `levels` maxima."""
 
     at: float
     counts: Counter[str] = field(default_factory=Counter)
@@ -30,7 +30,7 @@ class HistorySlot:
 
 @dataclass(frozen=True, slots=True)
 class HistoryWindow:
-    """Some slots together: flows summed, levels at their highest."""
+    """Several slots merged: sums of counts, maxima of levels."""
 
     counts: Counter[str]
     levels: dict[str, float]
@@ -39,30 +39,27 @@ class HistoryWindow:
 
 
 class History:
-    """A ring of slots; `now` is always seconds since the Unix epoch. For one thread at a time."""
+    """A ring of slots; `now` is in seconds since the Unix epoch. Not thread-safe."""
 
     def __init__(self, started: float) -> None:
         self.started = started
         self._slots: deque[HistorySlot] = deque(maxlen=SLOTS)
 
     def slot(self, now: float) -> HistorySlot:
-        """The slot of `now`; a clock that went back writes into the newest one."""
+        """The slot of `now`, or the newest slot if the clock went back."""
         at = now - now % SLOT_SECONDS
         if not self._slots or at > self._slots[-1].at:
             self._slots.append(HistorySlot(at))
         return self._slots[-1]
 
     def since(self, start: float) -> HistoryWindow:
-        """What has happened from `start` on, to the precision of a slot."""
+        """All slots from `start` on, merged."""
         return _merge_slots([slot for slot in self._slots if slot.at + SLOT_SECONDS > start])
 
     def series(self, now: float, seconds: float) -> tuple[float, float, list[HistoryWindow]]:
-        """The last `seconds` as at most POINTS windows: (start of the first, seconds of each, windows).
-
-        The window that has not ended yet is left out: its flows would look like a drop.
-        """
+        """The last `seconds` as at most POINTS windows: (start of the first, seconds of each, windows)."""
         step = max(1, -(-int(seconds / SLOT_SECONDS) // POINTS)) * SLOT_SECONDS
-        end = now - now % step
+        end = now - now % step  # without the running window: its partial sums would look like a drop
         count = max(1, round(seconds / step))
         start = end - count * step
         groups: list[list[HistorySlot]] = [[] for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Spark's progress of the queries, told as events: a StreamingQueryListener on the driver."""
+"""Spark's progress of the queries as events: a StreamingQueryListener on the driver."""
 
 # ruff: noqa: N802 - the names of the methods are Spark's
 from __future__ import annotations
@@ -20,13 +20,13 @@ from starrocks_txn_sink.metrics.progress import progress_events
 
 
 class ProgressListener(StreamingQueryListener):
-    """Tells what Spark tells; never raises, because Spark would log it at every micro-batch."""
+    """Turns Spark's callbacks into events. Never raises: Spark would log the error at every micro-batch."""
 
     def __init__(self, emit: Listener) -> None:
         self._emit = emit
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """The sink's own events tell of it."""
+        """Ignored: the sink emits batch.started itself."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         with contextlib.suppress(Exception):
@@ -43,7 +43,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 class ProgressWatch:
-    """A listener in a session, until `close`."""
+    """Registers a listener with a session until `close`."""
 
     def __init__(self, session: Any, emit: Listener) -> None:
         self._session, self._listener = session, ProgressListener(emit)

@@ -1,6 +1,6 @@
-"""The model behind the endpoint: events in, figures out. Pure but for a lock: the clock is an argument.
+"""The model behind the endpoint: adds up events into metrics. Pure except for a lock; the clock is an argument.
 
-It listens to the sink on the driver:
+Events of the sink on the driver, and their fields:
 
     sink.made           buffer_bytes, timeout, version     session.opened   job, exactly_once
     batch.started       job, batch_id, lanes, query        lane.reported    report (lane.report.LaneReport)
@@ -10,8 +10,10 @@ It listens to the sink on the driver:
     rows.dead_lettered  table, reason, rows
     query.progressed, query.idle, query.ended, assembler.counted: see `metrics.progress`
 
-Reports come before the receipts of the same micro-batch. An event it does not know is ignored. What is counted reaches
-the driver once, however often a task was repeated.
+Reports come before the receipts of the same micro-batch. Unknown events are ignored.
+
+Metrics live on the driver, because executors are short-lived and no Prometheus scrapes them: a lane sends one report
+with its receipts, or in its error. So each count arrives once, even if Spark repeats a task.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _REST = ("publish", "recover")
 
 
 class Model:
-    """`tell` takes events from any thread; whoever reads more than one field holds `lock`."""
+    """`record` is thread-safe. Hold `lock` to read more than one field."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -54,7 +56,7 @@ class Model:
         self.lags: LatestValues[int] = LatestValues(PARTITIONS)
         self.last_errors: dict[str, float] = {}
         self.last_violation = 0.0
-        self._deletes: Counter[str] = Counter()  # among the rows of receipts that are about to come
+        self._deletes: Counter[str] = Counter()  # deletes by table in reports whose receipts have not arrived yet
         self.timeout = 0.0
         self._new_batch = False
         self.build = {"version": "", "python": platform.python_version(), "spark": ""}
@@ -75,7 +77,7 @@ class Model:
         }
 
     def record(self, event: Event) -> None:
-        """Take in one event."""
+        """Add one event; ignore an unknown one."""
         handler = self._handlers.get(event.name)
         if handler is None:
             return
@@ -92,10 +94,9 @@ class Model:
             self.build[name] = str(fields.get(name, ""))
 
     def _on_session_opened(self, fields: Mapping[str, Any], now: float) -> None:
-        """A take-over settles what an earlier run left in doubt: the ledger knows."""
         job = self.jobs.touch(fields["job"], now)
         job.ended_at = 0.0
-        if fields["exactly_once"]:
+        if fields["exactly_once"]:  # the take-over has settled all commits in doubt: the ledger has their outcome
             job.in_doubt, job.doubt_since = 0, 0.0
         self._set_job_gauges()
 
@@ -186,9 +187,9 @@ class Model:
             self._deletes[self.metrics.table(table)] += rows
 
     def _add_report(self, report: LaneReport, now: float) -> None:
-        """What a lane did, whether it succeeded or not."""
+        """Add a lane's report, from a success or from a failure."""
         metrics, slot = self.metrics, self.history.slot(now)
-        if self._new_batch:  # until then the gauges tell of the last micro-batch
+        if self._new_batch:  # gauges keep the last micro-batch's values until the first report of the new one
             self._new_batch = False
             for name in ("buffer_bytes", "inflight_loads", "transaction_age_ratio"):
                 metrics.set(name, 0.0)
@@ -233,7 +234,7 @@ class Model:
         self.history.slot(now).counts["errors"] += count
         self.last_errors[code] = now
 
-    # --- others ---
+    # --- violations, dead letters, queries ---
 
     def _on_violation(self, fields: Mapping[str, Any], now: float) -> None:
         kind = fields["kind"] if fields["kind"] in VIOLATIONS else "torn"
@@ -248,7 +249,7 @@ class Model:
 
     def _on_query_progress(self, fields: Mapping[str, Any], now: float) -> None:
         if self.jobs.for_query(fields["query"]) is None:
-            return  # a query that writes elsewhere
+            return  # the query does not use the sink
         progress: QueryProgress = fields["progress"]
         metrics = self.metrics
         metrics.add("spark_input_rows_total", progress.input_rows)
@@ -302,11 +303,11 @@ class Model:
             job.ended_at, job.running_since, job.lanes = now, 0.0, 0
             job.ended_code = (job.failed_code or SPARK) if fields["failed"] else ""
             if not fields["failed"]:
-                job.failed_at = 0.0  # a stop in the middle of a micro-batch is no failure
+                job.failed_at = 0.0  # stopping a query fails its running micro-batch; that is no failure of the job
             self._set_job_gauges()
 
     def _set_job_gauges(self) -> None:
-        """Gauges over all jobs."""
+        """Set the gauges over all jobs."""
         self.metrics.set("in_doubt_transactions", self.jobs.in_doubt)
         self.metrics.set("open_starrocks_transactions", sum(job.lanes for job in self.jobs))
         self.metrics.set("last_commit_timestamp_seconds", self.jobs.oldest_commit())

@@ -1,9 +1,9 @@
-"""MetricsServer: the endpoint of a driver, `/metrics`, `/healthz`, `/readyz`, `/api/state` and a page at `/`.
+"""MetricsServer: the driver's endpoint with `/metrics`, `/healthz`, `/readyz`, `/api/state` and a page at `/`.
 
     metrics = MetricsServer(port=9464)
     sink = StarRocksSink(options, metrics=metrics)
 
-Several sinks and queries may share one. It listens on loopback unless told otherwise; port 0 takes a free one (`url`).
+Several sinks and queries may share one server. The default host is loopback; port 0 takes a free port (see `url`).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ READY_SECONDS = 60.0
 
 
 class MetricsServer:
-    """Counts what the sink tells it, from the moment it is made, and serves it from `start` to `close`.
+    """Counts the sink's events from its creation on, and serves them from `start` to `close`.
 
-    `ready_seconds` is how old the last progress of a job may be before `/readyz` says 503. Raises OptionError where
-    prometheus-client is missing, and in `start` when the port cannot be had. A pickled one arrives empty and stopped.
+    `/readyz` answers 503 when a job's last progress is older than `ready_seconds`. Raises OptionError if
+    prometheus-client is missing, and in `start` if the port is taken. An unpickled copy is empty and stopped.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class MetricsServer:
         return f"MetricsServer({self.url or f'{self.host}:{self.port}, not started'})"
 
     def __call__(self, event: Event) -> None:
-        """Take in one event of the sink; from any thread."""
+        """Add one event of the sink; thread-safe."""
         self.model.record(event)
 
     def start(self) -> Self:
-        """Serve; does nothing when it does already."""
+        """Start to serve; no effect if it serves already."""
         with self._guard:
             if self._listener is None:
                 try:
@@ -75,7 +75,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Where the page is, empty before `start`."""
+        """URL of the page, '' before `start`."""
         listener = self._listener
         if listener is None:
             return ""
@@ -83,10 +83,9 @@ class MetricsServer:
         return f"http://{host}:{listener.port}/"
 
     def watch(self, session: Any) -> None:
-        """Also tell Spark's own progress of the queries in `session` that use the sink.
+        """Add Spark's progress of the queries in `session` that use the sink; no second session until `close`.
 
-        The sink calls it with the process's session; queries of another one (`newSession`) are told of when it is
-        called with that before. Does nothing the second time, until `close`.
+        The sink calls it with the process's session. For queries of another session call it earlier with that one.
         """
         with self._guard:
             if self._progress_watch is not None:
@@ -96,7 +95,7 @@ class MetricsServer:
             self._progress_watch = ProgressWatch(session, self.model.record)
 
     def close(self) -> None:
-        """Stop serving and listening to Spark; what was counted stays, and `start` works again."""
+        """Stop serving and listening to Spark. Counts stay, and `start` works again."""
         with self._guard:
             listener, self._listener = self._listener, None
             progress_watch, self._progress_watch = self._progress_watch, None
@@ -180,7 +179,7 @@ _shared_guard = threading.Lock()
 
 
 def shared_server(port: int, host: str = HOST) -> MetricsServer:
-    """The process's endpoint at this address, made when it is query for first; port 0 is a new one each time."""
+    """The process's server at this address, created at the first call; with port 0 a new one at each call."""
     with _shared_guard:
         if port == 0 or (host, port) not in _shared:
             server = MetricsServer(port, host)

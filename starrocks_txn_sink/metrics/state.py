@@ -1,4 +1,4 @@
-"""The document that the page shows: `/api/state`. Pure; the model's lock is held while it is made."""
+"""The document behind the page: `/api/state`. Pure; takes the model's lock."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.verdict import health_status, lights, readiness
 
 RUNBOOK = "runbook"
-"""Where the endpoint shows docs/operations.md."""
+"""Path of docs/operations.md on the endpoint."""
 
 RANGES = (300, 900, 3600)
-"""What a user may choose to see, in seconds."""
+"""Selectable time ranges of the page, in seconds."""
 
 _RATE_SECONDS = 60.0
 _PARTITIONS_SHOWN = 200
 
 
 def dashboard_state(model: Model, now: float, limit: float, seconds: int | None = None) -> dict[str, Any]:
-    """Everything the page needs; `seconds` is the range of the series, by default the smallest that holds the run."""
+    """Document of the page; `seconds` is one of RANGES, by default the smallest that covers the run so far."""
     uptime = now - model.history.started
     chosen = seconds if seconds in RANGES else next((one for one in RANGES if uptime <= one), RANGES[-1])
     with model.lock:
@@ -146,7 +146,7 @@ def _assembler(model: Model) -> dict[str, Any]:
 
 
 def _stage(model: Model, name: str) -> str:
-    """An assembling stage as people call it: with its job only where there are several."""
+    """Display name of an assembling stage, with its job if there are several."""
     query, _, stage = name.rpartition("/")
     job = model.jobs.for_query(query)
     return f"{job.name}: {stage}" if job is not None and len(model.jobs) > 1 else stage
@@ -185,7 +185,7 @@ def _errors(model: Model) -> dict[str, Any]:
 def _error_texts(code: str) -> dict[str, str]:
     kind = ERRORS.get(code)
     return {
-        "meaning": kind.summary if kind else "An error of Spark's or of the application's; the driver's log has it.",
+        "meaning": kind.summary if kind else "An error of Spark or of the application; see the driver's log.",
         "advice": kind.hint if kind else "",
         "runbook": f"{RUNBOOK}#error-{code}",
     }
@@ -215,9 +215,9 @@ def _partitions(model: Model) -> dict[str, Any]:
 
 
 def _lag(lags: Mapping[str, int], partition: str) -> int | None:
-    """The lag of a source partition, which a job names `0` or `orders-0`.
+    """Lag of a source partition, which a job names `0` or `orders-0`.
 
-    Spark's progress tells it under `0` where there is one topic, under `orders/0` where there are several.
+    Spark's progress names it `0` with one topic, `orders/0` with several.
     """
     topic, dash, number = partition.rpartition("-")
     names = (partition, f"{topic}/{number}", number) if dash else (partition,)

@@ -1,4 +1,4 @@
-"""The recent StarRocks transactions, as the page shows them; only so many, and of each only so much."""
+"""The recent StarRocks transactions for the page, bounded in number and in detail."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from starrocks_txn_sink.lane.receipt import Receipt
 
 REMEMBERED = 60
 REGIONS = 40
-"""Regions and positions of one transaction that are shown in detail."""
+"""Regions and positions of one transaction at most."""
 
 
 class RecentTransactions:
-    """Receipts and failed micro-batches, the newest first. For one thread at a time."""
+    """Receipts and failed micro-batches. Not thread-safe."""
 
     def __init__(self) -> None:
         self._known: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
@@ -48,7 +48,7 @@ class RecentTransactions:
         )
 
     def add_failed(self, job: str, batch_id: int, code: str, seconds: float, attempts: int, at: float) -> None:
-        """A micro-batch that failed: what it had open was rolled back."""
+        """Add a failed micro-batch with its failed attempts."""
         self._known.append(
             {
                 "outcome": "failed",

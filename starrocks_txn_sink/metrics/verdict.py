@@ -1,4 +1,4 @@
-"""The state in one sentence, a light for each row of the dashboard, and whether the sink is ready. Pure."""
+"""The state in one sentence, a light for each row of the dashboard, and readiness. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from starrocks_txn_sink.metrics.jobs import JobStatus
 from starrocks_txn_sink.metrics.model import Model
 
 _MINUTE = 60.0
-_RECENTLY = 300.0  # how long a failure that is over still colours its row
+_RECENTLY = 300.0  # a past failure colours its row for this long
 
 
 class Light(Enum):
-    """`NONE`: nothing is known yet."""
+    """Colour of a row; NONE means that nothing is known yet."""
 
     NONE = "none"
     OK = "ok"
@@ -29,14 +29,14 @@ class HealthStatus:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """`reason` is one sentence, also when the sink is ready."""
+    """`reason` is one sentence, even if the sink is ready."""
 
     ready: bool
     reason: str
 
 
 def health_status(model: Model, now: float, limit: float) -> HealthStatus:
-    """The worst there is to say comes first; `limit` is how old the last progress may be, in seconds."""
+    """The most severe statement about the jobs; `limit` is the allowed age of the last progress, in seconds."""
     return (
         _integrity_status(model, now)
         or _failure_status(model, now, limit)
@@ -49,13 +49,13 @@ def _integrity_status(model: Model, now: float) -> HealthStatus | None:
     violations = int(model.metrics.total("integrity_violations_total"))
     if violations:
         seen = f"{_plural(violations, 'integrity violation')}, the last one {ago(now, model.last_violation)} ago"
-        return HealthStatus(Light.BAD, f"Not right: {seen}. Stop the job and look.")
+        return HealthStatus(Light.BAD, f"Data is wrong: {seen}. Stop the job and investigate.")
     doubts = [job for job in model.jobs if job.in_doubt]
     if doubts:
         since = min(job.doubt_since for job in doubts)
         count = _plural(model.jobs.in_doubt, "StarRocks transaction")
         return HealthStatus(
-            Light.BAD, f"{count} in doubt for {ago(now, since)}: nobody can say yet whether the commit took effect."
+            Light.BAD, f"{count} in doubt for {ago(now, since)}: it is unknown whether the commit took effect."
         )
     return None
 
@@ -64,7 +64,7 @@ def _failure_status(model: Model, now: float, limit: float) -> HealthStatus | No
     failed = [job for job in model.jobs if job.failed_at]
     if failed:
         job = max(failed, key=lambda job: job.failed_at)
-        since = f"last committed {ago(now, job.last_commit)} ago" if job.last_commit else "nothing is committed yet"
+        since = f"last committed {ago(now, job.last_commit)} ago" if job.last_commit else "no commit yet"
         text = f"The last micro-batch failed {ago(now, job.failed_at)} ago ({job.failed_code}); {since}."
         return HealthStatus(Light.BAD, _with_job_name(model, job, text))
     ended = [job for job in model.jobs if job.ended_code]
@@ -90,7 +90,7 @@ def _quiet_status(model: Model, now: float) -> HealthStatus | None:
             Light.NONE, f"The query was stopped; last committed {ago(now, last)} ago; nothing in doubt."
         )
     if not any(job.last_commit for job in model.jobs):
-        return HealthStatus(Light.NONE, "Nothing is committed yet, and nothing in doubt.")
+        return HealthStatus(Light.NONE, "No commit yet; nothing in doubt.")
     return None
 
 
@@ -107,11 +107,11 @@ def _ok_status(model: Model, now: float) -> HealthStatus:
 
 
 def readiness(model: Model, now: float, limit: float) -> Readiness:
-    """Ready: every job's last commit, or its word that there is nothing to do, is younger than `limit`, no doubts."""
+    """Ready if each job made progress (a commit or an idle report) within `limit` seconds and nothing is in doubt."""
     if model.jobs.in_doubt:
         return Readiness(False, f"{_plural(model.jobs.in_doubt, 'StarRocks transaction')} in doubt.")
     if not len(model.jobs):
-        return Readiness(False, "No micro-batch has been started yet.")
+        return Readiness(False, "No micro-batch has started yet.")
     for job in model.jobs:
         if job.ended_at and (job.ended_code or not any(other.should_progress for other in model.jobs)):
             return Readiness(False, f"The query of job {job.name} has ended.")
@@ -126,7 +126,7 @@ def readiness(model: Model, now: float, limit: float) -> Readiness:
 
 
 def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
-    """A light for each row of the dashboard, in its order."""
+    """Light of each row of the dashboard, in order."""
     recent = model.history.since(now - _RECENTLY)
     metrics, started = model.metrics, any(job.last_progress or job.failed_at for job in model.jobs)
     wrong = metrics.total("integrity_violations_total") or model.jobs.in_doubt
@@ -163,7 +163,7 @@ def _plural(number: int, what: str) -> str:
 
 
 def ago(now: float, then: float) -> str:
-    """A duration as people say it."""
+    """Time from `then` to `now` as text."""
     seconds = max(0.0, now - then)
     if seconds < 10:
         return f"{seconds:.1f} s"

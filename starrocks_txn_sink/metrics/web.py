@@ -1,4 +1,4 @@
-"""The endpoint's HTTP side: a small threaded server, GET only, on loopback unless told otherwise."""
+"""HTTP server of the endpoint: threaded, GET and HEAD only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HttpReply:
 
 @dataclass(frozen=True, slots=True)
 class HttpQuery:
-    """What a route needs of a request."""
+    """Query parameters and Accept header of a request."""
 
     parameters: Mapping[str, list[str]]
     accept: str
@@ -44,7 +44,7 @@ Route = Callable[[HttpQuery], HttpReply]
 
 
 class HttpListener(ThreadingHTTPServer):
-    """Serves `routes` in daemon threads from `start` to `close`. Raises OSError when the port is taken."""
+    """Serves `routes` in daemon threads from `start` to `close`. Raises OSError if the port is taken."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -60,7 +60,7 @@ class HttpListener(ThreadingHTTPServer):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and wait for the threads that reply now."""
+        """Stop, and wait for the requests under way."""
         self.shutdown()
         self.server_close()
         self._thread.join()
@@ -85,7 +85,7 @@ class HttpListener(ThreadingHTTPServer):
             self._busy.discard(threading.current_thread())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no event."""
+        """Ignored: a client may disconnect at any time."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -98,11 +98,10 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         route = self.server.routes.get(url.path)
         if self.server.local and not _names_loopback(self.headers.get("Host", "")):
-            reply = HttpReply(
-                b"This endpoint is for this machine.\n", status=403
-            )  # a page elsewhere that renamed itself
+            # DNS rebinding: a foreign page in a local browser can give its own host name the loopback address.
+            reply = HttpReply(b"This endpoint serves this machine only.\n", status=403)
         elif route is None:
-            reply = HttpReply(b"There is nothing here. Try /\n", status=404)
+            reply = HttpReply(b"Not found. Try /\n", status=404)
         else:
             reply = self._call_route(route, HttpQuery(parse_qs(url.query), self.headers.get("Accept", "")))
         self._send(reply)
@@ -112,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _call_route(self, route: Route, query: HttpQuery) -> HttpReply:
         try:
             return route(query)
-        except Exception as error:  # a bug here must show, and must not touch the sink
+        except Exception as error:  # report a bug here to the client; the sink must not notice
             return HttpReply(f"{type(error).__name__} while answering.\n".encode(), status=500)
 
     def _send(self, reply: HttpReply) -> None:
@@ -125,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(reply.body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are not worth a line."""
+        """Ignored: a line for each scrape would fill the log."""
 
 
 def is_loopback(host: str) -> bool:

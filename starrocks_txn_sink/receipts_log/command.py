@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink where`: exit code 0 when the source transaction is visible, 1 when it is not, 2 on an error."""
+"""`starrocks-txn-sink where`: exit code 0 if the source transaction is visible, 1 if it is not, 2 on an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from starrocks_txn_sink.server_arguments import add_server_arguments, server_opt
 class JobLedgerMissing(StarRocksSinkError):
     code = "no_ledger"
     summary = "The database has no ledger."
-    hint = "Check --database; a job that writes at-least-once keeps none."
+    hint = "Check --database; a job with at-least-once delivery has no ledger."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,13 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--database", required=True, help="the database that the job writes")
     parser.add_argument("--job", required=True, help="the job's name: the option `job`, or query-<id of the query>")
     parser.add_argument("--partition", required=True, help="the source partition, as the sink's input names it")
-    parser.add_argument("--position", required=True, type=int, help="the position, as of the source transaction's END")
+    parser.add_argument("--position", required=True, type=int, help="the position of the source transaction's END")
     parser.add_argument("--deadline", type=float, default=60.0, help="seconds for all of it (default 60)")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look it up and print the answer."""
+    """Look the position up, print the answer and return the exit code."""
     try:
         options = server_options(args, database=args.database, job=args.job)
         found = look_up(options, args.partition, args.position, args.deadline)
@@ -54,16 +54,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def look_up(options: SinkOptions, partition: str, position: int, seconds: float) -> dict[str, Any]:
-    """The place, whether there is a log, when the server finished the label, and the partitions that are known.
+    """Look a position up: `place`, `logged` (the log exists), `finished` (the server's time), `known` (partitions).
 
-    Raises StarRocksSinkError when the leader cannot be asked or there is no ledger.
+    Raises StarRocksSinkError if the leader does not answer or the ledger does not exist.
     """
     deadline = Deadline.after(seconds, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
         lookup = Lookup(connection, options.database, str(options.job), partition)
         tables = lookup.existing_tables(deadline)
         if LEDGER_TABLE not in tables:
-            raise JobLedgerMissing(f"There is no table {LEDGER_TABLE} in {options.database}.")
+            raise JobLedgerMissing(f"The table {LEDGER_TABLE} does not exist in {options.database}.")
         logged = LOG_TABLE in tables
         place = locate(
             position, lookup.ledger_position(deadline), lookup.spans_around(position, deadline) if logged else []
@@ -87,7 +87,7 @@ def json_document(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def text_lines(found: dict[str, Any], partition: str, position: int) -> Iterator[str]:
-    """The answer for people."""
+    """The answer as text."""
     place: LocatedPosition = found["place"]
     what = f"{partition}, position {position}"
     if place.reached is None:
@@ -109,4 +109,4 @@ def text_lines(found: dict[str, Any], partition: str, position: int) -> Iterator
 
 
 def _missing_span_reason(logged: bool) -> str:
-    return "the log begins later" if logged else "no receipts are logged (option receipts_log)"
+    return "the log starts later" if logged else "no receipts are logged (option receipts_log)"

@@ -1,4 +1,4 @@
-"""Asking ledger and log about one position, on the leader."""
+"""Queries of ledger and log for one position, on the leader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPAN = (
 
 
 class Lookup:
-    """Questions about one source partition of a job. Raises what `LeaderConnection.query` does."""
+    """Queries for one source partition of a job. Raises the errors of `LeaderConnection.query`."""
 
     def __init__(self, connection: LeaderConnection, database: str, job: str, partition: str) -> None:
         self._connection = connection
@@ -27,7 +27,7 @@ class Lookup:
         self._partition = partition
 
     def ledger_position(self, deadline: Deadline) -> LedgerPosition | None:
-        """The partition's row of the ledger."""
+        """The partition's row in the ledger; None without one."""
         rows = self._connection.query(
             f"SELECT position, label, batch, updated_at FROM `{self._database}`.`{LEDGER_TABLE}` "
             "WHERE job = %s AND kind = 'position' AND name = %s",
@@ -37,7 +37,7 @@ class Lookup:
         return next((LedgerPosition(int(row[0]), str(row[1]), int(row[2]), str(row[3])) for row in rows), None)
 
     def spans_around(self, position: int, deadline: Deadline) -> list[LoggedSpan]:
-        """The log's rows next to `position`: the first at or above, the last below."""
+        """Rows of the log next to `position`: the first that ends at or above it, the last that ends below."""
         found = []
         for sign, order in ((">=", "ASC"), ("<", "DESC")):
             sql = _SPAN.format(self._database, LOG_TABLE, sign, order)
@@ -46,7 +46,7 @@ class Lookup:
         return found
 
     def existing_tables(self, deadline: Deadline) -> set[str]:
-        """Which of ledger and log there are."""
+        """Names of the existing tables among ledger and log."""
         rows = self._connection.query(
             "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",
             (self._database, LEDGER_TABLE, LOG_TABLE),
@@ -55,7 +55,7 @@ class Lookup:
         return {str(row[0]) for row in rows}
 
     def known_partitions(self, deadline: Deadline) -> list[str]:
-        """The job's source partitions, to help with a wrong name."""
+        """Up to 20 source partitions of the job, to help with a wrong name."""
         rows = self._connection.query(
             f"SELECT name FROM `{self._database}`.`{LEDGER_TABLE}` WHERE job = %s AND kind = 'position' "
             "ORDER BY name LIMIT 20",
@@ -65,7 +65,7 @@ class Lookup:
         return [str(row[0]) for row in rows]
 
     def finish_time(self, label: str, deadline: Deadline) -> str | None:
-        """When the server made `label` visible, as long as it remembers it (wire contract 6.1)."""
+        """Time at which the server made `label` visible; None once it has forgotten the label (wire contract 6.1)."""
         try:
             rows = self._connection.query(
                 "SELECT max(LOAD_FINISH_TIME) FROM information_schema.loads WHERE LABEL = %s", (label,), deadline

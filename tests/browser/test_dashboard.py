@@ -115,7 +115,7 @@ def test_what_is_wrong_outshines_what_is_slow(screen: Screen, metrics: MetricsSe
     expect(page.locator("#sentence")).to_contain_text("1 StarRocks transaction in doubt for 0.0 s")
     pipeline.violate()
     refresh(page)
-    expect(page.locator("#sentence")).to_contain_text("Not right: 1 integrity violation")
+    expect(page.locator("#sentence")).to_contain_text("Data is wrong: 1 integrity violation")
     expect(page.locator("#right")).to_have_attribute("data-light", "bad")
 
 

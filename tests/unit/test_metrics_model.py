@@ -158,7 +158,7 @@ def test_a_failed_batch_tells_what_its_lane_did() -> None:
     assert told.value("retries_total", "commit", "commit_failed") == 1
     assert told.value("failed_batches_total") == 1
     assert told.light is Light.BAD
-    assert told.sentence == "The last micro-batch failed 0.0 s ago (commit_failed); nothing is committed yet."
+    assert told.sentence == "The last micro-batch failed 0.0 s ago (commit_failed); no commit yet."
     (failed,) = told.model.recent.newest_first()
     assert (failed["outcome"], failed["code"], failed["batch_id"]) == ("failed", "commit_failed", 4)
 
@@ -202,7 +202,7 @@ def test_the_sentence_from_the_first_second_to_a_stalled_job() -> None:
     assert (told.sentence, told.light) == ("Waiting for the first micro-batch for 0.0 s.", Light.NONE)
     assert not told.ready
     told.tell("batch.started", job="shop", batch_id=0, lanes=1, query="q")
-    assert told.sentence == "Nothing is committed yet, and nothing in doubt."
+    assert told.sentence == "No commit yet; nothing in doubt."
     told.batch(0, receipt(told))
     told.clock.advance(1.2)
     assert (told.sentence, told.light) == ("Committed 1.2 s ago; nothing in doubt.", Light.OK)
