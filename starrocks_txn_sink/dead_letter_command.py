@@ -1,8 +1,8 @@
-"""`starrocks-txn-sink dead-letter list|replay`: what a job has set aside, and writing it again once it can be written.
+"""`starrocks-txn-sink dead-letter list|replay`: list a job's dead letters, or write them again.
 
-A replay writes each source transaction in a StarRocks transaction of its own, oldest first, which also deletes its dead
-letters: it is either still among them, or visible. It stops at the first one that the server rejects again. A replay
-ends those that were begun before it.
+A replay writes each source transaction in a StarRocks transaction of its own, oldest first. The same StarRocks
+transaction deletes its dead letters, so it is either still dead-lettered or visible. The replay stops at the first
+source transaction that the server rejects again. A new replay ends earlier ones.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List or replay. Raises StarRocksSinkError; what was replayed before it stays replayed."""
+    """List or replay. Raises StarRocksSinkError; source transactions replayed before the error stay visible."""
     options = server_options(args, database=args.database, job=args.job)
     deadline = Deadline.after(args.deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
@@ -92,7 +92,7 @@ def _replay(
             sql, parameters = select_rows(options.database, job, one.partition, one.position)
             rows = read_rows(connection.query(sql, parameters, deadline))
             if not rows:
-                continue  # a newer replay was faster
+                continue  # a newer replay has written this source transaction
             label = Label(options.database, next(names))
             steps = replay_transaction(
                 label, job, owner, _loads(options, job, label, rows), options.begin_headers(), rng
@@ -107,7 +107,7 @@ def _replay(
 def _loads(
     options: SinkOptions, job: str, label: Label, rows: list[DeadLetterRow]
 ) -> list[tuple[str, Body, Mapping[str, str]]]:
-    """The rows of one source transaction, the deletes of its dead letters, and the ledger's row."""
+    """Loads of one source transaction: its rows, the deletes of its dead letters, the ledger's row."""
     loads = []
     for table in dict.fromkeys(row.table for row in rows):
         mine = [row for row in rows if row.table == table]
@@ -123,7 +123,7 @@ def _loads(
 
 
 def _headers(options: SinkOptions, table: str, columns: str) -> dict[str, str]:
-    """As the job sent them, but strict unless somebody said otherwise: nothing turns into NULL on a second try."""
+    """Headers of the job, with strict_mode unless the options set it: else bad values would turn into NULL."""
     kept = {"columns": columns} if columns else {}
     return {"strict_mode": "true", **kept, **options.load_headers(table)}
 
@@ -138,14 +138,14 @@ def _require_visible(
         limit = Deadline.after(_EXPLAIN_SECONDS, SystemClock())
         error = explain_or_keep(error, connection.query, outcome.label, limit, values=options.show_rejected_values)
         error.advice = (
-            f"Correct the column content of {DEAD_LETTER_TABLE} (UPDATE), or the target table, and replay again; what "
-            "is still listed has not been written."
+            f"Correct the column content of {DEAD_LETTER_TABLE} (UPDATE), or the target table, and replay again; "
+            "source transactions still listed are not written."
         )
     error.context |= {"source_partition": dead_letter.partition, "position": dead_letter.position}
     raise error
 
 
-# --- for people ---
+# --- output ---
 
 
 def _print(dead_letters: list[DeadLetter], as_json: bool, out: TextIO) -> None:

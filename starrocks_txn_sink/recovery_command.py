@@ -1,7 +1,6 @@
-"""`starrocks-txn-sink recover`: what a job left open on the server, and what its ledger says; rolls back on request.
+"""`starrocks-txn-sink recover`: show a job's open labels and its rows in the ledger; roll back on request.
 
-It reads, and rolls labels back; it never claims the job. A driver that is alive loses at most its open attempt by that
-and makes another one.
+It reads and rolls labels back, but never claims the job. A live driver loses at most its open attempt, and retries it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _POSITIONS = (
 
 @dataclass(frozen=True, slots=True)
 class OpenLabel:
-    """A label that has not ended, the server's state for it, and what it is after a rollback that was asked for."""
+    """An unfinished label, its state on the server, and its state `after` a requested rollback."""
 
     label: str
     state: str
@@ -48,7 +47,7 @@ class OpenLabel:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """Who owns the job (`lane` None), or took a lane over, since when (the server's time)."""
+    """Owner of the job (`lane` None) or of a lane that was taken over; `since` is the server's time."""
 
     lane: int | None
     epoch: str
@@ -59,7 +58,7 @@ class OwnerRow:
 
 @dataclass(frozen=True, slots=True)
 class PositionRow:
-    """How far a source partition is visible."""
+    """Last visible position of a source partition."""
 
     partition: str
     position: int
@@ -71,7 +70,7 @@ class PositionRow:
 
 @dataclass(frozen=True, slots=True)
 class JobFindings:
-    """All there is to know about a job. `other_jobs` helps when nothing is known of it: a wrong name, perhaps."""
+    """State of a job on the server. `other_jobs` are the ledger's further jobs, to help with a wrong name."""
 
     job: str
     database: str
@@ -104,7 +103,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what there is; with `--roll-back` end every open label first. Raises StarRocksSinkError."""
+    """Print the job's state; with `--roll-back` roll every open label back first. Raises StarRocksSinkError."""
     found = inspect_job(_options(args), args.deadline, roll_back=args.roll_back)
     if args.json:
         sys.stdout.write(json.dumps(asdict(found)) + "\n")
@@ -114,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False) -> JobFindings:
-    """Ask the server, within `seconds`, about the job that `options` name; raises StarRocksSinkError."""
+    """Read the state of `options.job` from the server, within `seconds`; raises StarRocksSinkError."""
     clock = SystemClock()
     deadline = Deadline.after(seconds, clock)
     with contextlib.ExitStack() as stack:
@@ -140,7 +139,7 @@ def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
 
 
 def _label_state(label: Label) -> Steps[str]:
-    """The server's word for it; a label without a registered transaction is UNKNOWN to it (wire contract 6.2)."""
+    """State that the server reports; UNKNOWN for a label without a registered transaction (wire contract 6.2)."""
     answer = yield label.request(Operation.LOAD_STATE)
     return answer.state.value if isinstance(answer, Reply) and answer.state is not None else "not answered"
 
@@ -184,7 +183,7 @@ def _require_database(connection: LeaderConnection, options: SinkOptions, deadli
     names = [str(row[0]) for row in connection.query("SHOW DATABASES", (), deadline)]
     if options.database not in names:
         raise OptionError(
-            f"There is no database {options.database!r}, or the user may not see it.",
+            f"The database {options.database!r} does not exist, or the user may not see it.",
             hint="Check --database, and the user's privileges.",
         )
 
@@ -212,11 +211,11 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _job(options: SinkOptions) -> str:
     if options.job is None:
-        raise QueryFailed("No job is named.")
+        raise QueryFailed("The option job is not set.")
     return options.job
 
 
-# --- for people ---
+# --- output ---
 
 
 def _print(found: JobFindings, out: TextIO) -> None:
@@ -230,7 +229,7 @@ def _text_lines(found: JobFindings) -> Iterator[str]:
     for label in found.labels:
         yield f"  {label.label}  {label.state}" + (f" -> {label.after}" if label.after else "")
     if not found.ledger:
-        yield f"ledger: there is no table {LEDGER_TABLE}; no job wrote exactly-once here"
+        yield f"ledger: the table {LEDGER_TABLE} does not exist; no job wrote exactly-once here"
         return
     yield f"owners: {len(found.owners) or 'none'}"
     for owner in found.owners:
@@ -240,4 +239,4 @@ def _text_lines(found: JobFindings) -> Iterator[str]:
     for row in found.positions:
         yield f"  {row.partition}  {row.position}  micro-batch {row.batch}, label {row.label}, at {row.updated_at}"
     if not found.owners and found.other_jobs:
-        yield f"Nothing is known of this job. The ledger has: {', '.join(found.other_jobs)}"
+        yield f"The ledger has no rows of this job. Its jobs are: {', '.join(found.other_jobs)}"

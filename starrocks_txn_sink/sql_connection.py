@@ -1,5 +1,6 @@
-"""Reading over the MySQL protocol for tools: any frontend will do, columns have names, and the server's own words are
-kept when it refuses. What decides about commits is asked of the leader, by `ledger.access`.
+"""Queries over the MySQL protocol for tools: any frontend serves, rows have column names, errors the server's text.
+
+Queries that decide about commits go to the leader, through `ledger.access`: a follower may return old rows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _FETCH_ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """The first rows of an answer, and how many it had in all."""
+    """The first rows of a result, and its total number of rows."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -33,8 +34,8 @@ class Excerpt:
 class SqlConnection:
     """One connection to one query port.
 
-    Raises QueryFailed when the port does not answer, QueryRefused with the server's text when it says no: the text may
-    repeat the statement, so it is for whoever wrote that, not for logs.
+    Raises QueryFailed if the port does not answer, QueryRefused with the server's text if the server refuses. The text
+    may repeat the statement, so show it to its author only and keep it out of logs.
     """
 
     def __init__(self, options: SinkOptions, address: Address) -> None:
@@ -56,7 +57,7 @@ class SqlConnection:
 
     @classmethod
     def connect_any(cls, options: SinkOptions) -> SqlConnection:
-        """Connect to the first address of `query_url` that lets us in; raises the last address's error."""
+        """Connect to the first address of `query_url` that accepts the login; raises the last address's error."""
         error: QueryFailed | QueryRefused = QueryFailed("query_url names no address.")
         for address in options.query_addresses:
             try:
@@ -66,7 +67,7 @@ class SqlConnection:
         raise error
 
     def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[Row]:
-        """All rows, by column names in lower case, because versions of StarRocks write them differently."""
+        """All rows as dicts. Column names are in lower case, because versions of StarRocks differ in their case."""
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(sql, parameters or None)
@@ -80,7 +81,7 @@ class SqlConnection:
         return next((next(iter(row.values())) for row in self.rows(sql, parameters)), None)
 
     def excerpt(self, sql: str, limit: int) -> Excerpt:
-        """The first `limit` rows; the others are read and let go, so memory stays bounded."""
+        """The first `limit` rows. Counts the remaining rows without keeping them, so memory stays bounded."""
         try:
             with self._connection.cursor(SSCursor) as cursor:
                 cursor.execute(sql)
@@ -94,7 +95,7 @@ class SqlConnection:
             raise _translate_error(error) from None
 
     def close(self) -> None:
-        """Hang up; never raises."""
+        """Close the connection; never raises."""
         with contextlib.suppress(MySQLError, OSError):
             self._connection.close()
 

@@ -76,7 +76,7 @@ class Auditor:
         return True
 
     def run(self, stop: threading.Event, over: Callable[[], bool] = lambda: False) -> None:
-        """Take samples until `stop` is set or `over()`; they start `interval` seconds apart, or at once after a slow one."""
+        """Take samples until `stop` is set or `over()`; they start `interval` seconds apart, later if one is slow."""
         while not stop.is_set() and not over():
             begun = self.clock.monotonic()
             self.take_sample()

@@ -17,7 +17,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Evidence:
-    """The first rows of a violating sample, of `total`. `sample` counts from 1; `seen_at` is the local UTC time of the query."""
+    """The first rows of a violating sample, of `total`. `sample` counts from 1; `seen_at` is the query's UTC time."""
 
     sample: int
     seen_at: str

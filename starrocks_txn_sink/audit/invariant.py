@@ -31,7 +31,7 @@ class Audit:
         if _READS.match(self.sql) is None:
             raise OptionError(
                 "The statement of an audit does not begin with SELECT or WITH.",
-                hint="Write one SELECT: an audit only reads.",
+                hint="Write one SELECT. An audit only reads.",
             )
         if not (math.isfinite(self.interval) and self.interval > 0):
             raise OptionError(f"The interval of an audit is {self.interval}.", hint="Set a number of seconds above 0.")

@@ -1,6 +1,6 @@
 """The log's table: DDL and retention. A lane makes its rows (`lane.log_entries`).
 
-One row for each (label, source partition), sorted so that a query for a position reads few rows. DUPLICATE KEY suffices:
+One row for each (label, source partition), sorted so that a query for a position reads few rows. A DUPLICATE KEY table:
 labels are unique, and rows loaded under a label become visible once.
 """
 

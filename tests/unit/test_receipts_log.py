@@ -228,7 +228,7 @@ def test_what_is_not_there_yet_is_exit_code_1(server: Emulator, capsys: pytest.C
 
 def test_what_cannot_be_looked_up_is_exit_code_2(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     assert where(server, 1) == 2
-    assert "There is no table _starrocks_txn_sink_ledger in shop." in capsys.readouterr().err
+    assert "The table _starrocks_txn_sink_ledger does not exist in shop." in capsys.readouterr().err
     assert where(server, 1, job="no good name") == 2
     capsys.readouterr()
 
@@ -240,4 +240,4 @@ def test_the_leader_is_asked(server: Emulator, capsys: pytest.CaptureFixture[str
     assert where(server, 1) == 2
     assert "find_leader=False" in capsys.readouterr().err
     assert where(server, 1, "--option", "find_leader=false") == 2
-    assert "no table" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
