@@ -18,6 +18,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 
 Row = dict[str, Any]
+# MySQL client errors: cannot connect, unknown host, server gone, connection lost, commands out of sync.
 _CONNECTION_ERRORS = frozenset({2003, 2005, 2006, 2013, 2014})
 _FETCH_ROWS = 1000
 

@@ -36,7 +36,7 @@ def judge_version(found: str) -> Finding:
         return failure(
             "server.version",
             error.message,
-            "Older servers answer OK to loads and commits that failed, and do not roll back when told to.",
+            "Older servers answer OK to failed loads and commits, and ignore rollbacks.",
             error.advice,
         )
     return good("server.version", f"StarRocks {found}")
@@ -64,11 +64,11 @@ def check_clock(target: Target) -> Iterator[Finding]:
     before = target.clock.wall()
     said = target.sql().value("SELECT utc_timestamp()")
     after = target.clock.wall()
-    told = epoch_seconds(said)
-    if told is None:
+    server_time = epoch_seconds(said)
+    if server_time is None:
         yield skipped("server.clock", f"the server's time cannot be read from {str(said)[:40]!r}")
     else:
-        yield judge_clock(told - (before + after) / 2, after - before, "the leader's clock")
+        yield judge_clock(server_time - (before + after) / 2, after - before, "the leader's clock")
 
 
 def epoch_seconds(said: object) -> float | None:

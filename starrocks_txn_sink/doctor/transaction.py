@@ -153,6 +153,7 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
     trial = TrialTransaction(target, target.database, target.leader)
     try:
         for table in target.tables[:MOST_TABLES]:
+            # One label serves all tables until a refused load ends it; the next table then begins a new one.
             if not trial.label and not trial.begin().ok:
                 return
             answer = trial.load(table)
