@@ -181,7 +181,7 @@ def test_everybody_can_read_the_runbook(screen: Screen, metrics: MetricsServer, 
     page = screen.open(metrics.url, width=width, scheme=scheme)
     page.goto(f"{metrics.url}runbook#error-commit_failed")
     expect(page.locator(":target")).to_have_text("Error commit_failed")
-    expect(page.locator(":target + p")).to_contain_text("The server did not commit")
+    expect(page.locator(":target + p")).to_contain_text("StarRocks did not commit")
     assert page.locator("table, ol, pre, code").count() > 20
     assert page.evaluate(CONTRAST) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
