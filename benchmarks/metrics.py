@@ -35,7 +35,7 @@ from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.exposition import exposition
-from starrocks_txn_sink.metrics.state import state
+from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.wire import LabelState, Operation, Reply, Request, Status
 
@@ -193,7 +193,7 @@ def main(rows: int, rounds: int, with_spark: bool) -> None:
 
     driver = min(cpu(tell) for _ in range(200))
     scrape = min(cpu(lambda: exposition(metrics._registry, "")) for _ in range(20))
-    page = min(cpu(lambda: state(metrics.model, time.time(), 60.0)) for _ in range(20))
+    page = min(cpu(lambda: dashboard_state(metrics.model, time.time(), 60.0)) for _ in range(20))
     base, share = spent["without"], spent["with"] / spent["without"] - 1
     say = sys.stdout.write
     say(f"a lane with {rows:,} rows and {rows // PER_TRANSACTION:,} source transactions: {base:.3f} CPU seconds\n")
@@ -205,8 +205,8 @@ def main(rows: int, rounds: int, with_spark: bool) -> None:
         say(f"  all metrics of it           {(spent['with'] - base + driver) / whole:.2%}\n")
     say(f"a scrape of /metrics          {scrape * 1000:.1f} ms; every 15 s {scrape / 15:.3%} of a core\n")
     say(f"an open page                  {page * 1000:.1f} ms; every 2 s {page / 2:.3%} of a core\n")
-    figures = {"lane_cpu_seconds": base, "share_of_lane": share, "driver_seconds": driver, "scrape_seconds": scrape}
-    say(json.dumps({"benchmark": "metrics", "rows": rows} | {name: round(value, 5) for name, value in figures.items()}))
+    results = {"lane_cpu_seconds": base, "share_of_lane": share, "driver_seconds": driver, "scrape_seconds": scrape}
+    say(json.dumps({"benchmark": "metrics", "rows": rows} | {name: round(value, 5) for name, value in results.items()}))
     say("\n")
 
 

@@ -1,6 +1,7 @@
 """The command line of `starrocks-txn-sink`.
 
-A command's module is imported only when that command is called, and says what to install if its extra is missing.
+Only the called command's module is imported, so a missing extra affects its own commands only; the error names the
+extra to install.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ PROGRAM = "starrocks-txn-sink"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand: `module` has `add_arguments(parser)` and `run(args) -> int`; `extra` brings what it imports, empty
-    for what is always installed."""
+    """A subcommand: `module` has `add_arguments(parser)` and `run(args) -> int`; `extra` names its extra, or ''."""
 
     name: str
     module: str
@@ -46,37 +46,37 @@ COMMANDS = (
         "recover",
         "starrocks_txn_sink.recovery_command",
         "",
-        "show what a job left open on the server and what its ledger says; roll back on request",
+        "show a job's open transactions on the server and its rows in the ledger; roll back on request",
     ),
     Command(
         "dead-letter",
         "starrocks_txn_sink.dead_letter_command",
         "",
-        "list the source transactions that were set aside because the server rejected them, or write them again",
+        "list the source transactions that the server rejected (dead letters), or write them again",
     ),
     Command(
         "doctor",
         "starrocks_txn_sink.doctor.command",
         "",
-        "find what would keep a job from running: names, ports, versions, privileges, tables, limits, clocks",
+        "find problems before a job runs: names, ports, versions, privileges, tables, limits, clocks",
     ),
     Command(
         "audit",
         "starrocks_txn_sink.audit.command",
         "",
-        "ask an invariant over several tables again and again while a job writes; every violation is a torn read",
+        "check an invariant over several tables repeatedly while a job writes; every violation is a torn read",
     ),
     Command(
         "where",
         "starrocks_txn_sink.receipts_log.command",
         "",
-        "tell which StarRocks transaction contains a source transaction, and since when",
+        "show which StarRocks transaction contains a source transaction, and since when",
     ),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that `argv` names and return its exit code: 2 for wrong usage, 1 for a failure."""
+    """Run the command in `argv` and return its exit code: 1 for a failure, 2 for wrong usage."""
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = next((command for command in COMMANDS if command.name == next(iter(words), None)), None)
     try:
@@ -84,23 +84,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = _parser(chosen, module).parse_args(words)
         return int(module.run(args)) if module else 0
     except ModuleNotFoundError as error:
-        if chosen is None or _is_ours(error.name):
+        if chosen is None or _is_own_module(error.name):
             raise
         wanted = f"{PROGRAM}[{chosen.extra}]" if chosen.extra else PROGRAM
-        _complain(f"{error.name} is not installed. Run: pip install '{wanted}'")
+        _print_error(f"{error.name} is not installed. Run: pip install '{wanted}'")
         return 2
     except StarRocksSinkError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return 1
 
 
 def version() -> str:
-    """The installed version of the package."""
+    """Installed version of the package."""
     return metadata.version(PROGRAM)
 
 
 def _parser(chosen: Command | None, module: Any) -> argparse.ArgumentParser:
-    """The whole command line; only the chosen command has its own options, because only its module is imported."""
+    """Parser of all commands; only the chosen command has its options, because only its module is imported."""
     parser = argparse.ArgumentParser(
         PROGRAM, description="Whole source transactions from PySpark into several StarRocks tables, atomically."
     )
@@ -113,9 +113,9 @@ def _parser(chosen: Command | None, module: Any) -> argparse.ArgumentParser:
     return parser
 
 
-def _is_ours(module: str | None) -> bool:
+def _is_own_module(module: str | None) -> bool:
     return module is None or module.split(".")[0] in {"starrocks_txn_sink", "starrocks_emulator", "starrocks_demo"}
 
 
-def _complain(text: str) -> None:
+def _print_error(text: str) -> None:
     sys.stderr.write(f"{PROGRAM}: {text}\n")

@@ -1,4 +1,4 @@
-"""Time as an argument: a clock that can be replaced, and one deadline that all steps of a batch share."""
+"""Time as an argument: a replaceable clock, and one deadline for all steps of a micro-batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starrocks_txn_sink.errors import DeadlineExceeded
 
 
 class Clock(Protocol):
-    """What the core needs of time. Seconds everywhere; `monotonic` never goes back, `wall` is since the Unix epoch."""
+    """Clock of the core, in seconds; `monotonic` never goes back, `wall` counts from the Unix epoch."""
 
     def monotonic(self) -> float: ...
 
@@ -20,7 +20,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The machine's clock."""
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -39,7 +39,7 @@ def microseconds() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A point on a clock's monotonic axis; every call's timeout derives from what remains of it."""
+    """A point in a clock's monotonic time; every step limits its timeout to the remaining seconds."""
 
     clock: Clock
     at: float
@@ -56,10 +56,10 @@ class Deadline:
         return self.remaining() <= 0.0
 
     def bounded(self, seconds: float, step: str) -> float:
-        """`seconds`, or what remains if that is less; raises DeadlineExceeded naming `step` when nothing remains."""
+        """The smaller of `seconds` and the remaining time; raises DeadlineExceeded with `step` if no time remains."""
         left = self.remaining()
         if left <= 0.0:
-            raise DeadlineExceeded(f"The batch's deadline passed while {step} was still to be done.")
+            raise DeadlineExceeded(f"The batch's deadline passed before {step} was done.")
         return min(seconds, left)
 
     def earlier(self, seconds: float) -> Deadline:

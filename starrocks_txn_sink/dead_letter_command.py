@@ -1,8 +1,8 @@
-"""`starrocks-txn-sink dead-letter list|replay`: what a job has set aside, and writing it again once it can be written.
+"""`starrocks-txn-sink dead-letter list|replay`: list a job's dead letters, or write them again.
 
-A replay writes each source transaction in a StarRocks transaction of its own, oldest first, which also deletes its dead
-letters: it is either still among them, or visible. It stops at the first one that the server rejects again. A replay
-ends those that were begun before it.
+A replay writes each source transaction in a StarRocks transaction of its own, oldest first. The same StarRocks
+transaction deletes its dead letters, so it is either still dead-lettered or visible. The replay stops at the first
+source transaction that the server rejects again. A new replay ends earlier ones.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import TextIO
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.dead_letter.table import (
     DEAD_LETTER_TABLE,
-    KeptRow,
-    Letter,
+    DeadLetter,
+    DeadLetterRow,
     delete_rows,
-    read_letters,
+    read_dead_letters,
     read_rows,
-    select_letters,
+    select_dead_letters,
     select_rows,
 )
-from starrocks_txn_sink.dead_letter_replay import REPLAY, ledger_row, take_over_replays, write_again
+from starrocks_txn_sink.dead_letter_replay import REPLAY, ledger_row, replay_transaction, take_over_replays
 from starrocks_txn_sink.errors import RowsRejected
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.lane.body import load_body
@@ -55,26 +55,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List or replay. Raises StarRocksSinkError; what was replayed before it stays replayed."""
+    """List or replay. Raises StarRocksSinkError; source transactions replayed before the error stay visible."""
     options = server_options(args, database=args.database, job=args.job)
     deadline = Deadline.after(args.deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
-        sql, parameters = select_letters(args.database, args.job, args.source_partition, args.position)
+        sql, parameters = select_dead_letters(args.database, args.job, args.source_partition, args.position)
 
-        def letters() -> list[Letter]:
-            return read_letters(connection.query(sql, parameters, deadline))
+        def dead_letters() -> list[DeadLetter]:
+            return read_dead_letters(connection.query(sql, parameters, deadline))
 
         if args.action == "list":
-            _print(letters(), args.json, sys.stdout)
+            _print(dead_letters(), args.json, sys.stdout)
             return 0
-        return _replay(options, connection, args.job, letters, deadline, sys.stdout)
+        return _replay(options, connection, args.job, dead_letters, deadline, sys.stdout)
 
 
 def _replay(
     options: SinkOptions,
     connection: LeaderConnection,
     job: str,
-    letters: Callable[[], list[Letter]],
+    dead_letters: Callable[[], list[DeadLetter]],
     deadline: Deadline,
     out: TextIO,
 ) -> int:
@@ -86,24 +86,26 @@ def _replay(
         tokens = fresh_tokens(REPLAY, 0, random.SystemRandom())
         owner = run_steps(take_over_replays(job, options.database, tokens, rng), transport, clock, deadline, ledger)
         written = 0
-        for letter in letters():
-            sql, parameters = select_rows(options.database, job, letter.partition, letter.position)
+        for one in dead_letters():
+            sql, parameters = select_rows(options.database, job, one.partition, one.position)
             rows = read_rows(connection.query(sql, parameters, deadline))
             if not rows:
-                continue  # a newer replay was faster
+                continue  # a newer replay has written this source transaction
             label = Label(options.database, next(names))
-            steps = write_again(label, job, owner, _loads(options, job, label, rows), options.begin_headers(), rng)
-            _require_visible(run_steps(steps, transport, clock, deadline, ledger), connection, letter, options)
-            out.write(f"{letter.partition}  {letter.position}  {letter.rows} rows are visible, label {label.name}\n")
+            steps = replay_transaction(
+                label, job, owner, _loads(options, job, label, rows), options.begin_headers(), rng
+            )
+            _require_visible(run_steps(steps, transport, clock, deadline, ledger), connection, one, options)
+            out.write(f"{one.partition}  {one.position}  {one.rows} rows are visible, label {label.name}\n")
             written += 1
     out.write(f"replayed: {written or 'none'}\n")
     return 0
 
 
 def _loads(
-    options: SinkOptions, job: str, label: Label, rows: list[KeptRow]
+    options: SinkOptions, job: str, label: Label, rows: list[DeadLetterRow]
 ) -> list[tuple[str, Body, Mapping[str, str]]]:
-    """The rows of one source transaction, the deletes of its dead letters, and the ledger's row."""
+    """Loads of one source transaction: its rows, the deletes of its dead letters, the ledger's row."""
     loads = []
     for table in dict.fromkeys(row.table for row in rows):
         mine = [row for row in rows if row.table == table]
@@ -119,12 +121,14 @@ def _loads(
 
 
 def _headers(options: SinkOptions, table: str, columns: str) -> dict[str, str]:
-    """As the job sent them, but strict unless somebody said otherwise: nothing turns into NULL on a second try."""
+    """Headers of the job, with strict_mode unless the options set it: else bad values would turn into NULL."""
     kept = {"columns": columns} if columns else {}
     return {"strict_mode": "true", **kept, **options.load_headers(table)}
 
 
-def _require_visible(outcome: Outcome, connection: LeaderConnection, letter: Letter, options: SinkOptions) -> None:
+def _require_visible(
+    outcome: Outcome, connection: LeaderConnection, dead_letter: DeadLetter, options: SinkOptions
+) -> None:
     if isinstance(outcome, Committed):
         return
     error = outcome.error
@@ -132,24 +136,30 @@ def _require_visible(outcome: Outcome, connection: LeaderConnection, letter: Let
         limit = Deadline.after(_EXPLAIN_SECONDS, SystemClock())
         error = explain_or_keep(error, connection.query, outcome.label, limit, values=options.show_rejected_values)
         error.advice = (
-            f"Correct the column content of {DEAD_LETTER_TABLE} (UPDATE), or the target table, and replay again; what "
-            "is still listed has not been written."
+            f"Correct the column content of {DEAD_LETTER_TABLE} (UPDATE), or the target table, and replay again; "
+            "source transactions still listed are not written."
         )
-    error.context |= {"source_partition": letter.partition, "position": letter.position}
+    error.context |= {"source_partition": dead_letter.partition, "position": dead_letter.position}
     raise error
 
 
-# --- for people ---
+# --- output ---
 
 
-def _print(letters: list[Letter], as_json: bool, out: TextIO) -> None:
-    for line in (json.dumps({**asdict(one), "rows": one.rows}) for one in letters) if as_json else _lines(letters):
+def _print(dead_letters: list[DeadLetter], as_json: bool, out: TextIO) -> None:
+    as_lines = _json_lines if as_json else _text_lines
+    for line in as_lines(dead_letters):
         out.write(line + "\n")
 
 
-def _lines(letters: list[Letter]) -> Iterator[str]:
-    yield f"dead letters: {len(letters) or 'none'}" + (f", {sum(one.rows for one in letters)} rows" if letters else "")
-    for one in letters:
+def _json_lines(dead_letters: list[DeadLetter]) -> Iterator[str]:
+    yield from (json.dumps({**asdict(one), "rows": one.rows}) for one in dead_letters)
+
+
+def _text_lines(dead_letters: list[DeadLetter]) -> Iterator[str]:
+    rows = f", {sum(one.rows for one in dead_letters)} rows" if dead_letters else ""
+    yield f"dead letters: {len(dead_letters) or 'none'}{rows}"
+    for one in dead_letters:
         tables = ", ".join(f"{rows} of {table}" for table, rows in sorted(one.tables.items()))
         yield f"  {one.partition}  {one.position}  {tables}; micro-batch {one.batch}, at {one.at}"
         yield f"    {one.reason}"

@@ -1,9 +1,9 @@
-"""Writing dead letters again, exactly once: who may, and the steps of one source transaction. Pure.
+"""Replay of dead letters, exactly once: ownership, and the steps of one source transaction. Pure.
 
-A replay that was killed may have sent a commit that the server carries out later, or has carried out without showing it
-yet; one that slept may go on beside a new one. So a replay takes over from those before it as a lane does (claim, list,
-barrier; see `ledger.take_over`), reads the dead letters only then, and reads the owner again before each commit. A row
-of the ledger goes along with every transaction: that is what makes the barrier wait for it.
+A killed replay may have sent a commit that the server executes later, or has executed but not yet published; a paused
+replay may continue beside a new one. So a replay takes over from earlier ones as a lane does (claim, list, barrier; see
+`ledger.take_over`), reads the dead letters only after that, and checks the owner before each commit. Each transaction
+also writes a row of the ledger, so that the barrier waits for it.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from starrocks_txn_sink.transaction.steps import Steps
 from starrocks_txn_sink.wire import Body
 
 REPLAY = "replay"
-"""In place of a run of the driver in labels and owner rows; runs of the driver begin with a hexadecimal time."""
+"""Takes the place of the driver's run in labels and owner rows; a run of a driver begins with a hexadecimal time."""
 
 
 def take_over_replays(job: str, database: str, new_token: NewToken, rng: random.Random) -> Steps[Owner]:
-    """End what other replays of the job have begun, and wait for what they have committed; returns the claim.
+    """End the open transactions of earlier replays, wait for their commits, and return this replay's claim.
 
-    Raises Fenced when a newer replay took over meanwhile. A driver of the job is not disturbed.
+    Raises Fenced if a newer replay has taken over meanwhile. Does not affect a driver of the job.
     """
     scope = Scope(job, database, Owner("", REPLAY, "dead-letter replay", 0, 0))
     taken = yield from take_over(scope, new_token, rng)
     return taken.owner
 
 
-def write_again(
+def replay_transaction(
     label: Label,
     job: str,
     owner: Owner,
@@ -43,9 +43,10 @@ def write_again(
     begin_headers: Mapping[str, str],
     rng: random.Random,
 ) -> Steps[Outcome]:
-    """One StarRocks transaction with `loads` (table, body, headers) and the ledger's row; `owner` is our claim.
+    """One StarRocks transaction with `loads` (table, body, headers); `owner` is this replay's claim.
 
-    Whatever fails before the commit is raised, and the label is rolled back: Fenced when a newer replay took over.
+    Rolls the label back and raises StarRocksSinkError for a failure before the commit: Fenced if a newer replay has
+    taken over.
     """
     patience = Patience(commit_again=True)
     yield from protocol.begin(label, begin_headers)
@@ -60,6 +61,6 @@ def write_again(
 
 
 def ledger_row(job: str, label: str) -> tuple[str, memoryview]:
-    """The ledger's table, and the row that a replay's transaction has in it: a load body's piece."""
+    """Name of the ledger's table, and the row of a replay's transaction in it, as a piece of a load body."""
     row = {"id": row_id(job, MARKER, REPLAY), "job": job, "kind": MARKER, "name": REPLAY, "label": label}
     return LEDGER_TABLE, memoryview(b"," + orjson.dumps(row))

@@ -1,8 +1,7 @@
-"""One root for every error, and two mixins that tell the retry policy what to do with it.
+"""One root for every error, and two mixins for the retry policy.
 
-An error carries what is needed to find the place (`label`, `table`, `status`, …) and ends in a sentence that tells the
-user what to do. Row values and secrets never enter a message. Errors survive pickling, because Spark ships them from
-executors to the driver.
+The message of an error says what happened and where (`label`, `table`, `status`, …), and ends with the advice. Row
+values and secrets never enter a message. Errors can be pickled, because Spark ships them from executors to the driver.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ from typing import Any, ClassVar
 
 
 class Transient:
-    """Mixin: the same work may succeed when it is tried again (as a new attempt under a new label)."""
+    """Mixin: the same transaction batch may succeed in a new attempt under a new label."""
 
 
 class Terminal:
-    """Mixin: trying again cannot help; somebody has to change something first."""
+    """Mixin: a retry cannot succeed before the user changes the source, the options or the server."""
 
 
 class StarRocksSinkError(Exception):
     """Root of all errors of this package.
 
-    `code` is stable and bounded: metrics and the runbook use it. `summary` says in one sentence what has happened, for
-    the dashboard and the runbook; `hint` says what to do. `context` holds the place: label, table, status, url.
+    `code` is stable: metrics and the runbook use it. `summary` describes the error in one sentence, for the dashboard
+    and the runbook; `hint` is the advice. `context` holds the place: label, table, status, url.
     """
 
     code: ClassVar[str] = "sink_error"
@@ -37,7 +36,7 @@ class StarRocksSinkError(Exception):
 
     @property
     def retryable(self) -> bool:
-        """Whether the same work may succeed when it is tried again."""
+        """Whether a retry of the same transaction batch may succeed."""
         return isinstance(self, Transient)
 
     def __str__(self) -> str:
@@ -55,14 +54,14 @@ def _rebuild(kind: type[StarRocksSinkError], message: str, hint: str, context: d
     return kind(message, hint=hint, **context)
 
 
-# --- what the user wrote ---
+# --- options and input ---
 
 
 class OptionError(StarRocksSinkError, Terminal, ValueError):
     """The message names the option and the values that are allowed."""
 
     code = "option"
-    summary = "An option, or a combination of options, cannot work."
+    summary = "An option, or a combination of options, is invalid."
 
 
 class InputError(StarRocksSinkError, Terminal, ValueError):
@@ -73,20 +72,20 @@ class InputError(StarRocksSinkError, Terminal, ValueError):
 
 
 class SourceTransactionError(InputError):
-    """A source transaction that cannot be released whole, such as one whose BEGIN was never seen or that stays open."""
+    """BEGIN is missing, END is late, counts do not match, or another source transaction is interleaved with it."""
 
     code = "source_transaction"
     summary = "A source transaction cannot be released whole."
 
 
 class Unordered(InputError):
-    """`shuffle` is off, so the query promised that order."""
+    """Only with `shuffle=False`: the query then has to deliver the order."""
 
     code = "unordered"
     summary = "Rows or events of a source partition did not arrive in the order of their positions."
 
 
-# --- the way to the server ---
+# --- transport ---
 
 
 class TransportError(StarRocksSinkError, Transient):
@@ -97,32 +96,34 @@ class TransportError(StarRocksSinkError, Transient):
 
 
 class NotSent(TransportError):
-    """No address could be connected to, or the redirect was never followed."""
+    """No address accepted a connection, or the redirect was not followed."""
 
     code = "not_sent"
     summary = "The request did not reach its server and had no effect."
-    hint = "Check load_url, the network and that the frontend is running."
+    hint = "Check load_url, the network, and that the frontend is running."
 
 
 class ReplyLost(TransportError):
-    """The client has sent at least a part of the request."""
+    """The client had sent at least a part of the request."""
 
     code = "reply_lost"
-    summary = "No reply to the request came back, so the request may have taken effect."
+    summary = "No reply to the request arrived, so the request may have taken effect."
 
 
 class BadReply(TransportError):
-    """The reply is no JSON, has no `Status` or an unknown one, or its HTTP status is 5xx."""
+    """The reply is not JSON, has no known `Status`, or its HTTP status is 5xx."""
 
     code = "bad_reply"
-    summary = "The reply is not one of the transaction interface."
-    hint = "Check that load_url names StarRocks frontends (http_port, 8030 by default) and no proxy answers for them."
+    summary = "The reply is not a reply of StarRocks' transaction interface."
+    hint = (
+        "Check that load_url names StarRocks frontends (http_port, 8030 by default) and that no proxy answers for them."
+    )
 
 
 class HttpRefused(StarRocksSinkError, Terminal):
-    """The status is one that no frontend or backend gives and that a repetition would meet again.
+    """No frontend or backend returns this status, and a retry would get it again.
 
-    Whether the request took effect is not said; a take-over settles a commit that ends like this.
+    The request may have taken effect; a take-over settles a commit that ends like this.
     """
 
     code = "http_refused"
@@ -130,7 +131,7 @@ class HttpRefused(StarRocksSinkError, Terminal):
 
 
 class QueryFailed(TransportError):
-    """No connection could be made, or it broke before the answer."""
+    """The connection failed, or it broke before the result arrived."""
 
     code = "query_failed"
     summary = "StarRocks did not answer a statement over the MySQL protocol."
@@ -138,22 +139,22 @@ class QueryFailed(TransportError):
 
 
 class QueryRefused(StarRocksSinkError, Terminal):
-    """A privilege or a table is missing, or StarRocks does not know the syntax."""
+    """A privilege or a table is missing, or StarRocks does not support the syntax."""
 
     code = "query_refused"
     summary = "StarRocks refused a statement over the MySQL protocol."
 
 
 class DeadlineExceeded(StarRocksSinkError, Transient, TimeoutError):
-    """The message names the step that was waiting."""
+    """The message names the unfinished step."""
 
     code = "deadline"
-    summary = "The time allowed for the work is used up."
-    hint = "Raise batch_deadline, or find out why the named step takes so long."
+    summary = "The deadline of the micro-batch or of the command has passed."
+    hint = "Raise batch_deadline, or find out why the named step is slow."
 
 
 class AuthenticationFailed(StarRocksSinkError, Terminal):
-    """With `enable_http_auth` a missing privilege is HTTP 401 too (wire contract 7.2)."""
+    """With `enable_http_auth` a missing privilege gives HTTP 401 too (wire contract 7.2)."""
 
     code = "authentication"
     summary = "StarRocks rejected the user name or password (HTTP 401)."
@@ -165,10 +166,10 @@ class RedirectRefused(StarRocksSinkError, Terminal):
 
     code = "redirect_refused"
     summary = "The frontend redirected the request to a host that is not allowed, and no password was sent there."
-    hint = "Add the host to redirect_hosts, or rewrite it with redirect_map."
+    hint = "Add the host to redirect_hosts, or map it with redirect_map."
 
 
-# --- what the server said ---
+# --- replies of the server ---
 
 
 class ServerRefused(StarRocksSinkError, Terminal):
@@ -200,40 +201,42 @@ class CommitFailed(StarRocksSinkError, Transient):
 
 
 class RowsRejected(StarRocksSinkError, Terminal):
-    """The rows break types, NOT NULL or lengths, and more than the filter ratio allows (wire contract 4.9, 7.4)."""
+    """More rows than the filter ratio allows violate types, NOT NULL or lengths (wire contract 4.9, 7.4)."""
 
     code = "rows_rejected"
     summary = "StarRocks rejected rows at the commit, and nothing of the transaction became visible."
-    hint = "Ask the server for the reasons (information_schema.loads: TRACKING_SQL), correct the rows or the table."
+    hint = "Read the reasons (information_schema.loads: TRACKING_SQL), then correct the rows or the table."
 
 
 class OutcomeUnknown(StarRocksSinkError, Terminal):
-    """The sink stops and never guesses."""
+    """The sink stops: a guess could lose rows or write them twice."""
 
     code = "outcome_unknown"
     summary = "The sink could not find out before the deadline whether a commit took effect."
-    hint = "Look the label up (SHOW TRANSACTION, get_load_state) before the job is started again."
+    hint = "Look the label up (SHOW TRANSACTION, get_load_state) before you start the job again."
 
 
 class Fenced(StarRocksSinkError, Terminal):
-    """This writer stops, and its open transaction is rolled back."""
+    """This writer rolls its open transaction back and stops."""
 
     code = "fenced"
     summary = "A newer writer has taken over the job or the lane."
-    hint = "Run one query per job: give a second one another `job`, and restart this one only when the other has ended."
+    hint = (
+        "Run one query per job: set another `job` for a second query, and restart this one after the other has ended."
+    )
 
 
 class SourceChanged(StarRocksSinkError, Terminal):
-    """The ledger has a fingerprint of the content that was written there."""
+    """The ledger stores a fingerprint of the content at its last position."""
 
     code = "source_changed"
-    summary = "The source has other content at a position that is already written."
+    summary = "The source delivers different content at a position that is already written."
 
 
 class TransactionTimedOut(StarRocksSinkError, Terminal):
     code = "transaction_timed_out"
     summary = "A source transaction took longer than the timeout of its StarRocks transaction."
     hint = (
-        "Raise `timeout` above the time that the largest source transaction takes; with `compact`, the time that a "
-        "whole micro-batch takes, or make micro-batches smaller (maxOffsetsPerTrigger, maxFilesPerTrigger)."
+        "Raise `timeout` above the duration of the largest source transaction, with `compact` above that of a whole "
+        "micro-batch; or make micro-batches smaller (maxOffsetsPerTrigger, maxFilesPerTrigger)."
     )

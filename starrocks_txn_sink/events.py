@@ -29,7 +29,7 @@ def nobody(event: Event) -> None:
 
 
 def fan_out(listeners: Iterable[Listener]) -> Listener:
-    """Return one listener that tells all of `listeners`, each shielded from the others' failures."""
+    """One listener that passes each event to all `listeners`; an exception in one does not affect the next."""
     targets = tuple(listeners)
 
     def tell(event: Event) -> None:

@@ -1,9 +1,9 @@
 """Log lines: an event's name and a few bounded fields, through the standard library's loggers.
 
-The package configures nothing unasked: its loggers hang below `starrocks_txn_sink`, and the application's handlers
-decide where lines go. `configure_logging` is for applications that have none: a line a step, readable on a terminal,
-JSON elsewhere; with it the lanes log to the standard error of their executors too. Fields are names, counts and
-seconds, never a secret, a row's value or a server's message.
+The package configures no logging by itself: its loggers are children of `starrocks_txn_sink`, and the application's
+handlers decide where lines go. Applications without handlers call `configure_logging`: a line per step, readable on a
+terminal, JSON elsewhere; lanes then log to the standard error of their executors. Fields are names, counts and seconds,
+never a secret, a row's value or a server's message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.events import Event
 
 ROOT = "starrocks_txn_sink"
-_FIELDS = "starrocks_txn_sink_fields"  # where a record carries them
+_FIELDS = "starrocks_txn_sink_fields"  # attribute of a LogRecord
 _LONGEST = 200
 _FORMS = ("auto", "human", "json")
 _STANDARD = {"event", "at", "level", "logger"}
@@ -42,15 +42,15 @@ def get_logger(name: str, **fields: Any) -> structlog.stdlib.BoundLogger:
 
 
 def _record(_logger: Any, _method: str, fields: Fields) -> Mapping[str, Any]:
-    """The arguments of the standard logger: a message for any handler, and the fields for one that knows them."""
+    """Arguments for the standard logger: a message for any handler, and the fields for the handlers of this module."""
     event, error = str(fields.pop("event", "")), fields.pop("exc_info", None)
     bounded = {name: _bounded(value) for name, value in fields.items() if value is not None}
-    text = " ".join([event, *(f"{name}={_word(value)}" for name, value in bounded.items())])
+    text = " ".join([event, *(f"{name}={_quote(value)}" for name, value in bounded.items())])
     return {"msg": text, "extra": {_FIELDS: {"event": event, **bounded}}, "exc_info": error}
 
 
 def _bounded(value: Any) -> Any:
-    """Scalars as they are, texts cut; of anything else the type's name, because nobody knows what it holds."""
+    """A scalar unchanged, a text cut to _LONGEST; else the type's name, because the value could hold rows."""
     if isinstance(value, bool | int):
         return value if abs(value) < 1 << 63 else str(value)
     if isinstance(value, float):
@@ -61,12 +61,12 @@ def _bounded(value: Any) -> Any:
     return type(value).__name__
 
 
-def _word(value: Any) -> str:
+def _quote(value: Any) -> str:
     text = str(value)
     return text if text and not any(letter.isspace() or letter in '"=' for letter in text) else repr(text)
 
 
-# --- what the sink's events look like ---
+# --- lines of the sink's events ---
 
 _LEVELS = {
     "step.ended": logging.INFO,
@@ -82,15 +82,15 @@ _LEVELS = {
 }
 
 
-class EventLog:
-    """A listener that makes a line of each event; `fields` are in all of them. Unknown events are debug lines."""
+class EventLogger:
+    """A listener that writes a line with `fields` for each event; events without a level in _LEVELS are debug lines."""
 
     def __init__(self, name: str, **fields: Any) -> None:
         self._made_of = name, fields
         self._log = get_logger(name, **fields)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, self._made_of
+        return _restore, self._made_of
 
     def __call__(self, event: Event) -> None:
         level = _LEVELS.get(event.name, logging.DEBUG)
@@ -99,12 +99,12 @@ class EventLog:
         self._log.bind(**fields).log(level, event.name)
 
 
-def _again(name: str, fields: dict[str, Any]) -> EventLog:
-    return EventLog(name, **fields)
+def _restore(name: str, fields: dict[str, Any]) -> EventLogger:
+    return EventLogger(name, **fields)
 
 
 def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What can be shown of an event's fields; `batch_id` is `batch` in every line."""
+    """The scalar fields of an event; `batch_id` becomes `batch`, as in receipts."""
     shown = {name: value for name, value in fields.items() if isinstance(value, bool | int | float | str)}
     if "batch_id" in shown:
         shown["batch"] = shown.pop("batch_id")
@@ -112,7 +112,7 @@ def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _receipt(receipt: Any) -> dict[str, Any]:
-    """A receipt in one line."""
+    """Fields of a receipt's line."""
     return {
         "job": receipt.job,
         "batch": receipt.batch_id,
@@ -129,35 +129,35 @@ def _receipt(receipt: Any) -> dict[str, Any]:
     }
 
 
-# --- for applications that ask for it ---
+# --- configure_logging ---
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """How a process logs; the driver's travel to the lanes."""
+    """Settings of `configure_logging`; the driver sends them to the lanes."""
 
     level: str
     form: str
 
 
-_asked: LogSettings | None = None
+_executor_settings: LogSettings | None = None
 
 
 def configure_logging(
     level: str = "INFO", *, form: str = "auto", stream: TextIO | None = None, executors: bool = True
 ) -> None:
-    """Write the package's lines to `stream` (standard error), those at `level` and above; called again, anew.
+    """Write the package's lines at `level` and above to `stream` (standard error); a second call replaces the first.
 
     `form` is `human`, `json` (one object a line), or `auto`: human on a terminal, JSON elsewhere. With `executors` the
-    lanes of sinks that write from now on log to the standard error of their executors. Other loggers are left alone.
-    Raises OptionError for a level or form that is none.
+    lanes of later writes log to the standard error of their executors. Other loggers do not change. Raises OptionError
+    for an unknown level or form.
     """
-    global _asked
+    global _executor_settings
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None or form not in _FORMS:
         raise OptionError(
-            f"Logging cannot be configured with level {level!r} and form {form!r}.",
-            hint=f"Levels are DEBUG, INFO, WARNING and ERROR, forms {', '.join(_FORMS)}.",
+            f"Logging cannot be configured: the level {level!r} or the form {form!r} is unknown.",
+            hint=f"Levels are DEBUG, INFO, WARNING and ERROR; forms are {', '.join(_FORMS)}.",
         )
     target = sys.stderr if stream is None else stream
     human = form == "human" or (form == "auto" and target.isatty())
@@ -167,22 +167,22 @@ def configure_logging(
     logger.addHandler(_OwnHandler(target, _HumanLines(target.isatty()) if human else _JsonLines()))
     logger.setLevel(number)
     logger.propagate = False
-    _asked = LogSettings(level, form) if executors else None
+    _executor_settings = LogSettings(level, form) if executors else None
 
 
-def asked() -> LogSettings | None:
-    """What lanes are to do: the settings of `configure_logging`, None when nobody asked."""
-    return _asked
+def executor_log_settings() -> LogSettings | None:
+    """Log settings for the lanes: those of `configure_logging`, None if it was not called or excludes executors."""
+    return _executor_settings
 
 
-def follow(settings: LogSettings | None) -> None:
-    """Let this process log as its driver was told to, unless it has been told itself."""
-    if settings is not None and _asked is None:
+def apply_log_settings(settings: LogSettings | None) -> None:
+    """Configure this process like its driver, unless it is configured already."""
+    if settings is not None and _executor_settings is None:
         configure_logging(settings.level, form=settings.form)
 
 
 class _OwnHandler(logging.StreamHandler[TextIO]):
-    """Ours, so that it can be found again."""
+    """Handler of `configure_logging`; the class marks it for replacement."""
 
     def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
         super().__init__(stream)
@@ -206,7 +206,7 @@ _LINE_ENDS = {
 
 
 class _JsonLines(logging.Formatter):
-    """One JSON object a line; an exception in the field `exception`."""
+    """One JSON object per line; an exception in the field `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = _fields_of(record)
@@ -216,7 +216,7 @@ class _JsonLines(logging.Formatter):
 
 
 class _HumanLines(logging.Formatter):
-    """One line for a person, in colours on a terminal."""
+    """One readable line, coloured on a terminal."""
 
     def __init__(self, colours: bool) -> None:
         super().__init__()

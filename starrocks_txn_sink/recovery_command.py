@@ -1,7 +1,6 @@
-"""`starrocks-txn-sink recover`: what a job left open on the server, and what its ledger says; rolls back on request.
+"""`starrocks-txn-sink recover`: show a job's open labels and its rows in the ledger; roll back on request.
 
-It reads, and rolls labels back; it never claims the job. A driver that is alive loses at most its open attempt by that
-and makes another one.
+It reads and rolls labels back, but never claims the job. A live driver loses at most its open attempt, and retries it.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _POSITIONS = (
 
 @dataclass(frozen=True, slots=True)
 class OpenLabel:
-    """A label that has not ended, the server's state for it, and what it is after a rollback that was asked for."""
+    """An unfinished label, its state on the server, and its state `after` a requested rollback."""
 
     label: str
     state: str
@@ -49,7 +48,7 @@ class OpenLabel:
 
 @dataclass(frozen=True, slots=True)
 class OwnerRow:
-    """Who owns the job (`lane` None), or took a lane over, since when (the server's time)."""
+    """Owner of the job (`lane` None) or of a lane that was taken over; `since` is the server's time."""
 
     lane: int | None
     epoch: str
@@ -60,7 +59,7 @@ class OwnerRow:
 
 @dataclass(frozen=True, slots=True)
 class PositionRow:
-    """How far a source partition is visible."""
+    """Last visible position of a source partition."""
 
     partition: str
     position: int
@@ -71,8 +70,8 @@ class PositionRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """All there is to know about a job. `other_jobs` helps when nothing is known of it: a wrong name, perhaps."""
+class JobFindings:
+    """State of a job on the server. `other_jobs` are the ledger's further jobs, to help with a wrong name."""
 
     job: str
     database: str
@@ -90,9 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what there is; with `--roll-back` end every open label first. Raises StarRocksSinkError."""
+    """Print the job's state; with `--roll-back` roll every open label back first. Raises StarRocksSinkError."""
     options = server_options(args, database=args.database, job=args.job)
-    found = look(options, args.deadline, roll_back=args.roll_back)
+    found = inspect_job(options, args.deadline, roll_back=args.roll_back)
     if args.json:
         sys.stdout.write(json.dumps(asdict(found)) + "\n")
     else:
@@ -100,8 +99,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def look(options: SinkOptions, seconds: float, *, roll_back: bool = False) -> Findings:
-    """Ask the server, within `seconds`, about the job that `options` name; raises StarRocksSinkError."""
+def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False) -> JobFindings:
+    """Read the state of `options.job` from the server, within `seconds`; raises StarRocksSinkError."""
     clock = SystemClock()
     deadline = Deadline.after(seconds, clock)
     with contextlib.ExitStack() as stack:
@@ -118,23 +117,23 @@ def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
     found = []
     for name in (yield from insist(Unfinished(Family(_job(options))), rng)):
         label = Label(options.database, name)
-        state, after = (yield from _state(label)), None
+        state, after = (yield from _label_state(label)), None
         if roll_back:
             yield from insist_on_rollback(label, rng)
-            after = yield from _state(label)
+            after = yield from _label_state(label)
         found.append(OpenLabel(name, state, after))
     return found
 
 
-def _state(label: Label) -> Steps[str]:
-    """The server's word for it; a label without a registered transaction is UNKNOWN to it (wire contract 6.2)."""
+def _label_state(label: Label) -> Steps[str]:
+    """State that the server reports; UNKNOWN for a label without a registered transaction (wire contract 6.2)."""
     answer = yield label.request(Operation.LOAD_STATE)
     return answer.state.value if isinstance(answer, Reply) and answer.state is not None else "not answered"
 
 
 def _findings(
     connection: LeaderConnection, options: SinkOptions, labels: Sequence[OpenLabel], deadline: Deadline
-) -> Findings:
+) -> JobFindings:
     job, table = _job(options), f"`{options.database}`.`{LEDGER_TABLE}`"
     there = connection.query(
         "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
@@ -142,12 +141,12 @@ def _findings(
         deadline,
     )
     if not there:
-        return Findings(job, options.database, False, labels, (), (), ())
+        return JobFindings(job, options.database, False, labels, (), (), ())
     owners = [_owner(row) for row in connection.query(_OWNERS.format(table), (job,), deadline)]
     positions = [_position(row) for row in connection.query(_POSITIONS.format(table), (job,), deadline)]
     jobs = [str(row[0]) for row in connection.query(f"SELECT DISTINCT job FROM {table} ORDER BY job", (), deadline)]
     owners.sort(key=lambda owner: -1 if owner.lane is None else owner.lane)
-    return Findings(job, options.database, True, labels, owners, positions, [name for name in jobs if name != job])
+    return JobFindings(job, options.database, True, labels, owners, positions, [name for name in jobs if name != job])
 
 
 def _owner(row: tuple[Any, ...]) -> OwnerRow:
@@ -171,32 +170,32 @@ def _require_database(connection: LeaderConnection, options: SinkOptions, deadli
     names = [str(row[0]) for row in connection.query("SHOW DATABASES", (), deadline)]
     if options.database not in names:
         raise OptionError(
-            f"There is no database {options.database!r}, or the user may not see it.",
+            f"The database {options.database!r} does not exist, or the user may not see it.",
             hint="Check --database, and the user's privileges.",
         )
 
 
 def _job(options: SinkOptions) -> str:
     if options.job is None:
-        raise QueryFailed("No job is named.")
+        raise QueryFailed("The option job is not set.")
     return options.job
 
 
-# --- for people ---
+# --- output ---
 
 
-def _print(found: Findings, out: TextIO) -> None:
-    for line in _lines(found):
+def _print(found: JobFindings, out: TextIO) -> None:
+    for line in _text_lines(found):
         out.write(line + "\n")
 
 
-def _lines(found: Findings) -> Iterator[str]:
+def _text_lines(found: JobFindings) -> Iterator[str]:
     yield f"Job {found.job}, database {found.database}"
     yield f"open labels: {len(found.labels) or 'none'}"
     for label in found.labels:
         yield f"  {label.label}  {label.state}" + (f" -> {label.after}" if label.after else "")
     if not found.ledger:
-        yield f"ledger: there is no table {LEDGER_TABLE}; no job wrote exactly-once here"
+        yield f"ledger: the table {LEDGER_TABLE} does not exist; no job wrote exactly-once here"
         return
     yield f"owners: {len(found.owners) or 'none'}"
     for owner in found.owners:
@@ -206,4 +205,4 @@ def _lines(found: Findings) -> Iterator[str]:
     for row in found.positions:
         yield f"  {row.partition}  {row.position}  micro-batch {row.batch}, label {row.label}, at {row.updated_at}"
     if not found.owners and found.other_jobs:
-        yield f"Nothing is known of this job. The ledger has: {', '.join(found.other_jobs)}"
+        yield f"The ledger has no rows of this job. Its jobs are: {', '.join(found.other_jobs)}"

@@ -1,5 +1,6 @@
-"""Reading over the MySQL protocol for tools: any frontend will do, columns have names, and the server's own words are
-kept when it refuses. What decides about commits is asked of the leader, by `ledger.access`.
+"""Queries over the MySQL protocol for tools: any frontend serves, rows have column names, errors the server's text.
+
+Queries that decide about commits go to the leader, through `ledger.access`: a follower may return old rows.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 
 Row = dict[str, Any]
+# MySQL client errors: cannot connect, unknown host, server gone, connection lost, commands out of sync.
 _CONNECTION_ERRORS = frozenset({2003, 2005, 2006, 2013, 2014})
-_AT_ONCE = 1000
+_FETCH_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """The first rows of an answer, and how many it had in all."""
+    """The first rows of a result, and its total number of rows."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -33,8 +35,8 @@ class Excerpt:
 class SqlConnection:
     """One connection to one query port.
 
-    Raises QueryFailed when the port does not answer, QueryRefused with the server's text when it says no: the text may
-    repeat the statement, so it is for whoever wrote that, not for logs.
+    Raises QueryFailed if the port does not answer, QueryRefused with the server's text if the server refuses. The text
+    may repeat the statement, so show it to its author only and keep it out of logs.
     """
 
     def __init__(self, options: SinkOptions, address: Address) -> None:
@@ -43,11 +45,11 @@ class SqlConnection:
         try:
             self._connection = pymysql.connect(**settings)
         except (MySQLError, OSError) as error:
-            raise _error(error) from None
+            raise _translate_error(error) from None
 
     @classmethod
-    def any_of(cls, options: SinkOptions) -> SqlConnection:
-        """Connect to the first address of `query_url` that lets us in; raises the last address's error."""
+    def connect_any(cls, options: SinkOptions) -> SqlConnection:
+        """Connect to the first address of `query_url` that accepts the login; raises the last address's error."""
         error: QueryFailed | QueryRefused = QueryFailed("query_url names no address.")
         for address in options.query_addresses:
             try:
@@ -57,35 +59,35 @@ class SqlConnection:
         raise error
 
     def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[Row]:
-        """All rows, by column names in lower case, because versions of StarRocks write them differently."""
+        """All rows as dicts. Column names are in lower case, because versions of StarRocks differ in their case."""
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(sql, parameters or None)
                 names = [str(column[0]).lower() for column in cursor.description or ()]
                 return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         except (MySQLError, OSError) as error:
-            raise _error(error) from None
+            raise _translate_error(error) from None
 
     def value(self, sql: str, parameters: tuple[object, ...] = ()) -> Any:
         """The first column of the first row; None without rows."""
         return next((next(iter(row.values())) for row in self.rows(sql, parameters)), None)
 
     def excerpt(self, sql: str, limit: int) -> Excerpt:
-        """The first `limit` rows; the others are read and let go, so memory stays bounded."""
+        """The first `limit` rows. Counts the remaining rows without keeping them, so memory stays bounded."""
         try:
             with self._connection.cursor(SSCursor) as cursor:
                 cursor.execute(sql)
                 names = tuple(str(column[0]) for column in cursor.description or ())
                 first = tuple(cursor.fetchmany(limit)) if names else ()
                 total = len(first)
-                while rest := (cursor.fetchmany(_AT_ONCE) if total else ()):
+                while rest := (cursor.fetchmany(_FETCH_ROWS) if total else ()):
                     total += len(rest)
                 return Excerpt(names, first, total)
         except (MySQLError, OSError) as error:
-            raise _error(error) from None
+            raise _translate_error(error) from None
 
     def close(self) -> None:
-        """Hang up; never raises."""
+        """Close the connection; never raises."""
         with contextlib.suppress(MySQLError, OSError):
             self._connection.close()
 
@@ -104,7 +106,7 @@ def login(options: SinkOptions, address: Address, connect_seconds: float, answer
     }
 
 
-def _error(error: Exception) -> QueryFailed | QueryRefused:
+def _translate_error(error: Exception) -> QueryFailed | QueryRefused:
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     said = str(error.args[1] if len(error.args) > 1 else error)[:200]
     if isinstance(error, OSError) or number in _CONNECTION_ERRORS or number == 0:

@@ -1,5 +1,8 @@
-"""The torn-read auditor: a user's invariant over several tables, asked in one statement again and again while a job
-writes. One statement is one snapshot, so a source transaction that became visible in part would show."""
+"""The torn-read auditor: evaluates a user's invariant over several tables repeatedly while a job writes.
+
+The invariant is one statement, and one statement reads one snapshot; so it shows a source transaction that is visible
+in part.
+"""
 
 from starrocks_txn_sink.audit.invariant import Audit
 

@@ -1,4 +1,4 @@
-"""The auditor: asks, counts, keeps the first violation, tells events; survives a server that is away for a while."""
+"""The auditor: takes samples, counts, keeps the first violation, emits events. A failed sample does not end it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from starrocks_txn_sink.events import Event, Listener, nobody
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sql_connection import Excerpt, SqlConnection
 
-Ask = Callable[[str, int], Excerpt]
-"""Runs the statement and returns at most so many of its rows; raises QueryFailed or QueryRefused."""
+RunStatement = Callable[[str, int], Excerpt]
+"""(statement, row limit) → the first rows and their total number; raises QueryFailed or QueryRefused."""
 
 TORN = "torn"
 
 
-class Reader:
-    """Asks over one connection, made when it is needed and again after anything went wrong. For one thread."""
+class AuditConnection:
+    """Runs statements over one connection; opens it when needed, and a new one after an error. Not thread-safe."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -29,7 +29,7 @@ class Reader:
 
     def __call__(self, sql: str, limit: int) -> Excerpt:
         if self._connection is None:
-            self._connection = SqlConnection.any_of(self._options)
+            self._connection = SqlConnection.connect_any(self._options)
         try:
             return self._connection.excerpt(sql, limit)
         except (QueryFailed, QueryRefused):
@@ -44,14 +44,14 @@ class Reader:
 
 @dataclass(slots=True)
 class Auditor:
-    """Takes one sample after the other; figures may be read at any time.
+    """Takes samples one after the other; its counts may be read at any time.
 
-    `listener` is told `integrity.violated` (fields kind, sample, rows) for every sample that showed a violation, and
-    `audit.failed` (field code) for one that could not be taken: never a row's value.
+    Emits `integrity.violated` (fields kind, sample, rows) for each sample with a violation, and `audit.failed` (field
+    code) for each failed sample. No event has a row's value.
     """
 
     audit: Audit
-    ask: Ask
+    run_statement: RunStatement
     clock: Clock
     listener: Listener = nobody
     samples: int = 0
@@ -60,11 +60,11 @@ class Auditor:
     first: Evidence | None = None
     last_error: QueryFailed | QueryRefused | None = field(default=None, repr=False)
 
-    def look(self) -> bool:
-        """Take one sample; whether it could be taken."""
+    def take_sample(self) -> bool:
+        """Take one sample; return whether the server answered."""
         asked_at = self.clock.wall()
         try:
-            excerpt = self.ask(self.audit.sql, self.audit.evidence_rows)
+            excerpt = self.run_statement(self.audit.sql, self.audit.evidence_rows)
         except (QueryFailed, QueryRefused) as error:
             self.failures += 1
             self.last_error = error
@@ -72,17 +72,17 @@ class Auditor:
             return False
         self.samples += 1
         if excerpt.rows:
-            self._violated(asked_at, excerpt)
+            self._record_violation(asked_at, excerpt)
         return True
 
     def run(self, stop: threading.Event, over: Callable[[], bool] = lambda: False) -> None:
-        """Take samples, `interval` apart from begin to begin, until `stop` is set or `over`."""
+        """Take samples until `stop` is set or `over()`; they start `interval` seconds apart, later if one is slow."""
         while not stop.is_set() and not over():
             begun = self.clock.monotonic()
-            self.look()
+            self.take_sample()
             stop.wait(max(0.0, self.audit.interval - (self.clock.monotonic() - begun)))
 
-    def _violated(self, asked_at: float, excerpt: Excerpt) -> None:
+    def _record_violation(self, asked_at: float, excerpt: Excerpt) -> None:
         self.violations += 1
         if self.first is None:
             self.first = Evidence.of(self.samples, asked_at, excerpt)

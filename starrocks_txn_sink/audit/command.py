@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink audit`: exit code 0 when every sample held, 1 when one did not, 2 when none could be taken."""
+"""`starrocks-txn-sink audit`: exit code 0 if the invariant held in every sample, 1 if not, 2 without a sample."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from starrocks_txn_sink.audit.auditor import Auditor, Reader
+from starrocks_txn_sink.audit.auditor import AuditConnection, Auditor
 from starrocks_txn_sink.audit.invariant import Audit
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryRefused
 from starrocks_txn_sink.options.command_line import add_server_arguments, server_options
 
-_DATABASE = "information_schema"  # SinkOptions needs a name; the statement names its own
+_DATABASE = "information_schema"  # placeholder: SinkOptions requires a database; the statement names its tables in full
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser, load_url=False)
     statement = parser.add_mutually_exclusive_group(required=True)
-    statement.add_argument("--sql", help="one SELECT; each row that it returns is a violation, none means all is right")
+    statement.add_argument(
+        "--sql", help="one SELECT; each row that it returns is a violation, no row means that the invariant holds"
+    )
     statement.add_argument("--sql-file", type=Path, metavar="PATH", help="a file that holds the SELECT")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between samples (default 1)")
-    parser.add_argument("--for", dest="seconds", type=float, metavar="S", help="seconds in all (default: until Ctrl-C)")
+    parser.add_argument(
+        "--for", dest="seconds", type=float, metavar="S", help="duration in seconds (default: until Ctrl-C)"
+    )
     parser.add_argument("--stop-at-first", action="store_true", help="end with the first violation")
     parser.add_argument("--rows", type=int, default=20, metavar="N", help="rows of evidence kept at most (default 20)")
     parser.add_argument(
@@ -38,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Take samples until told to end, print what was seen, and return the exit code."""
+    """Take samples until a signal or a limit ends it, print the result and return the exit code."""
     try:
         audit = Audit(_statement(args), args.interval, args.rows, args.evidence)
         options = server_options(args, database=_DATABASE)
@@ -47,12 +51,12 @@ def run(args: argparse.Namespace) -> int:
         sys.stderr.write(f"starrocks-txn-sink: {error}\n")
         return 2
     clock = SystemClock()
-    with contextlib.closing(Reader(options)) as reader, _ended_by_signals() as stop:
+    with contextlib.closing(AuditConnection(options)) as reader, _stop_on_signals() as stop:
         auditor = Auditor(audit, reader, clock)
         limit = Deadline.after(args.seconds, clock) if args.seconds is not None else None
-        auditor.run(stop, lambda: _over(auditor, limit, stop_at_first=args.stop_at_first))
+        auditor.run(stop, lambda: _is_over(auditor, limit, stop_at_first=args.stop_at_first))
     if args.json:
-        sys.stdout.write(json.dumps(document(auditor)) + "\n")
+        sys.stdout.write(json.dumps(json_document(auditor)) + "\n")
     else:
         _print(auditor, sys.stdout)
     return exit_code(auditor)
@@ -64,8 +68,8 @@ def exit_code(auditor: Auditor) -> int:
     return 0 if auditor.samples else 2
 
 
-def document(auditor: Auditor) -> dict[str, object]:
-    """What `--json` prints: counts, the first violation, and the last error of a sample that could not be taken."""
+def json_document(auditor: Auditor) -> dict[str, object]:
+    """Document that `--json` prints: counts, the first violation, the error of the last failed sample."""
     return {
         "samples": auditor.samples,
         "violations": auditor.violations,
@@ -75,8 +79,8 @@ def document(auditor: Auditor) -> dict[str, object]:
     }
 
 
-def _over(auditor: Auditor, limit: Deadline | None, *, stop_at_first: bool) -> bool:
-    """Whether to end: the time is up, a violation was wanted and is there, or the statement can never work."""
+def _is_over(auditor: Auditor, limit: Deadline | None, *, stop_at_first: bool) -> bool:
+    """Whether to end: time is up, the first violation ends it, or the server refused the very first statement."""
     if limit is not None and limit.expired():
         return True
     if stop_at_first and auditor.violations:
@@ -89,7 +93,7 @@ def _print(auditor: Auditor, out: TextIO) -> None:
         out.write(f"First violation, in sample {auditor.first.sample} at {auditor.first.seen_at}:\n")
         out.write("\n".join(auditor.first.lines()) + "\n")
     if auditor.last_error is not None:
-        out.write(f"{auditor.failures} samples could not be taken, the last because: {auditor.last_error.message}\n")
+        out.write(f"{auditor.failures} samples failed, the last one with: {auditor.last_error.message}\n")
     meaning = ("RIGHT", "TORN", "NOT AUDITED")[exit_code(auditor)]
     out.write(f"{meaning}: {auditor.violations} of {auditor.samples} samples violated the invariant.\n")
 
@@ -104,8 +108,8 @@ def _statement(args: argparse.Namespace) -> str:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that what was seen is still told."""
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, so that the result is still printed."""
     stop = threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:

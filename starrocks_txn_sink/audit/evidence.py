@@ -1,4 +1,4 @@
-"""What the first violation looked like: bounded, as text, for the person who wrote the statement."""
+"""Evidence of the first violation: bounded, as text, for the author of the statement."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Evidence:
-    """The first rows of a violating sample, of `total`. `sample` counts from 1, `seen_at` is the reader's UTC time when
-    it was asked."""
+    """The first rows of a violating sample, of `total`. `sample` counts from 1; `seen_at` is the query's UTC time."""
 
     sample: int
     seen_at: str
@@ -28,19 +27,19 @@ class Evidence:
 
     @classmethod
     def of(cls, sample: int, wall: float, excerpt: Excerpt) -> Evidence:
-        rows = tuple(tuple(_text(value) for value in row) for row in excerpt.rows)
+        rows = tuple(tuple(_cell_text(value) for value in row) for row in excerpt.rows)
         seen = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
         return cls(sample, seen, excerpt.columns, rows, excerpt.total)
 
     def __repr__(self) -> str:
-        """Without the rows, so that no log shows them by accident."""
+        """Omits the rows, so that no log shows them by accident."""
         return f"Evidence(sample={self.sample}, seen_at={self.seen_at}, rows={self.total})"
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
 
     def save(self, path: str) -> None:
-        """Write it as JSON, readable by its owner only. Raises OptionError when the file cannot be written."""
+        """Write JSON, readable by the file's owner only. Raises OptionError if the file cannot be written."""
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -49,7 +48,7 @@ class Evidence:
         except OSError as error:
             raise OptionError(
                 f"The evidence cannot be written to {Path(path).name}: {error.strerror}.",
-                hint="Name a file in a folder that can be written.",
+                hint="Name a file in a writable folder.",
             ) from None
 
     def lines(self) -> list[str]:
@@ -64,7 +63,7 @@ class Evidence:
         return [f"  … and {left} more"] if left else []
 
 
-def _text(value: object) -> str | None:
+def _cell_text(value: object) -> str | None:
     if value is None:
         return None
     text = value.hex() if isinstance(value, bytes) else str(value)

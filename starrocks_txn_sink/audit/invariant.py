@@ -1,4 +1,4 @@
-"""What must hold in every snapshot: one SELECT that returns what is wrong."""
+"""The invariant: one SELECT that returns a row for each violation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MOST_ROWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """An invariant, and how often it is asked for.
+    """An invariant and the seconds between two samples.
 
     Each row that `sql` returns is a violation, and no row means that the invariant holds:
     `SELECT * FROM (SELECT (SELECT sum(cents) FROM a) + (SELECT sum(cents) FROM b) AS total) t WHERE total <> 100000`.
-    Of the first violation up to `evidence_rows` rows are kept, and written to `evidence_file` if one is named; they
-    are in no event and no log. Raises OptionError for a statement that does not read, or figures that cannot be.
+    The auditor keeps up to `evidence_rows` rows of the first violation, and writes them to `evidence_file` if set; no
+    event and no log has them. Raises OptionError for a statement that is no SELECT, or a number out of range.
     """
 
     sql: str
@@ -29,12 +29,15 @@ class Audit:
 
     def __post_init__(self) -> None:
         if _READS.match(self.sql) is None:
-            raise OptionError("An audit's statement does not begin with SELECT or WITH.", hint="An audit only reads.")
+            raise OptionError(
+                "The statement of an audit does not begin with SELECT or WITH.",
+                hint="Write one SELECT. An audit only reads.",
+            )
         if not (math.isfinite(self.interval) and self.interval > 0):
-            raise OptionError(f"An audit's interval is {self.interval}.", hint="Give seconds above 0.")
+            raise OptionError(f"The interval of an audit is {self.interval}.", hint="Set a number of seconds above 0.")
         if not 1 <= self.evidence_rows <= MOST_ROWS:
-            raise OptionError(f"evidence_rows is {self.evidence_rows}.", hint=f"Give 1 to {MOST_ROWS}.")
+            raise OptionError(f"evidence_rows is {self.evidence_rows}.", hint=f"Set a number from 1 to {MOST_ROWS}.")
 
     def __repr__(self) -> str:
-        """Without the statement, which may hold values."""
+        """Omits the statement, which may contain values."""
         return f"Audit(interval={self.interval:g})"

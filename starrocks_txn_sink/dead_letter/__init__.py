@@ -1,1 +1,1 @@
-"""Source transactions that the server rejected, kept with their reason: the dead-letter table, its rows, its SQL."""
+"""The dead-letter table: source transactions that the server rejected, with the reason."""

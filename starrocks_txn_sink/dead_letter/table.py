@@ -1,9 +1,8 @@
-"""The dead-letter table: its DDL, its rows as load bodies, and the SQL that reads them back.
+"""The dead-letter table: DDL, rows as load bodies, SQL to read them back.
 
-One row for each rejected row, in the order in which it would have been loaded. The key is a digest of where the row
-came from, because StarRocks limits an encoded primary key to 128 bytes; so a source transaction that is set aside again
-takes its own place. A PRIMARY KEY table, because a replay of dead letters deletes them in the transaction that writes
-their rows.
+One row for each rejected row, in load order. The key is a digest of the row's origin, because StarRocks limits an
+encoded primary key to 128 bytes; a source transaction that is dead-lettered again replaces its own rows. The table is
+a PRIMARY KEY table, because a replay deletes dead letters in the transaction that writes their rows.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ Sql = tuple[str, tuple[object, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The source transaction that is set aside, why, and when (a DATETIME literal)."""
+class DeadLetterSource:
+    """Origin of a dead letter: the source transaction, the reason, and the time (a DATETIME literal)."""
 
     job: str
     partition: str
@@ -51,8 +50,8 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """One source transaction among the dead letters: `tables` has its rows by table."""
+class DeadLetter:
+    """One dead-lettered source transaction; `tables` has its number of rows by table."""
 
     partition: str
     position: int
@@ -68,8 +67,8 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRow:
-    """One row as it was sent: its key here, its table, its JSON, and the header `columns` that it was loaded with."""
+class DeadLetterRow:
+    """One rejected row: key in the dead-letter table, target table, JSON, and the header `columns` of its load."""
 
     id: str
     table: str
@@ -82,15 +81,17 @@ def create_table(database: str, replication: int | None = None) -> str:
     columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS)
     properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
     return (
-        f"CREATE TABLE IF NOT EXISTS {_table(database)} ({columns}) PRIMARY KEY (`id`) "
+        f"CREATE TABLE IF NOT EXISTS {_qualified_table(database)} ({columns}) PRIMARY KEY (`id`) "
         f"DISTRIBUTED BY HASH (`id`){properties}"
     )
 
 
-def letter_rows(place: Place, table: str, columns: str, rows: Iterable[bytes], start: int = 0) -> list[bytes]:
+def dead_letter_rows(
+    place: DeadLetterSource, table: str, columns: str, rows: Iterable[bytes], start: int = 0
+) -> list[bytes]:
     """Rows of `table` as rows of the dead-letter table: JSON objects, each with the separator in front.
 
-    Raises InputError for a row that is larger than a VARCHAR can be.
+    Raises InputError for a row above MOST_ROW_BYTES, the limit of a VARCHAR.
     """
     made = []
     reason = place.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
@@ -120,52 +121,54 @@ def letter_rows(place: Place, table: str, columns: str, rows: Iterable[bytes], s
     return made
 
 
-def row_id(place: Place, table: str, number: int) -> str:
-    """The key of a row: 128 bits of a digest of where it came from."""
+def row_id(place: DeadLetterSource, table: str, number: int) -> str:
+    """Key of a row: 128 bits of a digest of its origin."""
     parts = (place.job, place.partition, str(place.position), table, str(number))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 def delete_rows(ids: Iterable[str]) -> list[bytes]:
-    """Deletes of dead letters, as pieces of a load body; NOT NULL columns have values (wire contract 5.6)."""
+    """Deletes of dead letters, as pieces of a load body; NOT NULL columns need values (wire contract 5.6)."""
     empty = {"job": "", "source_partition": "", "position": 0, "table_name": "", "row_number": 0}
     return [b"," + orjson.dumps({"__op": 1, "id": one, **empty}) for one in ids]
 
 
-def select_letters(database: str, job: str, partition: str | None = None, position: int | None = None) -> Sql:
-    """The dead letters of a job, a row for each (source transaction, table), oldest first; `read_letters` reads it."""
+def select_dead_letters(database: str, job: str, partition: str | None = None, position: int | None = None) -> Sql:
+    """Query for a job's dead letters: a row per (source transaction, table), oldest first; see `read_dead_letters`."""
     sql = (
         "SELECT source_partition, position, table_name, count(*), max(reason), max(label), max(batch),"
-        f" max(set_aside_at) FROM {_table(database)} WHERE job = %s"
+        f" max(set_aside_at) FROM {_qualified_table(database)} WHERE job = %s"
     )
-    where, parameters = _narrowed(job, partition, position)
+    where, parameters = _where_clause(job, partition, position)
     return f"{sql}{where} GROUP BY source_partition, position, table_name ORDER BY 1, 2, 3", parameters
 
 
-def read_letters(rows: Sequence[Sequence[object]]) -> list[Letter]:
-    """Source transactions from the rows of `select_letters`."""
-    letters: dict[tuple[str, int], Letter] = {}
+def read_dead_letters(rows: Sequence[Sequence[object]]) -> list[DeadLetter]:
+    """Dead letters from the rows of `select_dead_letters`."""
+    dead_letters: dict[tuple[str, int], DeadLetter] = {}
     for partition, position, table, count, reason, label, batch, at in rows:
         place = (str(partition), int(str(position)))
-        if place not in letters:
-            letters[place] = Letter(*place, str(reason), str(label), int(str(batch)), str(at), {})
-        letters[place].tables[str(table)] = int(str(count))
-    return list(letters.values())
+        if place not in dead_letters:
+            dead_letters[place] = DeadLetter(*place, str(reason), str(label), int(str(batch)), str(at), {})
+        dead_letters[place].tables[str(table)] = int(str(count))
+    return list(dead_letters.values())
 
 
 def select_rows(database: str, job: str, partition: str, position: int) -> Sql:
-    """The rows of one source transaction in their order; `read_rows` reads them."""
-    sql = f"SELECT id, table_name, content, load_columns FROM {_table(database)} WHERE job = %s"
-    where, parameters = _narrowed(job, partition, position)
+    """Query for the rows of one source transaction in load order; see `read_rows`."""
+    sql = f"SELECT id, table_name, content, load_columns FROM {_qualified_table(database)} WHERE job = %s"
+    where, parameters = _where_clause(job, partition, position)
     return f"{sql}{where} ORDER BY table_name, row_number", parameters
 
 
-def read_rows(rows: Sequence[Sequence[object]]) -> list[KeptRow]:
-    """Rows from those of `select_rows`."""
-    return [KeptRow(str(key), str(table), str(content), str(columns or "")) for key, table, content, columns in rows]
+def read_rows(rows: Sequence[Sequence[object]]) -> list[DeadLetterRow]:
+    """Rejected rows from the rows of `select_rows`."""
+    return [
+        DeadLetterRow(str(key), str(table), str(content), str(columns or "")) for key, table, content, columns in rows
+    ]
 
 
-def _narrowed(job: str, partition: str | None, position: int | None) -> tuple[str, tuple[object, ...]]:
+def _where_clause(job: str, partition: str | None, position: int | None) -> tuple[str, tuple[object, ...]]:
     where, parameters = "", [job]
     for column, value in (("source_partition", partition), ("position", position)):
         if value is not None:
@@ -174,5 +177,5 @@ def _narrowed(job: str, partition: str | None, position: int | None) -> tuple[st
     return where, tuple(parameters)
 
 
-def _table(database: str) -> str:
+def _qualified_table(database: str) -> str:
     return f"`{database}`.`{DEAD_LETTER_TABLE}`"

@@ -1,5 +1,5 @@
-"""`starrocks-txn-sink doctor`: what would keep a job from running, found before it runs.
+"""`starrocks-txn-sink doctor`: finds problems before a job runs.
 
-Each section asks (sockets, HTTP, SQL, a small Spark job) and hands what it saw to pure functions, which turn it into
-findings: what was seen, why it matters, what to do.
+Each section probes the cluster (sockets, HTTP, SQL, a small Spark job). Pure `judge_*` functions turn the observations
+into findings: the observation, the reason why it matters, the advice.
 """

@@ -1,4 +1,4 @@
-"""The whole examination: section after section; what keeps one from being done is a finding too."""
+"""All checks, section after section. An error that ends a section becomes a finding, and the next section runs."""
 
 from __future__ import annotations
 
@@ -6,57 +6,57 @@ import os
 from collections.abc import Callable, Iterator
 
 from starrocks_txn_sink.doctor import frontends, server, transaction
-from starrocks_txn_sink.doctor.executors import executors
+from starrocks_txn_sink.doctor.executors import check_executors
 from starrocks_txn_sink.doctor.finding import Finding, failure, skipped
-from starrocks_txn_sink.doctor.libraries import installed, java_version, judge_java, judge_libraries
-from starrocks_txn_sink.doctor.patient import NotAsked, Patient
-from starrocks_txn_sink.doctor.privileges import privileges
+from starrocks_txn_sink.doctor.libraries import installed_versions, java_version, judge_java, judge_libraries
+from starrocks_txn_sink.doctor.patient import SectionSkipped, Target
+from starrocks_txn_sink.doctor.privileges import check_privileges
 from starrocks_txn_sink.doctor.reach import DRIVER
-from starrocks_txn_sink.doctor.tables import tables
+from starrocks_txn_sink.doctor.tables import check_tables
 from starrocks_txn_sink.errors import StarRocksSinkError
 
-Section = Callable[[Patient], Iterator[Finding]]
+Section = Callable[[Target], Iterator[Finding]]
 
 
-def libraries(patient: Patient) -> Iterator[Finding]:
-    """This process: its Python, libraries and JDK; a Spark job tells the JDK that it really runs on."""
-    yield from judge_libraries(installed(), DRIVER)
-    if patient.executors is None:
+def check_libraries(target: Target) -> Iterator[Finding]:
+    """Check Python, libraries and JDK of this process. With Spark, `check_executors` reports the JDK in use."""
+    yield from judge_libraries(installed_versions(), DRIVER)
+    if target.executors is None:
         yield judge_java(java_version(os.environ.get("JAVA_HOME")), DRIVER)
 
 
 SECTIONS: tuple[tuple[str, Section], ...] = (
-    ("libraries", libraries),
-    ("addresses", frontends.addresses),
-    ("server version", server.version),
-    ("frontends", frontends.members),
-    ("leader", frontends.leading),
-    ("clock", server.clock),
-    ("transaction", transaction.empty_transaction),
-    ("tables", tables),
-    ("backends", transaction.backends),
-    ("privileges", privileges),
-    ("limits", server.limits),
-    ("executors", executors),
+    ("libraries", check_libraries),
+    ("addresses", frontends.check_addresses),
+    ("server version", server.check_version),
+    ("frontends", frontends.check_members),
+    ("leader", frontends.check_leader),
+    ("clock", server.check_clock),
+    ("transaction", transaction.check_empty_transaction),
+    ("tables", check_tables),
+    ("backends", transaction.check_backends),
+    ("privileges", check_privileges),
+    ("limits", server.check_limits),
+    ("executors", check_executors),
 )
-"""In the order in which later sections need earlier ones."""
+"""In order of dependence: later sections use the version, leader, tables and endpoints that earlier ones found."""
 
 
-def examine(patient: Patient, sections: tuple[tuple[str, Section], ...] = SECTIONS) -> Iterator[tuple[str, Finding]]:
-    """Yield each finding with its section's name, as soon as it is there; raises nothing of the server's doing."""
+def examine(target: Target, sections: tuple[tuple[str, Section], ...] = SECTIONS) -> Iterator[tuple[str, Finding]]:
+    """Yield (section name, finding) as soon as each is known. Errors of the server become findings."""
     for name, section in sections:
         try:
-            for finding in section(patient):
+            for finding in section(target):
                 yield name, finding
-        except NotAsked as reason:
-            yield name, skipped(name, f"not looked at: {reason}")
+        except SectionSkipped as reason:
+            yield name, skipped(name, f"not checked: {reason}")
         except StarRocksSinkError as error:
             yield (
                 name,
                 failure(
                     name,
                     error.message,
-                    "The section could not be examined to its end.",
-                    error.advice or "See what the findings before this one say.",
+                    "The section ended early, so later checks of it did not run.",
+                    error.advice or "Solve the findings above first.",
                 ),
             )

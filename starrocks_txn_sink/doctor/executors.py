@@ -1,4 +1,4 @@
-"""A small Spark job: what executors have installed, what they can reach, what their clocks say."""
+"""A small Spark job: libraries, reachable endpoints and clocks of the executors."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import pyarrow as pa
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped
-from starrocks_txn_sink.doctor.libraries import installed, judge_java, judge_libraries, judge_same
-from starrocks_txn_sink.doctor.patient import Patient
-from starrocks_txn_sink.doctor.reach import Door, Knock, judge_knock, knock
+from starrocks_txn_sink.doctor.libraries import installed_versions, judge_java, judge_libraries, judge_same_versions
+from starrocks_txn_sink.doctor.patient import Target
+from starrocks_txn_sink.doctor.reach import Endpoint, ProbeResult, judge_probe, probe
 from starrocks_txn_sink.doctor.server import judge_clock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SCHEMA = pa.schema([pa.field("seen", pa.string())])
-_WHY = "Lanes are Python tasks on the executors."
+_WHY = "Lanes run as Python tasks on the executors."
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What runs in each task: knock on every door, list the libraries, read the clock. Ships by pickle."""
+class ExecutorProbe:
+    """Function of each task: probes every endpoint, lists the libraries, reads the clock. Picklable."""
 
-    doors: tuple[Door, ...]
+    endpoints: tuple[Endpoint, ...]
     timeout: float
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -40,35 +40,35 @@ class Look:
             "host": socket.gethostname(),
             "process": os.getpid(),
             "clock": SystemClock().wall(),
-            "libraries": installed(),
-            "knocks": [asdict(knock(door, self.timeout)) for door in self.doors],
+            "libraries": installed_versions(),
+            "probes": [asdict(probe(endpoint, self.timeout)) for endpoint in self.endpoints],
         }
         yield pa.RecordBatch.from_arrays([pa.array([json.dumps(seen)])], schema=_SCHEMA)
 
 
-def executors(patient: Patient) -> Iterator[Finding]:
-    """Run the job on as many tasks as asked for, and report each host once."""
-    if patient.executors is None:
-        yield skipped("executor", "not looked at (--no-spark)")
+def check_executors(target: Target) -> Iterator[Finding]:
+    """Run the job with `target.executors` tasks and report each host once."""
+    if target.executors is None:
+        yield skipped("executor", "not checked (--no-spark)")
         return
     try:
         from pyspark.sql import SparkSession
     except ImportError:
         yield skipped("executor", "pyspark is not installed here")
         return
-    doors = tuple(dict.fromkeys(patient.doors))
+    endpoints = tuple(dict.fromkeys(target.endpoints))
     try:
-        session, ours = _session(SparkSession, patient)
-    except Exception as error:  # whatever keeps a JVM from starting
+        session, ours = _session(SparkSession, target)
+    except Exception as error:  # PySpark raises many kinds when no JVM starts
         yield judge_broken(error, "Spark does not start")
         return
     try:
         yield judge_java(_java_of(session), "Spark's driver")
         clock = SystemClock()
         before = clock.wall()
-        rows = _run(session, Look(doors, patient.options.connect_timeout), patient.executors)
+        rows = _run(session, ExecutorProbe(endpoints, target.options.connect_timeout), target.executors)
         yield from judge_reports([json.loads(row) for row in rows], before, clock.wall())
-    except Exception as error:  # the workers may die in any way
+    except Exception as error:  # a dying worker surfaces as many kinds of error
         yield judge_broken(error, "The Spark job failed")
     finally:
         if ours:
@@ -76,7 +76,7 @@ def executors(patient: Patient) -> Iterator[Finding]:
 
 
 def judge_broken(error: Exception, what: str) -> Finding:
-    """Spark itself is the problem; its first line says enough; pure."""
+    """Finding for a Spark error, with the first line of its message; pure."""
     said = str(error).strip().splitlines()[:1]
     return failure(
         "executor.spark",
@@ -87,48 +87,48 @@ def judge_broken(error: Exception, what: str) -> Finding:
 
 
 def judge_reports(reports: list[dict[str, Any]], before: float, after: float) -> Iterator[Finding]:
-    """What the tasks said, each host once; clocks are compared with the time of the job; pure."""
-    driver, hosts = installed(), set()
+    """Findings for the tasks' reports, each host once; clocks must lie in [before, after]; pure."""
+    driver, hosts = installed_versions(), set()
     for report in reports:
         place = f"executor on {report['host']}"
         if place in hosts:
             continue
         hosts.add(place)
         yield from judge_libraries(report["libraries"], place)
-        yield from judge_same(driver, report["libraries"], place)
-        yield judge_clock(_outside(report["clock"], before, after), 0.0, "the executor's clock", place)
-        for seen in report["knocks"]:
-            yield from judge_knock(_knock(seen), place)
+        yield from judge_same_versions(driver, report["libraries"], place)
+        yield judge_clock(_clock_offset(report["clock"], before, after), 0.0, "the executor's clock", place)
+        for seen in report["probes"]:
+            yield from judge_probe(_probe_result(seen), place)
     if not reports:
-        yield failure("executor.spark", "The Spark job returned nothing.", _WHY, "Look into the cluster's own log.")
+        yield failure("executor.spark", "The Spark job returned nothing.", _WHY, "Read the cluster's own log.")
     else:
         yield good("executor.spark", f"{len(reports)} task(s) ran on {len(hosts)} host(s)")
 
 
-def _outside(clock: float, before: float, after: float) -> float:
-    """How far `clock` is outside of the time in which the job ran; 0 inside."""
+def _clock_offset(clock: float, before: float, after: float) -> float:
+    """Seconds between `clock` and the interval [before, after]; 0 inside."""
     return clock - min(max(clock, before), after)
 
 
-def _knock(seen: dict[str, Any]) -> Knock:
-    return Knock(Door(**seen["door"]), tuple(seen["addresses"]), seen["error"], seen["seconds"])
+def _probe_result(seen: dict[str, Any]) -> ProbeResult:
+    return ProbeResult(Endpoint(**seen["endpoint"]), tuple(seen["addresses"]), seen["error"], seen["seconds"])
 
 
-def _session(spark: type[SparkSession], patient: Patient) -> tuple[SparkSession, bool]:
-    """The session of this process, or one of our own; and whether it is ours to stop."""
+def _session(spark: type[SparkSession], target: Target) -> tuple[SparkSession, bool]:
+    """The active session, or a new one; and whether the doctor has to stop it."""
     active = spark.getActiveSession()
     if active is not None:
         return active, False
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = spark.builder.appName("starrocks-txn-sink doctor").config("spark.ui.showConsoleProgress", "false")
-    if patient.master is not None:
-        builder = builder.master(patient.master)
+    if target.master is not None:
+        builder = builder.master(target.master)
     elif "SPARK_CONNECT_MODE_ENABLED" not in os.environ and "SPARK_REMOTE" not in os.environ:
         builder = builder.config("spark.ui.enabled", "false")
     return builder.getOrCreate(), True
 
 
-def _run(session: SparkSession, look: Look, tasks: int) -> list[str]:
+def _run(session: SparkSession, look: ExecutorProbe, tasks: int) -> list[str]:
     rows = session.range(0, tasks, 1, tasks).mapInArrow(look, "seen string").collect()
     return [str(row[0]) for row in rows]
 

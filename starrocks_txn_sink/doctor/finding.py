@@ -1,4 +1,4 @@
-"""What the doctor says: one finding for each thing looked at, good or not."""
+"""Findings of the doctor: one for each check, passed or not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Severity(Enum):
-    """How bad it is; the value is what people and JSON see."""
+    """Severity of a finding; the value is shown in the text and in the JSON."""
 
     GOOD = "good"
     SKIPPED = "skipped"
@@ -18,9 +18,9 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`check` is a stable name (`section.thing`), `place` where it was seen from or at; never a secret or a row.
+    """Result of one check: `check` is a stable name (`section.thing`), `place` a host or table. No secrets, no rows.
 
-    `why` and `advice` are empty for what is good, `why` says what a skipped check would need.
+    `why` and `advice` are empty unless the check warned or failed.
     """
 
     check: str
@@ -48,7 +48,7 @@ def failure(check: str, what: str, why: str, advice: str, place: str = "") -> Fi
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """0: nothing to do; 1: only warnings; 2: something will fail."""
+    """0 without problems, 1 with warnings only, 2 with a failure."""
     severities = {finding.severity for finding in findings}
     if Severity.FAILURE in severities:
         return 2

@@ -1,4 +1,4 @@
-"""Single requests to single servers, no redirect followed: what each frontend itself says."""
+"""Single requests to one server each. Redirects are not followed, because the doctor examines each of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _STEP_SECONDS = 30.0
 
 
 class HttpProbe:
-    """Asks one server one thing. Raises what `http.links.Link.perform` raises."""
+    """Sends one request to one server. Raises the errors of `http.links.Link.perform`."""
 
     def __init__(self, options: SinkOptions, clock: Clock) -> None:
         self._link = Link(options)
         self._clock = clock
         self._authorization = basic_authorization(options.username, options.read_password())
 
-    def ask(
+    def request(
         self,
         operation: Operation,
         address: Address,
@@ -34,14 +34,14 @@ class HttpProbe:
         table: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Ask `address`; a load is asked with an empty body, so that a 307 names the backend (wire contract 9)."""
-        request = Request(operation, database, label, table, headers or {})
+        """Send a request to `address`; a load has an empty body, so a 307 names the backend (wire contract 9)."""
+        message = Request(operation, database, label, table, headers or {})
         exchange = Exchange(
             operation.value,
             METHODS[operation],
             address,
-            path_of(request),
-            headers_of(request, self._authorization),
+            path_of(message),
+            headers_of(message, self._authorization),
             None,
             Deadline.after(_STEP_SECONDS, self._clock),
             _STEP_SECONDS,
@@ -52,8 +52,8 @@ class HttpProbe:
         self._link.close()
 
 
-def target_of(answer: Answer) -> Address | None:
-    """Where a redirect leads, before any rewriting; None when it says nothing usable."""
+def redirect_target(answer: Answer) -> Address | None:
+    """Address in the Location header, before redirect_map applies; None if it is missing or unusable."""
     try:
         parts = urlsplit(answer.location or "")
         port = parts.port or DEFAULT_PORTS[parts.scheme]

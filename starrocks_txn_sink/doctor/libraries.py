@@ -1,4 +1,4 @@
-"""Python, its libraries and the JDK: what is installed, on the driver or on an executor, against what is needed."""
+"""Python, libraries and JDK on the driver and on executors, compared with the versions that the sink requires."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _JAVA_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """A library with the versions that work: from `least` on, below `below` if that is given."""
+class Requirement:
+    """A library and its supported versions: at least `least`, and below `below` if that is set."""
 
     name: str
     module: str
@@ -29,30 +29,34 @@ class Need:
     below: Version | None = None
 
 
-NEEDS = (
-    Need("pyspark", "pyspark", (4, 1), "The sink uses repartitionById and transformWithState of Spark 4.1.", (5,)),
-    Need("pandas", "pandas", (2, 2), "With pandas 3 Spark's createDataFrame turned None into the text 'nan'.", (3,)),
-    Need("pyarrow", "pyarrow", (18,), "Rows travel to the lanes as Arrow."),
-    Need(
+REQUIREMENTS = (
+    Requirement(
+        "pyspark", "pyspark", (4, 1), "The sink uses repartitionById and transformWithState of Spark 4.1.", (5,)
+    ),
+    Requirement(
+        "pandas", "pandas", (2, 2), "With pandas 3 Spark's createDataFrame turned None into the text 'nan'.", (3,)
+    ),
+    Requirement("pyarrow", "pyarrow", (18,), "Rows travel to the lanes as Arrow."),
+    Requirement(
         "protobuf",
         "google.protobuf",
         (5,),
         "transformWithState needs it; without it the query dies with no more than 'worker exited unexpectedly'.",
     ),
-    Need("starrocks-txn-sink", "starrocks_txn_sink", (), "Lanes run this package on every executor."),
+    Requirement("starrocks-txn-sink", "starrocks_txn_sink", (), "Lanes run this package on every executor."),
 )
 _UNPACKAGED = "unpackaged"
 LEAST_PYTHON, LEAST_JAVA = (3, 11), 17
 
 
-def installed() -> dict[str, str | None]:
-    """The versions in this process: every library of NEEDS, and `python`; None for what is missing."""
+def installed_versions() -> dict[str, str | None]:
+    """Versions in this process by name: `python` and every library of REQUIREMENTS; None for a missing one."""
     found: dict[str, str | None] = {"python": ".".join(str(part) for part in sys.version_info[:3])}
-    return found | {need.name: _installed(need) for need in NEEDS}
+    return found | {need.name: _installed_version(need) for need in REQUIREMENTS}
 
 
-def _installed(need: Need) -> str | None:
-    """The version from the package's metadata, or, for code that Spark ships as an archive, from its module."""
+def _installed_version(need: Requirement) -> str | None:
+    """Version from the package's metadata, else from its module: code shipped as an archive has no metadata."""
     try:
         return metadata.version(need.name)
     except metadata.PackageNotFoundError:
@@ -64,7 +68,7 @@ def _installed(need: Need) -> str | None:
 
 
 def java_version(home: str | None) -> str | None:
-    """What `java -version` says, from JAVA_HOME (`home`) or PATH as Spark looks for it; None without one."""
+    """Version that `java -version` prints, from JAVA_HOME (`home`) or PATH as Spark does; None without a JDK."""
     program = Path(home) / "bin" / "java" if home else Path(shutil.which("java") or "/nowhere/java")
     try:
         done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS, check=False)
@@ -74,18 +78,22 @@ def java_version(home: str | None) -> str | None:
     return said[1] if said else None
 
 
-# --- the verdicts, pure ---
+# --- pure judgements ---
 
 
 def judge_libraries(found: Mapping[str, str | None], place: str) -> Iterator[Finding]:
-    """One finding for Python and for each library."""
-    yield _judge(Need("python", "sys", LEAST_PYTHON, "The package is written for it."), found.get("python"), place)
-    for need in NEEDS:
-        yield _judge(need, found.get(need.name), place)
+    """One finding for Python and one for each library."""
+    yield _judge_library(
+        Requirement("python", "sys", LEAST_PYTHON, "The package uses features of this version."),
+        found.get("python"),
+        place,
+    )
+    for need in REQUIREMENTS:
+        yield _judge_library(need, found.get(need.name), place)
 
 
 def judge_java(version: str | None, place: str) -> Finding:
-    """The JDK that Spark would start."""
+    """Finding for the JDK that Spark would start."""
     check = "library.java"
     why = f"Spark 4 needs a JDK {LEAST_JAVA} or newer."
     if version is None:
@@ -97,22 +105,24 @@ def judge_java(version: str | None, place: str) -> Finding:
 
 
 def java_major(version: str) -> int:
-    """17 of `17.0.9`, 8 of `1.8.0_392`; 0 when it cannot be read."""
-    numbers = numbers_of(version)
+    """Major version: 17 for `17.0.9`, 8 for `1.8.0_392`, 0 if the text has no number."""
+    numbers = version_numbers(version)
     if numbers[:1] == (1,) and len(numbers) > 1:
         return numbers[1]
     return numbers[0] if numbers else 0
 
 
-def judge_same(driver: Mapping[str, str | None], executor: Mapping[str, str | None], place: str) -> Iterator[Finding]:
-    """Drivers and executors exchange pickles: their Python and this package must be the same."""
+def judge_same_versions(
+    driver: Mapping[str, str | None], executor: Mapping[str, str | None], place: str
+) -> Iterator[Finding]:
+    """Failures where driver and executor differ in Python's minor version or in this package: they exchange pickles."""
     for name, why in (
         ("python", "Functions travel to the executors as pickles, which other minor versions cannot read."),
         ("starrocks-txn-sink", "Options and lanes travel as pickles; another version may read them wrongly."),
     ):
         here, there = driver.get(name), executor.get(name)
         cut = 2 if name == "python" else 9
-        if here and there and numbers_of(here)[:cut] != numbers_of(there)[:cut]:
+        if here and there and version_numbers(here)[:cut] != version_numbers(there)[:cut]:
             yield failure(
                 f"library.{name}",
                 f"{name} is {there} on the executor and {here} on the driver.",
@@ -122,21 +132,23 @@ def judge_same(driver: Mapping[str, str | None], executor: Mapping[str, str | No
             )
 
 
-def numbers_of(version: str) -> Version:
-    """The leading numbers of a version: (4, 1, 0) of `4.1.0.dev1`."""
+def version_numbers(version: str) -> Version:
+    """Leading numbers of a version: (4, 1, 0) for `4.1.0.dev1`, () without any."""
     found = re.match(r"v?(\d+(?:\.\d+)*)", version)
     return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 
-def _judge(need: Need, version: str | None, place: str) -> Finding:
+def _judge_library(need: Requirement, version: str | None, place: str) -> Finding:
     check = f"library.{need.name}"
     wanted = ".".join(map(str, need.least)) + (f", below {'.'.join(map(str, need.below))}" if need.below else "")
     advice = f"Install {need.name} {wanted} on the driver and on every executor."
     if version is None:
         return failure(check, f"{need.name} is not installed.", need.why, advice, place)
-    numbers = numbers_of(version)
+    numbers = version_numbers(version)
     if not numbers and need.least:
-        return warning(check, f"{need.name} calls itself {version[:40]}.", need.why, advice, place)
+        return warning(
+            check, f"{need.name} has the version {version[:40]}, which cannot be compared.", need.why, advice, place
+        )
     if numbers < need.least or (need.below is not None and numbers >= need.below):
         return failure(check, f"{need.name} is {version}; {wanted} is needed.", need.why, advice, place)
     return good(check, f"{need.name} {version}", place)

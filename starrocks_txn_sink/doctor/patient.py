@@ -1,4 +1,4 @@
-"""Who is examined: the options a job would run with, and the probes, made when a section first needs them."""
+"""The cluster to check: the options of the job, and connections that open when a section first needs them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.doctor.http_probe import HttpProbe
-from starrocks_txn_sink.doctor.reach import Door
+from starrocks_txn_sink.doctor.reach import Endpoint
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.sql_connection import SqlConnection
 
 
-class NotAsked(Exception):
-    """A section cannot be examined, and the reason is another finding, or an option that was not given."""
+class SectionSkipped(Exception):
+    """A section cannot run. The message gives the reason: an earlier finding, or an option that is not set."""
 
 
 @dataclass(slots=True)
-class Patient:
-    """`database` is None when none was named: the options then hold a placeholder. `tables` empty means all of it.
+class Target:
+    """State of one run. `database` None: none was named, the options hold a placeholder. `tables` (): all tables.
 
-    Sections leave what later ones need: `doors` that executors must reach too, `version` of the server.
+    Sections fill in fields for later ones: `endpoints` to probe from executors too, `version` and `leader`.
     """
 
     options: SinkOptions
@@ -33,10 +33,9 @@ class Patient:
     executors: int | None = 2
     master: str | None = None
     clock: Clock = field(default_factory=SystemClock)
-    doors: list[Door] = field(default_factory=list)
+    endpoints: list[Endpoint] = field(default_factory=list)
     version: str = ""
     leader: Address | None = None
-    backends: list[Address] = field(default_factory=list)
     _stack: ExitStack = field(default_factory=ExitStack)
     _http: HttpProbe | None = None
     _sql: SqlConnection | None = None
@@ -52,11 +51,11 @@ class Patient:
         return self._http
 
     def sql(self) -> SqlConnection:
-        """A connection to the first query port that lets us in. Raises NotAsked when none does."""
+        """A connection to the first query port that accepts the login. Raises SectionSkipped if none does."""
         if self._sql is None and not self._no_sql:
             self._connect()
         if self._sql is None:
-            raise NotAsked(f"no query port could be asked ({self._no_sql})")
+            raise SectionSkipped(f"no query port is usable ({self._no_sql})")
         return self._sql
 
     def _connect(self) -> None:
@@ -69,16 +68,16 @@ class Patient:
                 self._stack.callback(self._sql.close)
                 return
 
-    def named_database(self) -> str:
+    def require_database(self) -> str:
         if self.database is None:
-            raise NotAsked("no --database was named")
+            raise SectionSkipped("no --database is set")
         return self.database
 
-    def the_leader(self) -> Address:
-        """The leader's HTTP address. Raises NotAsked when no frontend led there."""
+    def require_leader(self) -> Address:
+        """The leader's HTTP address. Raises SectionSkipped if `check_leader` found none."""
         if self.leader is None:
-            raise NotAsked("no frontend answered as leader")
+            raise SectionSkipped("no frontend answered as leader")
         return self.leader
 
-    def knows(self, door: Door) -> bool:
-        return any((known.host, known.port) == (door.host, door.port) for known in self.doors)
+    def has_endpoint(self, endpoint: Endpoint) -> bool:
+        return any((known.host, known.port) == (endpoint.host, endpoint.port) for known in self.endpoints)

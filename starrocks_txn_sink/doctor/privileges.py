@@ -1,4 +1,4 @@
-"""Privileges: what the user may do, by doing it where that is harmless, else by SHOW GRANTS."""
+"""Privileges of the user: tried out where a statement is harmless, else read from SHOW GRANTS."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import re
 from collections.abc import Iterator, Sequence
 
 from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped, warning
-from starrocks_txn_sink.doctor.patient import Patient
+from starrocks_txn_sink.doctor.patient import Target
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
 from starrocks_txn_sink.sql_connection import SqlConnection
 
-_EVERYTHING = ("root", "db_admin")
-"""Roles of StarRocks' own that may do all the sink does with tables."""
+_ADMIN_ROLES = ("root", "db_admin")
+"""Built-in roles of StarRocks that hold every privilege the sink needs on tables."""
 
 
-def privileges(patient: Patient) -> Iterator[Finding]:
-    """Everything the sink asks for beside the loads themselves."""
-    database, sql = patient.named_database(), patient.sql()
-    yield _may_see_loads(sql)
+def check_privileges(target: Target) -> Iterator[Finding]:
+    """Check every privilege that the sink needs besides the loads themselves."""
+    database, sql = target.require_database(), target.sql()
+    yield _check_loads_view(sql)
     grants = _grants(sql)
-    there = _ledger_is_there(sql, database)
-    if patient.options.exactly_once:
+    there = _ledger_exists(sql, database)
+    if target.options.exactly_once:
         yield (
-            _may_read_ledger(sql, database)
+            _check_ledger(sql, database)
             if there
-            else judge_ledger_create(granted("CREATE TABLE", database, None, grants), patient.options.ledger_create)
+            else judge_ledger_create(is_granted("CREATE TABLE", database, None, grants), target.options.ledger_create)
         )
-    for table in (*patient.tables, *((LEDGER_TABLE,) if there else ())):
-        yield judge_insert(granted("INSERT", database, table, grants), table)
+    for table in (*target.tables, *((LEDGER_TABLE,) if there else ())):
+        yield judge_insert(is_granted("INSERT", database, table, grants), table)
 
 
-def _may_see_loads(sql: SqlConnection) -> Finding:
+def _check_loads_view(sql: SqlConnection) -> Finding:
     check = "privilege.loads"
     try:
         sql.rows("SELECT LABEL FROM information_schema.loads LIMIT 1")
@@ -39,13 +39,13 @@ def _may_see_loads(sql: SqlConnection) -> Finding:
         return failure(
             check,
             f"information_schema.loads cannot be read: {error.message}",
-            "The take-over lists unfinished labels there, to end what a dead writer left open.",
-            "Let the user read information_schema, with the same user that loads (others' loads may be hidden).",
+            "A take-over lists unfinished labels there, to end the transactions that a dead writer left open.",
+            "Let the user that loads read information_schema; loads of other users may be hidden from it.",
         )
     return good(check, "information_schema.loads can be read")
 
 
-def _ledger_is_there(sql: SqlConnection, database: str) -> bool:
+def _ledger_exists(sql: SqlConnection, database: str) -> bool:
     return bool(
         sql.rows(
             "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
@@ -54,7 +54,7 @@ def _ledger_is_there(sql: SqlConnection, database: str) -> bool:
     )
 
 
-def _may_read_ledger(sql: SqlConnection, database: str) -> Finding:
+def _check_ledger(sql: SqlConnection, database: str) -> Finding:
     check = "privilege.ledger"
     try:
         sql.rows(f"SELECT count(*) FROM `{database}`.`{LEDGER_TABLE}`")
@@ -65,53 +65,53 @@ def _may_read_ledger(sql: SqlConnection, database: str) -> Finding:
             "Positions and owners are read before the first load.",
             f"Grant SELECT, INSERT ON TABLE {database}.{LEDGER_TABLE} to the user.",
         )
-    return good(check, f"the ledger {LEDGER_TABLE} is there and can be read")
+    return good(check, f"the ledger {LEDGER_TABLE} exists and can be read")
 
 
 def judge_ledger_create(allowed: bool | None, wanted: bool) -> Finding:
-    """The ledger's table is not there yet; pure."""
+    """Finding for a ledger table that does not exist yet; `allowed` None means that SHOW GRANTS does not tell; pure."""
     check = "privilege.ledger"
     if not wanted:
         return failure(
             check,
-            f"There is no table {LEDGER_TABLE}, and ledger_create is off.",
-            "Exactly-once keeps its positions there.",
+            f"The table {LEDGER_TABLE} does not exist, and ledger_create is off.",
+            "Exactly-once stores its positions there.",
             "Create it by hand (docs/exactly-once.md has its DDL), or set ledger_create=True.",
         )
     if allowed is None:
-        return skipped(check, "SHOW GRANTS does not say whether the ledger's table can be created")
+        return skipped(check, "SHOW GRANTS does not tell whether the ledger's table can be created")
     if allowed:
-        return good(check, "the ledger's table is not there yet and can be created")
+        return good(check, "the ledger's table does not exist yet and can be created")
     return failure(
         check,
-        "The user has no CREATE TABLE on the database, by SHOW GRANTS.",
+        "SHOW GRANTS lists no CREATE TABLE on the database for the user.",
         "The sink creates its ledger's table when it starts.",
         "Grant CREATE TABLE ON DATABASE, or create it by hand (docs/exactly-once.md) and set ledger_create=False.",
     )
 
 
 def judge_insert(allowed: bool | None, table: str) -> Finding:
-    """INSERT on a table, by SHOW GRANTS; pure."""
+    """Finding for INSERT on a table; `allowed` None means that SHOW GRANTS does not tell; pure."""
     check = "privilege.insert"
     if allowed is None:
-        return skipped(check, "SHOW GRANTS does not say", table)
+        return skipped(check, "SHOW GRANTS does not tell", table)
     if allowed:
         return good(check, "INSERT is granted", table)
     return warning(
         check,
-        "The user has no INSERT on the table, by SHOW GRANTS.",
-        "Today's servers do not check it for multi-table transactions, later ones may; the ledger's claims need it.",
+        "SHOW GRANTS lists no INSERT on the table for the user.",
+        "Present servers do not check it for multi-table transactions, later ones may; claims in the ledger need it.",
         "Grant INSERT ON TABLE to the user.",
         table,
     )
 
 
 def _grants(sql: SqlConnection) -> list[str] | None:
-    """The GRANT statements of the user and of the roles it has; None when they cannot be asked for."""
+    """GRANT statements of the user and of its roles; None if SHOW GRANTS is refused."""
     try:
         grants = _statements(sql, "SHOW GRANTS")
-        roles = {role for grant in grants for role in granted_roles(grant)}
-        for role in sorted(roles - set(_EVERYTHING) - {"public"}):
+        roles = {role for grant in grants for role in roles_granted_by(grant)}
+        for role in sorted(roles - set(_ADMIN_ROLES) - {"public"}):
             grants += _statements(sql, f"SHOW GRANTS FOR ROLE '{role}'")
     except QueryRefused:
         return None
@@ -123,19 +123,19 @@ def _statements(sql: SqlConnection, statement: str) -> list[str]:
     return [str(value) for row in rows for value in row.values() if str(value).upper().startswith("GRANT ")]
 
 
-def granted_roles(grant: str) -> list[str]:
-    """The roles of `GRANT 'reader', 'db_admin' TO …`; none for a grant of privileges."""
+def roles_granted_by(grant: str) -> list[str]:
+    """Roles in `GRANT 'reader', 'db_admin' TO …`; [] for a grant of privileges."""
     roles, to, _ = grant[len("GRANT ") :].partition(" TO ")
     names = [name.strip().strip("'`") for name in roles.split(",")]
     return names if to and all(re.fullmatch(r"\w+", name) for name in names) and " ON " not in grant else []
 
 
-def granted(privilege: str, database: str, table: str | None, grants: Sequence[str] | None) -> bool | None:
-    """Whether `grants` hold `privilege` on a table, or on the database when `table` is None; None: cannot be told."""
+def is_granted(privilege: str, database: str, table: str | None, grants: Sequence[str] | None) -> bool | None:
+    """Whether `grants` hold `privilege` on a table (`table` None: on the database); None if `grants` is None."""
     if grants is None:
         return None
     for grant in grants:
-        if set(granted_roles(grant)) & set(_EVERYTHING):
+        if set(roles_granted_by(grant)) & set(_ADMIN_ROLES):
             return True
         found = re.match(r"GRANT (?P<what>.+?) ON (?P<where>.+?) TO ", grant, re.IGNORECASE)
         if found is None:
@@ -148,7 +148,7 @@ def granted(privilege: str, database: str, table: str | None, grants: Sequence[s
 
 
 def _covers(where: str, database: str, table: str | None) -> bool:
-    """Whether the object of a GRANT takes our table, or our database, in."""
+    """Whether the object of a GRANT includes the table, or the database if `table` is None."""
     place = " ".join(where.split())
     if re.search(r"\bALL DATABASES\b", place, re.IGNORECASE):
         return table is None or place.upper().startswith("ALL TABLES")

@@ -1,4 +1,4 @@
-"""Names and ports: can this process resolve a host and open a connection to it? The same code runs on executors."""
+"""Host names and ports: name resolution and TCP connections from this process. The same code runs on executors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ DRIVER = "driver"
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """Something that must be reachable; `role` says what it is, as in `frontend of load_url`."""
+class Endpoint:
+    """An address that must be reachable; `role` describes it, as in `frontend of load_url`."""
 
     role: str
     host: str
@@ -26,58 +26,58 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True)
-class Knock:
-    """What came of it: the addresses that the name resolves to, and the error of connecting, empty when it opened."""
+class ProbeResult:
+    """Outcome of a probe: resolved IP addresses (() if none) and the error, '' if the port is open."""
 
-    door: Door
+    endpoint: Endpoint
     addresses: tuple[str, ...] = ()
     error: str = ""
     seconds: float = 0.0
 
 
-def knock(door: Door, timeout: float) -> Knock:
-    """Resolve and connect, within about `timeout` seconds; nothing is sent."""
+def probe(endpoint: Endpoint, timeout: float) -> ProbeResult:
+    """Resolve the name and connect, within about `timeout` seconds; send nothing."""
     begun = time.monotonic()
     try:
-        found = socket.getaddrinfo(door.host, door.port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        return Knock(door, (), _kind(error), time.monotonic() - begun)
+        return ProbeResult(endpoint, (), _error_text(error), time.monotonic() - begun)
     addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
     try:
-        socket.create_connection((door.host, door.port), timeout).close()
+        socket.create_connection((endpoint.host, endpoint.port), timeout).close()
     except OSError as error:
-        return Knock(door, addresses, _kind(error), time.monotonic() - begun)
-    return Knock(door, addresses, "", time.monotonic() - begun)
+        return ProbeResult(endpoint, addresses, _error_text(error), time.monotonic() - begun)
+    return ProbeResult(endpoint, addresses, "", time.monotonic() - begun)
 
 
-def judge_knock(seen: Knock, place: str = DRIVER) -> Iterator[Finding]:
-    """One finding for the name, and, if that resolves, one for the port."""
-    door = seen.door
+def judge_probe(seen: ProbeResult, place: str = DRIVER) -> Iterator[Finding]:
+    """One finding: for the name if it does not resolve, else for the port."""
+    endpoint = seen.endpoint
     if not seen.addresses:
         yield failure(
             "name.resolution",
-            f"{door.host} ({door.role}) does not resolve: {seen.error}.",
+            f"{endpoint.host} ({endpoint.role}) does not resolve: {seen.error}.",
             "Driver and every executor talk to StarRocks directly.",
-            f"Make the name known there (DNS, /etc/hosts), or write an address in its place; {_rewrite(door)}",
+            f"Add the name to DNS or /etc/hosts, or use an IP address; {_rewrite(endpoint)}",
             place,
         )
         return
     if seen.error:
         yield failure(
             "port",
-            f"{door} ({door.role}) cannot be connected to: {seen.error}.",
+            f"No connection to {endpoint} ({endpoint.role}): {seen.error}.",
             "Driver and every executor talk to StarRocks directly: frontends, their query port, and every backend.",
-            f"Check that the process runs and that no firewall is between; {_rewrite(door)}",
+            f"Check that the server runs and that no firewall blocks the port; {_rewrite(endpoint)}",
             place,
         )
         return
-    shown = "" if door.host in seen.addresses else f" ({', '.join(seen.addresses[:4])})"
-    yield good("port", f"{door}{shown} is open, {door.role}, {1000 * seen.seconds:.0f} ms", place)
+    shown = "" if endpoint.host in seen.addresses else f" ({', '.join(seen.addresses[:4])})"
+    yield good("port", f"{endpoint}{shown} is open, {endpoint.role}, {1000 * seen.seconds:.0f} ms", place)
 
 
-def _rewrite(door: Door) -> str:
-    return f"behind a proxy or NAT, rewrite it: redirect_map={{'{door}': 'host:port'}}."
+def _rewrite(endpoint: Endpoint) -> str:
+    return f"behind a proxy or NAT, rewrite it: redirect_map={{'{endpoint}': 'host:port'}}."
 
 
-def _kind(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     return error.strerror or type(error).__name__

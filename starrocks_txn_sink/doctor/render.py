@@ -1,4 +1,4 @@
-"""Findings for people: what needs attention in full, what is good in one line."""
+"""Findings as text and as JSON: problems with reason and advice, passed checks in one line."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MARKS = {Severity.GOOD: "ok", Severity.SKIPPED: "--", Severity.WARNING: "WARN",
 _WIDTH, _INDENT = 110, " " * 7
 
 
-def lines(section: str, finding: Finding, first: bool) -> Iterator[str]:
-    """The lines of one finding, with the section's heading before its first one."""
+def text_lines(section: str, finding: Finding, first: bool) -> Iterator[str]:
+    """Lines of one finding; `first` puts the section's heading before them."""
     if first:
         yield section
     place = f"  [{finding.place}]" if finding.place else ""
@@ -27,19 +27,19 @@ def lines(section: str, finding: Finding, first: bool) -> Iterator[str]:
             )
 
 
-def verdict(findings: Iterable[Finding]) -> str:
-    """The last line: how many of each, and what that means."""
+def summary_line(findings: Iterable[Finding]) -> str:
+    """The last line: the meaning, and the number of findings by severity."""
     known = list(findings)
     count = Counter(finding.severity for finding in known)
     numbers = f"{count[Severity.FAILURE]} failed, {count[Severity.WARNING]} warned, {count[Severity.GOOD]} good"
     if count[Severity.SKIPPED]:
-        numbers += f", {count[Severity.SKIPPED]} not looked at"
-    meaning = ("Nothing stands in the way.", "It will run; read the warnings.", "A job would fail.")[exit_code(known)]
+        numbers += f", {count[Severity.SKIPPED]} not checked"
+    meaning = ("All checks passed.", "A job will run; read the warnings.", "A job would fail.")[exit_code(known)]
     return f"{meaning} {numbers}."
 
 
-def document(found: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
-    """What `--json` prints."""
+def json_document(found: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
+    """Document that `--json` prints."""
     known = list(found)
     findings = [{"section": section, **asdict(one), "severity": one.severity.value} for section, one in known]
     count = Counter(one.severity.value for _, one in known)

@@ -1,4 +1,4 @@
-"""The server: its version, its clock, its limits on labels and running transactions."""
+"""The server: version, clock, limits on labels and on running transactions."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from starrocks_txn_sink.doctor.finding import Finding, Severity, failure, good, skipped, warning
-from starrocks_txn_sink.doctor.patient import Patient
+from starrocks_txn_sink.doctor.patient import Target
 from starrocks_txn_sink.errors import OptionError, QueryRefused
 from starrocks_txn_sink.options.addresses import MIN_SERVER_VERSION, require_supported
 from starrocks_txn_sink.sql_connection import Row
 
 CLOCK_TOLERANCE = 2.0
-"""Seconds that clocks may differ; the server's answer has whole seconds."""
+"""Seconds that clocks may differ: utc_timestamp() has whole seconds only."""
 
 LEAST_LABELS = 1000
-"""StarRocks' own default of label_keep_max_num (wire contract 3.3)."""
+"""StarRocks' default of label_keep_max_num (wire contract 3.3)."""
 
 _CONFIG = ("label_keep_max_second", "label_keep_max_num", "max_running_txn_num_per_db")
-_ENDED = ("FINISHED", "CANCELLED")
+_ENDED_STATES = ("FINISHED", "CANCELLED")
 
 
-def version(patient: Patient) -> Iterator[Finding]:
-    """current_version() of the frontend that answered."""
-    patient.version = str(patient.sql().value("SELECT current_version()"))
-    yield judge_version(patient.version)
+def check_version(target: Target) -> Iterator[Finding]:
+    """Check current_version() of the frontend behind query_url."""
+    target.version = str(target.sql().value("SELECT current_version()"))
+    yield judge_version(target.version)
 
 
 def judge_version(found: str) -> Finding:
-    """Whether this release's multi-table transactions can be trusted; pure."""
+    """Finding for the release: whether its multi-table transactions are reliable; pure."""
     try:
         require_supported(found)
     except OptionError as error:
         return failure(
             "server.version",
             error.message,
-            "Older servers answer OK to loads and commits that failed, and do not roll back when told to.",
+            "Older servers answer OK to failed loads and commits, and ignore rollbacks.",
             error.advice,
         )
     return good("server.version", f"StarRocks {found}")
 
 
 def judge_versions(rows: Sequence[Row], kind: str) -> Iterator[Finding]:
-    """Frontends or backends that run another release than they should, as in the middle of an upgrade; pure."""
+    """Failures for frontends or backends with an unsupported release, as in the middle of an upgrade; pure."""
     for row in rows:
         found = str(row.get("version") or "")
         if found and judge_version(found).severity is not Severity.GOOD:
             yield failure(
                 "server.version",
                 f"The {kind} {row.get('ip')} runs StarRocks {found}.",
-                "Every server that takes part must handle multi-table transactions correctly, a future leader too.",
+                "Every server must handle multi-table transactions correctly: any frontend may become leader.",
                 f"Upgrade it to StarRocks {MIN_SERVER_VERSION} or later (4.1.1 or later in the 4.1 line).",
                 str(row.get("ip")),
             )
@@ -59,20 +59,20 @@ def judge_versions(rows: Sequence[Row], kind: str) -> Iterator[Finding]:
 # --- clock ---
 
 
-def clock(patient: Patient) -> Iterator[Finding]:
-    """The server's UTC time against ours, by the middle of the question's way there and back."""
-    before = patient.clock.wall()
-    said = patient.sql().value("SELECT utc_timestamp()")
-    after = patient.clock.wall()
-    told = seconds_of(said)
-    if told is None:
+def check_clock(target: Target) -> Iterator[Finding]:
+    """Compare the server's UTC time with the middle of the query's round trip."""
+    before = target.clock.wall()
+    said = target.sql().value("SELECT utc_timestamp()")
+    after = target.clock.wall()
+    server_time = epoch_seconds(said)
+    if server_time is None:
         yield skipped("server.clock", f"the server's time cannot be read from {str(said)[:40]!r}")
     else:
-        yield judge_clock(told - (before + after) / 2, after - before, "the leader's clock")
+        yield judge_clock(server_time - (before + after) / 2, after - before, "the leader's clock")
 
 
-def seconds_of(said: object) -> float | None:
-    """Seconds since the Unix epoch of a DATETIME in UTC, as a value or as text; None when it is neither."""
+def epoch_seconds(said: object) -> float | None:
+    """Seconds since the Unix epoch for a DATETIME in UTC, as a value or as text; None for anything else."""
     if isinstance(said, str):
         try:
             said = datetime.datetime.fromisoformat(said)
@@ -84,14 +84,14 @@ def seconds_of(said: object) -> float | None:
 
 
 def judge_clock(ahead: float, uncertain: float, whose: str, place: str = "") -> Finding:
-    """A clock that is `ahead` seconds of the driver's, known to `uncertain` seconds; pure."""
+    """Finding for a clock `ahead` seconds of the driver's, measured within `uncertain` seconds; pure."""
     if abs(ahead) <= CLOCK_TOLERANCE + uncertain:
         return good("server.clock" if not place else "executor.clock", f"{whose} agrees with the driver's", place)
     return warning(
         "server.clock" if not place else "executor.clock",
         f"{whose} is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the driver's.",
-        "Nothing is decided by it, but latencies, `updated_at` in the ledger and the receipts' times will be wrong.",
-        "Let all machines follow the same time server (NTP).",
+        "No decision of the sink uses it, but latencies, `updated_at` in the ledger and times in receipts are wrong.",
+        "Synchronize all machines with the same time server (NTP).",
         place,
     )
 
@@ -99,32 +99,32 @@ def judge_clock(ahead: float, uncertain: float, whose: str, place: str = "") -> 
 # --- limits ---
 
 
-def limits(patient: Patient) -> Iterator[Finding]:
-    """Label retention and the head-room for running transactions."""
-    sql = patient.sql()
+def check_limits(target: Target) -> Iterator[Finding]:
+    """Check label retention and the headroom for running transactions."""
+    sql = target.sql()
     try:
         rows = sql.rows("ADMIN SHOW FRONTEND CONFIG")
         config = {str(row["key"]): str(row["value"]) for row in rows if str(row.get("key")) in _CONFIG}
     except QueryRefused:
         yield skipped("server.limits", "ADMIN SHOW FRONTEND CONFIG needs OPERATE ON SYSTEM: limits are unknown")
         config = {}
-    age = checkpoint_age(patient.checkpoint, patient.clock.wall()) if patient.checkpoint else None
-    yield from judge_retention(config, age, patient.options.exactly_once)
-    if patient.checkpoint and age is None:
-        yield skipped("checkpoint.age", "no file of this checkpoint's commits can be seen from here")
-    database = patient.named_database()
+    age = checkpoint_age(target.checkpoint, target.clock.wall()) if target.checkpoint else None
+    yield from judge_retention(config, age, target.options.exactly_once)
+    if target.checkpoint and age is None:
+        yield skipped("checkpoint.age", "this machine sees no commit files of the checkpoint")
+    database = target.require_database()
     running = sql.value(
         "SELECT count(DISTINCT LABEL) FROM information_schema.loads WHERE DB_NAME = %s "
-        f"AND STATE NOT IN ({', '.join(['%s'] * len(_ENDED))})",
-        (database, *_ENDED),
+        f"AND STATE NOT IN ({', '.join(['%s'] * len(_ENDED_STATES))})",
+        (database, *_ENDED_STATES),
     )
-    yield judge_headroom(int(running or 0), patient.options.lanes, config)
+    yield judge_headroom(int(running or 0), target.options.lanes, config)
 
 
 def checkpoint_age(path: str, now: float) -> float | None:
-    """Seconds since the query's last commit, by the newest file in the checkpoint's `commits`; None if there is none.
+    """Seconds since the newest file in the checkpoint's `commits`; None without one.
 
-    Only a checkpoint on a file system that this process sees can be looked at.
+    Reads only checkpoints on a file system that this process sees.
     """
     folder = Path(path.removeprefix("file://")) / "commits"
     times = [file.stat().st_mtime for file in folder.glob("[0-9]*")] if folder.is_dir() else []
@@ -132,14 +132,14 @@ def checkpoint_age(path: str, now: float) -> float | None:
 
 
 def judge_retention(config: Mapping[str, str], age: float | None, exactly_once: bool) -> Iterator[Finding]:
-    """How long the server remembers labels, against the checkpoint's age; pure."""
-    kept = _number(config, "label_keep_max_second")
-    number = _number(config, "label_keep_max_num")
+    """Findings for label retention, compared with the checkpoint's `age` in seconds (None: unknown); pure."""
+    kept = _config_number(config, "label_keep_max_second")
+    number = _config_number(config, "label_keep_max_num")
     if number is not None and number < LEAST_LABELS:
         yield warning(
             "label.retention",
-            f"The server remembers only {number:.0f} labels a database (label_keep_max_num).",
-            "A label that is forgotten between its commit and the question for its fate costs a take-over each time.",
+            f"The server remembers only {number:.0f} labels per database (label_keep_max_num).",
+            "When the server forgets a label before the sink reads the commit's outcome, a take-over has to settle it.",
             f"Raise label_keep_max_num to {LEAST_LABELS} or more.",
         )
     elif number is not None:
@@ -148,25 +148,25 @@ def judge_retention(config: Mapping[str, str], age: float | None, exactly_once: 
         return
     shown = f"the last commit is {_days(age)} old, labels are kept for {_days(kept)}"
     if age <= kept or exactly_once:
-        tail = "" if age <= kept else "; the ledger, not the label, tells what is visible"
+        tail = "" if age <= kept else "; the ledger, not the label, decides what is visible"
         yield good("checkpoint.age", shown + tail)
     else:
         yield warning(
             "checkpoint.age",
             shown[0].upper() + shown[1:] + ".",
-            "A commit that was interrupted then can no longer be looked up; without a ledger its batch may be doubled.",
-            "Use exactly-once (set query_url), or compare the last micro-batch with the tables before starting.",
+            "The outcome of an interrupted commit is lost; without a ledger its micro-batch may be written twice.",
+            "Use exactly-once (set query_url), or compare the last micro-batch with the tables before the job starts.",
         )
 
 
 def judge_headroom(running: int, lanes: int, config: Mapping[str, str]) -> Finding:
-    """Unfinished labels in the database and our lanes, against the server's limit; pure."""
-    limit = _number(config, "max_running_txn_num_per_db")
+    """Finding for unfinished labels plus the job's lanes, against the server's limit per database; pure."""
+    limit = _config_number(config, "max_running_txn_num_per_db")
     if limit is None:
         return skipped("transaction.headroom", f"{running} transactions are running; the server's limit is unknown")
     check, shown = "transaction.headroom", f"{running} of {limit:.0f} running transactions, {lanes} lane(s) to come"
-    why = "At the limit the server refuses to begin or to commit (too many running txns)."
-    advice = "Find out who leaves transactions open, use fewer lanes, or raise max_running_txn_num_per_db."
+    why = "At the limit the server refuses begin and commit (too many running txns)."
+    advice = "Find the writer that leaves transactions open, use fewer lanes, or raise max_running_txn_num_per_db."
     if running + lanes > limit:
         return failure(check, f"No room: {shown}.", why, advice)
     if running + lanes > 0.8 * limit:
@@ -174,7 +174,7 @@ def judge_headroom(running: int, lanes: int, config: Mapping[str, str]) -> Findi
     return good(check, shown)
 
 
-def _number(config: Mapping[str, str], name: str) -> float | None:
+def _config_number(config: Mapping[str, str], name: str) -> float | None:
     try:
         return float(config[name])
     except (KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""Tables: are they there, what are their models, and can this server version take them in a multi-table load?"""
+"""Tables: existence, model, and partitions that this server version cannot create in a multi-table load."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from starrocks_txn_sink.doctor.finding import Finding, failure, good, skipped, warning
-from starrocks_txn_sink.doctor.libraries import numbers_of
-from starrocks_txn_sink.doctor.patient import Patient
+from starrocks_txn_sink.doctor.libraries import version_numbers
+from starrocks_txn_sink.doctor.patient import Target
 from starrocks_txn_sink.errors import QueryRefused
 
-OURS = "_starrocks_txn_sink_"
+SINK_TABLE_PREFIX = "_starrocks_txn_sink_"
 _CONFIG = (
     "SELECT TABLE_NAME, TABLE_MODEL, DISTRIBUTE_TYPE FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s"
 )
@@ -28,8 +28,8 @@ _PURPOSE = {
 
 
 @dataclass(frozen=True, slots=True)
-class TableSeen:
-    """One table: `model` as information_schema names it, `create` its SHOW CREATE TABLE, empty when that is refused."""
+class TableDefinition:
+    """One table: `model` as in information_schema.tables_config, `create` from SHOW CREATE TABLE ('' if refused)."""
 
     name: str
     model: str
@@ -38,21 +38,23 @@ class TableSeen:
 
     @property
     def creates_partitions(self) -> bool:
-        """Whether loads create partitions: PARTITION BY an expression or columns, not ready-made RANGE or LIST ones."""
+        """Whether loads create partitions: PARTITION BY an expression or columns, not RANGE or LIST."""
         clause = re.search(r"\bPARTITION\s+BY\s+(\w*)", self.create, re.IGNORECASE)
         return clause is not None and clause[1].upper() not in ("RANGE", "LIST")
 
 
-def tables(patient: Patient) -> Iterator[Finding]:
-    """The tables that were named, or all of the database; leaves their names for the load probe."""
-    database, sql = patient.named_database(), patient.sql()
+def check_tables(target: Target) -> Iterator[Finding]:
+    """Check the named tables, or all of the database; sets `target.tables` for the checks of loads and privileges."""
+    database, sql = target.require_database(), target.sql()
     found = {str(row["table_name"]): row for row in sql.rows(_CONFIG, (database,))}
     names = {str(row["table_name"]) for row in sql.rows(_NAMES, (database,))}
-    yield from judge_names(patient.tables, names, set(found), database)
-    chosen = [name for name in patient.tables or sorted(found) if name in found and not name.startswith(OURS)]
-    patient.tables = chosen
+    yield from judge_names(target.tables, names, set(found), database)
+    chosen = [
+        name for name in target.tables or sorted(found) if name in found and not name.startswith(SINK_TABLE_PREFIX)
+    ]
+    target.tables = chosen
     if not chosen:
-        yield skipped("table.model", f"no table of {database} can be looked at")
+        yield skipped("table.model", f"{database} has no table to check")
     for name in chosen:
         row = found[name]
         create = ""
@@ -60,22 +62,22 @@ def tables(patient: Patient) -> Iterator[Finding]:
             answer = sql.rows(f"SHOW CREATE TABLE `{database}`.`{name}`")
             create = str(answer[0].get("create table", "")) if answer else ""
         except QueryRefused as error:
-            yield skipped("table.partitions", f"SHOW CREATE TABLE is refused: {error.message}", name)
-        seen = TableSeen(
+            yield skipped("table.partitions", f"SHOW CREATE TABLE was refused: {error.message}", name)
+        seen = TableDefinition(
             name, str(row["table_model"]), str(row.get("distribute_type")).upper().startswith("RANDOM"), create
         )
         yield judge_model(seen)
-        yield from judge_partitions(seen, patient.version)
+        yield from judge_partitions(seen, target.version)
 
 
 def judge_names(named: Sequence[str], names: set[str], loadable: set[str], database: str) -> Iterator[Finding]:
-    """Tables that were named and cannot be loaded; pure."""
+    """Failures for named tables that cannot be loaded; pure."""
     for name in named:
         if name not in names | loadable:
             yield failure(
                 "table.missing",
-                f"There is no table {database}.{name}, or the user may not see it.",
-                "A load of a table that is not there aborts the whole transaction.",
+                f"The table {database}.{name} does not exist, or the user may not see it.",
+                "A load into a missing table aborts the whole transaction.",
                 "Create it, correct the name, or grant the user a privilege on it.",
                 name,
             )
@@ -83,14 +85,14 @@ def judge_names(named: Sequence[str], names: set[str], loadable: set[str], datab
             yield failure(
                 "table.model",
                 f"{database}.{name} is a view or an external table.",
-                "Only native tables take loads; another one aborts the whole transaction.",
+                "Only native tables accept loads; any other aborts the whole transaction.",
                 "Load the table that the view reads.",
                 name,
             )
 
 
-def judge_model(seen: TableSeen) -> Finding:
-    """What the sink can do with a table of this model; pure."""
+def judge_model(seen: TableDefinition) -> Finding:
+    """Finding for the table's model; pure."""
     if seen.model in _PURPOSE:
         return good("table.model", _PURPOSE[seen.model], seen.name)
     return warning(
@@ -102,8 +104,8 @@ def judge_model(seen: TableSeen) -> Finding:
     )
 
 
-def judge_partitions(seen: TableSeen, version: str) -> Iterator[Finding]:
-    """Partitions that loads would have to create, against the server's version; pure."""
+def judge_partitions(seen: TableDefinition, version: str) -> Iterator[Finding]:
+    """Finding for partitions or buckets that loads would have to create; none if they create neither; pure."""
     reasons = []
     if seen.creates_partitions:
         reasons.append("creates partitions as rows arrive (PARTITION BY an expression or columns)")
@@ -112,22 +114,22 @@ def judge_partitions(seen: TableSeen, version: str) -> Iterator[Finding]:
     if not reasons:
         return
     what = " and ".join(reasons)
-    if takes_new_partitions(version):
-        yield good("table.partitions", f"{what}, which StarRocks {version} should take", seen.name)
+    if can_create_partitions(version):
+        yield good("table.partitions", f"{what}, which StarRocks {version} should support", seen.name)
         return
     yield warning(
         "table.partitions",
-        f"The table {what}; StarRocks {version or '(version unknown)'} cannot do that in a multi-table load.",
-        "The commit fails with 'txn … not exist' as soon as a row needs a partition that is not there.",
+        f"The table {what}; StarRocks {version or '(version unknown)'} does not support that in a multi-table load.",
+        "The commit fails with 'txn … not exist' as soon as a row needs a missing partition.",
         "Create partitions before their rows arrive (ALTER TABLE … ADD PARTITION), use hash distribution, or upgrade "
         "to a patch after 4.0.14 or 4.1.4.",
         seen.name,
     )
 
 
-def takes_new_partitions(version: str) -> bool:
+def can_create_partitions(version: str) -> bool:
     """Whether a multi-table load may create partitions on this version."""
-    numbers = numbers_of(version)
+    numbers = version_numbers(version)
     if len(numbers) < 3:
         return False
     for last in _LAST_WITHOUT:

@@ -1,8 +1,8 @@
 """`HttpTransport`: one request of the protocol to whichever frontend answers, over all redirects, and its reply.
 
-Every operation starts at a frontend; a follower points to the leader with 307. A load takes two steps (contract
-section 9): an empty PUT asks the leader, whose 307 names the backend, and only the backend gets the body. Redirects
-are never followed by the HTTP library, which would drop the credentials or send the body twice.
+Every operation starts at a frontend; a follower points to the leader with 307. A load takes two steps
+(wire contract 9): an empty PUT asks the leader, whose 307 names the backend, and only the backend gets the body. The
+HTTP library never follows a redirect, because it would drop the credentials or send the body twice.
 
 What may be asked again (wire contract 1.2, 2, 9): a request that surely had no effect goes to the next address;
 get_load_state, which changes nothing, also when its reply was lost. A request whose effect is possible is sent once.

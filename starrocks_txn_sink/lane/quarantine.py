@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE, Place, letter_rows
+from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE, DeadLetterSource, dead_letter_rows
 from starrocks_txn_sink.errors import InputError, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.lane.columns import SEPARATOR
 from starrocks_txn_sink.lane.halves import halves
@@ -79,10 +79,10 @@ class Quarantine:
         """
         ((partition, span),) = work.spans.items()  # the living one; what was buried before is not among them
         label = str(error.context.get("label", ""))
-        place = Place(self.job, partition, span.last, error.message, label, self.batch, self.now_text())
+        place = DeadLetterSource(self.job, partition, span.last, error.message, label, self.batch, self.now_text())
         letters = Chunk("", DEAD_LETTER_TABLE)
         for table in dict.fromkeys(chunk.table for chunk in work.chunks()):
-            for piece in letter_rows(place, table, self.columns(table), _rows(work, table)):
+            for piece in dead_letter_rows(place, table, self.columns(table), _rows(work, table)):
                 letters.append(memoryview(piece), 1)
         made = Work(work.retry_limit, sealed=True, recycled=work.recycled)
         made.inherit_letters(work)

@@ -72,7 +72,7 @@ class LaneTask:
     streaming: bool = True
     mandate: Mandate | None = None
     at_end_only: bool = False
-    logging: logs.LogSettings | None = field(default_factory=logs.asked)
+    logging: logs.LogSettings | None = field(default_factory=logs.executor_log_settings)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
@@ -100,7 +100,7 @@ class LaneTask:
         `rows` makes marked rows of `batches`, until the lane's end; without it they are marked rows already.
         """
         spare_loaded()
-        logs.follow(self.logging)
+        logs.apply_log_settings(self.logging)
         metrics = metrics or self._metrics(attempt, clock)
         try:
             with RESOURCES.lease(self.options) as resources:
@@ -126,7 +126,7 @@ class LaneTask:
         deadline, rng = Deadline.after(self.options.batch_deadline, clock), random.Random()
         if self.mandate is not None:
             attempt, batches = with_stage(attempt, batches)
-        log = logs.EventLog("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
+        log = logs.EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
         listener = fan_out((metrics, _step_lines(log)))
         authority = self._authority(attempt, rng, clock)
         positions: Mapping[str, Position] = self.mandate.positions if self.mandate else {}

@@ -1,4 +1,4 @@
-"""What the assembler has open, as far as the driver is told: counts of a micro-batch, levels after it."""
+"""Open source transactions of the assembler, from the counts that each stage reports for a micro-batch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 OTHERS = "all others"
 STAGES = 20
-"""Assembling stages whose levels are remembered."""
+"""Assembling stages at most; the one that reported longest ago is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """Open source transactions, their rows and Arrow bytes; `oldest` is since when one has been open, 0 for none.
+class AssemblerLevel:
+    """Open source transactions, their rows and Arrow bytes; `oldest` is since when (Unix epoch), 0 for none.
 
-    `each` are the oldest ones (partition, position, since, rows, bytes), where the stage tells of them one by one.
+    `each` lists the oldest ones (partition, position, since, rows, bytes), if the stage reports them singly.
     """
 
     open: int = 0
@@ -25,41 +25,39 @@ class Level:
     each: Sequence[Mapping[str, Any]] = ()
 
 
-class Assembly:
-    """The levels of each stage (`name`). For one thread at a time."""
+class AssemblerLevels:
+    """Levels by stage name. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._levels: dict[str, Level] = {}
+        self._levels: dict[str, AssemblerLevel] = {}
 
-    def counted(
+    def add_counts(
         self, name: str, counts: Mapping[str, float], now: float, each: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, int]:
-        """Take in the counts of one stage and micro-batch (assembler.model); returns the flows by fate.
-
-        A micro-batch without events says nothing about what is open.
-        """
+        """Add the counts of one stage and micro-batch (assembler.counters); return source transactions by outcome."""
+        # A micro-batch without events says nothing about the source transactions that are still open.
         if counts.get("events"):
-            before = self._levels.pop(name, Level())
+            before = self._levels.pop(name, AssemblerLevel())
             opened = int(counts.get("open", 0))
             oldest = counts.get("oldest_open") or before.oldest or now
             rows, size = int(counts.get("open_rows", 0)), int(counts.get("state_bytes", 0))
-            self._levels[name] = Level(
+            self._levels[name] = AssemblerLevel(
                 opened, rows, size, float(oldest) if opened else 0.0, tuple(each) if opened else ()
             )
             if len(self._levels) > STAGES:
                 del self._levels[next(iter(self._levels))]
-        return {fate: int(counts.get(fate, 0)) for fate in ("abandoned", "dropped", "empty")}
+        return {outcome: int(counts.get(outcome, 0)) for outcome in ("abandoned", "dropped", "empty")}
 
     def open_transactions(self) -> list[dict[str, Any]]:
-        """What is open, the oldest first: stage, place (None for all of a stage), how many, rows, bytes, since when."""
-        found = [one for name, level in self._levels.items() if level.open for one in _entries(name, level)]
+        """Open source transactions, oldest first: stage, place (None: all of the stage), open, rows, bytes, since."""
+        found = [one for name, level in self._levels.items() if level.open for one in _open_entries(name, level)]
         return sorted(found, key=lambda one: (one["since"], one["place"] == OTHERS))
 
-    def level(self) -> Level:
-        """All stages together."""
+    def level(self) -> AssemblerLevel:
+        """Sum over all stages; `oldest` of all."""
         levels = self._levels.values()
         oldest = min((level.oldest for level in levels if level.oldest), default=0.0)
-        return Level(
+        return AssemblerLevel(
             sum(level.open for level in levels),
             sum(level.rows for level in levels),
             sum(level.bytes for level in levels),
@@ -67,8 +65,8 @@ class Assembly:
         )
 
 
-def _entries(stage: str, level: Level) -> list[dict[str, Any]]:
-    """The transactions of a stage one by one, as far as they are told, and the others together."""
+def _open_entries(stage: str, level: AssemblerLevel) -> list[dict[str, Any]]:
+    """Entries of a stage: the transactions that it reports singly, and one entry for the remaining ones."""
     shown = [
         {
             "stage": stage,

@@ -1,4 +1,4 @@
-"""The page's files, which ship in the package."""
+"""Files of the page; they ship in the package."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ ASSETS = {
 
 @cache
 def read_asset(name: str) -> bytes:
-    """The content of one of ASSETS."""
+    """Content of a file of ASSETS."""
     return resources.files("starrocks_txn_sink.metrics").joinpath("page", name).read_bytes()

@@ -1,4 +1,4 @@
-"""Values by labels, as many as the bound allows: what comes later is counted together."""
+"""Bounded collections of label values, so that a metric never has unlimited series."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from starrocks_txn_sink.metrics.catalogue import OTHER
 Value = TypeVar("Value")
 
 
-class Names:
-    """The first `limit` names that come are themselves, all others are OTHER: so a label's values stay bounded."""
+class BoundedNames:
+    """Label values for names: the first `limit` names keep theirs, all later ones become OTHER."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._known: set[str] = set()
 
-    def of(self, name: str) -> str:
+    def label_for(self, name: str) -> str:
         if name in self._known:
             return name
         if len(self._known) >= self._limit:
@@ -26,8 +26,8 @@ class Names:
         return name
 
 
-class Latest(Generic[Value]):
-    """The newest value of each of at most `limit` names; the one that was set longest ago gives way."""
+class LatestValues(Generic[Value]):
+    """The newest value of each name, for at most `limit` names; a new name evicts the name set longest ago."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

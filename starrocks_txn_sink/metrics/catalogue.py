@@ -1,6 +1,6 @@
-"""Every metric, declared once: name, kind, unit, labels, the label values that are there from the start, and its help.
+"""Every metric, declared once: name, kind, labels, initial label values and help text.
 
-The endpoint, `docs/metrics.md`, the Grafana dashboard and the tests of the alert rules are made of these declarations.
+The endpoint, `docs/metrics.md`, the Grafana dashboard and the tests of the alert rules use these declarations.
 A label is bounded: never a StarRocks label, a transaction id, an offset or a message.
 """
 
@@ -18,9 +18,9 @@ from starrocks_txn_sink.wire import Operation, Status
 PREFIX = "starrocks_txn_sink_"
 
 TABLES = 200
-"""Tables that are told apart; further ones are counted together as OTHER."""
+"""Tables with series of their own; further tables share OTHER."""
 PARTITIONS = 1000
-"""Source partitions that are told apart."""
+"""Source partitions with series of their own."""
 OTHER = "_other"
 
 
@@ -34,7 +34,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`name` is without the prefix; `initial` are the values of the labels that are shown as 0 from the start."""
+    """`name` has no prefix; the series of `initial` (label values) exist from the start, with the value 0."""
 
     name: str
     kind: Kind
@@ -47,18 +47,18 @@ class Metric:
         return PREFIX + self.name
 
 
-def _kinds(root: type[errors.StarRocksSinkError]) -> Iterator[type[errors.StarRocksSinkError]]:
+def _error_classes(root: type[errors.StarRocksSinkError]) -> Iterator[type[errors.StarRocksSinkError]]:
     yield root
     for child in root.__subclasses__():
-        yield from _kinds(child)
+        yield from _error_classes(child)
 
 
 SPARK = "spark"
-"""The code of errors that are not ours: Spark's own, a user's function, a stop."""
+"""Code of errors from outside the sink: Spark's own, a user's function, a stop."""
 
 ERRORS: dict[str, type[errors.StarRocksSinkError]] = {
     kind.code: kind
-    for kind in _kinds(errors.StarRocksSinkError)
+    for kind in _error_classes(errors.StarRocksSinkError)
     if kind.__module__ in (errors.__name__, RowsCutOff.__module__, StateNotWritten.__module__)
 }
 """Every error of the sink by its code."""
@@ -66,7 +66,7 @@ ERRORS: dict[str, type[errors.StarRocksSinkError]] = {
 CODES = (*sorted(ERRORS), SPARK)
 OPERATIONS = tuple(operation.value for operation in Operation)
 OUTCOMES = ("committed", "aborted", "unknown")
-FATES = ("committed", "replayed", "abandoned", "dropped", "empty")
+SOURCE_OUTCOMES = ("committed", "replayed", "abandoned", "dropped", "empty")
 VIOLATIONS = ("torn", "duplicated", "lost", "source_changed")
 PHASES = ("begin", "load", "check", "commit", "publish", "recover")
 RETRIES = (
@@ -91,8 +91,8 @@ METRICS = (
     Metric(
         "integrity_violations_total",
         _C,
-        "Proofs that readers saw, or could see, something wrong: a torn, duplicated or lost source transaction, or a "
-        "source that tells another story than before. Above 0 somebody must look.",
+        "Proofs that readers saw, or could see, wrong data: a torn, duplicated or lost source transaction, or a source "
+        "whose content has changed. Above 0: stop the job and investigate.",
         ("kind",),
         _each(*VIOLATIONS),
     ),
@@ -100,10 +100,10 @@ METRICS = (
     Metric(
         "source_transactions_total",
         _C,
-        "Source transactions by outcome: committed; replayed (a repeated micro-batch brought them, they were visible "
-        "already); and in the assembler abandoned, dropped by policy, or empty.",
+        "Source transactions by outcome: committed; replayed (a repeated micro-batch had them, but they were already "
+        "visible); and in the assembler abandoned, dropped by policy, or empty.",
         ("outcome",),
-        _each(*FATES),
+        _each(*SOURCE_OUTCOMES),
     ),
     # fresh
     Metric(
@@ -114,23 +114,23 @@ METRICS = (
     Metric(
         "last_commit_timestamp_seconds",
         _G,
-        "When the last StarRocks transaction was visible, since the Unix epoch; with several jobs, the oldest of "
-        "theirs. 0 before the first.",
+        "Time at which the last StarRocks transaction was visible, since the Unix epoch; with several jobs, the oldest "
+        "of them. 0 before the first.",
     ),
     Metric("last_committed_batch_id", _G, "Micro-batch of the last StarRocks transaction; -1 before the first."),
     Metric(
         "last_progress_timestamp_seconds",
         _G,
-        "When a micro-batch last ended well or the query said that it has nothing to do, since the Unix epoch; with "
-        "several jobs, the oldest of theirs. 0 before the first, and where no job is to go on.",
+        "Time of the last micro-batch that succeeded, or of the query's last report that it is idle, since the Unix "
+        "epoch; with several jobs, the oldest of them. 0 before the first, and if no job is expected to continue.",
     ),
     # flow
     Metric("rows_total", _C, "Rows that became visible, by table and operation (upsert, delete).", ("table", "op"), ()),
     Metric(
         "bytes_total",
         _C,
-        "Bytes of load bodies that the server accepted, as sent, by table and compression; also those of StarRocks "
-        "transactions that were rolled back later, and of the ledger.",
+        "Bytes of load bodies that the server accepted, as sent, by table and compression; includes StarRocks "
+        "transactions that were rolled back later, and the ledger.",
         ("table", "encoding"),
     ),
     Metric("transactions_per_commit", _H, "Source transactions in one StarRocks transaction."),
@@ -139,7 +139,7 @@ METRICS = (
     Metric(
         "commit_duration_seconds",
         _H,
-        "From the commit's request until every row was visible (commit, publish and recover together).",
+        "From the commit request until every row was visible (sum of commit, publish and recover).",
     ),
     Metric(
         "phase_duration_seconds",
@@ -154,60 +154,62 @@ METRICS = (
     Metric(
         "open_source_transactions",
         _G,
-        "Source transactions that were begun and not ended, in the source partitions that had events last.",
+        "Source transactions without their END yet, in the source partitions with events in the last micro-batch.",
     ),
     Metric(
         "oldest_open_transaction_timestamp_seconds",
         _G,
-        "Since when the oldest open source transaction has been open, as far as the driver saw it, since the Unix "
-        "epoch; 0 when none is open.",
+        "Time at which the oldest open source transaction began, as seen by the driver, since the Unix epoch; 0 if "
+        "none is open.",
     ),
     Metric("assembler_state_bytes", _G, "Arrow bytes of the rows of open source transactions."),
     Metric("open_source_rows", _G, "Rows of open source transactions."),
     # saturation
-    Metric("inflight_loads", _G, "Most loads that a lane of the last micro-batch had under way at once."),
-    Metric("buffer_bytes", _G, "Most bytes that a lane of the last micro-batch held at once."),
+    Metric("inflight_loads", _G, "Peak of concurrent loads in a lane of the last micro-batch."),
+    Metric("buffer_bytes", _G, "Peak of bytes in the write buffer of a lane of the last micro-batch."),
     Metric("buffer_limit_bytes", _G, "Bound on buffer_bytes (the option buffer_bytes)."),
     Metric(
         "open_starrocks_transactions",
         _G,
-        "StarRocks transactions that the running micro-batches may have open: one a lane.",
+        "StarRocks transactions that the running micro-batches may have open: one per lane.",
     ),
     Metric(
         "transaction_age_ratio",
         _G,
-        "Age of the oldest StarRocks transaction of the last micro-batch when it was visible, as a share of timeout.",
+        "Highest age of a StarRocks transaction of the last micro-batch when it was visible, as a share of timeout.",
     ),
     Metric("recycled_transactions_total", _C, "StarRocks transactions committed early, at 80 % of their timeout."),
     # errors
     Metric(
         "errors_total",
         _C,
-        "Errors by code, also those that a retry repaired. docs/operations.md has a section for each code.",
+        "Errors by code, including those that a retry repaired. docs/operations.md has a section for each code.",
         ("code",),
         _each(*CODES),
     ),
-    Metric("failed_batches_total", _C, "Micro-batches that failed; Spark or its supervisor repeats them."),
-    Metric("retries_total", _C, "Repetitions by operation and reason.", ("operation", "reason"), RETRIES),
+    Metric("failed_batches_total", _C, "Failed micro-batches; Spark or its supervisor repeats them."),
+    Metric("retries_total", _C, "Retries by operation and reason.", ("operation", "reason"), RETRIES),
     Metric(
         "requests_total",
         _C,
-        "Requests of the lanes by operation and the reply's status, or the error's code where there was no reply.",
+        "Requests of the lanes by operation and the reply's status, or the error's code if there was no reply.",
         ("operation", "status"),
         tuple((operation, Status.OK.value) for operation in OPERATIONS),
     ),
-    Metric("dead_letter_rows_total", _C, "Rows set aside instead of written.", ("table", "reason")),
+    Metric(
+        "dead_letter_rows_total", _C, "Rows written to the dead-letter table instead of their own.", ("table", "reason")
+    ),
     # partitions
     Metric("partition_position", _G, "Last visible position of each source partition.", ("partition",)),
     Metric(
         "event_time_skew_seconds",
         _G,
-        "Between the latest event times of the furthest and of the hindmost source partition. Needs event_time.",
+        "Gap between the latest event times of the most and the least advanced source partition. Needs event_time.",
     ),
     Metric(
         "source_partition_timestamp_seconds",
         _G,
-        "Highest event time in each partition that `balanced_kafka` reads, since the Unix epoch, read or not.",
+        "Highest event time in each partition of `balanced_kafka`, since the Unix epoch, including unread rows.",
         ("partition",),
     ),
     Metric(
@@ -218,7 +220,7 @@ METRICS = (
     Metric(
         "source_skew_seconds",
         _G,
-        "Between the highest event times of the furthest and of the hindmost partition that `balanced_kafka` reads.",
+        "Gap between the highest event times of the most and the least advanced partition of `balanced_kafka`.",
     ),
     Metric("source_held_back_rows", _G, "Rows in Kafka that `balanced_kafka` has not read yet."),
     # Spark
@@ -235,7 +237,7 @@ METRICS = (
     Metric(
         "spark_watermark_timestamp_seconds", _G, "Spark's event-time watermark since the Unix epoch; 0 without one."
     ),
-    Metric("build_info", _G, "1; the labels tell the versions.", ("version", "python", "spark")),
+    Metric("build_info", _G, "Always 1; the labels hold the versions.", ("version", "python", "spark")),
 )
 
 BY_NAME = {metric.name: metric for metric in METRICS}

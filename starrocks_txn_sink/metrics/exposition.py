@@ -1,4 +1,4 @@
-"""The figures in Prometheus' text formats: a collector of prometheus-client that reads the model when it is asked."""
+"""Prometheus' text formats: a collector of prometheus-client that reads the model at each scrape."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ class ModelCollector:
             yield from [self._family(metric) for metric in METRICS]
 
     def describe(self) -> Iterator[Family]:
-        """The same names, so that registering asks for no values."""
+        """Same as `collect`: prometheus-client reads the names from it when the collector is registered."""
         return self.collect()
 
     def _family(self, metric: Metric) -> Family:
-        figures, model = self._model.figures, self._model
+        metrics, model = self._model.metrics, self._model
         if metric.kind is Kind.HISTOGRAM:
             histogram = HistogramMetricFamily(metric.full_name, metric.help, labels=metric.labels)
-            for labels, durations in figures.histograms(metric.name):
+            for labels, durations in metrics.histograms(metric.name):
                 histogram.add_metric(labels, _buckets(durations), durations.total)
             return histogram
         if metric.name == "build_info":
             values = {tuple(model.build[label] for label in metric.labels): 1.0}
-        elif metric.name in figures.partitions:
-            values = {(partition,): float(value) for partition, value in figures.partitions[metric.name].items()}
+        elif metric.name in metrics.partitions:
+            values = {(partition,): float(value) for partition, value in metrics.partitions[metric.name].items()}
         else:
-            values = figures.values(metric.name)
+            values = metrics.values(metric.name)
         kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
         family = kind(metric.full_name, metric.help, labels=metric.labels)
         for labels, value in values.items():
@@ -64,13 +64,13 @@ def _buckets(durations: Durations) -> Sequence[tuple[str, float]]:
 
 
 def registry_of(model: Model) -> CollectorRegistry:
-    """A registry of this model alone: the process's default one stays as it is."""
+    """A registry of its own for this model; the process's default registry stays untouched."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ModelCollector(model))
     return registry
 
 
 def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """The body and the content type that the client accepts."""
+    """Body and content type in the format that the Accept header prefers."""
     encoder, content_type = choose_encoder(accept)
     return encoder(registry), content_type

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from starrocks_txn_sink.lane.report import BOUNDS, Durations
-from starrocks_txn_sink.metrics.bounded import Latest, Names
+from starrocks_txn_sink.metrics.bounded import BoundedNames, LatestValues
 from starrocks_txn_sink.metrics.catalogue import BY_NAME, METRICS, OTHER, PARTITIONS, TABLES, Kind
 
 Labels = tuple[str, ...]
 
 _PER_COMMIT = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 5000.0, 20000.0)
 _BOUNDS = {"transactions_per_commit": _PER_COMMIT}
-_SERIES = 500  # label combinations of one metric that are kept apart, whatever the labels are
+_SERIES = 500  # series of one metric at most; further label combinations share OTHER
 
 
-class Figures:
-    """The current value of every metric of the catalogue. For one thread at a time."""
+class MetricValues:
+    """Current value of every metric of the catalogue. Not thread-safe."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, dict[Labels, float]] = {}
         self._histograms: dict[str, dict[Labels, Durations]] = {}
-        self._tables = Names(TABLES)
-        self.partitions: dict[str, Latest[float]] = {
-            metric.name: Latest(PARTITIONS) for metric in METRICS if metric.labels == ("partition",)
+        self._tables = BoundedNames(TABLES)
+        self.partitions: dict[str, LatestValues[float]] = {
+            metric.name: LatestValues(PARTITIONS) for metric in METRICS if metric.labels == ("partition",)
         }
         for metric in METRICS:
             initial = metric.initial or (() if metric.labels else ((),))
@@ -34,11 +34,11 @@ class Figures:
         self._numbers["last_committed_batch_id"][()] = -1.0
 
     def table(self, name: str) -> str:
-        """`name`, or OTHER when too many tables are known."""
-        return self._tables.of(name)
+        """Label value for a table: `name`, or OTHER beyond TABLES."""
+        return self._tables.label_for(name)
 
     def add(self, name: str, amount: float, *labels: str) -> None:
-        """Let a counter grow."""
+        """Add `amount` to a counter."""
         known = self._numbers[name]
         if labels not in known and len(known) >= _SERIES:
             labels = (OTHER,) * len(labels)
@@ -61,7 +61,7 @@ class Figures:
         return dict(self._numbers[name])
 
     def total(self, name: str, **wanted: str) -> float:
-        """The sum over all label values, or over those that are as `wanted`."""
+        """Sum over all series, or over the series with the given label values."""
         names = BY_NAME[name].labels
         return sum(
             value
@@ -74,5 +74,5 @@ class Figures:
 
 
 def bounds(name: str) -> tuple[float, ...]:
-    """The buckets' upper bounds of a histogram."""
+    """Upper bounds of a histogram's buckets."""
     return _BOUNDS.get(name, BOUNDS)

@@ -1,4 +1,4 @@
-"""The last hour in memory: figures added up in slots of two seconds, for sparklines and rates."""
+"""The last hour in memory: counts and levels in slots of two seconds, for sparklines and rates."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from starrocks_txn_sink.lane.report import Durations
 SLOT_SECONDS = 2.0
 SLOTS = 1800
 POINTS = 150
-"""Most points of a series: what a sparkline can show."""
+"""Points of a series at most, as many as a sparkline can show."""
 
 
 @dataclass(slots=True)
-class Slot:
-    """What happened in [at, at + SLOT_SECONDS): `counts` are flows, `levels` the highest of each."""
+class HistorySlot:
+    """The interval [at, at + SLOT_SECONDS): `counts` are sums, `levels` maxima."""
 
     at: float
     counts: Counter[str] = field(default_factory=Counter)
@@ -29,8 +29,8 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """Some slots together: flows summed, levels at their highest."""
+class HistoryWindow:
+    """Several slots merged: sums of counts, maxima of levels."""
 
     counts: Counter[str]
     levels: dict[str, float]
@@ -39,40 +39,37 @@ class Window:
 
 
 class History:
-    """A ring of slots; `now` is always seconds since the Unix epoch. For one thread at a time."""
+    """A ring of slots; `now` is in seconds since the Unix epoch. Not thread-safe."""
 
     def __init__(self, started: float) -> None:
         self.started = started
-        self._slots: deque[Slot] = deque(maxlen=SLOTS)
+        self._slots: deque[HistorySlot] = deque(maxlen=SLOTS)
 
-    def slot(self, now: float) -> Slot:
-        """The slot of `now`; a clock that went back writes into the newest one."""
+    def slot(self, now: float) -> HistorySlot:
+        """The slot of `now`, or the newest slot if the clock went back."""
         at = now - now % SLOT_SECONDS
         if not self._slots or at > self._slots[-1].at:
-            self._slots.append(Slot(at))
+            self._slots.append(HistorySlot(at))
         return self._slots[-1]
 
-    def since(self, start: float) -> Window:
-        """What has happened from `start` on, to the precision of a slot."""
-        return _together([slot for slot in self._slots if slot.at + SLOT_SECONDS > start])
+    def since(self, start: float) -> HistoryWindow:
+        """All slots from `start` on, merged."""
+        return _merge_slots([slot for slot in self._slots if slot.at + SLOT_SECONDS > start])
 
-    def series(self, now: float, seconds: float) -> tuple[float, float, list[Window]]:
-        """The last `seconds` as at most POINTS windows: (start of the first, seconds of each, windows).
-
-        The window that has not ended yet is left out: its flows would look like a drop.
-        """
+    def series(self, now: float, seconds: float) -> tuple[float, float, list[HistoryWindow]]:
+        """The last `seconds` as at most POINTS windows: (start of the first, seconds of each, windows)."""
         step = max(1, -(-int(seconds / SLOT_SECONDS) // POINTS)) * SLOT_SECONDS
-        end = now - now % step
+        end = now - now % step  # without the running window: its partial sums would look like a drop
         count = max(1, round(seconds / step))
         start = end - count * step
-        groups: list[list[Slot]] = [[] for _ in range(count)]
+        groups: list[list[HistorySlot]] = [[] for _ in range(count)]
         for slot in self._slots:
             if start <= slot.at < end:
                 groups[int((slot.at - start) / step)].append(slot)
-        return start, step, [_together(group) for group in groups]
+        return start, step, [_merge_slots(group) for group in groups]
 
 
-def _together(slots: Sequence[Slot]) -> Window:
+def _merge_slots(slots: Sequence[HistorySlot]) -> HistoryWindow:
     counts: Counter[str] = Counter()
     levels: dict[str, float] = {}
     latency, commit = Durations(), Durations()
@@ -83,4 +80,4 @@ def _together(slots: Sequence[Slot]) -> Window:
         for whole, part in ((latency, slot.latency), (commit, slot.commit)):
             if part is not None:
                 whole.merge(part.counts, part.total)
-    return Window(counts, levels, latency, commit)
+    return HistoryWindow(counts, levels, latency, commit)

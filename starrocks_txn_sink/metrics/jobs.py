@@ -1,19 +1,19 @@
-"""What is known of each job that the endpoint serves: when it last got anything done, and how it stands now."""
+"""State of each job that the endpoint serves: last commit, last progress, failures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-JOBS = 100
-"""Jobs that are remembered; the one that was heard of longest ago gives way."""
+MAX_JOBS = 100
+"""Jobs at most; the job without events for the longest time is dropped."""
 
 
 @dataclass(slots=True)
-class Job:
-    """One job. Times are seconds since the Unix epoch, 0 for never; `failed_at` is 0 again after a good micro-batch.
+class JobStatus:
+    """State of one job. Times are seconds since the Unix epoch, 0 for never; a success resets `failed_at` to 0.
 
-    `query` is the streaming query's id, empty for a batch write, which nobody expects to go on.
+    `query` is the streaming query's id, '' for a batch write.
     """
 
     name: str
@@ -34,36 +34,36 @@ class Job:
     ended_code: str = ""
 
     @property
-    def expected(self) -> bool:
-        """Whether it is to go on: a query that was not stopped, or a batch write while it runs."""
+    def should_progress(self) -> bool:
+        """Whether the job is expected to continue: a query that was not stopped, or a batch write while it runs."""
         if self.ended_at:
             return bool(self.ended_code)
         return bool(self.query or self.running_since)
 
     def stale(self, now: float, limit: float) -> bool:
-        """Whether it should have got something done and did not."""
-        return self.expected and not self.ended_at and now - (self.last_progress or self.first_seen) > limit
+        """Whether an expected job has made no progress for more than `limit` seconds."""
+        return self.should_progress and not self.ended_at and now - (self.last_progress or self.first_seen) > limit
 
 
-class Jobs:
-    """Jobs by name. For one thread at a time."""
+class JobStatuses:
+    """Jobs by name. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, JobStatus] = {}
 
-    def heard(self, name: str, now: float) -> Job:
-        """The job, which has just been heard of."""
-        job = self._jobs.pop(name, None) or Job(name, now)
+    def touch(self, name: str, now: float) -> JobStatus:
+        """The job, created if unknown; marks it as the most recent one."""
+        job = self._jobs.pop(name, None) or JobStatus(name, now)
         self._jobs[name] = job
-        if len(self._jobs) > JOBS:
+        if len(self._jobs) > MAX_JOBS:
             del self._jobs[next(iter(self._jobs))]
         return job
 
-    def of_query(self, query: str) -> Job | None:
-        """The job that a streaming query writes, if it is one of ours."""
+    def for_query(self, query: str) -> JobStatus | None:
+        """The job of a streaming query; None if the query does not use the sink."""
         return next((job for job in self if job.query == query), None) if query else None
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[JobStatus]:
         return iter(self._jobs.values())
 
     def __len__(self) -> int:
@@ -74,10 +74,10 @@ class Jobs:
         return sum(job.in_doubt for job in self)
 
     def oldest_commit(self) -> float:
-        """The oldest last commit of the jobs that are to go on, 0 while one has none; else the newest of all."""
+        """Oldest `last_commit` of the jobs expected to continue (0 if one has none); without such jobs the newest."""
         newest = max((job.last_commit for job in self), default=0.0)
-        return min((job.last_commit for job in self if job.expected), default=newest)
+        return min((job.last_commit for job in self if job.should_progress), default=newest)
 
     def oldest_progress(self) -> float:
-        """The oldest last progress of the jobs that are to go on; 0 when there is no such job, or one has none."""
-        return min((job.last_progress for job in self if job.expected), default=0.0)
+        """Oldest `last_progress` of the jobs expected to continue; 0 without such a job, or if one has none."""
+        return min((job.last_progress for job in self if job.should_progress), default=0.0)

@@ -1,4 +1,4 @@
-"""Spark's progress of the queries, told as events: a StreamingQueryListener on the driver."""
+"""Spark's progress of the queries as events: a StreamingQueryListener on the driver."""
 
 # ruff: noqa: N802 - the names of the methods are Spark's
 from __future__ import annotations
@@ -20,33 +20,33 @@ from starrocks_txn_sink.metrics.progress import progress_events
 
 
 class ProgressListener(StreamingQueryListener):
-    """Tells what Spark tells; never raises, because Spark would log it at every micro-batch."""
+    """Turns Spark's callbacks into events. Never raises: Spark would log the error at every micro-batch."""
 
-    def __init__(self, tell: Listener) -> None:
-        self._tell = tell
+    def __init__(self, emit: Listener) -> None:
+        self._emit = emit
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """The sink's own events tell of it."""
+        """Ignored: the sink emits batch.started itself."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         with contextlib.suppress(Exception):
             progress = event.progress
             counts = {name: row.asDict() for name, row in progress.observedMetrics.items()}
-            for told in progress_events(json.loads(progress.json), counts):
-                self._tell(told)
+            for one in progress_events(json.loads(progress.json), counts):
+                self._emit(one)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        self._tell(Event("query.idle", {"query": str(event.id)}))
+        self._emit(Event("query.idle", {"query": str(event.id)}))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        self._tell(Event("query.ended", {"query": str(event.id), "failed": event.exception is not None}))
+        self._emit(Event("query.ended", {"query": str(event.id), "failed": event.exception is not None}))
 
 
 class ProgressWatch:
-    """A listener in a session, until `close`."""
+    """Registers a listener with a session until `close`."""
 
-    def __init__(self, session: Any, tell: Listener) -> None:
-        self._session, self._listener = session, ProgressListener(tell)
+    def __init__(self, session: Any, emit: Listener) -> None:
+        self._session, self._listener = session, ProgressListener(emit)
         session.streams.addListener(self._listener)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""The model behind the endpoint: events in, figures out. Pure but for a lock: the clock is an argument.
+"""The model behind the endpoint: adds up events into metrics. Pure except for a lock; the clock is an argument.
 
-It listens to the sink on the driver:
+Events of the sink on the driver, and their fields:
 
     sink.made           buffer_bytes, timeout, version     session.opened   job, exactly_once
     batch.started       job, batch_id, lanes, query        lane.reported    report (lane.report.LaneReport)
@@ -10,8 +10,10 @@ It listens to the sink on the driver:
     rows.dead_lettered  table, reason, rows
     query.progressed, query.idle, query.ended, assembler.counted: see `metrics.progress`
 
-Reports come before the receipts of the same micro-batch. An event it does not know is ignored. What is counted reaches
-the driver once, however often a task was repeated.
+Reports come before the receipts of the same micro-batch. Unknown events are ignored.
+
+Metrics live on the driver, because executors are short-lived and no Prometheus scrapes them: a lane sends one report
+with its receipts, or in its error. So each count arrives once, even if Spark repeats a task.
 """
 
 from __future__ import annotations
@@ -26,55 +28,55 @@ from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.receipt import Receipt
 from starrocks_txn_sink.lane.report import Durations, LaneReport
-from starrocks_txn_sink.metrics.assembly import Assembly
-from starrocks_txn_sink.metrics.bounded import Latest
+from starrocks_txn_sink.metrics.assembly import AssemblerLevels
+from starrocks_txn_sink.metrics.bounded import LatestValues
 from starrocks_txn_sink.metrics.catalogue import PARTITIONS, SPARK, VIOLATIONS
-from starrocks_txn_sink.metrics.figures import Figures
-from starrocks_txn_sink.metrics.history import History, Slot
-from starrocks_txn_sink.metrics.jobs import Jobs
-from starrocks_txn_sink.metrics.progress import Progressed
-from starrocks_txn_sink.metrics.transactions import Recent
+from starrocks_txn_sink.metrics.figures import MetricValues
+from starrocks_txn_sink.metrics.history import History, HistorySlot
+from starrocks_txn_sink.metrics.jobs import JobStatuses
+from starrocks_txn_sink.metrics.progress import QueryProgress
+from starrocks_txn_sink.metrics.transactions import RecentTransactions
 
 _REST = ("publish", "recover")
 
 
 class Model:
-    """`tell` takes events from any thread; whoever reads more than one field holds `lock`."""
+    """`record` is thread-safe. Hold `lock` to read more than one field."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.lock = threading.Lock()
-        self.figures = Figures()
+        self.metrics = MetricValues()
         self.history = History(clock.wall())
-        self.recent = Recent()
-        self.jobs = Jobs()
-        self.assembly = Assembly()
-        self.event_times: Latest[float] = Latest(PARTITIONS)
-        self.lags: Latest[int] = Latest(PARTITIONS)
+        self.recent = RecentTransactions()
+        self.jobs = JobStatuses()
+        self.assembly = AssemblerLevels()
+        self.event_times: LatestValues[float] = LatestValues(PARTITIONS)
+        self.lags: LatestValues[int] = LatestValues(PARTITIONS)
         self.last_errors: dict[str, float] = {}
         self.last_violation = 0.0
-        self._deletes: Counter[str] = Counter()  # among the rows of receipts that are about to come
+        self._deletes: Counter[str] = Counter()  # deletes by table in reports whose receipts have not arrived yet
         self.timeout = 0.0
         self._new_batch = False
         self.build = {"version": "", "python": platform.python_version(), "spark": ""}
         self._handlers: dict[str, Callable[[Mapping[str, Any], float], None]] = {
-            "sink.made": self._made,
-            "session.opened": self._opened,
-            "batch.started": self._started,
-            "receipt.collected": self._received,
-            "lane.reported": self._reported,
-            "batch.completed": self._completed,
-            "batch.failed": self._failed,
-            "integrity.violated": self._violated,
-            "rows.dead_lettered": self._dead_lettered,
-            "query.progressed": self._progressed,
-            "query.idle": self._idle,
-            "query.ended": self._ended,
-            "assembler.counted": self._counted,
+            "sink.made": self._on_sink_made,
+            "session.opened": self._on_session_opened,
+            "batch.started": self._on_batch_started,
+            "receipt.collected": self._on_receipt,
+            "lane.reported": self._on_lane_report,
+            "batch.completed": self._on_batch_completed,
+            "batch.failed": self._on_batch_failed,
+            "integrity.violated": self._on_violation,
+            "rows.dead_lettered": self._on_dead_letters,
+            "query.progressed": self._on_query_progress,
+            "query.idle": self._on_query_idle,
+            "query.ended": self._on_query_ended,
+            "assembler.counted": self._on_assembler_counts,
         }
 
-    def tell(self, event: Event) -> None:
-        """Take in one event."""
+    def record(self, event: Event) -> None:
+        """Add one event; ignore an unknown one."""
         handler = self._handlers.get(event.name)
         if handler is None:
             return
@@ -83,230 +85,229 @@ class Model:
 
     # --- the sink ---
 
-    def _made(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_sink_made(self, fields: Mapping[str, Any], now: float) -> None:
         del now
         self.timeout = float(fields["timeout"])
-        self.figures.set("buffer_limit_bytes", fields["buffer_bytes"])
+        self.metrics.set("buffer_limit_bytes", fields["buffer_bytes"])
         for name in ("version", "spark"):
             self.build[name] = str(fields.get(name, ""))
 
-    def _opened(self, fields: Mapping[str, Any], now: float) -> None:
-        """A take-over settles what an earlier run left in doubt: the ledger knows."""
-        job = self.jobs.heard(fields["job"], now)
+    def _on_session_opened(self, fields: Mapping[str, Any], now: float) -> None:
+        job = self.jobs.touch(fields["job"], now)
         job.ended_at = 0.0
-        if fields["exactly_once"]:
+        if fields["exactly_once"]:  # the take-over has settled all commits in doubt: the ledger has their outcome
             job.in_doubt, job.doubt_since = 0, 0.0
-        self._levels()
+        self._set_job_gauges()
 
-    def _started(self, fields: Mapping[str, Any], now: float) -> None:
-        job = self.jobs.heard(fields["job"], now)
+    def _on_batch_started(self, fields: Mapping[str, Any], now: float) -> None:
+        job = self.jobs.touch(fields["job"], now)
         job.running_since, job.lanes, job.idle, job.ended_at = now, fields["lanes"], False, 0.0
         job.query = fields["query"] or ""
         self._new_batch = True
-        self._levels()
+        self._set_job_gauges()
 
-    def _completed(self, fields: Mapping[str, Any], now: float) -> None:
-        job = self.jobs.heard(fields["job"], now)
+    def _on_batch_completed(self, fields: Mapping[str, Any], now: float) -> None:
+        job = self.jobs.touch(fields["job"], now)
         job.running_since, job.lanes, job.last_progress = 0.0, 0, now
         job.failed_at, job.failures, job.failed_code = 0.0, 0, ""
         job.in_doubt, job.doubt_since = 0, 0.0
-        self.figures.histogram("batch_duration_seconds").add(fields["seconds"])
+        self.metrics.histogram("batch_duration_seconds").add(fields["seconds"])
         slot = self.history.slot(now)
         slot.counts["batches"] += 1
         slot.level("batch_seconds", fields["seconds"])
-        self._levels()
+        self._set_job_gauges()
 
-    def _failed(self, fields: Mapping[str, Any], now: float) -> None:
-        job, report = self.jobs.heard(fields["job"], now), fields.get("report")
+    def _on_batch_failed(self, fields: Mapping[str, Any], now: float) -> None:
+        job, report = self.jobs.touch(fields["job"], now), fields.get("report")
         job.running_since, job.lanes = 0.0, 0
         job.failed_at, job.failed_code, job.failures = now, fields["code"], job.failures + 1
         slot = self.history.slot(now)
         slot.counts["failed"] += 1
-        self.figures.add("failed_batches_total", 1)
+        self.metrics.add("failed_batches_total", 1)
         if report is None:
-            self._error(fields["code"], 1, now)
+            self._add_errors(fields["code"], 1, now)
         else:
-            self._report(report, now)
-            self.figures.add("commits_total", report.committed, "committed")
-            self._doubt(report, now)
+            self._add_report(report, now)
+            self.metrics.add("commits_total", report.committed, "committed")
+            self._add_in_doubt(report, now)
         if fields["code"] == "source_changed":
-            self._violated({"kind": "source_changed"}, now)
+            self._on_violation({"kind": "source_changed"}, now)
         attempts = report.aborted if report is not None else 0
-        self.recent.failed(job.name, fields["batch_id"], fields["code"], fields["seconds"], attempts, now)
-        self._levels()
+        self.recent.add_failed(job.name, fields["batch_id"], fields["code"], fields["seconds"], attempts, now)
+        self._set_job_gauges()
 
-    def _doubt(self, report: LaneReport, now: float) -> None:
-        job = self.jobs.heard(report.job, now)
+    def _add_in_doubt(self, report: LaneReport, now: float) -> None:
+        job = self.jobs.touch(report.job, now)
         if report.unsettled:
             job.in_doubt += report.unsettled
             job.doubt_since = job.doubt_since or now
-            self.figures.add("commits_total", report.unsettled, "unknown")
+            self.metrics.add("commits_total", report.unsettled, "unknown")
 
-    def _received(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_receipt(self, fields: Mapping[str, Any], now: float) -> None:
         receipt: Receipt = fields["receipt"]
-        job, slot, figures = self.jobs.heard(receipt.job, now), self.history.slot(now), self.figures
+        job, slot, metrics = self.jobs.touch(receipt.job, now), self.history.slot(now), self.metrics
         job.last_commit, job.last_batch_id = max(job.last_commit, receipt.committed_at), receipt.batch_id
-        figures.set("last_committed_batch_id", receipt.batch_id)
-        figures.add("commits_total", 1, "committed")
-        figures.add("source_transactions_total", receipt.source_transactions, "committed")
-        figures.add("recycled_transactions_total", int(receipt.recycled))
-        figures.histogram("transactions_per_commit").add(receipt.source_transactions)
+        metrics.set("last_committed_batch_id", receipt.batch_id)
+        metrics.add("commits_total", 1, "committed")
+        metrics.add("source_transactions_total", receipt.source_transactions, "committed")
+        metrics.add("recycled_transactions_total", int(receipt.recycled))
+        metrics.histogram("transactions_per_commit").add(receipt.source_transactions)
         for table, rows in receipt.tables.items():
-            name = figures.table(table)
+            name = metrics.table(table)
             deleted = min(rows, self._deletes[name])
             self._deletes[name] -= deleted
-            figures.add("rows_total", rows - deleted, name, "upsert")
-            figures.add("rows_total", deleted, name, "delete")
+            metrics.add("rows_total", rows - deleted, name, "upsert")
+            metrics.add("rows_total", deleted, name, "delete")
             slot.counts[f"rows {name}"] += rows
-        self._phases(receipt, slot)
+        self._add_phases(receipt, slot)
         for span in receipt.positions:
-            figures.partitions["partition_position"].set(span.partition, span.last)
+            metrics.partitions["partition_position"].set(span.partition, span.last)
         slot.counts.update(commits=1, transactions=receipt.source_transactions, rows=receipt.rows, bytes=receipt.bytes)
         if self.timeout:
-            ratio = max(figures.value("transaction_age_ratio"), receipt.open_seconds / self.timeout)
-            figures.set("transaction_age_ratio", ratio)
+            ratio = max(metrics.value("transaction_age_ratio"), receipt.open_seconds / self.timeout)
+            metrics.set("transaction_age_ratio", ratio)
         for region in receipt.dead_lettered:
-            self._dead_lettered({"table": region.table, "reason": "rejected", "rows": region.rows}, now)
-        self.recent.committed(receipt)
+            self._on_dead_letters({"table": region.table, "reason": "rejected", "rows": region.rows}, now)
+        self.recent.add_committed(receipt)
 
-    def _phases(self, receipt: Receipt, slot: Slot) -> None:
+    def _add_phases(self, receipt: Receipt, slot: HistorySlot) -> None:
         for phase, seconds in receipt.phase_seconds.items():
-            self.figures.histogram("phase_duration_seconds", phase).add(seconds)
+            self.metrics.histogram("phase_duration_seconds", phase).add(seconds)
             slot.counts[f"ms {phase}"] += round(seconds * 1000)
         whole = sum(receipt.phase_seconds.get(phase, 0.0) for phase in ("commit", *_REST))
-        self.figures.histogram("commit_duration_seconds").add(whole)
+        self.metrics.histogram("commit_duration_seconds").add(whole)
         slot.commit = slot.commit or Durations()
         slot.commit.add(whole)
 
-    def _reported(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_lane_report(self, fields: Mapping[str, Any], now: float) -> None:
         report: LaneReport = fields["report"]
-        self._report(report, now)
+        self._add_report(report, now)
         for table, rows in report.deletes.items():
-            self._deletes[self.figures.table(table)] += rows
+            self._deletes[self.metrics.table(table)] += rows
 
-    def _report(self, report: LaneReport, now: float) -> None:
-        """What a lane did, whether it succeeded or not."""
-        figures, slot = self.figures, self.history.slot(now)
-        if self._new_batch:  # until then the gauges tell of the last micro-batch
+    def _add_report(self, report: LaneReport, now: float) -> None:
+        """Add a lane's report, from a success or from a failure."""
+        metrics, slot = self.metrics, self.history.slot(now)
+        if self._new_batch:  # gauges keep the last micro-batch's values until the first report of the new one
             self._new_batch = False
             for name in ("buffer_bytes", "inflight_loads", "transaction_age_ratio"):
-                figures.set(name, 0.0)
+                metrics.set(name, 0.0)
         for operation, status, count in report.requests:
-            figures.add("requests_total", count, operation, status)
+            metrics.add("requests_total", count, operation, status)
         for operation, reason, count in report.retries:
-            self._retry(operation, reason, count, slot)
+            self._add_retries(operation, reason, count, slot)
         if report.task_retry:
-            self._retry("task", "failed", 1, slot)
+            self._add_retries("task", "failed", 1, slot)
         for code, count in report.errors:
-            self._error(code, count, now)
+            self._add_errors(code, count, now)
         for load in report.loads:
-            table = figures.table(load.table)
-            figures.add("bytes_total", load.bytes, table, load.encoding)
-            figures.histogram("load_duration_seconds", table).merge(load.buckets, load.seconds)
+            table = metrics.table(load.table)
+            metrics.add("bytes_total", load.bytes, table, load.encoding)
+            metrics.histogram("load_duration_seconds", table).merge(load.buckets, load.seconds)
             slot.counts["loads"] += load.loads
-        figures.add("commits_total", report.aborted, "aborted")
-        figures.add("source_transactions_total", report.replayed_transactions, "replayed")
+        metrics.add("commits_total", report.aborted, "aborted")
+        metrics.add("source_transactions_total", report.replayed_transactions, "replayed")
         slot.counts["aborted"] += report.aborted
         for name, peak in (("buffer_bytes", report.buffer_peak), ("inflight_loads", report.inflight_peak)):
-            figures.set(name, max(figures.value(name), peak))
+            metrics.set(name, max(metrics.value(name), peak))
             slot.level(name, peak)
-        self._latency(report, slot)
+        self._add_latency(report, slot)
 
-    def _latency(self, report: LaneReport, slot: Slot) -> None:
+    def _add_latency(self, report: LaneReport, slot: HistorySlot) -> None:
         if report.latency:
-            self.figures.histogram("end_to_end_latency_seconds").merge(report.latency, report.latency_seconds)
+            self.metrics.histogram("end_to_end_latency_seconds").merge(report.latency, report.latency_seconds)
             slot.latency = slot.latency or Durations()
             slot.latency.merge(report.latency, report.latency_seconds)
         for partition, time in report.event_times.items():
             self.event_times.set(partition, time)
         times = [time for _, time in self.event_times.items()]
         if report.event_times:
-            self.figures.set("event_time_skew_seconds", max(times) - min(times))
+            self.metrics.set("event_time_skew_seconds", max(times) - min(times))
 
-    def _retry(self, operation: str, reason: str, count: int, slot: Slot) -> None:
-        self.figures.add("retries_total", count, operation, reason)
+    def _add_retries(self, operation: str, reason: str, count: int, slot: HistorySlot) -> None:
+        self.metrics.add("retries_total", count, operation, reason)
         slot.counts["retries"] += count
 
-    def _error(self, code: str, count: int, now: float) -> None:
-        self.figures.add("errors_total", count, code)
+    def _add_errors(self, code: str, count: int, now: float) -> None:
+        self.metrics.add("errors_total", count, code)
         self.history.slot(now).counts["errors"] += count
         self.last_errors[code] = now
 
-    # --- others ---
+    # --- violations, dead letters, queries ---
 
-    def _violated(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_violation(self, fields: Mapping[str, Any], now: float) -> None:
         kind = fields["kind"] if fields["kind"] in VIOLATIONS else "torn"
-        self.figures.add("integrity_violations_total", 1, kind)
+        self.metrics.add("integrity_violations_total", 1, kind)
         self.history.slot(now).counts["violations"] += 1
         self.last_violation = now
 
-    def _dead_lettered(self, fields: Mapping[str, Any], now: float) -> None:
-        table = self.figures.table(fields["table"])
-        self.figures.add("dead_letter_rows_total", fields["rows"], table, fields["reason"])
+    def _on_dead_letters(self, fields: Mapping[str, Any], now: float) -> None:
+        table = self.metrics.table(fields["table"])
+        self.metrics.add("dead_letter_rows_total", fields["rows"], table, fields["reason"])
         self.history.slot(now).counts["dead_letters"] += fields["rows"]
 
-    def _progressed(self, fields: Mapping[str, Any], now: float) -> None:
-        if self.jobs.of_query(fields["query"]) is None:
-            return  # a query that writes elsewhere
-        progress: Progressed = fields["progress"]
-        figures = self.figures
-        figures.add("spark_input_rows_total", progress.input_rows)
+    def _on_query_progress(self, fields: Mapping[str, Any], now: float) -> None:
+        if self.jobs.for_query(fields["query"]) is None:
+            return  # the query does not use the sink
+        progress: QueryProgress = fields["progress"]
+        metrics = self.metrics
+        metrics.add("spark_input_rows_total", progress.input_rows)
         for phase, seconds in progress.phases.items():
-            figures.set("spark_phase_duration_seconds", seconds, phase)
-        figures.set("spark_state_rows", progress.state_rows)
-        figures.set("spark_state_bytes", progress.state_bytes)
-        figures.set("spark_watermark_timestamp_seconds", progress.watermark)
+            metrics.set("spark_phase_duration_seconds", seconds, phase)
+        metrics.set("spark_state_rows", progress.state_rows)
+        metrics.set("spark_state_bytes", progress.state_bytes)
+        metrics.set("spark_watermark_timestamp_seconds", progress.watermark)
         for partition, lag in progress.lags.items():
             self.lags.set(partition, lag)
-        self._skew(progress)
+        self._set_skew(progress)
         slot = self.history.slot(now)
         slot.counts["input_rows"] += progress.input_rows
         slot.level("spark_state_bytes", progress.state_bytes)
 
-    def _skew(self, progress: Progressed) -> None:
+    def _set_skew(self, progress: QueryProgress) -> None:
         if not progress.skews:
             return
         times = {place: time for skew in progress.skews for place, time in skew.newest.items()}
         for place, time in times.items():
-            self.figures.partitions["source_partition_timestamp_seconds"].set(place, time)
+            self.metrics.partitions["source_partition_timestamp_seconds"].set(place, time)
         read = [skew.read_until for skew in progress.skews if skew.read_until is not None]
-        self.figures.set("source_read_until_timestamp_seconds", min(read, default=0.0))
-        self.figures.set("source_skew_seconds", max(times.values()) - min(times.values()) if times else 0.0)
-        self.figures.set("source_held_back_rows", sum(skew.held_back_rows for skew in progress.skews))
+        self.metrics.set("source_read_until_timestamp_seconds", min(read, default=0.0))
+        self.metrics.set("source_skew_seconds", max(times.values()) - min(times.values()) if times else 0.0)
+        self.metrics.set("source_held_back_rows", sum(skew.held_back_rows for skew in progress.skews))
 
-    def _counted(self, fields: Mapping[str, Any], now: float) -> None:
-        if self.jobs.of_query(fields["query"]) is None:
+    def _on_assembler_counts(self, fields: Mapping[str, Any], now: float) -> None:
+        if self.jobs.for_query(fields["query"]) is None:
             return
-        flows = self.assembly.counted(fields["name"], fields["counts"], now, fields.get("oldest", ()))
-        for fate, count in flows.items():
-            self.figures.add("source_transactions_total", count, fate)
+        flows = self.assembly.add_counts(fields["name"], fields["counts"], now, fields.get("oldest", ()))
+        for outcome, count in flows.items():
+            self.metrics.add("source_transactions_total", count, outcome)
         level = self.assembly.level()
-        self.figures.set("open_source_transactions", level.open)
-        self.figures.set("open_source_rows", level.rows)
-        self.figures.set("assembler_state_bytes", level.bytes)
-        self.figures.set("oldest_open_transaction_timestamp_seconds", level.oldest)
+        self.metrics.set("open_source_transactions", level.open)
+        self.metrics.set("open_source_rows", level.rows)
+        self.metrics.set("assembler_state_bytes", level.bytes)
+        self.metrics.set("oldest_open_transaction_timestamp_seconds", level.oldest)
         slot = self.history.slot(now)
         slot.level("open", level.open)
         slot.level("state_bytes", level.bytes)
 
-    def _idle(self, fields: Mapping[str, Any], now: float) -> None:
-        job = self.jobs.of_query(fields["query"])
+    def _on_query_idle(self, fields: Mapping[str, Any], now: float) -> None:
+        job = self.jobs.for_query(fields["query"])
         if job is not None:
             job.idle, job.last_progress = True, now
-            self._levels()
+            self._set_job_gauges()
 
-    def _ended(self, fields: Mapping[str, Any], now: float) -> None:
-        job = self.jobs.of_query(fields["query"])
+    def _on_query_ended(self, fields: Mapping[str, Any], now: float) -> None:
+        job = self.jobs.for_query(fields["query"])
         if job is not None:
             job.ended_at, job.running_since, job.lanes = now, 0.0, 0
             job.ended_code = (job.failed_code or SPARK) if fields["failed"] else ""
             if not fields["failed"]:
-                job.failed_at = 0.0  # a stop in the middle of a micro-batch is no failure
-            self._levels()
+                job.failed_at = 0.0  # stopping a query fails its running micro-batch; that is no failure of the job
+            self._set_job_gauges()
 
-    def _levels(self) -> None:
-        """Gauges over all jobs."""
-        self.figures.set("in_doubt_transactions", self.jobs.in_doubt)
-        self.figures.set("open_starrocks_transactions", sum(job.lanes for job in self.jobs))
-        self.figures.set("last_commit_timestamp_seconds", self.jobs.oldest_commit())
-        self.figures.set("last_progress_timestamp_seconds", self.jobs.oldest_progress())
+    def _set_job_gauges(self) -> None:
+        """Set the gauges over all jobs."""
+        self.metrics.set("in_doubt_transactions", self.jobs.in_doubt)
+        self.metrics.set("open_starrocks_transactions", sum(job.lanes for job in self.jobs))
+        self.metrics.set("last_commit_timestamp_seconds", self.jobs.oldest_commit())
+        self.metrics.set("last_progress_timestamp_seconds", self.jobs.oldest_progress())

@@ -1,4 +1,4 @@
-"""Spark's own progress of a query as a plain value: read from the JSON of a StreamingQueryProgress. Needs no Spark."""
+"""Spark's progress of a query as a plain value, parsed from the JSON of a StreamingQueryProgress. Imports no Spark."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from starrocks_txn_sink.sources.skew import Skew, is_balanced, skew_of
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
-    """One micro-batch as Spark saw it. `phases` are seconds, `watermark` seconds since the Unix epoch or 0.
+class QueryProgress:
+    """One micro-batch as reported by Spark. `phases` are seconds, `watermark` seconds since the Unix epoch or 0.
 
-    `lags` are offsets that a source has and the query has not read, by source partition, where the source tells;
-    `skews` what the balanced sources say of themselves.
+    `lags` are unread offsets by source partition, if the source reports its latest offsets; `skews` the reports of
+    balanced sources.
     """
 
     input_rows: int = 0
@@ -31,11 +31,11 @@ class Progressed:
     skews: Sequence[Skew] = ()
 
 
-def read_progress(progress: Mapping[str, Any]) -> Progressed:
-    """The progress in the document that `StreamingQueryProgress.json` has."""
+def read_progress(progress: Mapping[str, Any]) -> QueryProgress:
+    """Parse the document of `StreamingQueryProgress.json`."""
     operators: Sequence[Mapping[str, Any]] = progress.get("stateOperators") or ()
     sources: Sequence[Mapping[str, Any]] = progress.get("sources") or ()
-    return Progressed(
+    return QueryProgress(
         input_rows=sum(max(0, int(source.get("numInputRows") or 0)) for source in sources),
         phases={name: ms / 1000 for name, ms in (progress.get("durationMs") or {}).items() if name != _WHOLE},
         state_rows=sum(int(operator.get("numRowsTotal") or 0) for operator in operators),
@@ -47,7 +47,7 @@ def read_progress(progress: Mapping[str, Any]) -> Progressed:
 
 
 def progress_events(progress: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]]) -> Iterator[Event]:
-    """The events for the model: Spark's progress, and what each assembler counted (`counts` by observation's name)."""
+    """Events for the model: Spark's progress, and the assemblers' counts (`counts`: by name of the observation)."""
     query = str(progress.get("id"))
     yield Event("query.progressed", {"query": query, "progress": read_progress(progress)})
     wanted = set(Counters.names())
@@ -60,7 +60,7 @@ _WHOLE = "triggerExecution"
 
 
 def _lags(source: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Latest offset less the one read, for sources that tell both by topic and partition, as Kafka's does."""
+    """(partition, unread offsets) for sources that report both offsets by topic and partition, as Kafka's does."""
     read, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
     for place, newest in latest.items():
         if place in read:

@@ -1,9 +1,9 @@
-"""MetricsServer: the endpoint of a driver, `/metrics`, `/healthz`, `/readyz`, `/api/state` and a page at `/`.
+"""MetricsServer: the driver's endpoint with `/metrics`, `/healthz`, `/readyz`, `/api/state` and a page at `/`.
 
     metrics = MetricsServer(port=9464)
     sink = StarRocksSink(options, metrics=metrics)
 
-Several sinks and queries may share one. It listens on loopback unless told otherwise; port 0 takes a free one (`url`).
+Several sinks and queries may share one server. The default host is loopback; port 0 takes a free port (see `url`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.metrics.assets import ASSETS, read_asset
 from starrocks_txn_sink.metrics.model import Model
-from starrocks_txn_sink.metrics.state import RUNBOOK, state
+from starrocks_txn_sink.metrics.state import RUNBOOK, dashboard_state
 from starrocks_txn_sink.metrics.verdict import readiness
-from starrocks_txn_sink.metrics.web import Answer, Asked, Listener, Route
+from starrocks_txn_sink.metrics.web import HttpListener, HttpQuery, HttpReply, Route
 
 PORT = 9464
 HOST = "127.0.0.1"
@@ -30,10 +30,10 @@ READY_SECONDS = 60.0
 
 
 class MetricsServer:
-    """Counts what the sink tells it, from the moment it is made, and serves it from `start` to `close`.
+    """Counts the sink's events from its creation on, and serves them from `start` to `close`.
 
-    `ready_seconds` is how old the last progress of a job may be before `/readyz` says 503. Raises OptionError where
-    prometheus-client is missing, and in `start` when the port cannot be had. A pickled one arrives empty and stopped.
+    `/readyz` answers 503 when a job's last progress is older than `ready_seconds`. Raises OptionError if
+    prometheus-client is missing, and in `start` if the port is taken. An unpickled copy is empty and stopped.
     """
 
     def __init__(
@@ -44,25 +44,25 @@ class MetricsServer:
         self.model = Model(self._clock)
         self._registry = _registry(self.model)
         self._guard = threading.Lock()
-        self._listener: Listener | None = None
-        self._watched: Any = None
+        self._listener: HttpListener | None = None
+        self._progress_watch: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.port, self.host, self.ready_seconds)
+        return _restore, (self.port, self.host, self.ready_seconds)
 
     def __repr__(self) -> str:
         return f"MetricsServer({self.url or f'{self.host}:{self.port}, not started'})"
 
     def __call__(self, event: Event) -> None:
-        """Take in one event of the sink; from any thread."""
-        self.model.tell(event)
+        """Add one event of the sink; thread-safe."""
+        self.model.record(event)
 
     def start(self) -> Self:
-        """Serve; does nothing when it does already."""
+        """Start to serve; no effect if it serves already."""
         with self._guard:
             if self._listener is None:
                 try:
-                    self._listener = Listener(self.host, self.port, self._routes())
+                    self._listener = HttpListener(self.host, self.port, self._routes())
                 except OSError as error:
                     raise OptionError(
                         f"The metrics endpoint cannot listen on {self.host}:{self.port} ({error.strerror}).",
@@ -74,7 +74,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Where the page is, empty before `start`."""
+        """URL of the page, '' before `start`."""
         listener = self._listener
         if listener is None:
             return ""
@@ -82,25 +82,24 @@ class MetricsServer:
         return f"http://{host}:{listener.port}/"
 
     def watch(self, session: Any) -> None:
-        """Also tell Spark's own progress of the queries in `session` that use the sink.
+        """Add Spark's progress of the queries in `session` that use the sink; no second session until `close`.
 
-        The sink calls it with the process's session; queries of another one (`newSession`) are told of when it is
-        called with that before. Does nothing the second time, until `close`.
+        The sink calls it with the process's session. For queries of another session call it earlier with that one.
         """
         with self._guard:
-            if self._watched is not None:
+            if self._progress_watch is not None:
                 return
             from starrocks_txn_sink.metrics.listener import ProgressWatch
 
-            self._watched = ProgressWatch(session, self.model.tell)
+            self._progress_watch = ProgressWatch(session, self.model.record)
 
     def close(self) -> None:
-        """Stop serving and listening to Spark; what was counted stays, and `start` works again."""
+        """Stop serving and listening to Spark. Counts stay, and `start` works again."""
         with self._guard:
             listener, self._listener = self._listener, None
-            watched, self._watched = self._watched, None
-        if watched is not None:
-            watched.close()
+            progress_watch, self._progress_watch = self._progress_watch, None
+        if progress_watch is not None:
+            progress_watch.close()
         if listener is not None:
             listener.close()
 
@@ -126,33 +125,33 @@ class MetricsServer:
             f"/{RUNBOOK}": self._asset("operations.html"),
         }
 
-    def _metrics(self, asked: Asked) -> Answer:
+    def _metrics(self, query: HttpQuery) -> HttpReply:
         from starrocks_txn_sink.metrics.exposition import exposition
 
-        return Answer(*exposition(self._registry, asked.accept))
+        return HttpReply(*exposition(self._registry, query.accept))
 
-    def _healthz(self, asked: Asked) -> Answer:
-        del asked
-        return Answer(b"alive\n")
+    def _healthz(self, query: HttpQuery) -> HttpReply:
+        del query
+        return HttpReply(b"alive\n")
 
-    def _readyz(self, asked: Asked) -> Answer:
-        del asked
+    def _readyz(self, query: HttpQuery) -> HttpReply:
+        del query
         with self.model.lock:
             ready = readiness(self.model, self._clock.wall(), self.ready_seconds)
-        return Answer(f"{ready.reason}\n".encode(), status=200 if ready.ready else 503)
+        return HttpReply(f"{ready.reason}\n".encode(), status=200 if ready.ready else 503)
 
-    def _state(self, asked: Asked) -> Answer:
+    def _state(self, query: HttpQuery) -> HttpReply:
         seconds: int | None = None
         with contextlib.suppress(ValueError):
-            seconds = int(asked.query.get("seconds", ["0"])[0])
-        document = state(self.model, self._clock.wall(), self.ready_seconds, seconds)
-        return Answer(orjson.dumps(document), "application/json")
+            seconds = int(query.parameters.get("seconds", ["0"])[0])
+        document = dashboard_state(self.model, self._clock.wall(), self.ready_seconds, seconds)
+        return HttpReply(orjson.dumps(document), "application/json")
 
     def _asset(self, name: str) -> Route:
-        return lambda _: Answer(read_asset(name), ASSETS[name])
+        return lambda _: HttpReply(read_asset(name), ASSETS[name])
 
 
-def _again(port: int, host: str, ready_seconds: float) -> MetricsServer:
+def _restore(port: int, host: str, ready_seconds: float) -> MetricsServer:
     return MetricsServer(port, host, ready_seconds=ready_seconds)
 
 
@@ -174,8 +173,8 @@ _shared: dict[tuple[str, int], MetricsServer] = {}
 _shared_guard = threading.Lock()
 
 
-def shared(port: int, host: str = HOST) -> MetricsServer:
-    """The process's endpoint at this address, made when it is asked for first; port 0 is a new one each time."""
+def shared_server(port: int, host: str = HOST) -> MetricsServer:
+    """The process's server at this address, created at the first call; with port 0 a new one at each call."""
     with _shared_guard:
         if port == 0 or (host, port) not in _shared:
             server = MetricsServer(port, host)

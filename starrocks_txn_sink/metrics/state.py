@@ -1,4 +1,4 @@
-"""The document that the page shows: `/api/state`. Pure; the model's lock is held while it is made."""
+"""The document behind the page: `/api/state`. Pure; takes the model's lock."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 from starrocks_txn_sink.lane.report import Durations
 from starrocks_txn_sink.metrics.catalogue import ERRORS, PHASES
 from starrocks_txn_sink.metrics.figures import Labels
-from starrocks_txn_sink.metrics.history import Window
+from starrocks_txn_sink.metrics.history import HistoryWindow
 from starrocks_txn_sink.metrics.model import Model
-from starrocks_txn_sink.metrics.verdict import lights, readiness, verdict
+from starrocks_txn_sink.metrics.verdict import health_status, lights, readiness
 
 RUNBOOK = "runbook"
-"""Where the endpoint shows docs/operations.md."""
+"""Path of docs/operations.md on the endpoint."""
 
 RANGES = (300, 900, 3600)
-"""What a user may choose to see, in seconds."""
+"""Selectable time ranges of the page, in seconds."""
 
 _RATE_SECONDS = 60.0
 _PARTITIONS_SHOWN = 200
 
 
-def state(model: Model, now: float, limit: float, seconds: int | None = None) -> dict[str, Any]:
-    """Everything the page needs; `seconds` is the range of the series, by default the smallest that holds the run."""
+def dashboard_state(model: Model, now: float, limit: float, seconds: int | None = None) -> dict[str, Any]:
+    """Document of the page; `seconds` is one of RANGES, by default the smallest that covers the run so far."""
     uptime = now - model.history.started
     chosen = seconds if seconds in RANGES else next((one for one in RANGES if uptime <= one), RANGES[-1])
     with model.lock:
-        said, ready = verdict(model, now, limit), readiness(model, now, limit)
+        said, ready = health_status(model, now, limit), readiness(model, now, limit)
         recent = model.history.since(now - chosen)
         return {
             "now": now,
@@ -57,7 +57,7 @@ def _job(job: Any) -> dict[str, Any]:
     return {name: getattr(job, name) for name in (*names, "failed_code", "ended_code", "in_doubt", "failures")}
 
 
-def _by(values: Mapping[Labels, float], place: int = 0) -> dict[str, float]:
+def _sum_by_label(values: Mapping[Labels, float], place: int = 0) -> dict[str, float]:
     found: dict[str, float] = defaultdict(float)
     for labels, value in values.items():
         found[labels[place]] += value
@@ -65,21 +65,21 @@ def _by(values: Mapping[Labels, float], place: int = 0) -> dict[str, float]:
 
 
 def _right(model: Model) -> dict[str, Any]:
-    figures = model.figures
+    metrics = model.metrics
     return {
-        "violations": _by(figures.values("integrity_violations_total")),
+        "violations": _sum_by_label(metrics.values("integrity_violations_total")),
         "in_doubt": model.jobs.in_doubt,
-        "outcomes": _by(figures.values("source_transactions_total")),
-        "dead_letter_rows": figures.total("dead_letter_rows_total"),
+        "outcomes": _sum_by_label(metrics.values("source_transactions_total")),
+        "dead_letter_rows": metrics.total("dead_letter_rows_total"),
     }
 
 
-def _fresh(model: Model, recent: Window, now: float) -> dict[str, Any]:
+def _fresh(model: Model, recent: HistoryWindow, now: float) -> dict[str, Any]:
     commits = [job.last_commit for job in model.jobs if job.last_commit]
     return {
         "last_commit": max(commits, default=0.0),
         "age": now - max(commits) if commits else None,
-        "batch_id": model.figures.value("last_committed_batch_id"),
+        "batch_id": model.metrics.value("last_committed_batch_id"),
         **_percentiles(recent.latency, "p50", "p99"),
         "lag": sum(lag for _, lag in model.lags.items()) if len(model.lags) else None,
     }
@@ -92,7 +92,7 @@ def _percentiles(durations: Durations, half: str, most: str) -> dict[str, float 
 def _flow(model: Model, now: float) -> dict[str, Any]:
     seconds = max(2.0, min(_RATE_SECONDS, now - model.history.started))
     counts = model.history.since(now - seconds).counts
-    rows = model.figures.values("rows_total")
+    rows = model.metrics.values("rows_total")
     tables: dict[str, dict[str, float]] = {}
     for (table, op), total in rows.items():
         tables.setdefault(table, {})[op] = total
@@ -103,8 +103,8 @@ def _flow(model: Model, now: float) -> dict[str, Any]:
         "bytes": counts["bytes"] / seconds,
         "n_to_1": counts["transactions"] / counts["commits"] if counts["commits"] else None,
         "rows_total": sum(rows.values()),
-        "transactions_total": model.figures.value("source_transactions_total", "committed"),
-        "commits_total": model.figures.value("commits_total", "committed"),
+        "transactions_total": model.metrics.value("source_transactions_total", "committed"),
+        "commits_total": model.metrics.value("commits_total", "committed"),
         "tables": [
             {"table": table, "rate": counts[f"rows {table}"] / seconds, "upsert": 0, "delete": 0, **ops}
             for table, ops in sorted(tables.items(), key=lambda item: -sum(item[1].values()))
@@ -112,33 +112,33 @@ def _flow(model: Model, now: float) -> dict[str, Any]:
     }
 
 
-def _anatomy(model: Model, recent: Window) -> dict[str, Any]:
+def _anatomy(model: Model, recent: HistoryWindow) -> dict[str, Any]:
     commits = recent.counts["commits"]
-    figures = model.figures
+    metrics = model.metrics
     return {
         "phases": {phase: recent.counts[f"ms {phase}"] / 1000 / commits if commits else None for phase in PHASES},
         **_percentiles(recent.commit, "commit_p50", "commit_p99"),
-        "outcomes": _by(figures.values("commits_total")),
+        "outcomes": _sum_by_label(metrics.values("commits_total")),
         "loads_per_commit": recent.counts["loads"] / commits if commits else None,
         "loads": [
             {"table": labels[0], "loads": found.count, **_percentiles(found, "p50", "p99")}
-            for labels, found in sorted(figures.histograms("load_duration_seconds"))
+            for labels, found in sorted(metrics.histograms("load_duration_seconds"))
         ],
-        "spark": {phase: value for (phase,), value in figures.values("spark_phase_duration_seconds").items()},
+        "spark": {phase: value for (phase,), value in metrics.values("spark_phase_duration_seconds").items()},
     }
 
 
 def _assembler(model: Model) -> dict[str, Any]:
-    figures = model.figures
-    outcomes = _by(figures.values("source_transactions_total"))
+    metrics = model.metrics
+    outcomes = _sum_by_label(metrics.values("source_transactions_total"))
     return {
-        "open": figures.value("open_source_transactions"),
-        "rows": figures.value("open_source_rows"),
-        "oldest": figures.value("oldest_open_transaction_timestamp_seconds"),
-        "bytes": figures.value("assembler_state_bytes"),
-        "spark_rows": figures.value("spark_state_rows"),
-        "spark_bytes": figures.value("spark_state_bytes"),
-        "lost": {fate: outcomes.get(fate, 0.0) for fate in ("abandoned", "dropped", "empty")},
+        "open": metrics.value("open_source_transactions"),
+        "rows": metrics.value("open_source_rows"),
+        "oldest": metrics.value("oldest_open_transaction_timestamp_seconds"),
+        "bytes": metrics.value("assembler_state_bytes"),
+        "spark_rows": metrics.value("spark_state_rows"),
+        "spark_bytes": metrics.value("spark_state_bytes"),
+        "lost": {outcome: outcomes.get(outcome, 0.0) for outcome in ("abandoned", "dropped", "empty")},
         "open_transactions": [
             {**one, "stage": _stage(model, one["stage"])} for one in model.assembly.open_transactions()
         ],
@@ -146,46 +146,46 @@ def _assembler(model: Model) -> dict[str, Any]:
 
 
 def _stage(model: Model, name: str) -> str:
-    """An assembling stage as people call it: with its job only where there are several."""
+    """Display name of an assembling stage, with its job if there are several."""
     query, _, stage = name.rpartition("/")
-    job = model.jobs.of_query(query)
+    job = model.jobs.for_query(query)
     return f"{job.name}: {stage}" if job is not None and len(model.jobs) > 1 else stage
 
 
 def _saturation(model: Model, now: float) -> dict[str, Any]:
-    figures = model.figures
+    metrics = model.metrics
     running = [job.running_since for job in model.jobs if job.running_since]
     return {
-        "buffer": figures.value("buffer_bytes"),
-        "buffer_limit": figures.value("buffer_limit_bytes"),
-        "inflight": figures.value("inflight_loads"),
-        "open": figures.value("open_starrocks_transactions"),
-        "age": figures.value("transaction_age_ratio"),
+        "buffer": metrics.value("buffer_bytes"),
+        "buffer_limit": metrics.value("buffer_limit_bytes"),
+        "inflight": metrics.value("inflight_loads"),
+        "open": metrics.value("open_starrocks_transactions"),
+        "age": metrics.value("transaction_age_ratio"),
         "timeout": model.timeout,
         "running": now - min(running) if running else None,
-        "recycled": figures.value("recycled_transactions_total"),
+        "recycled": metrics.value("recycled_transactions_total"),
     }
 
 
 def _errors(model: Model) -> dict[str, Any]:
-    figures = model.figures
-    seen = {code: count for (code,), count in figures.values("errors_total").items() if count}
+    metrics = model.metrics
+    seen = {code: count for (code,), count in metrics.values("errors_total").items() if count}
     return {
         "codes": [
-            {"code": code, "count": count, "last": model.last_errors.get(code, 0.0), **_explained(code)}
+            {"code": code, "count": count, "last": model.last_errors.get(code, 0.0), **_error_texts(code)}
             for code, count in sorted(seen.items(), key=lambda item: -model.last_errors.get(item[0], 0.0))
         ],
-        "retries": [[*labels, count] for labels, count in figures.values("retries_total").items() if count],
-        "requests": [[*labels, count] for labels, count in figures.values("requests_total").items() if count],
-        "dead_letters": [[*labels, count] for labels, count in figures.values("dead_letter_rows_total").items()],
-        "failed_batches": figures.value("failed_batches_total"),
+        "retries": [[*labels, count] for labels, count in metrics.values("retries_total").items() if count],
+        "requests": [[*labels, count] for labels, count in metrics.values("requests_total").items() if count],
+        "dead_letters": [[*labels, count] for labels, count in metrics.values("dead_letter_rows_total").items()],
+        "failed_batches": metrics.value("failed_batches_total"),
     }
 
 
-def _explained(code: str) -> dict[str, str]:
+def _error_texts(code: str) -> dict[str, str]:
     kind = ERRORS.get(code)
     return {
-        "meaning": kind.summary if kind else "An error of Spark's or of the application's; the driver's log has it.",
+        "meaning": kind.summary if kind else "An error of Spark or of the application; see the driver's log.",
         "advice": kind.hint if kind else "",
         "runbook": f"{RUNBOOK}#error-{code}",
     }
@@ -196,11 +196,11 @@ def _partitions(model: Model) -> dict[str, Any]:
     lags = dict(model.lags.items())
     newest = max(times.values(), default=0.0)
     known = sorted(
-        dict(model.figures.partitions["partition_position"].items()).items(), key=lambda item: _natural(item[0])
+        dict(model.metrics.partitions["partition_position"].items()).items(), key=lambda item: _natural(item[0])
     )
     return {
         "count": len(known),
-        "skew": model.figures.value("event_time_skew_seconds") if len(times) > 1 else None,
+        "skew": model.metrics.value("event_time_skew_seconds") if len(times) > 1 else None,
         "shown": [
             {
                 "partition": partition,
@@ -215,9 +215,9 @@ def _partitions(model: Model) -> dict[str, Any]:
 
 
 def _lag(lags: Mapping[str, int], partition: str) -> int | None:
-    """The lag of a source partition, which a job names `0` or `orders-0`.
+    """Lag of a source partition, which a job names `0` or `orders-0`.
 
-    Spark's progress tells it under `0` where there is one topic, under `orders/0` where there are several.
+    Spark's progress names it `0` with one topic, `orders/0` with several.
     """
     topic, dash, number = partition.rpartition("-")
     names = (partition, f"{topic}/{number}", number) if dash else (partition,)

@@ -1,4 +1,4 @@
-"""The recent StarRocks transactions, as the page shows them; only so many, and of each only so much."""
+"""The recent StarRocks transactions for the page, bounded in number and in detail."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from starrocks_txn_sink.lane.receipt import Receipt
 
 REMEMBERED = 60
 REGIONS = 40
-"""Regions and positions of one transaction that are shown in detail."""
+"""Regions and positions of one transaction at most."""
 
 
-class Recent:
-    """Receipts and failed micro-batches, the newest first. For one thread at a time."""
+class RecentTransactions:
+    """Receipts and failed micro-batches. Not thread-safe."""
 
     def __init__(self) -> None:
         self._known: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
 
-    def committed(self, receipt: Receipt) -> None:
+    def add_committed(self, receipt: Receipt) -> None:
         regions = sorted(receipt.regions, key=lambda region: region.rows, reverse=True)
         self._known.append(
             {
@@ -47,8 +47,8 @@ class Recent:
             }
         )
 
-    def failed(self, job: str, batch_id: int, code: str, seconds: float, attempts: int, at: float) -> None:
-        """A micro-batch that failed: what it had open was rolled back."""
+    def add_failed(self, job: str, batch_id: int, code: str, seconds: float, attempts: int, at: float) -> None:
+        """Add a failed micro-batch with its failed attempts."""
         self._known.append(
             {
                 "outcome": "failed",

@@ -1,19 +1,19 @@
-"""The state in one sentence, a light for each row of the dashboard, and whether the sink is ready. Pure."""
+"""The state in one sentence, a light for each row of the dashboard, and readiness. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
 
-from starrocks_txn_sink.metrics.jobs import Job
+from starrocks_txn_sink.metrics.jobs import JobStatus
 from starrocks_txn_sink.metrics.model import Model
 
 _MINUTE = 60.0
-_RECENTLY = 300.0  # how long a failure that is over still colours its row
+_RECENTLY = 300.0  # a past failure colours its row for this long
 
 
 class Light(Enum):
-    """`NONE`: nothing is known yet."""
+    """Colour of a row; NONE means that nothing is known yet."""
 
     NONE = "none"
     OK = "ok"
@@ -22,8 +22,8 @@ class Light(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The state in one sentence, and its light."""
+class HealthStatus:
+    """The state in one sentence, with its light."""
 
     light: Light
     text: str
@@ -31,84 +31,91 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """`reason` is one sentence, also when the sink is ready."""
+    """`reason` is one sentence, even if the sink is ready."""
 
     ready: bool
     reason: str
 
 
-def verdict(model: Model, now: float, limit: float) -> Verdict:
-    """The worst there is to say comes first; `limit` is how old the last progress may be, in seconds."""
-    return _wrong(model, now) or _failing(model, now, limit) or _quiet(model, now) or _fine(model, now)
+def health_status(model: Model, now: float, limit: float) -> HealthStatus:
+    """The most severe statement about the jobs; `limit` is the allowed age of the last progress, in seconds."""
+    return (
+        _integrity_status(model, now)
+        or _failure_status(model, now, limit)
+        or _quiet_status(model, now)
+        or _ok_status(model, now)
+    )
 
 
-def _wrong(model: Model, now: float) -> Verdict | None:
-    violations = int(model.figures.total("integrity_violations_total"))
+def _integrity_status(model: Model, now: float) -> HealthStatus | None:
+    violations = int(model.metrics.total("integrity_violations_total"))
     if violations:
-        seen = f"{_count(violations, 'integrity violation')}, the last one {ago(now, model.last_violation)} ago"
-        return Verdict(Light.BAD, f"Not right: {seen}. Stop the job and look.")
+        seen = f"{_plural(violations, 'integrity violation')}, the last one {ago(now, model.last_violation)} ago"
+        return HealthStatus(Light.BAD, f"Data is wrong: {seen}. Stop the job and investigate.")
     doubts = [job for job in model.jobs if job.in_doubt]
     if doubts:
         since = min(job.doubt_since for job in doubts)
-        count = _count(model.jobs.in_doubt, "StarRocks transaction")
-        return Verdict(
-            Light.BAD, f"{count} in doubt for {ago(now, since)}: nobody can say yet whether the commit took effect."
+        count = _plural(model.jobs.in_doubt, "StarRocks transaction")
+        return HealthStatus(
+            Light.BAD, f"{count} in doubt for {ago(now, since)}: it is unknown whether the commit took effect."
         )
     return None
 
 
-def _failing(model: Model, now: float, limit: float) -> Verdict | None:
+def _failure_status(model: Model, now: float, limit: float) -> HealthStatus | None:
     failed = [job for job in model.jobs if job.failed_at]
     if failed:
         job = max(failed, key=lambda job: job.failed_at)
-        since = f"last committed {ago(now, job.last_commit)} ago" if job.last_commit else "nothing is committed yet"
+        since = f"last committed {ago(now, job.last_commit)} ago" if job.last_commit else "no commit yet"
         text = f"The last micro-batch failed {ago(now, job.failed_at)} ago ({job.failed_code}); {since}."
-        return Verdict(Light.BAD, _named(model, job, text))
+        return HealthStatus(Light.BAD, _with_job_name(model, job, text))
     ended = [job for job in model.jobs if job.ended_code]
     if ended:
         job = ended[0]
-        return Verdict(
-            Light.BAD, _named(model, job, f"The query ended {ago(now, job.ended_at)} ago ({job.ended_code}).")
+        return HealthStatus(
+            Light.BAD, _with_job_name(model, job, f"The query ended {ago(now, job.ended_at)} ago ({job.ended_code}).")
         )
     for job in model.jobs:
         if job.stale(now, limit):
             text = f"No progress for {ago(now, job.last_progress or job.first_seen)}"
             busy = f"; a micro-batch has been running for {ago(now, job.running_since)}" if job.running_since else ""
-            return Verdict(Light.BAD, _named(model, job, f"{text}{busy}."))
+            return HealthStatus(Light.BAD, _with_job_name(model, job, f"{text}{busy}."))
     return None
 
 
-def _quiet(model: Model, now: float) -> Verdict | None:
+def _quiet_status(model: Model, now: float) -> HealthStatus | None:
     if not len(model.jobs):
-        return Verdict(Light.NONE, f"Waiting for the first micro-batch for {ago(now, model.history.started)}.")
+        return HealthStatus(Light.NONE, f"Waiting for the first micro-batch for {ago(now, model.history.started)}.")
     if all(job.ended_at for job in model.jobs):
         last = max(job.last_commit for job in model.jobs)
-        return Verdict(Light.NONE, f"The query was stopped; last committed {ago(now, last)} ago; nothing in doubt.")
+        return HealthStatus(
+            Light.NONE, f"The query was stopped; last committed {ago(now, last)} ago; nothing in doubt."
+        )
     if not any(job.last_commit for job in model.jobs):
-        return Verdict(Light.NONE, "Nothing is committed yet, and nothing in doubt.")
+        return HealthStatus(Light.NONE, "No commit yet; nothing in doubt.")
     return None
 
 
-def _fine(model: Model, now: float) -> Verdict:
+def _ok_status(model: Model, now: float) -> HealthStatus:
     last = max(job.last_commit for job in model.jobs)
     text = f"Committed {ago(now, last)} ago; nothing in doubt"
     if all(job.idle for job in model.jobs):
-        return Verdict(Light.OK, f"{text}; the source is quiet.")
+        return HealthStatus(Light.OK, f"{text}; the source is quiet.")
     recent = model.history.since(now - _MINUTE).counts
     if recent["failed"] or recent["aborted"]:
-        repeated = _count(recent["aborted"] or recent["failed"], "attempt")
-        return Verdict(Light.WARN, f"{text}; {repeated} failed in the last minute and were repeated.")
-    return Verdict(Light.OK, f"{text}.")
+        repeated = _plural(recent["aborted"] or recent["failed"], "attempt")
+        return HealthStatus(Light.WARN, f"{text}; {repeated} failed in the last minute and were repeated.")
+    return HealthStatus(Light.OK, f"{text}.")
 
 
 def readiness(model: Model, now: float, limit: float) -> Readiness:
-    """Ready: every job's last commit, or its word that there is nothing to do, is younger than `limit`, no doubts."""
+    """Ready if each job made progress (a commit or an idle report) within `limit` seconds and nothing is in doubt."""
     if model.jobs.in_doubt:
-        return Readiness(False, f"{_count(model.jobs.in_doubt, 'StarRocks transaction')} in doubt.")
+        return Readiness(False, f"{_plural(model.jobs.in_doubt, 'StarRocks transaction')} in doubt.")
     if not len(model.jobs):
-        return Readiness(False, "No micro-batch has been started yet.")
+        return Readiness(False, "No micro-batch has started yet.")
     for job in model.jobs:
-        if job.ended_at and (job.ended_code or not any(other.expected for other in model.jobs)):
+        if job.ended_at and (job.ended_code or not any(other.should_progress for other in model.jobs)):
             return Readiness(False, f"The query of job {job.name} has ended.")
         if not job.last_progress:
             return Readiness(False, f"Job {job.name} has not finished a micro-batch yet.")
@@ -121,21 +128,21 @@ def readiness(model: Model, now: float, limit: float) -> Readiness:
 
 
 def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
-    """A light for each row of the dashboard, in its order."""
+    """Light of each row of the dashboard, in order."""
     recent = model.history.since(now - _RECENTLY)
-    figures, started = model.figures, any(job.last_progress or job.failed_at for job in model.jobs)
-    wrong = figures.total("integrity_violations_total") or model.jobs.in_doubt
-    stale = _failing(model, now, limit) is not None
-    age = figures.value("transaction_age_ratio")
-    limit_bytes = figures.value("buffer_limit_bytes")
-    full = figures.value("buffer_bytes") / limit_bytes if limit_bytes else 0.0
+    metrics, started = model.metrics, any(job.last_progress or job.failed_at for job in model.jobs)
+    wrong = metrics.total("integrity_violations_total") or model.jobs.in_doubt
+    stale = _failure_status(model, now, limit) is not None
+    age = metrics.value("transaction_age_ratio")
+    limit_bytes = metrics.value("buffer_limit_bytes")
+    full = metrics.value("buffer_bytes") / limit_bytes if limit_bytes else 0.0
     failing = any(job.failed_at for job in model.jobs)
     found = {
-        "right": Light.BAD if wrong else _warn(figures.total("dead_letter_rows_total")),
+        "right": Light.BAD if wrong else _warn(metrics.total("dead_letter_rows_total")),
         "fresh": Light.BAD if stale else Light.OK,
         "flow": Light.OK,
         "anatomy": Light.BAD if failing else _warn(recent.counts["aborted"]),
-        "assembler": _warn(figures.value("source_transactions_total", "dropped")),
+        "assembler": _warn(metrics.value("source_transactions_total", "dropped")),
         "saturation": Light.BAD if age >= 0.8 else _warn(full >= 0.9 or age >= 0.5),
         "errors": Light.BAD if failing else _warn(recent.counts["errors"] or recent.counts["dead_letters"]),
         "partitions": Light.OK,
@@ -149,16 +156,16 @@ def _warn(condition: object) -> Light:
     return Light.WARN if condition else Light.OK
 
 
-def _named(model: Model, job: Job, text: str) -> str:
+def _with_job_name(model: Model, job: JobStatus, text: str) -> str:
     return f"{job.name}: {text}" if len(model.jobs) > 1 else text
 
 
-def _count(number: int, what: str) -> str:
+def _plural(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def ago(now: float, then: float) -> str:
-    """A duration as people say it."""
+    """Time from `then` to `now` as text."""
     seconds = max(0.0, now - then)
     if seconds < 10:
         return f"{seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""The endpoint's HTTP side: a small threaded server, GET only, on loopback unless told otherwise."""
+"""HTTP server of the endpoint: threaded, GET and HEAD only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpReply:
     """A reply of the endpoint."""
 
     body: bytes
@@ -35,18 +35,18 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a route needs of a request."""
+class HttpQuery:
+    """Query parameters and Accept header of a request."""
 
-    query: Mapping[str, list[str]]
+    parameters: Mapping[str, list[str]]
     accept: str
 
 
-Route = Callable[[Asked], Answer]
+Route = Callable[[HttpQuery], HttpReply]
 
 
-class Listener(ThreadingHTTPServer):
-    """Serves `routes` in daemon threads from `start` to `close`. Raises OSError when the port is taken."""
+class HttpListener(ThreadingHTTPServer):
+    """Serves `routes` in daemon threads from `start` to `close`. Raises OSError if the port is taken."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -62,7 +62,7 @@ class Listener(ThreadingHTTPServer):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and wait for the threads that answer now."""
+        """Stop, and wait for the requests under way."""
         self.shutdown()
         self.server_close()
         self._thread.join()
@@ -87,45 +87,46 @@ class Listener(ThreadingHTTPServer):
             self._busy.discard(threading.current_thread())
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no event."""
+        """Ignored: a client may disconnect at any time."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Listener
+    server: HttpListener
     timeout = _IDLE_SECONDS
     server_version = "starrocks-txn-sink"
     sys_version = ""
 
     def do_GET(self) -> None:
-        asked = urlsplit(self.path)
-        route = self.server.routes.get(asked.path)
+        url = urlsplit(self.path)
+        route = self.server.routes.get(url.path)
         if self.server.local and not _names_loopback(self.headers.get("Host", "")):
-            answer = Answer(b"This endpoint is for this machine.\n", status=403)  # a page elsewhere that renamed itself
+            # DNS rebinding: a foreign page in a local browser can give its own host name the loopback address.
+            reply = HttpReply(b"This endpoint serves this machine only.\n", status=403)
         elif route is None:
-            answer = Answer(b"There is nothing here. Try /\n", status=404)
+            reply = HttpReply(b"Not found. Try /\n", status=404)
         else:
-            answer = self._routed(route, Asked(parse_qs(asked.query), self.headers.get("Accept", "")))
-        self._send(answer)
+            reply = self._call_route(route, HttpQuery(parse_qs(url.query), self.headers.get("Accept", "")))
+        self._send(reply)
 
     do_HEAD = do_GET  # noqa: N815 - the name is http.server's
 
-    def _routed(self, route: Route, asked: Asked) -> Answer:
+    def _call_route(self, route: Route, query: HttpQuery) -> HttpReply:
         try:
-            return route(asked)
-        except Exception as error:  # a bug here must show, and must not touch the sink
-            return Answer(f"{type(error).__name__} while answering.\n".encode(), status=500)
+            return route(query)
+        except Exception as error:  # report a bug here to the client; the sink must not notice
+            return HttpReply(f"{type(error).__name__} while answering.\n".encode(), status=500)
 
-    def _send(self, answer: Answer) -> None:
-        self.send_response(answer.status)
-        for name, value in {**_HEADERS, "Content-Type": answer.content_type}.items():
+    def _send(self, reply: HttpReply) -> None:
+        self.send_response(reply.status)
+        for name, value in {**_HEADERS, "Content-Type": reply.content_type}.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Content-Length", str(len(reply.body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(answer.body)
+            self.wfile.write(reply.body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are not worth a line."""
+        """Ignored: a line for each scrape would fill the log."""
 
 
 def is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""The command-line options that commands share: the server, the user, the job. Passwords are never in the open."""
+"""Command-line options that commands share: server, user, job. Passwords come from a file or the environment."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import argparse
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SinkOptions
 
-_UNUSED_LOAD_URL = "http://127.0.0.1:8030"  # commands that only ask over SQL never connect to it
+_UNUSED_LOAD_URL = "http://127.0.0.1:8030"  # placeholder: commands that use SQL only never connect to it
 
 
 def add_server_arguments(parser: argparse.ArgumentParser, *, load_url: bool) -> None:
-    """Add `--query-url`, user, password and `--option`, and `--load-url` where HTTP is spoken."""
+    """Add `--query-url`, user, password and `--option`, and `--load-url` for commands that use HTTP."""
     if load_url:
         parser.add_argument("--load-url", required=True, help="HTTP addresses of the frontends, as in http://fe1:8030")
     parser.add_argument("--query-url", required=True, help="query ports, as in mysql://fe1:9030")

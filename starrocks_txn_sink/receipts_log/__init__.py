@@ -1,5 +1,5 @@
-"""The receipts' log: which StarRocks transaction brought which source transactions, in a table of its own.
+"""The receipts log: a table that maps source transactions to StarRocks transactions.
 
-Off by default (option `receipts_log`). A lane loads its rows under the label of the data, as it does with the ledger's,
-so a row of the log is visible exactly when its data is. It costs one more load a StarRocks transaction.
+Off by default (option `receipts_log`). A lane loads the log's rows under the label of the data, like the ledger's, so a
+row of the log is visible exactly when its data is. The price is one more load per StarRocks transaction.
 """

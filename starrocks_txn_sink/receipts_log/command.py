@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink where`: exit code 0 when the source transaction is visible, 1 when it is not, 2 on an error."""
+"""`starrocks-txn-sink where`: exit code 0 if the source transaction is visible, 1 if it is not, 2 on an error."""
 
 from __future__ import annotations
 
@@ -17,61 +17,63 @@ from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
 from starrocks_txn_sink.receipts_log.lookup import Lookup
-from starrocks_txn_sink.receipts_log.place import Place, Standing, place_of
+from starrocks_txn_sink.receipts_log.place import LocatedPosition, Standing, locate
 from starrocks_txn_sink.receipts_log.table import LOG_TABLE
 
 
-class NoLedger(StarRocksSinkError):
+class JobLedgerMissing(StarRocksSinkError):
     """Raised by `where` when the ledger of the job cannot be read because it does not exist."""
 
     code = "no_ledger"
     summary = "The database has no ledger."
-    hint = "Check --database; a job that writes at-least-once keeps none."
+    hint = "Check --database; a job with at-least-once delivery has no ledger."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser, load_url=False)
     add_job_arguments(parser, deadline=60.0, json="one line of JSON")
     parser.add_argument("--partition", required=True, help="the source partition, as the sink's input names it")
-    parser.add_argument("--position", required=True, type=int, help="the position, as of the source transaction's END")
+    parser.add_argument("--position", required=True, type=int, help="the position of the source transaction's END")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look it up and print the answer."""
+    """Look the position up, print the answer and return the exit code."""
     try:
         options = server_options(args, database=args.database, job=args.job)
-        found = look(options, args.partition, args.position, args.deadline)
+        found = look_up(options, args.partition, args.position, args.deadline)
     except StarRocksSinkError as error:
         sys.stderr.write(f"starrocks-txn-sink: {error}\n")
         return 2
     if args.json:
-        sys.stdout.write(json.dumps(document(found)) + "\n")
+        sys.stdout.write(json.dumps(json_document(found)) + "\n")
     else:
-        for line in lines(found, args.partition, args.position):
+        for line in text_lines(found, args.partition, args.position):
             sys.stdout.write(line + "\n")
     return 1 if found["place"].standing is Standing.NOT_YET else 0
 
 
-def look(options: SinkOptions, partition: str, position: int, seconds: float) -> dict[str, Any]:
-    """The place, whether there is a log, when the server finished the label, and the partitions that are known.
+def look_up(options: SinkOptions, partition: str, position: int, seconds: float) -> dict[str, Any]:
+    """Look a position up: `place`, `logged` (the log exists), `finished` (the server's time), `known` (partitions).
 
-    Raises StarRocksSinkError when the leader cannot be asked or there is no ledger.
+    Raises StarRocksSinkError if the leader does not answer or the ledger does not exist.
     """
     deadline = Deadline.after(seconds, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
         lookup = Lookup(connection, options.database, str(options.job), partition)
-        tables = lookup.tables(deadline)
+        tables = lookup.existing_tables(deadline)
         if LEDGER_TABLE not in tables:
-            raise NoLedger(f"There is no table {LEDGER_TABLE} in {options.database}.")
+            raise JobLedgerMissing(f"The table {LEDGER_TABLE} does not exist in {options.database}.")
         logged = LOG_TABLE in tables
-        place = place_of(position, lookup.reached(deadline), lookup.around(position, deadline) if logged else [])
-        finished = lookup.finished(place.span.label, deadline) if place.span else None
-        known = lookup.known(deadline) if place.reached is None else []
+        place = locate(
+            position, lookup.ledger_position(deadline), lookup.spans_around(position, deadline) if logged else []
+        )
+        finished = lookup.finish_time(place.span.label, deadline) if place.span else None
+        known = lookup.known_partitions(deadline) if place.reached is None else []
     return {"place": place, "logged": logged, "finished": finished, "known": known}
 
 
-def document(found: dict[str, Any]) -> dict[str, Any]:
-    place: Place = found["place"]
+def json_document(found: dict[str, Any]) -> dict[str, Any]:
+    place: LocatedPosition = found["place"]
     return {
         "standing": place.standing.value,
         "span": asdict(place.span) if place.span else None,
@@ -83,9 +85,9 @@ def document(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def lines(found: dict[str, Any], partition: str, position: int) -> Iterator[str]:
-    """The answer for people."""
-    place: Place = found["place"]
+def text_lines(found: dict[str, Any], partition: str, position: int) -> Iterator[str]:
+    """The answer as text."""
+    place: LocatedPosition = found["place"]
     what = f"{partition}, position {position}"
     if place.reached is None:
         yield f"{what}: not yet; nothing of this source partition is visible."
@@ -102,8 +104,8 @@ def lines(found: dict[str, Any], partition: str, position: int) -> Iterator[str]
         yield f"  positions {span.first} to {span.last}, {span.rows} rows into {span.tables}"
         yield f"  micro-batch {span.batch}, lane {span.lane}"
     else:
-        yield f"{what}: visible, at or before {place.upper} UTC; {_no_span(found['logged'])}; {ledger}."
+        yield f"{what}: visible, at or before {place.upper} UTC; {_missing_span_reason(found['logged'])}; {ledger}."
 
 
-def _no_span(logged: bool) -> str:
-    return "the log begins later" if logged else "no receipts are logged (option receipts_log)"
+def _missing_span_reason(logged: bool) -> str:
+    return "the log starts later" if logged else "no receipts are logged (option receipts_log)"

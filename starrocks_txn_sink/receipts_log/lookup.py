@@ -1,4 +1,4 @@
-"""Asking ledger and log about one position, on the leader."""
+"""Queries of ledger and log for one position, on the leader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.ledger.access import LeaderConnection
 from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
-from starrocks_txn_sink.receipts_log.place import LoggedSpan, Reached
+from starrocks_txn_sink.receipts_log.place import LedgerPosition, LoggedSpan
 from starrocks_txn_sink.receipts_log.table import LOG_TABLE
 
 _SPAN = (
@@ -18,7 +18,7 @@ _SPAN = (
 
 
 class Lookup:
-    """Questions about one source partition of a job. Raises what `LeaderConnection.query` does."""
+    """Queries for one source partition of a job. Raises the errors of `LeaderConnection.query`."""
 
     def __init__(self, connection: LeaderConnection, database: str, job: str, partition: str) -> None:
         self._connection = connection
@@ -26,18 +26,18 @@ class Lookup:
         self._job = job
         self._partition = partition
 
-    def reached(self, deadline: Deadline) -> Reached | None:
-        """The partition's row of the ledger."""
+    def ledger_position(self, deadline: Deadline) -> LedgerPosition | None:
+        """The partition's row in the ledger; None without one."""
         rows = self._connection.query(
             f"SELECT position, label, batch, updated_at FROM `{self._database}`.`{LEDGER_TABLE}` "
             "WHERE job = %s AND kind = 'position' AND name = %s",
             (self._job, self._partition),
             deadline,
         )
-        return next((Reached(int(row[0]), str(row[1]), int(row[2]), str(row[3])) for row in rows), None)
+        return next((LedgerPosition(int(row[0]), str(row[1]), int(row[2]), str(row[3])) for row in rows), None)
 
-    def around(self, position: int, deadline: Deadline) -> list[LoggedSpan]:
-        """The log's rows next to `position`: the first at or above, the last below."""
+    def spans_around(self, position: int, deadline: Deadline) -> list[LoggedSpan]:
+        """Rows of the log next to `position`: the first that ends at or above it, the last that ends below."""
         found = []
         for sign, order in ((">=", "ASC"), ("<", "DESC")):
             sql = _SPAN.format(self._database, LOG_TABLE, sign, order)
@@ -45,8 +45,8 @@ class Lookup:
             found += [_span(row) for row in rows]
         return found
 
-    def tables(self, deadline: Deadline) -> set[str]:
-        """Which of ledger and log there are."""
+    def existing_tables(self, deadline: Deadline) -> set[str]:
+        """Names of the existing tables among ledger and log."""
         rows = self._connection.query(
             "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",
             (self._database, LEDGER_TABLE, LOG_TABLE),
@@ -54,8 +54,8 @@ class Lookup:
         )
         return {str(row[0]) for row in rows}
 
-    def known(self, deadline: Deadline) -> list[str]:
-        """The job's source partitions, to help with a wrong name."""
+    def known_partitions(self, deadline: Deadline) -> list[str]:
+        """Up to 20 source partitions of the job, to help with a wrong name."""
         rows = self._connection.query(
             f"SELECT name FROM `{self._database}`.`{LEDGER_TABLE}` WHERE job = %s AND kind = 'position' "
             "ORDER BY name LIMIT 20",
@@ -64,8 +64,8 @@ class Lookup:
         )
         return [str(row[0]) for row in rows]
 
-    def finished(self, label: str, deadline: Deadline) -> str | None:
-        """When the server made `label` visible, as long as it remembers it (wire contract 6.1)."""
+    def finish_time(self, label: str, deadline: Deadline) -> str | None:
+        """Time at which the server made `label` visible; None once it has forgotten the label (wire contract 6.1)."""
         try:
             rows = self._connection.query(
                 "SELECT max(LOAD_FINISH_TIME) FROM information_schema.loads WHERE LABEL = %s", (label,), deadline

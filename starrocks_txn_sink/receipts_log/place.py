@@ -1,7 +1,7 @@
-"""Where a source transaction is: what the ledger and the log tell together. Pure.
+"""Location of a source transaction, from the ledger and the log. Pure.
 
-The ledger has the last position of each source partition; whatever is not above it is visible. The log says under which
-label. A position between two logged ends belongs to the source transaction that ends at the next one.
+The ledger has the last visible position of each source partition; every position up to it is visible. The log has the
+labels. A position between two logged ends belongs to the source transaction with the next end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Standing(Enum):
-    """The answer in a word; the value is what `--json` shows."""
+    """Kind of answer; `--json` shows the value."""
 
     CONTAINED = "contained"
     VISIBLE = "visible"
@@ -20,8 +20,8 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """The ledger's row of a source partition; times are the server's or the lane's UTC, as text."""
+class LedgerPosition:
+    """Row of the ledger for a source partition; times are UTC of the server or the lane, as text."""
 
     position: int
     label: str
@@ -31,7 +31,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class LoggedSpan:
-    """A row of the log: the positions that a label brought of a source partition."""
+    """Row of the log: the positions of a source partition that a label made visible."""
 
     first: int
     last: int
@@ -44,26 +44,26 @@ class LoggedSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a position is. `span` is set when it is contained, `reached` is the ledger's row, None without one.
+class LocatedPosition:
+    """Answer for a position. `span` is set for CONTAINED; `reached` is the ledger's row, None without one.
 
-    `upper` is what is known of the time when only that is known: it was visible then, perhaps before.
+    `upper` is set for VISIBLE: the position was visible at that time, perhaps earlier.
     """
 
     standing: Standing
-    reached: Reached | None
+    reached: LedgerPosition | None
     span: LoggedSpan | None = None
     upper: str = ""
 
 
-def place_of(position: int, reached: Reached | None, around: Sequence[LoggedSpan]) -> Place:
-    """`around` are the log's rows next to it: the first that ends there or above, the last that ends below."""
+def locate(position: int, reached: LedgerPosition | None, around: Sequence[LoggedSpan]) -> LocatedPosition:
+    """Locate `position`; `around` are its neighbours in the log: the first end at or above, the last end below."""
     if reached is None or position > reached.position:
-        return Place(Standing.NOT_YET, reached)
+        return LocatedPosition(Standing.NOT_YET, reached)
     above = min((span for span in around if span.last >= position), key=lambda span: span.last, default=None)
     if above is None:
-        return Place(Standing.VISIBLE, reached, upper=reached.since)
+        return LocatedPosition(Standing.VISIBLE, reached, upper=reached.since)
     below = any(span.last < position for span in around)
     if above.first <= position or below:
-        return Place(Standing.CONTAINED, reached, above)
-    return Place(Standing.VISIBLE, reached, upper=above.since)
+        return LocatedPosition(Standing.CONTAINED, reached, above)
+    return LocatedPosition(Standing.VISIBLE, reached, upper=above.since)

@@ -1,7 +1,7 @@
-"""The log as a table: its DDL, and what is kept. A lane makes its rows (`lane.authority`).
+"""The log's table: DDL and retention. A lane makes its rows (`lane.authority`).
 
-One row for each (label, source partition), sorted so that a position is found without reading the rest. DUPLICATE KEY:
-labels are unique, and what is loaded under a label is visible once.
+One row for each (label, source partition), sorted so that a query for a position reads few rows. A DUPLICATE KEY table:
+labels are unique, and rows loaded under a label become visible once.
 """
 
 from __future__ import annotations
@@ -36,5 +36,5 @@ def create_table(database: str, replication: int | None = None) -> str:
 
 
 def delete_older(database: str, job: str, before: str) -> tuple[str, tuple[object, ...]]:
-    """The statement that forgets a job's rows loaded before `before` (a DATETIME literal)."""
+    """Statement that deletes a job's rows loaded before `before` (a DATETIME literal)."""
     return f"DELETE FROM `{database}`.`{LOG_TABLE}` WHERE job = %s AND loaded_at < %s", (job, before)

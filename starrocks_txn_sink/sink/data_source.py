@@ -169,7 +169,7 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
         name_task=options.exactly_once,
         guarded=not options.quarantines,
     )
-    terms = LaneTerms.of(options, marked=lanes.marked, epoch=new_epoch(), logging=logs.asked())
+    terms = LaneTerms.of(options, marked=lanes.marked, epoch=new_epoch(), logging=logs.executor_log_settings())
     names = [F.col(name) for name in lanes.rows.columns if name != PAYLOAD]
     return lanes.rows.select(
         *names, F.col(PAYLOAD).alias(PAYLOAD, metadata=terms.metadata), F.monotonically_increasing_id().alias(PLACE)
@@ -239,8 +239,8 @@ class Lanes:
                 hint="Make lane_partitioned the last step before the write. What was written stays, and is not written "
                 "a second time.",
             )
-        logs.follow(self.terms.logging)
-        log = logs.EventLog("sink")
+        logs.apply_log_settings(self.terms.logging)
+        log = logs.EventLogger("sink")
         for receipt in of_kind([each for message in told for each in message.messages], Receipt):
             log(Event("receipt.collected", {"receipt": receipt}))
 

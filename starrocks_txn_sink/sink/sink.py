@@ -164,7 +164,7 @@ class StarRocksSink:
             self._sessions[origin.job] = session
             self._watch.opened(origin.job, self.options.exactly_once)
         try:
-            with self._jobs.tagged(frame), self.auditing.on() if self.auditing else contextlib.nullcontext():
+            with self._jobs.tagged(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
                 receipts = self._run_lanes(frame, origin, session)
         except BaseException:
             self._ending[session.epoch] = session

@@ -20,12 +20,12 @@ from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.events import Event, Listener, fan_out
 from starrocks_txn_sink.lane.messages import report_in
 from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.logs import EventLog, get_logger
+from starrocks_txn_sink.logs import EventLogger, get_logger
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.jobs import context_of
 
 _log = get_logger("metrics")
-_LINES = EventLog("sink")
+_LINES = EventLogger("sink")
 
 
 class Endpoint(Protocol):
@@ -105,9 +105,9 @@ def _again(tell: Listener, endpoint: Endpoint | None, made: Event) -> Watch:
 def _shared_endpoint(options: SinkOptions) -> Endpoint | None:
     if options.metrics_port is None:
         return None
-    from starrocks_txn_sink.metrics.server import shared
+    from starrocks_txn_sink.metrics.server import shared_server
 
-    return shared(options.metrics_port, options.metrics_host)
+    return shared_server(options.metrics_port, options.metrics_host)
 
 
 def _text(error: BaseException) -> str:

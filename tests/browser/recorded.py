@@ -10,7 +10,7 @@ from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.lane.report import Durations, LaneReport, TableLoads
 from starrocks_txn_sink.metrics import MetricsServer
-from starrocks_txn_sink.metrics.progress import Progressed
+from starrocks_txn_sink.metrics.progress import QueryProgress
 from tests.support.manual_clock import ManualClock
 
 JOB, QUERY = "shop-orders", "7d9c"
@@ -120,7 +120,7 @@ class Pipeline:
     def _progress(self, rows: int, wave: float) -> None:
         phases = {"latestOffset": 0.01, "walCommit": 0.03, "addBatch": 0.5 * wave, "commitOffsets": 0.03}
         lags = {partition: int(120 * wave) + int(partition) for partition in self._positions}
-        progress = Progressed(rows, phases, state_rows=9, state_bytes=3 << 20, lags=lags)
+        progress = QueryProgress(rows, phases, state_rows=9, state_bytes=3 << 20, lags=lags)
         self._tell("query.progressed", query=QUERY, progress=progress)
         counts = {"events": rows, "open": 4, "open_rows": 90, "state_bytes": int(40_000 * wave), "abandoned": 2}
         counts["oldest_open"] = self.clock.wall() - 1.7

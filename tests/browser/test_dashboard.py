@@ -115,7 +115,7 @@ def test_what_is_wrong_outshines_what_is_slow(screen: Screen, metrics: MetricsSe
     expect(page.locator("#sentence")).to_contain_text("1 StarRocks transaction in doubt for 0.0 s")
     pipeline.violate()
     refresh(page)
-    expect(page.locator("#sentence")).to_contain_text("Not right: 1 integrity violation")
+    expect(page.locator("#sentence")).to_contain_text("Data is wrong: 1 integrity violation")
     expect(page.locator("#right")).to_have_attribute("data-light", "bad")
 
 
@@ -181,7 +181,7 @@ def test_everybody_can_read_the_runbook(screen: Screen, metrics: MetricsServer, 
     page = screen.open(metrics.url, width=width, scheme=scheme)
     page.goto(f"{metrics.url}runbook#error-commit_failed")
     expect(page.locator(":target")).to_have_text("Error commit_failed")
-    expect(page.locator(":target + p")).to_contain_text("The server did not commit")
+    expect(page.locator(":target + p")).to_contain_text("StarRocks did not commit")
     assert page.locator("table, ol, pre, code").count() > 20
     assert page.evaluate(CONTRAST) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE, KeptRow
+from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE, DeadLetterRow
 from starrocks_txn_sink.dead_letter_command import _loads
-from starrocks_txn_sink.dead_letter_replay import REPLAY, take_over_replays, write_again
+from starrocks_txn_sink.dead_letter_replay import REPLAY, replay_transaction, take_over_replays
 from starrocks_txn_sink.ledger.ledger import LANE, Owner, lane_name
 from starrocks_txn_sink.ledger.take_over import fresh_tokens
 from starrocks_txn_sink.transaction.label import Committed, Label
@@ -75,11 +75,11 @@ class Replayer(Node):
         if not mine:
             self._next()
             return
-        rows = [KeptRow(row["id"], row["table_name"], row["content"], row["load_columns"]) for row in mine]
+        rows = [DeadLetterRow(row["id"], row["table_name"], row["content"], row["load_columns"]) for row in mine]
         options, label = self._world.options, Label(DATABASE, next(self._names))
         loads = _loads(options, JOB, label, rows)
         assert self.owner is not None
-        steps = write_again(label, JOB, self.owner, loads, options.begin_headers(), self._world.rng)
+        steps = replay_transaction(label, JOB, self.owner, loads, options.begin_headers(), self._world.rng)
         self._fiber(steps, self._written)
 
     def _written(self, result: object) -> None:

@@ -1,4 +1,4 @@
-"""The doctor's Spark job: executors knock on doors of their own and say what they have installed."""
+"""The doctor's Spark job: executors probe the endpoints themselves and list their libraries."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import closing
 import pytest
 from pyspark.sql import SparkSession
 
-from starrocks_txn_sink.doctor.executors import executors
+from starrocks_txn_sink.doctor.executors import check_executors
 from starrocks_txn_sink.doctor.finding import Severity
-from starrocks_txn_sink.doctor.patient import Patient
-from starrocks_txn_sink.doctor.reach import Door
+from starrocks_txn_sink.doctor.patient import Target
+from starrocks_txn_sink.doctor.reach import Endpoint
 from starrocks_txn_sink.options import SinkOptions
 
 pytestmark = pytest.mark.spark
@@ -21,14 +21,14 @@ def test_executors_tell_what_they_reach_and_have(spark: SparkSession) -> None:
     options = SinkOptions(load_url="http://127.0.0.1:1", database="shop", delivery="at-least-once")
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        doors = [Door("frontend", *listening.getsockname()), Door("backend", *closed.getsockname())]
-        patient = Patient(options, None, executors=2, doors=doors)
-        with closing(patient):
-            found = list(executors(patient))
+        endpoints = [Endpoint("frontend", *listening.getsockname()), Endpoint("backend", *closed.getsockname())]
+        target = Target(options, None, executors=2, endpoints=endpoints)
+        with closing(target):
+            found = list(check_executors(target))
     assert spark.range(1).count() == 1  # a session that is not the doctor's stays
     bad = [one for one in found if one.severity is Severity.FAILURE]
     assert [(one.check, one.place.startswith("executor on ")) for one in bad] == [("port", True)]
-    assert str(doors[1]) in bad[0].what
+    assert str(endpoints[1]) in bad[0].what
     names = {one.check for one in found if one.severity is Severity.GOOD}
     assert {"library.java", "library.pandas", "executor.clock", "port", "executor.spark"} <= names
 
@@ -39,7 +39,7 @@ def test_a_session_that_cannot_be_had_is_a_finding(spark: SparkSession, monkeypa
 
     monkeypatch.setattr(type(spark), "getActiveSession", broken)
     options = SinkOptions(load_url="http://127.0.0.1:1", database="shop", delivery="at-least-once")
-    (found,) = executors(Patient(options, None))
+    (found,) = check_executors(Target(options, None))
     assert (found.check, found.severity) == ("executor.spark", Severity.FAILURE)
     assert "JAVA_GATEWAY_EXITED" in found.what
     assert "and more" not in found.what

@@ -123,7 +123,7 @@ def test_a_pipelines_lines_name_every_step_once_and_no_row(spark: SparkSession, 
     finally:
         logger.handlers[:], logger.propagate = before[0], before[2]
         logger.setLevel(before[1])
-        logs._asked = None
+        logs._executor_settings = None
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert CANARY not in stream.getvalue()
     told = [(line["label"], line["rows"], line["job"]) for line in lines if line["event"] == "receipt.collected"]

@@ -17,7 +17,7 @@ import pytest
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Audit, cli
-from starrocks_txn_sink.audit.auditor import Auditor, Reader
+from starrocks_txn_sink.audit.auditor import AuditConnection, Auditor
 from starrocks_txn_sink.audit.evidence import Evidence
 from starrocks_txn_sink.audit.watch import AuditWatch
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
@@ -112,7 +112,7 @@ def test_a_row_is_a_violation_and_the_first_ones_rows_are_kept() -> None:
     told: list[Event] = []
     other = Excerpt(("total",), (("later",),), 1)
     auditor = Auditor(Audit("SELECT 1"), script(NOTHING, ONE_ROW, other), ManualClock(), told.append)
-    assert all(auditor.look() for _ in range(3))
+    assert all(auditor.take_sample() for _ in range(3))
     assert (auditor.samples, auditor.violations, auditor.failures) == (3, 2, 0)
     assert auditor.first is not None
     assert (auditor.first.sample, auditor.first.rows) == (2, ((CANARY,),))
@@ -124,8 +124,8 @@ def test_no_event_and_no_repr_holds_a_row_or_the_statement() -> None:
     told: list[Event] = []
     audit = Audit(f"SELECT '{CANARY}'")
     auditor = Auditor(audit, script(ONE_ROW, QueryRefused(CANARY)), ManualClock(), told.append)
-    auditor.look()
-    auditor.look()
+    auditor.take_sample()
+    auditor.take_sample()
     assert auditor.violations == auditor.failures == 1
     assert CANARY not in repr((told, audit, auditor.first, auditor))
 
@@ -133,7 +133,7 @@ def test_no_event_and_no_repr_holds_a_row_or_the_statement() -> None:
 def test_a_sample_that_fails_is_no_violation_and_the_next_one_counts() -> None:
     told: list[Event] = []
     auditor = Auditor(Audit("SELECT 1"), script(QueryFailed("away"), NOTHING), ManualClock(), told.append)
-    assert [auditor.look(), auditor.look()] == [False, True]
+    assert [auditor.take_sample(), auditor.take_sample()] == [False, True]
     assert (auditor.samples, auditor.violations, auditor.failures) == (1, 0, 1)
     assert told == [Event("audit.failed", {"code": "query_failed"})]
 
@@ -149,12 +149,12 @@ def test_evidence_is_bounded_and_marks_what_is_left_out() -> None:
 
 def test_evidence_is_written_to_the_file_that_was_named_and_is_its_owners(tmp_path: Path) -> None:
     place = tmp_path / "evidence.json"
-    Auditor(Audit("SELECT 1", evidence_file=str(place)), script(ONE_ROW), ManualClock()).look()
+    Auditor(Audit("SELECT 1", evidence_file=str(place)), script(ONE_ROW), ManualClock()).take_sample()
     assert json.loads(place.read_text())["rows"] == [[CANARY]]
     assert place.stat().st_mode & 0o077 == 0
     told: list[Event] = []
     nowhere = Audit("SELECT 1", evidence_file=str(tmp_path / "no" / "where"))
-    Auditor(nowhere, script(ONE_ROW), ManualClock(), told.append).look()
+    Auditor(nowhere, script(ONE_ROW), ManualClock(), told.append).take_sample()
     assert [event.name for event in told] == ["audit.failed", "integrity.violated"]
 
 
@@ -162,21 +162,21 @@ def test_evidence_is_written_to_the_file_that_was_named_and_is_its_owners(tmp_pa
 
 
 def test_a_torn_sum_is_seen_and_a_restarted_server_asked_again(server: Emulator) -> None:
-    reader = Reader(options(server))
+    reader = AuditConnection(options(server))
     auditor = Auditor(Audit(ONE_SUM), reader, ManualClock())
-    assert auditor.look()
+    assert auditor.take_sample()
     execute(server, "INSERT INTO bank.a (id, cents) VALUES (1, 50)")
-    assert auditor.look()
+    assert auditor.take_sample()
     assert auditor.first is not None
     assert (auditor.violations, auditor.first.columns, auditor.first.rows) == (1, ("total",), (("90",),))
     reader.close()
-    assert auditor.look()
+    assert auditor.take_sample()
     reader.close()
 
 
 def test_of_many_rows_only_the_first_are_kept_and_the_next_sample_works(server: Emulator) -> None:
     execute(server, f"INSERT INTO bank.a (id, cents) VALUES {', '.join(f'({n}, {n})' for n in range(2, 2000))}")
-    reader = Reader(options(server))
+    reader = AuditConnection(options(server))
     for _ in range(2):
         excerpt = reader("SELECT id FROM bank.a ORDER BY id", 3)
         assert (excerpt.columns, [row[0] for row in excerpt.rows], excerpt.total) == (("id",), [1, 2, 3], 1999)
@@ -188,14 +188,14 @@ def test_a_watch_runs_while_something_is_written_and_a_while_after(server: Emula
     told: list[Event] = []
     watch = AuditWatch(Audit(ONE_SUM, interval=0.01), options(server), told.append, linger=0.05)
     assert not watch.running
-    with watch.on():
+    with watch.while_writing():
         until(lambda: watch.auditor.samples >= 2, "samples")
         execute(server, "INSERT INTO bank.b (id, cents) VALUES (1, 41)")
         until(lambda: watch.auditor.violations >= 1, "a violation")
     until(lambda: not watch.running, "the end")
     assert "integrity.violated" in {event.name for event in told}
     before = watch.auditor.samples
-    with watch.on():
+    with watch.while_writing():
         until(lambda: watch.auditor.samples > before, "another sample")
         watch.stop()
         assert not watch.running
@@ -207,7 +207,7 @@ def test_a_listener_that_raises_does_not_end_the_watch(server: Emulator) -> None
         raise ValueError
 
     watch = AuditWatch(Audit("SELECT 1", interval=0.01), options(server), broken)
-    with watch.on():
+    with watch.while_writing():
         until(lambda: watch.auditor.samples >= 3, "samples")
     watch.stop()
 
@@ -215,7 +215,7 @@ def test_a_listener_that_raises_does_not_end_the_watch(server: Emulator) -> None
 def test_a_watch_needs_a_query_url_and_survives_pickling(server: Emulator) -> None:
     watch = AuditWatch(Audit(ONE_SUM), options(server), nobody)
     assert pickle.loads(pickle.dumps(watch)).auditor.audit == watch.auditor.audit
-    with pytest.raises(OptionError, match="no query_url"):
+    with pytest.raises(OptionError, match="requires query_url"):
         AuditWatch(Audit(ONE_SUM), SinkOptions(load_url="fe", database="d", delivery="at-least-once"), nobody)
 
 
@@ -261,7 +261,7 @@ def test_a_server_that_is_away_is_waited_for(server: Emulator, capsys: pytest.Ca
 def test_ctrl_c_ends_it_with_what_was_seen(
     server: Emulator, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, look, looked = signal.getsignal(signal.SIGINT), Auditor.look, threading.Event()
+    before, look, looked = signal.getsignal(signal.SIGINT), Auditor.take_sample, threading.Event()
 
     def told(auditor: Auditor) -> bool:
         try:
@@ -273,7 +273,7 @@ def test_ctrl_c_ends_it_with_what_was_seen(
         if looked.wait(20):
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Auditor, "look", told)
+    monkeypatch.setattr(Auditor, "take_sample", told)
     impatient = threading.Thread(target=interrupt)
     impatient.start()
     assert audit(server, "--for", "60") == 0

@@ -14,7 +14,13 @@ import pytest
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import cli, dead_letter_replay
-from starrocks_txn_sink.dead_letter.table import COLUMNS, DEAD_LETTER_TABLE, Place, create_table, letter_rows
+from starrocks_txn_sink.dead_letter.table import (
+    COLUMNS,
+    DEAD_LETTER_TABLE,
+    DeadLetterSource,
+    create_table,
+    dead_letter_rows,
+)
 from starrocks_txn_sink.transaction import label as protocol
 
 ROOT = Path(__file__).parents[2]
@@ -38,10 +44,10 @@ def ask(server: Emulator, sql: str, *values: Any) -> list[tuple[Any, ...]]:
 
 
 def set_aside(server: Emulator, position: int, job: str = "j", **tables: list[str]) -> None:
-    place = Place(job, "p-0", position, "NULL in a NOT NULL column", "label-1", 4, "2026-01-02 03:04:05")
+    place = DeadLetterSource(job, "p-0", position, "NULL in a NOT NULL column", "label-1", 4, "2026-01-02 03:04:05")
     for table, rows in tables.items():
         columns = "`id`,`__hex_b`,`b`=to_binary(`__hex_b`, 'hex')" if table == "items" else ""
-        for piece in letter_rows(place, table, columns, [row.encode() for row in rows]):
+        for piece in dead_letter_rows(place, table, columns, [row.encode() for row in rows]):
             row = orjson.loads(piece[1:])
             names = ", ".join(row)
             marks = ", ".join(["%s"] * len(row))

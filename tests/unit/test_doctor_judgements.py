@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from starrocks_txn_sink.doctor import libraries, privileges, reach, server, tables, transaction
 from starrocks_txn_sink.doctor.executors import judge_reports
 from starrocks_txn_sink.doctor.finding import Finding, Severity, exit_code, failure, good, skipped, warning
-from starrocks_txn_sink.doctor.frontends import judge_members, judge_redirect, judge_refusal, rewritten
-from starrocks_txn_sink.doctor.libraries import installed
-from starrocks_txn_sink.doctor.render import document, lines, verdict
-from starrocks_txn_sink.doctor.tables import TableSeen
+from starrocks_txn_sink.doctor.frontends import judge_members, judge_redirect, judge_refusal, rewrite_query_address
+from starrocks_txn_sink.doctor.libraries import installed_versions
+from starrocks_txn_sink.doctor.render import json_document, summary_line, text_lines
+from starrocks_txn_sink.doctor.tables import TableDefinition
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.http.connection import Answer
 from starrocks_txn_sink.options.addresses import Address, RedirectRules
@@ -45,7 +45,7 @@ def severities(found: Any) -> dict[str, Severity]:
 
 
 def test_the_libraries_of_this_environment_are_right() -> None:
-    assert set(severities(libraries.judge_libraries(installed(), "driver")).values()) == {GOOD}
+    assert set(severities(libraries.judge_libraries(installed_versions(), "driver")).values()) == {GOOD}
 
 
 @pytest.mark.parametrize(
@@ -81,21 +81,21 @@ def test_a_jdk_that_is_not_there_is_none(tmp_path: Path) -> None:
 
 def test_executors_with_another_python_or_another_sink_are_failures() -> None:
     there = {**RIGHT, "python": "3.12.1", "starrocks-txn-sink": "0.2.0"}
-    assert severities(libraries.judge_same(RIGHT, there, "executor")) == {
+    assert severities(libraries.judge_same_versions(RIGHT, there, "executor")) == {
         "library.python": FAILURE,
         "library.starrocks-txn-sink": FAILURE,
     }
-    assert not list(libraries.judge_same(RIGHT, {**RIGHT, "python": "3.11.9"}, "executor"))
+    assert not list(libraries.judge_same_versions(RIGHT, {**RIGHT, "python": "3.11.9"}, "executor"))
 
 
 # --- names and ports, redirects ---
 
 
 def test_a_name_that_does_not_resolve_and_a_closed_port_are_different_findings() -> None:
-    door = reach.Door("backend", "be1", 8040)
-    (unresolved,) = reach.judge_knock(reach.Knock(door, (), "Name or service not known"))
-    (closed,) = reach.judge_knock(reach.Knock(door, ("10.0.0.1",), "Connection refused"))
-    (opened,) = reach.judge_knock(reach.Knock(door, ("10.0.0.1",)))
+    endpoint = reach.Endpoint("backend", "be1", 8040)
+    (unresolved,) = reach.judge_probe(reach.ProbeResult(endpoint, (), "Name or service not known"))
+    (closed,) = reach.judge_probe(reach.ProbeResult(endpoint, ("10.0.0.1",), "Connection refused"))
+    (opened,) = reach.judge_probe(reach.ProbeResult(endpoint, ("10.0.0.1",)))
     assert [complete(one).check for one in (unresolved, closed, opened)] == ["name.resolution", "port", "port"]
     assert [one.severity for one in (unresolved, closed, opened)] == [FAILURE, FAILURE, GOOD]
     assert "redirect_map={'be1:8040'" in closed.advice
@@ -120,7 +120,7 @@ def test_a_redirect_is_judged_as_the_sink_will(host: str, severity: Severity, sa
     assert severity is GOOD or "redirect_hosts=['be3']" in found.advice
 
 
-def test_show_frontends_refused_matters_only_when_the_leader_is_looked_up() -> None:
+def test_show_frontends_refused_matters_only_when_require_leader_is_looked_up() -> None:
     assert "find_leader=False" in complete(judge_refusal(QueryRefused("denied"), True)).advice
     assert judge_refusal(QueryRefused("denied"), False).severity is GOOD
 
@@ -130,7 +130,7 @@ def test_a_dead_frontend_and_a_missing_leader_are_told() -> None:
     dead = {"ip": "fe2", "queryport": "9030", "role": "FOLLOWER", "alive": "false", "name": "b"}
     assert severities(judge_members([alive, dead]))["frontend.alive"] is WARNING
     assert severities(judge_members([dead]))["frontend.leader"] is FAILURE
-    assert rewritten("fe1:9030", {"fe1:9030": "proxy:19030"}) == Address("mysql", "proxy", 19030)
+    assert rewrite_query_address("fe1:9030", {"fe1:9030": "proxy:19030"}) == Address("mysql", "proxy", 19030)
 
 
 def test_a_server_of_an_old_release_among_new_ones_is_told() -> None:
@@ -158,13 +158,13 @@ def test_the_clock_is_compared_with_what_the_question_took() -> None:
 @given(st.datetimes(datetime.datetime(1990, 1, 1), datetime.datetime(2100, 1, 1)))
 def test_a_servers_time_is_read_as_value_and_as_text(moment: datetime.datetime) -> None:
     expected = moment.replace(tzinfo=datetime.UTC).timestamp()
-    assert server.seconds_of(moment) == server.seconds_of(f"{moment}") == server.seconds_of(f"{moment}+00:00")
-    assert server.seconds_of(moment) == expected
+    assert server.epoch_seconds(moment) == server.epoch_seconds(f"{moment}") == server.epoch_seconds(f"{moment}+00:00")
+    assert server.epoch_seconds(moment) == expected
 
 
 @pytest.mark.parametrize("said", [None, "later", 7])
 def test_a_time_that_is_none_is_none(said: object) -> None:
-    assert server.seconds_of(said) is None
+    assert server.epoch_seconds(said) is None
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_load_that_is_not_redirected_is_a_failure(answer: Answer, said: str) -
     ],
 )
 def test_tables_whose_loads_create_partitions(create: str, creates: bool) -> None:
-    assert TableSeen("t", "DUP_KEYS", False, create).creates_partitions is creates
+    assert TableDefinition("t", "DUP_KEYS", False, create).creates_partitions is creates
 
 
 @pytest.mark.parametrize(
@@ -254,14 +254,14 @@ def test_tables_whose_loads_create_partitions(create: str, creates: bool) -> Non
     ],
 )
 def test_versions_that_create_partitions_in_a_multi_table_load(version: str, takes: bool) -> None:
-    assert tables.takes_new_partitions(version) is takes
+    assert tables.can_create_partitions(version) is takes
 
 
 def test_a_random_table_is_a_warning_on_an_old_server_and_fine_on_a_new_one() -> None:
-    seen = TableSeen("t", "DUP_KEYS", True, "CREATE TABLE t (id int) DISTRIBUTED BY RANDOM")
+    seen = TableDefinition("t", "DUP_KEYS", True, "CREATE TABLE t (id int) DISTRIBUTED BY RANDOM")
     assert severities(tables.judge_partitions(seen, "4.0.7")) == {"table.partitions": WARNING}
     assert severities(tables.judge_partitions(seen, "4.1.9")) == {"table.partitions": GOOD}
-    assert not list(tables.judge_partitions(TableSeen("t", "DUP_KEYS", False), "4.0.7"))
+    assert not list(tables.judge_partitions(TableDefinition("t", "DUP_KEYS", False), "4.0.7"))
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_random_table_is_a_warning_on_an_old_server_and_fine_on_a_new_one() ->
     [("PRIMARY_KEYS", GOOD), ("DUP_KEYS", GOOD), ("UNIQUE_KEYS", WARNING), ("AGG_KEYS", WARNING)],
 )
 def test_models(model: str, severity: Severity) -> None:
-    assert complete(tables.judge_model(TableSeen("t", model, False))).severity is severity
+    assert complete(tables.judge_model(TableDefinition("t", model, False))).severity is severity
 
 
 def test_tables_that_are_missing_or_no_tables() -> None:
@@ -303,23 +303,23 @@ GRANTS = [
     ],
 )
 def test_privileges_are_read_from_grants(privilege: str, database: str, table: str | None, allowed: bool) -> None:
-    assert privileges.granted(privilege, database, table, GRANTS) is allowed
+    assert privileges.is_granted(privilege, database, table, GRANTS) is allowed
 
 
 @pytest.mark.parametrize("grant", ["GRANT 'root' TO 'root'@'%'", "GRANT 'reader', 'db_admin' TO 'etl'@'%'"])
 def test_the_servers_own_roles_may_do_everything(grant: str) -> None:
-    assert privileges.granted("INSERT", "shop", "orders", [grant]) is True
+    assert privileges.is_granted("INSERT", "shop", "orders", [grant]) is True
 
 
 @pytest.mark.parametrize("place", ["ALL TABLES IN ALL DATABASES", "ALL DATABASES"])
 def test_grants_on_all_databases(place: str) -> None:
     grants = [f"GRANT INSERT ON {place} TO USER 'etl'@'%'", f"GRANT CREATE TABLE ON {place} TO USER 'etl'@'%'"]
-    assert privileges.granted("INSERT", "shop", "orders", grants) is place.startswith("ALL TABLES")
-    assert privileges.granted("CREATE TABLE", "shop", None, grants) is True
+    assert privileges.is_granted("INSERT", "shop", "orders", grants) is place.startswith("ALL TABLES")
+    assert privileges.is_granted("CREATE TABLE", "shop", None, grants) is True
 
 
 def test_grants_that_cannot_be_read_are_not_guessed() -> None:
-    assert privileges.granted("INSERT", "shop", "orders", None) is None
+    assert privileges.is_granted("INSERT", "shop", "orders", None) is None
     assert privileges.judge_insert(None, "orders").severity is SKIPPED
     assert complete(privileges.judge_insert(False, "orders")).severity is WARNING
 
@@ -336,9 +336,15 @@ def test_a_ledger_that_is_not_there_must_be_creatable(allowed: bool | None, want
 
 
 def report(host: str, clock: float = 100.0, **libraries: str) -> dict[str, Any]:
-    door = {"role": "backend", "host": "be1", "port": 8040}
-    seen = {"door": door, "addresses": [], "error": "Name or service not known", "seconds": 0.1}
-    return {"host": host, "process": 1, "clock": clock, "libraries": {**installed(), **libraries}, "knocks": [seen]}
+    endpoint = {"role": "backend", "host": "be1", "port": 8040}
+    seen = {"endpoint": endpoint, "addresses": [], "error": "Name or service not known", "seconds": 0.1}
+    return {
+        "host": host,
+        "process": 1,
+        "clock": clock,
+        "libraries": {**installed_versions(), **libraries},
+        "probes": [seen],
+    }
 
 
 def test_each_executors_host_is_reported_once_with_its_place() -> None:
@@ -366,11 +372,11 @@ SOME = [
 @pytest.mark.parametrize(("count", "code"), [(1, 0), (2, 0), (3, 1), (4, 2)])
 def test_the_exit_code_is_that_of_the_worst(count: int, code: int) -> None:
     assert exit_code(SOME[:count]) == code
-    assert document([("s", one) for one in SOME[:count]])["exit_code"] == code
+    assert json_document([("s", one) for one in SOME[:count]])["exit_code"] == code
 
 
 def test_a_person_reads_what_why_and_what_to_do() -> None:
-    text = "\n".join(line for one in SOME for line in lines("section", one, one is SOME[0]))
+    text = "\n".join(line for one in SOME for line in text_lines("section", one, one is SOME[0]))
     assert text.startswith("section\n  ok   a: fine")
     assert "  WARN c: Hm.  [be1]\n       Why: Because.\n       Do:  Do this." in text
-    assert verdict(SOME) == "A job would fail. 1 failed, 1 warned, 1 good, 1 not looked at."
+    assert summary_line(SOME) == "A job would fail. 1 failed, 1 warned, 1 good, 1 not checked."

@@ -151,17 +151,17 @@ def test_rolls_back_on_request_and_only_the_jobs_own(server: Emulator, capsys: p
 @pytest.mark.usefixtures("environment")
 def test_an_unknown_job_is_told_from_a_known_one(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     assert recover(server) == 0
-    assert "there is no table _starrocks_txn_sink_ledger" in capsys.readouterr().out
+    assert "the table _starrocks_txn_sink_ledger does not exist" in capsys.readouterr().out
     write_a_position(server)
     assert recover(server, job="shopp") == 0
-    assert "Nothing is known of this job. The ledger has: shop\n" in capsys.readouterr().out
+    assert "The ledger has no rows of this job. Its jobs are: shop\n" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--database", "nowhere"], "There is no database 'nowhere'"),
+        (["--database", "nowhere"], "The database 'nowhere' does not exist"),
         (["--option", "password=x"], "can be read by everybody"),
         (["--option", "lanes"], "--option lanes has no value"),
         (["--option", "nonsense=1"], "nonsense"),

@@ -26,7 +26,7 @@ from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.lane.columns import END_POSITION
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.lane.worker import RESOURCES, Attempt
-from starrocks_txn_sink.logs import EventLog, get_logger
+from starrocks_txn_sink.logs import EventLogger, get_logger
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.session import open_session
 
@@ -38,11 +38,11 @@ ROW = "canary-of-the-row"
 def _as_before() -> Iterator[None]:
     """Logging is the process's own: put back what a test changes."""
     logger = logging.getLogger(logs.ROOT)
-    before = list(logger.handlers), logger.level, logger.propagate, logs._asked
+    before = list(logger.handlers), logger.level, logger.propagate, logs._executor_settings
     yield
     logger.handlers[:], logger.propagate = before[0], before[2]
     logger.setLevel(before[1])
-    logs._asked = before[3]
+    logs._executor_settings = before[3]
 
 
 def written(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -56,7 +56,7 @@ def test_nothing_is_configured_unasked() -> None:
     logger = logging.getLogger(logs.ROOT)
     assert logger.handlers == []
     assert logger.propagate
-    assert logs.asked() is None
+    assert logs.executor_log_settings() is None
 
 
 def test_the_applications_handlers_get_a_readable_line_and_the_fields(caplog: pytest.LogCaptureFixture) -> None:
@@ -118,7 +118,7 @@ def test_lanes_follow_the_driver_that_asked(capsys: pytest.CaptureFixture[str]) 
     task = pickle.loads(pickle.dumps(LaneTask(options, "job", "e", "c", 1)))
     configure_logging(executors=False, stream=io.StringIO())
     assert LaneTask(options, "job", "e", "c", 1).logging is None
-    logs.follow(task.logging)  # as another process, which was told nothing itself
+    logs.apply_log_settings(task.logging)  # as another process, which was told nothing itself
     get_logger("lane").debug("step.ended")
     assert json.loads(capsys.readouterr().err)["event"] == "step.ended"
 
@@ -132,7 +132,7 @@ def test_lanes_follow_the_driver_that_asked(capsys: pytest.CaptureFixture[str]) 
 def test_any_event_makes_one_line_that_can_be_read(fields: dict[str, Any]) -> None:
     stream = io.StringIO()
     configure_logging("DEBUG", form="json", stream=stream)
-    EventLog("sink")(Event("some.thing", fields))
+    EventLogger("sink")(Event("some.thing", fields))
     (line,) = written(stream)
     assert line["event"] == "some.thing"
     assert all(len(value) <= 201 for value in line.values() if isinstance(value, str))
@@ -144,7 +144,7 @@ def test_what_is_no_scalar_is_not_shown() -> None:
     stream = io.StringIO()
     configure_logging("DEBUG", form="json", stream=stream)
     get_logger("sink").info("seen", rows=[ROW], error=StarRocksSinkError(ROW))
-    EventLog("sink")(Event("some.thing", {"rows": (ROW,), "evidence": {"row": ROW}}))
+    EventLogger("sink")(Event("some.thing", {"rows": (ROW,), "evidence": {"row": ROW}}))
     assert ROW not in stream.getvalue()
     assert written(stream)[0]["rows"] == "list"
 

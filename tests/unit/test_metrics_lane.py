@@ -143,18 +143,18 @@ def test_a_task_that_failed_and_that_spark_ran_again_counts_once_on_the_driver(l
         lane(*ROWS, END, faults=plan_faults({(Operation.LOAD, n): Fault.REFUSED for n in range(9)}))
     receipts, report = lane(*ROWS, END, retry=True)
     model = Model(SystemClock())
-    model.tell(Event("batch.started", {"job": "job", "batch_id": 3, "lanes": 2, "query": "q"}))
-    model.tell(Event("lane.reported", {"report": report}))
+    model.record(Event("batch.started", {"job": "job", "batch_id": 3, "lanes": 2, "query": "q"}))
+    model.record(Event("lane.reported", {"report": report}))
     for receipt in receipts:
-        model.tell(Event("receipt.collected", {"receipt": receipt}))
-    model.tell(Event("batch.completed", {"job": "job", "batch_id": 3, "seconds": 1.0, "receipts": len(receipts)}))
-    figures = model.figures
-    assert figures.value("retries_total", "task", "failed") == 1
-    assert figures.total("rows_total") == len(ROWS)
-    assert figures.value("source_transactions_total", "committed") == 3
-    assert [figures.value("commits_total", outcome) for outcome in ("committed", "aborted")] == [1, 0]
-    assert figures.total("errors_total") == 0
-    assert figures.histogram("end_to_end_latency_seconds").count == 2
+        model.record(Event("receipt.collected", {"receipt": receipt}))
+    model.record(Event("batch.completed", {"job": "job", "batch_id": 3, "seconds": 1.0, "receipts": len(receipts)}))
+    metrics = model.metrics
+    assert metrics.value("retries_total", "task", "failed") == 1
+    assert metrics.total("rows_total") == len(ROWS)
+    assert metrics.value("source_transactions_total", "committed") == 3
+    assert [metrics.value("commits_total", outcome) for outcome in ("committed", "aborted")] == [1, 0]
+    assert metrics.total("errors_total") == 0
+    assert metrics.histogram("end_to_end_latency_seconds").count == 2
 
 
 class Steps:

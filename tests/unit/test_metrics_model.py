@@ -18,8 +18,8 @@ from starrocks_txn_sink.metrics.catalogue import OTHER, TABLES
 from starrocks_txn_sink.metrics.history import POINTS, SLOT_SECONDS, SLOTS, History
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.progress import progress_events, read_progress
-from starrocks_txn_sink.metrics.state import state
-from starrocks_txn_sink.metrics.verdict import Light, lights, readiness, verdict
+from starrocks_txn_sink.metrics.state import dashboard_state
+from starrocks_txn_sink.metrics.verdict import Light, health_status, lights, readiness
 from tests.support.manual_clock import ManualClock
 
 LIMIT = 60.0
@@ -34,7 +34,7 @@ class Told:
         self.tell("sink.made", buffer_bytes=1000, timeout=100, version="1", spark="4")
 
     def tell(self, event: str, /, **fields: Any) -> None:
-        self.model.tell(Event(event, fields))
+        self.model.record(Event(event, fields))
 
     def batch(self, batch_id: int, *receipts: Receipt, report: LaneReport | None = None, query: str = "q") -> None:
         self.tell("batch.started", job="shop", batch_id=batch_id, lanes=2, query=query)
@@ -49,15 +49,15 @@ class Told:
         self.tell("batch.failed", job="shop", batch_id=batch_id, seconds=0.5, code=code, report=report)
 
     def value(self, name: str, *labels: str) -> float:
-        return self.model.figures.value(name, *labels)
+        return self.model.metrics.value(name, *labels)
 
     @property
     def sentence(self) -> str:
-        return verdict(self.model, self.clock.wall(), LIMIT).text
+        return health_status(self.model, self.clock.wall(), LIMIT).text
 
     @property
     def light(self) -> Light:
-        return verdict(self.model, self.clock.wall(), LIMIT).light
+        return health_status(self.model, self.clock.wall(), LIMIT).light
 
     @property
     def ready(self) -> bool:
@@ -105,8 +105,8 @@ def test_a_committed_batch_is_counted_once_by_table_and_operation() -> None:
         event_times={"0": 5.0, "1": 2.0},
     )
     told.batch(0, receipt(told), report=report)
-    figures = told.model.figures
-    assert figures.values("rows_total") == {
+    metrics = told.model.metrics
+    assert metrics.values("rows_total") == {
         ("orders", "upsert"): 6.0,
         ("orders", "delete"): 4.0,
         ("items", "upsert"): 1.0,
@@ -116,14 +116,14 @@ def test_a_committed_batch_is_counted_once_by_table_and_operation() -> None:
     assert told.value("source_transactions_total", "committed") == 3
     assert told.value("bytes_total", "orders", "none") == 1002
     assert told.value("requests_total", "load", "OK") == 2
-    assert figures.histogram("load_duration_seconds", "orders").count == 1
-    assert figures.histogram("commit_duration_seconds").total == pytest.approx(0.1)
-    assert figures.histogram("end_to_end_latency_seconds").count == 1
+    assert metrics.histogram("load_duration_seconds", "orders").count == 1
+    assert metrics.histogram("commit_duration_seconds").total == pytest.approx(0.1)
+    assert metrics.histogram("end_to_end_latency_seconds").count == 1
     assert told.value("event_time_skew_seconds") == 3.0
     assert told.value("buffer_bytes") == 900
     assert told.value("transaction_age_ratio") == 0.5
     assert told.value("last_committed_batch_id") == 0
-    assert dict(figures.partitions["partition_position"].items()) == {"0": 9}
+    assert dict(metrics.partitions["partition_position"].items()) == {"0": 9}
     assert told.value("open_starrocks_transactions") == 0
 
 
@@ -157,7 +157,7 @@ def test_a_failed_batch_tells_what_its_lane_did() -> None:
     assert told.value("retries_total", "commit", "commit_failed") == 1
     assert told.value("failed_batches_total") == 1
     assert told.light is Light.BAD
-    assert told.sentence == "The last micro-batch failed 0.0 s ago (commit_failed); nothing is committed yet."
+    assert told.sentence == "The last micro-batch failed 0.0 s ago (commit_failed); no commit yet."
     (failed,) = told.model.recent.newest_first()
     assert (failed["outcome"], failed["code"], failed["batch_id"]) == ("failed", "commit_failed", 4)
 
@@ -201,7 +201,7 @@ def test_the_sentence_from_the_first_second_to_a_stalled_job() -> None:
     assert (told.sentence, told.light) == ("Waiting for the first micro-batch for 0.0 s.", Light.NONE)
     assert not told.ready
     told.tell("batch.started", job="shop", batch_id=0, lanes=1, query="q")
-    assert told.sentence == "Nothing is committed yet, and nothing in doubt."
+    assert told.sentence == "No commit yet; nothing in doubt."
     told.batch(0, receipt(told))
     told.clock.advance(1.2)
     assert (told.sentence, told.light) == ("Committed 1.2 s ago; nothing in doubt.", Light.OK)
@@ -338,7 +338,7 @@ def test_a_partitions_lag_is_found_under_both_names_that_jobs_use(topics: list[s
     read, latest = ({topic: {"0": at} for topic in topics} for at in (10, 15))
     progress = read_progress({"sources": [{"numInputRows": 1, "endOffset": read, "latestOffset": latest}]})
     told.tell("query.progressed", query="q", progress=progress)
-    document = state(told.model, told.clock.wall(), LIMIT)
+    document = dashboard_state(told.model, told.clock.wall(), LIMIT)
     assert {one["partition"]: one["lag"] for one in document["partitions"]["shown"]} == shown
     assert document["fresh"]["lag"] == 5 * len(topics)
 
@@ -353,7 +353,7 @@ def test_a_balanced_source_tells_its_skew_and_others_do_not_touch_it() -> None:
         assert told.value("source_skew_seconds") == 6.5
         assert told.value("source_held_back_rows") == 4
         assert told.value("source_read_until_timestamp_seconds") == 2.5
-        times = told.model.figures.partitions["source_partition_timestamp_seconds"]
+        times = told.model.metrics.partitions["source_partition_timestamp_seconds"]
         assert dict(times.items()) == {"a-0": 9.0, "a-1": 2.5}
 
 
@@ -377,7 +377,9 @@ def test_an_assembling_stage_is_shown_with_its_job_only_where_there_are_several(
     told.tell("assembler.counted", query="q", name="q/assemble", counts=counts)
 
     def shown() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = state(told.model, told.clock.wall(), LIMIT)["assembler"]["open_transactions"]
+        found: list[dict[str, Any]] = dashboard_state(told.model, told.clock.wall(), LIMIT)["assembler"][
+            "open_transactions"
+        ]
         return found
 
     (one,) = shown()
@@ -398,7 +400,7 @@ def test_open_source_transactions_are_shown_one_by_one_by_age_and_the_others_tog
     ]
 
     def shown() -> list[tuple[Any, ...]]:
-        found = state(told.model, told.clock.wall(), LIMIT)["assembler"]["open_transactions"]
+        found = dashboard_state(told.model, told.clock.wall(), LIMIT)["assembler"]["open_transactions"]
         return [(one["place"], one["open"], one["rows"], one["bytes"], now - one["since"]) for one in found]
 
     told.tell("assembler.counted", query="q", name="q/fused", counts=counts, oldest=oldest)
@@ -413,7 +415,7 @@ def test_too_many_tables_are_counted_together() -> None:
     told = Told()
     for number in range(TABLES + 50):
         told.tell("rows.dead_lettered", table=f"t{number}", reason="bad", rows=1)
-    found = told.model.figures.values("dead_letter_rows_total")
+    found = told.model.metrics.values("dead_letter_rows_total")
     assert len(found) == TABLES + 1
     assert found[(OTHER, "bad")] == 50
 
@@ -424,11 +426,11 @@ def test_an_event_nobody_knows_is_ignored() -> None:
 
 def test_the_pages_document_can_be_written_as_json_at_any_moment() -> None:
     told = Told()
-    orjson.dumps(state(told.model, told.clock.wall(), LIMIT))
+    orjson.dumps(dashboard_state(told.model, told.clock.wall(), LIMIT))
     told.batch(0, receipt(told), report=LaneReport("shop", 0, 0, errors=(("input", 1),)))
     told.fail(1)
     told.clock.advance(3)
-    document = orjson.loads(orjson.dumps(state(told.model, told.clock.wall(), LIMIT)))
+    document = orjson.loads(orjson.dumps(dashboard_state(told.model, told.clock.wall(), LIMIT)))
     assert {one["runbook"] for one in document["errors"]["codes"]} == {
         "runbook#error-input",
         "runbook#error-commit_failed",

@@ -24,7 +24,7 @@ from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.assets import ASSETS
 from starrocks_txn_sink.metrics.catalogue import METRICS, Kind
-from starrocks_txn_sink.metrics.server import shared
+from starrocks_txn_sink.metrics.server import shared_server
 from tests.support.manual_clock import ManualClock
 
 PROMTOOL = shutil.which("promtool")
@@ -158,7 +158,7 @@ def test_nothing_else_is_served(server: MetricsServer) -> None:
 
 
 def test_a_bug_while_answering_shows_and_stays_there(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.metrics.server.state", lambda *_: 1 / 0)
+    monkeypatch.setattr("starrocks_txn_sink.metrics.server.dashboard_state", lambda *_: 1 / 0)
     assert get(server, "/api/state")[:2] == (500, "ZeroDivisionError while answering.\n")
     assert get(server, "/healthz")[0] == 200
 
@@ -209,9 +209,9 @@ def test_without_prometheus_client_it_says_what_to_install(monkeypatch: pytest.M
 
 
 def test_sinks_with_the_same_port_share_an_endpoint() -> None:
-    assert shared(9999) is shared(9999)
-    assert shared(9999) is not shared(9998)
-    assert shared(0) is not shared(0)
+    assert shared_server(9999) is shared_server(9999)
+    assert shared_server(9999) is not shared_server(9998)
+    assert shared_server(0) is not shared_server(0)
 
 
 @pytest.mark.parametrize("port", [-1, 65536, "http", True, 1.5])

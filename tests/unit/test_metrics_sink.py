@@ -37,7 +37,7 @@ def told(watch: Watch, receipts: Sequence[Receipt] = (), *, error: BaseException
 def test_a_sink_starts_its_endpoint_and_shows_it() -> None:
     with MetricsServer(0) as metrics:
         assert StarRocksSink(OPTIONS, metrics=metrics).metrics is metrics
-        assert metrics.model.figures.value("buffer_limit_bytes") == OPTIONS.buffer_bytes
+        assert metrics.model.metrics.value("buffer_limit_bytes") == OPTIONS.buffer_bytes
     made = StarRocksSink(SinkOptions(**VALUES, metrics_port=0)).metrics
     assert isinstance(made, MetricsServer)
     assert made.url.startswith("http://127.0.0.1:")
@@ -50,9 +50,9 @@ def test_a_pickled_sink_arrives_with_an_endpoint_of_its_own_that_knows_the_optio
         there = cloudpickle.loads(cloudpickle.dumps(StarRocksSink(OPTIONS, metrics=metrics))).metrics
     assert there is not metrics
     assert there.url == ""
-    assert there.model.figures.value("buffer_limit_bytes") == OPTIONS.buffer_bytes
+    assert there.model.metrics.value("buffer_limit_bytes") == OPTIONS.buffer_bytes
     told(Watch(OPTIONS, there, None))
-    assert there.model.figures.histogram("batch_duration_seconds").count == 1
+    assert there.model.metrics.histogram("batch_duration_seconds").count == 1
 
 
 def test_a_failing_batch_is_told_with_its_code_and_its_lanes_report() -> None:

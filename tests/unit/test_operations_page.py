@@ -13,7 +13,7 @@ import pytest
 
 from starrocks_txn_sink import cli, logs
 from starrocks_txn_sink.metrics.catalogue import ERRORS, SPARK
-from starrocks_txn_sink.receipts_log.command import NoLedger
+from starrocks_txn_sink.receipts_log.command import JobLedgerMissing
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -31,7 +31,7 @@ def anchors(text: str) -> list[str]:
     return [anchor(heading) for heading in re.findall(r"^#{1,6} +(.+)$", plain, re.MULTILINE)]
 
 
-EXPLAINED = ERRORS | {NoLedger.code: NoLedger}
+EXPLAINED = ERRORS | {JobLedgerMissing.code: JobLedgerMissing}
 CODES = sorted({*EXPLAINED, SPARK})
 
 

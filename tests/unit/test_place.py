@@ -28,7 +28,7 @@ from tests.support.model_server import ModelServer
 
 
 def hung(step: str) -> DeadlineExceeded:
-    return DeadlineExceeded(f"The batch's deadline passed while {step} was still to be done.")
+    return DeadlineExceeded(f"The batch's deadline passed before {step} was done.")
 
 
 @pytest.mark.parametrize(

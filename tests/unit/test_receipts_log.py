@@ -21,7 +21,7 @@ from starrocks_txn_sink.lane.columns import END_POSITION
 from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.lane.worker import RESOURCES, Attempt
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.receipts_log.place import LoggedSpan, Reached, Standing, place_of
+from starrocks_txn_sink.receipts_log.place import LedgerPosition, LoggedSpan, Standing, locate
 from starrocks_txn_sink.receipts_log.table import LOG_TABLE
 from starrocks_txn_sink.sink.session import open_session
 
@@ -45,23 +45,23 @@ def test_every_logged_position_is_found_in_its_label(ends: list[int], data: st.D
     cuts = sorted(data.draw(st.sets(st.integers(1, len(ends) - 1))))
     parts = [ends[low:high] for low, high in zip([0, *cuts], [*cuts, len(ends)], strict=True)]
     log = [span(part[0], part[-1]) for part in parts]
-    reached = Reached(ends[-1], "label", 1, "now")
+    reached = LedgerPosition(ends[-1], "label", 1, "now")
     for position in range(ends[0], ends[-1] + 1):
-        found = place_of(position, reached, around(position, log))
+        found = locate(position, reached, around(position, log))
         next_end = min(end for end in ends if end >= position)
         (owner,) = (one for one, part in zip(log, parts, strict=True) if next_end in part)
         assert (found.standing, found.span) == (Standing.CONTAINED, owner)
-    before = place_of(ends[0] - 1, reached, around(ends[0] - 1, log))
+    before = locate(ends[0] - 1, reached, around(ends[0] - 1, log))
     assert (before.standing, before.upper) == (Standing.VISIBLE, log[0].since)
-    assert place_of(ends[-1] + 1, reached, around(ends[-1] + 1, log)).standing is Standing.NOT_YET
+    assert locate(ends[-1] + 1, reached, around(ends[-1] + 1, log)).standing is Standing.NOT_YET
 
 
 def test_the_ledger_decides_what_is_visible_the_log_only_where() -> None:
-    reached = Reached(10, "label", 1, "noon")
-    without = place_of(7, reached, [])
+    reached = LedgerPosition(10, "label", 1, "noon")
+    without = locate(7, reached, [])
     assert (without.standing, without.upper, without.span) == (Standing.VISIBLE, "noon", None)
-    assert place_of(11, reached, [span(11, 20)]).standing is Standing.NOT_YET
-    assert place_of(1, None, []).standing is Standing.NOT_YET
+    assert locate(11, reached, [span(11, 20)]).standing is Standing.NOT_YET
+    assert locate(1, None, []).standing is Standing.NOT_YET
 
 
 def test_a_log_needs_sql() -> None:
@@ -227,7 +227,7 @@ def test_what_is_not_there_yet_is_exit_code_1(server: Emulator, capsys: pytest.C
 
 def test_what_cannot_be_looked_up_is_exit_code_2(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     assert where(server, 1) == 2
-    assert "There is no table _starrocks_txn_sink_ledger in shop." in capsys.readouterr().err
+    assert "The table _starrocks_txn_sink_ledger does not exist in shop." in capsys.readouterr().err
     assert where(server, 1, job="no good name") == 2
     capsys.readouterr()
 
@@ -239,4 +239,4 @@ def test_the_leader_is_asked(server: Emulator, capsys: pytest.CaptureFixture[str
     assert where(server, 1) == 2
     assert "find_leader=False" in capsys.readouterr().err
     assert where(server, 1, "--option", "find_leader=false") == 2
-    assert "no table" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
