@@ -111,9 +111,10 @@ class Manifest:
 
 
 class StateNotWritten(StarRocksSinkError, Transient):
-    """The open rows of a micro-batch could not be written; the micro-batch is repeated from the state before."""
+    """Spark repeats the micro-batch from the state before it."""
 
     code = "state_not_written"
+    summary = "The open source transactions of a micro-batch could not be saved."
     hint = (
         "Check that driver and executors may write the checkpoint's folder starrocks_txn_sink (or state_dir), and that "
         "all of them see the same one."

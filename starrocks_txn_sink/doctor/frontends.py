@@ -147,7 +147,7 @@ def judge_leader_reply(reply: LeaderReply, rules: RedirectRules) -> Iterator[Fin
 def judge_redirect(check: str, named: Address, rules: RedirectRules, role: str, place: str) -> Finding:
     """Whether the sink would follow a redirect to `named`; pure."""
     rewritten = rules.rewrite(named)
-    shown = str(rewritten) if rewrite_query_address == named else f"{named}, rewritten to {rewritten}"
+    shown = str(rewritten) if rewritten == named else f"{named}, rewritten to {rewritten}"
     if rules.allows(rewritten):
         return good(check, f"{role} is at {shown}, which is allowed", place)
     return failure(
