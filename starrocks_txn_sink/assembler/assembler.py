@@ -220,7 +220,7 @@ def _changes(
     """Of each source partition the next state, and the new rows of its open transactions as numbered blobs."""
     intake, partition = grouped.intake, grouped.groups.partition.tolist()
     before = [states[name] if name in states else AssemblerState() for name in intake.names]
-    going_on = {id(each) for each in grouped.groups.carried}
+    going_on = {id(each) for each in grouped.groups.carried.values()}
     still = [[each for each in state.open if id(each) not in going_on] for state in before]
     added: list[dict[int, pa.Table]] = [{} for _ in before]
     for tail, group, position, waiting in _tails(grouped, classes):

@@ -1,7 +1,8 @@
 """TransactionAssembler over the events of one task, a chunk at a time: IncrementalAssembler, and assemble_sorted.
 
-Pure: carried-over state comes in and goes out as values; rows of open source transactions go to the spill storage and
-come from it.
+The lanes assemble with IncrementalAssembler. A stateful stage would move every event to a state operator and back; a
+lane carries over only the open tail of each source partition. Pure: carried-over state comes in and goes out as values;
+rows of open source transactions go to the spill storage and come from it.
 """
 
 from __future__ import annotations

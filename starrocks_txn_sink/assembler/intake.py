@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
@@ -21,12 +20,12 @@ Indexes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-class Kind(IntEnum):
-    """The type of an event."""
+class Kind:
+    """The type of an event in arrays: plain integers, because access to an enum's member is slow."""
 
-    DATA = 0
-    BEGIN = 1
-    END = 2
+    DATA: Final = 0
+    BEGIN: Final = 1
+    END: Final = 2
 
 
 _SPELLINGS: Final = {

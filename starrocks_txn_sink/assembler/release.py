@@ -17,6 +17,11 @@ from starrocks_txn_sink.assembler.segments import Grouped, spread
 READ_BYTES: Final = 4 << 20  # of carried-over rows that may be in memory at once beside a single blob
 MANY_TABLES: Final = 8  # from here on a copy costs less than all later readers' work with each chunk
 
+# Carried-over rows join the new rows in one table, because each table costs its readers most of 0.1 ms. Beside many new
+# rows, the rows of one or two transactions stay apart: columns that are cut in the middle cost more to write.
+FEW_TRANSACTIONS: Final = 2
+MANY_ROWS: Final = 10_000
+
 ReadBlob = Callable[[Partition, int], pa.Table]
 """Reads the rows of a blob: source partition, number."""
 
@@ -66,11 +71,13 @@ def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBl
     offsets = (np.cumsum(rows) - rows).tolist()
     seq = np.zeros(len(run), dtype=np.int64)  # of the first row that a segment has in the current part
     part, begin, taken = list[pa.Table](), 0, 0
-    for at in np.flatnonzero(held > 0).tolist():
+    resumed = np.flatnonzero(held > 0).tolist()
+    joins = len(resumed) > FEW_TRANSACTIONS or new.num_rows < MANY_ROWS
+    for at in resumed:
         part.append(new.slice(taken, offsets[at] - taken))
         taken = offsets[at]
         blobs: Iterable[pa.Table] = _blobs(grouped, run[at], read)
-        if _carried_bytes(grouped, run[at]) <= READ_BYTES:
+        if joins and _carried_bytes(grouped, run[at]) <= READ_BYTES:
             blobs = tuple(blobs)
             if all(blob.schema == payload.schema for blob in blobs):
                 part += blobs

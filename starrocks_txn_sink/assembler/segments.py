@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,20 +25,20 @@ from starrocks_txn_sink.assembler.state import AssemblerState, OpenTransaction
 Bytes = npt.NDArray[np.int8]
 
 
-class Opener(IntEnum):
+class Opener:
     """The transaction that the DATA events of a segment belong to."""
 
-    NOTHING = 0  # no BEGIN was seen
-    LIVE = 1  # an open transaction
-    DROPPED = 2  # a transaction that was given up and is skipped to its END
+    NOTHING: Final = 0  # no BEGIN was seen
+    LIVE: Final = 1  # an open transaction
+    DROPPED: Final = 2  # a transaction that was given up and is skipped to its END
 
 
-class Closer(IntEnum):
-    """The event after the DATA events of a segment."""
+class Closer:
+    """The event after the DATA events of a segment; a marker has the number of its Kind."""
 
-    TAIL = 0  # none yet: the events end here
-    BEGIN = 1
-    END = 2
+    TAIL: Final = 0  # none yet: the events end here
+    BEGIN: Final = Kind.BEGIN
+    END: Final = Kind.END
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,36 +129,37 @@ def classify(segments: Segments, held: Indexes, missing_begin: MissingBegin) -> 
 class Groups:
     """Which events belong together. `order[i]` is the event at place i in grouped order (None: event i).
 
-    Per group: its exclusive end in `ends`, its source partition in `partition` (an index into Intake.names), and its
-    open transaction in `carried`.
+    Per group: its exclusive end in `ends`, and its source partition in `partition` (an index into Intake.names).
+    `carried` has the open transactions of the carried-over state, by group.
     """
 
     order: Indexes | None
     ends: Indexes
     partition: Indexes
-    carried: list[OpenTransaction | None]
+    carried: dict[int, OpenTransaction]
 
     @classmethod
     def of(cls, intake: Intake, states: Mapping[Partition, AssemblerState], *, interleaved: bool) -> Groups:
         """Group by source partition, or, `interleaved`, by source transaction."""
+        opened = [(at, states[name].open) for at, name in enumerate(intake.names) if name in states]
         if interleaved:
-            return cls._by_transaction(intake, states)
-        carried = [states[name].open[0] if name in states and states[name].open else None for name in intake.names]
+            return cls._by_transaction(intake, [(at, each) for at, several in opened for each in several])
+        carried = {at: several[0] for at, several in opened if several}
         return cls(None, intake.ends, np.arange(len(intake.names)), carried)
 
     @classmethod
-    def _by_transaction(cls, intake: Intake, states: Mapping[Partition, AssemblerState]) -> Groups:
+    def _by_transaction(cls, intake: Intake, opened: list[tuple[int, OpenTransaction]]) -> Groups:
         ids = one_array(intake.table[model.TXN_ID]).dictionary_encode()
         partitions = np.repeat(np.arange(len(intake.names)), intake.ends - starts(intake.ends))
-        pairs = pa.array(partitions * len(ids.dictionary) + ids.indices.to_numpy()).dictionary_encode()
-        partition, txn = np.divmod(pairs.dictionary.to_numpy(), len(ids.dictionary))
-        known = {(name, each.txn_id): each for name in intake.names if name in states for each in states[name].open}
-        txn_ids = ids.dictionary.take(pa.array(txn)).to_pylist()
-        carried = [
-            known.get((intake.names[at], txn_id)) for at, txn_id in zip(partition.tolist(), txn_ids, strict=True)
-        ]
+        width = len(ids.dictionary)
+        pairs = pa.array(partitions * width + ids.indices.to_numpy()).dictionary_encode()
         codes = pairs.indices.to_numpy()  # numbered as they appear, so one source partition after the other
-        return cls(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes)), partition, carried)
+        txn = pc.index_in(pa.array([each.txn_id for _, each in opened], pa.string()), value_set=ids.dictionary)
+        pair = pc.add(pa.array([at * width for at, _ in opened], pa.int64()), txn)
+        groups = pc.index_in(pair, value_set=pairs.dictionary, skip_nulls=True).to_pylist()
+        carried = {group: each for group, (_, each) in zip(groups, opened, strict=True) if group is not None}
+        order, ends = np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))
+        return cls(order, ends, pairs.dictionary.to_numpy() // width, carried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +185,10 @@ class Grouped:
         kinds, positions = intake.kinds, intake.positions
         if groups.order is not None:
             kinds, positions = kinds[groups.order], positions[groups.order]
-        segments = cut(kinds, groups.ends, _openers(groups.carried))
+        segments = cut(kinds, groups.ends, _openers(groups))
         held = np.zeros(len(segments.start), dtype=np.int64)
-        if any(groups.carried):
-            held[segments.first] = [each.rows if each else 0 for each in groups.carried]
+        if groups.carried:
+            held[_resumed(groups, segments)] = [each.rows for each in groups.carried.values()]
         began = ~segments.first & (segments.opener == Opener.LIVE)
         opened_by = np.minimum(segments.start - began, len(kinds) - 1)
         owners = _owners(intake, groups, segments, opened_by)
@@ -200,7 +201,7 @@ class Grouped:
 
     def carried_into(self, segment: int) -> OpenTransaction | None:
         """The open transaction that the segment goes on with."""
-        return self.groups.carried[self.segments.group[segment]] if self.segments.first[segment] else None
+        return self.groups.carried.get(int(self.segments.group[segment])) if self.segments.first[segment] else None
 
     def first_stranger(self) -> int | None:
         """The first DATA or END with another transaction id than its segment's owner; NULL never differs.
@@ -215,18 +216,26 @@ class Grouped:
         return int(strange.argmax()) if strange.any() else None
 
 
-def _openers(carried: list[OpenTransaction | None]) -> Bytes:
-    kinds = [Opener.NOTHING if each is None else Opener.DROPPED if each.dropped else Opener.LIVE for each in carried]
-    return np.array(kinds, dtype=np.int8)
+def _openers(groups: Groups) -> Bytes:
+    """What the first events of each group belong to."""
+    openers = np.full(len(groups.ends), Opener.NOTHING, dtype=np.int8)
+    for group, each in groups.carried.items():
+        openers[group] = Opener.DROPPED if each.dropped else Opener.LIVE
+    return openers
+
+
+def _resumed(groups: Groups, segments: Segments) -> Indexes:
+    """The segments that go on with the transactions in `groups.carried`, in the order of that."""
+    resumed: Indexes = np.flatnonzero(segments.first)[list(groups.carried)]
+    return resumed
 
 
 def _owners(intake: Intake, groups: Groups, segments: Segments, opened_by: Indexes) -> pa.StringArray:
     ids = one_array(intake.table[model.TXN_ID])
     owners = ids.take(pa.array(opened_by if groups.order is None else groups.order[opened_by]))
-    if not any(groups.carried):
+    if not groups.carried:
         return owners
-    known = np.array([each is not None for each in groups.carried])
-    carried = pa.array([each.txn_id if each else None for each in groups.carried], pa.string())
-    inherited = segments.first & known[segments.group]
-    index = np.where(inherited, len(owners) + segments.group, np.arange(len(owners)))
+    index = np.arange(len(owners))
+    index[_resumed(groups, segments)] = len(owners) + np.arange(len(groups.carried))
+    carried = pa.array([each.txn_id for each in groups.carried.values()], pa.string())
     return pa.concat_arrays([owners, carried]).take(pa.array(index))

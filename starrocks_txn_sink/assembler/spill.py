@@ -56,7 +56,12 @@ class CarriedState:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All carried-over state after micro-batch `batch` (-1: before the first); `query` wrote it."""
+    """All carried-over state after micro-batch `batch` (-1: before the first); `query` wrote it.
+
+    The driver publishes a manifest when all lanes have committed, and micro-batch N reads exactly that of N-1. So a
+    replay starts from the same state, and the positions in the ledger leave out its committed rows: carried-over state
+    needs no commit protocol of its own.
+    """
 
     batch: int = -1
     query: str = ""

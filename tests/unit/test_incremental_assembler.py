@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from incremental_bench import IncrementalBench, named
 from test_transaction_assembler import histories, script
 
+from starrocks_txn_sink.assembler import release
 from starrocks_txn_sink.assembler.assembler import TransactionAssembler
 from starrocks_txn_sink.assembler.intake import PartitionedEvents
 from starrocks_txn_sink.assembler.model import MissingBegin, Policy
@@ -139,9 +140,12 @@ def mixed(batches: dict[str, list[Ev]], random: Random) -> pa.Table:
 
 
 @pytest.mark.parametrize("seed", range(36))
-def test_many_source_partitions_give_what_each_gives_alone(seed: int) -> None:
-    """In one pass or not, cut anywhere, some events told again by the next micro-batch."""
+def test_many_source_partitions_give_what_each_gives_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut anywhere, some events told again by the next micro-batch, carried-over rows joined with new ones or apart."""
     random = Random(seed)
+    monkeypatch.setattr(release, "READ_BYTES", random.choice((1, 200, release.READ_BYTES)))
+    monkeypatch.setattr(release, "MANY_ROWS", random.choice((0, release.MANY_ROWS)))
+    monkeypatch.setattr(release, "MANY_TABLES", random.choice((1, release.MANY_TABLES)))
     names = random.sample([f"p-{number}" for number in range(20)], random.randint(3, 8))
     stories, at = {name: story(random) for name in names}, dict.fromkeys(names, 0)
     benches, chunked = {name: Bench() for name in names}, IncrementalBench(held=random.choice((0, 100, 1 << 20)))
@@ -203,6 +207,31 @@ def test_many_source_partitions_take_one_pass(monkeypatch: pytest.MonkeyPatch) -
 def test_an_error_among_many_source_partitions_names_its_place(text: str, message: str) -> None:
     with pytest.raises(SourceTransactionError, match=rf"{message}.*partition=b"):
         IncrementalBench().feed(chunk(a="B D E", b=text, c="B D E"))
+
+
+def test_the_first_source_partition_with_an_error_is_named_whatever_is_wrong_with_later_ones() -> None:
+    """An unknown type is found before a missing BEGIN, but an error must not depend on the others in the chunk."""
+    unknown = named(table([Ev(1, "BEGIN"), Ev(2, "COMMIT")]), "c")
+    events = pa.concat_tables([chunk(a="B D E", b="B D E D"), unknown])
+    with pytest.raises(SourceTransactionError, match=r"BEGIN was never seen.*partition=b, position=4"):
+        IncrementalBench().feed(events)
+    late = pa.concat_tables([chunk(a="B D E"), unknown, named(table([Ev(2, "BEGIN"), Ev(1, "DATA")]), "b")])
+    with pytest.raises(InputError, match=r"unknown type.*partition=c, position=2"):
+        IncrementalBench().feed(late)
+    with pytest.raises(SourceTransactionError, match=r"BEGIN was never seen.*partition=b, position=1"):
+        IncrementalBench().feed(late, any_order=True)
+
+
+def test_carried_over_rows_of_other_columns_stay_apart() -> None:
+    """A query that goes on with one more column has open rows without it."""
+    chunked, earlier = IncrementalBench(), chunk(a="B D", b="B D", c="B D D")
+    chunked.feed(earlier.drop_columns(["source_ts"]))
+    chunked.feed(later(("a", "D E", 3), ("b", "E", 3), ("c", "D E B D E", 4)))
+    assert {name: [row.get("source_ts") for row in rows] for name, rows in chunked.out.items()} == {
+        "a": [None, 30], "b": [None], "c": [None, None, 40, 70]
+    }  # fmt: skip
+    assert [row["transaction_end"] for row in chunked.out["c"]] == [False, False, True, True]
+    assert [row["seq"] for row in chunked.out["c"]] == [0, 1, 2, 0]
 
 
 def test_a_carried_source_transaction_is_not_mixed_with_another_one() -> None:
