@@ -47,7 +47,7 @@ def attribute(node: ast.ClassDef, name: str) -> str:
 
 def test_the_classes_are_found() -> None:
     assert len(ERRORS) >= 30
-    assert {"OptionError", "RowsCutOff", "JobLedgerMissing", "DemoFailed", "StateNotWritten"} <= ERRORS.keys()
+    assert {"OptionError", "RowsCutOff", "JobLedgerMissing", "StateNotWritten"} <= ERRORS.keys()
 
 
 @pytest.mark.parametrize("name", ERRORS)
