@@ -74,7 +74,7 @@ explore: setup
 fuzz: setup
 	$(BIN)/python -m tests.fuzz $(ARGS)
 
-# Mutation testing of the commit path, on a copy; ARGS="starrocks_txn_sink.transaction.label*" chooses mutants.
+# Mutation testing of the commit path, on a copy; ARGS="starrocks_txn_sink.protocol.label*" chooses mutants.
 .PHONY: mutate
 mutate: setup
 	rm -rf .mutation && mkdir .mutation && cp -r starrocks_txn_sink starrocks_emulator starrocks_demo tests pyproject.toml README.md .mutation

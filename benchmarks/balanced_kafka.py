@@ -28,7 +28,7 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from benchmarks.measure import Variant, line, report, take_turns
 from benchmarks.spark import session
-from starrocks_txn_sink.sources.balanced_kafka import BalancedKafka
+from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, archives
 

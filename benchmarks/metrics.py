@@ -25,19 +25,18 @@ import pyarrow as pa
 
 from benchmarks.family import Family
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.events import Event, nobody
-from starrocks_txn_sink.lane import task, worker
-from starrocks_txn_sink.lane.columns import DELETED, END_POSITION, EVENT_TIME
-from starrocks_txn_sink.lane.messages import Message, of_kind
-from starrocks_txn_sink.lane.metrics import LaneMetrics
-from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.report import LaneReport
-from starrocks_txn_sink.lane.worker import Attempt
+from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.exposition import exposition
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.wire import LabelState, Operation, Reply, Request, Status
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
+from starrocks_txn_sink.rows.columns import DELETED, END_POSITION, EVENT_TIME
+from starrocks_txn_sink.telemetry.events import Event, nobody
+from starrocks_txn_sink.writer import task, worker
+from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
+from starrocks_txn_sink.writer.metrics import LaneMetrics
+from starrocks_txn_sink.writer.worker import Attempt
 
 BATCH = 10_000
 PARTITIONS = 4

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from integration.conftest import Target
 from starrocks_txn_sink import StarRocksDataSource, StarRocksSink, TableRoute, cli, lane_partitioned
-from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 
 pytestmark = pytest.mark.spark
 

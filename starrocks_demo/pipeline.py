@@ -21,10 +21,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from starrocks_demo.command import DemoOptions
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, assemble_transactions
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.events import Listener
-from starrocks_txn_sink.lane.columns import EVENT_TIME
 from starrocks_txn_sink.metrics import MetricsServer
+from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources.txn_event import TXN_EVENT_SCHEMA
+from starrocks_txn_sink.telemetry.events import Listener
 
 _CAUSE = re.compile(r"\s*(?:Caused by: )?([\w.$]+: \S.*)")
 _LOG4J = """\

@@ -14,12 +14,12 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "starrocks_txn_sink.assembler.spark": ("assemble_transactions",),
-    "starrocks_txn_sink.assembler.verified.spark": ("assemble_debezium",),
-    "starrocks_txn_sink.audit": ("Audit",),
+    "starrocks_txn_sink.assembler.debezium": ("assemble_debezium",),
+    "starrocks_txn_sink.sql.audit": ("Audit",),
     "starrocks_txn_sink.changelog": ("from_changelog", "to_changelog", "to_starrocks_ops", "upsert_materializer"),
     "starrocks_txn_sink.errors": ("StarRocksSinkError",),
-    "starrocks_txn_sink.lane.receipt": ("Receipt",),
-    "starrocks_txn_sink.logs": ("configure_logging",),
+    "starrocks_txn_sink.coordinator.actions": ("Receipt",),
+    "starrocks_txn_sink.telemetry.logs": ("configure_logging",),
     "starrocks_txn_sink.metrics": ("MetricsServer",),
     "starrocks_txn_sink.options": ("SinkOptions", "TableOptions", "recommended_conf"),
     "starrocks_txn_sink.sink": (
@@ -34,16 +34,14 @@ _HOMES = {
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 if TYPE_CHECKING:
+    from starrocks_txn_sink.assembler.debezium import assemble_debezium as assemble_debezium
     from starrocks_txn_sink.assembler.spark import assemble_transactions as assemble_transactions
-    from starrocks_txn_sink.assembler.verified.spark import assemble_debezium as assemble_debezium
-    from starrocks_txn_sink.audit import Audit as Audit
     from starrocks_txn_sink.changelog import from_changelog as from_changelog
     from starrocks_txn_sink.changelog import to_changelog as to_changelog
     from starrocks_txn_sink.changelog import to_starrocks_ops as to_starrocks_ops
     from starrocks_txn_sink.changelog import upsert_materializer as upsert_materializer
+    from starrocks_txn_sink.coordinator.actions import Receipt as Receipt
     from starrocks_txn_sink.errors import StarRocksSinkError as StarRocksSinkError
-    from starrocks_txn_sink.lane.receipt import Receipt as Receipt
-    from starrocks_txn_sink.logs import configure_logging as configure_logging
     from starrocks_txn_sink.metrics import MetricsServer as MetricsServer
     from starrocks_txn_sink.options import SinkOptions as SinkOptions
     from starrocks_txn_sink.options import TableOptions as TableOptions
@@ -54,6 +52,8 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.sink import TransactionAssembly as TransactionAssembly
     from starrocks_txn_sink.sink import lane_partitioned as lane_partitioned
     from starrocks_txn_sink.sources.txn_lines import TxnEventLines as TxnEventLines
+    from starrocks_txn_sink.sql.audit import Audit as Audit
+    from starrocks_txn_sink.telemetry.logs import configure_logging as configure_logging
 else:
     __all__ = ["__version__", *_MODULES]
 

@@ -16,7 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.cli import COMMANDS, Command
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Kind
-from starrocks_txn_sink.metrics.figures import bounds
+from starrocks_txn_sink.metrics.series import bounds
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.options.flink import FLINK_OPTIONS, FLINK_PREFIXES, Becomes, Refused, WithoutEffect

@@ -21,13 +21,7 @@ from typing import Final
 import duckdb
 
 from starrocks_emulator.tables.apply import Manner
-from starrocks_emulator.tables.bodies import (
-    ARRAY_EXPECTED,
-    OBJECT_EXPECTED,
-    UnreadableBody,
-    plain_files,
-    source_sql,
-)
+from starrocks_emulator.tables.bodies import ARRAY_EXPECTED, OBJECT_EXPECTED, UnreadableBody, plain_files, source_sql
 from starrocks_emulator.tables.catalog import quoted
 from starrocks_emulator.tables.engine import ASIDE, Engine
 from starrocks_emulator.tables.judge import NO_SOURCE, Verdict, judged_sql, verdict, written_columns

@@ -21,10 +21,10 @@ import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-from starrocks_txn_sink.assembler import model
-from starrocks_txn_sink.assembler.intake import partitioned
-from starrocks_txn_sink.assembler.model import Counters, Partition
-from starrocks_txn_sink.assembler.state import AssemblerState, from_blob, pieces, to_blob
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.intake import partitioned
+from starrocks_txn_sink.assembler.rules.model import Counters, Partition
+from starrocks_txn_sink.assembler.rules.state import AssemblerState, from_blob, pieces, to_blob
 from starrocks_txn_sink.clock import SystemClock
 
 BLOB: Final = "blob"

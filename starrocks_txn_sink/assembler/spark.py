@@ -26,10 +26,6 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from starrocks_txn_sink.assembler import model
-from starrocks_txn_sink.assembler.assembler import Change, TransactionAssembler
-from starrocks_txn_sink.assembler.incremental import assemble_sorted
-from starrocks_txn_sink.assembler.intake import one_partition
 from starrocks_txn_sink.assembler.keyed_state import (
     BLOB,
     COUNTS,
@@ -44,11 +40,15 @@ from starrocks_txn_sink.assembler.keyed_state import (
     seconds_of,
     unpack,
 )
-from starrocks_txn_sink.assembler.model import Counters, MissingBegin, OnOpenTimeout, Partition, Policy, seconds
-from starrocks_txn_sink.assembler.state import AssemblerState, from_blob
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.assembler import Change, TransactionAssembler
+from starrocks_txn_sink.assembler.rules.incremental import assemble_sorted
+from starrocks_txn_sink.assembler.rules.intake import one_partition
+from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnOpenTimeout, Partition, Policy, seconds
+from starrocks_txn_sink.assembler.rules.state import AssemblerState, from_blob
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.logs import get_logger
+from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     import pandas as pd

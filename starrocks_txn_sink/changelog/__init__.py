@@ -10,19 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 _MODULES = {
-    "ChangelogWarning": "starrocks_txn_sink.changelog.spark_materialize",
-    "from_changelog": "starrocks_txn_sink.changelog.spark_decode",
-    "to_changelog": "starrocks_txn_sink.changelog.spark_encode",
-    "to_starrocks_ops": "starrocks_txn_sink.changelog.spark_starrocks",
-    "upsert_materializer": "starrocks_txn_sink.changelog.spark_materialize",
+    "ChangelogWarning": "starrocks_txn_sink.changelog.materializer",
+    "from_changelog": "starrocks_txn_sink.changelog.decode",
+    "to_changelog": "starrocks_txn_sink.changelog.encode",
+    "to_starrocks_ops": "starrocks_txn_sink.changelog.starrocks_ops",
+    "upsert_materializer": "starrocks_txn_sink.changelog.materializer",
 }
 
 if TYPE_CHECKING:
-    from starrocks_txn_sink.changelog.spark_decode import from_changelog as from_changelog
-    from starrocks_txn_sink.changelog.spark_encode import to_changelog as to_changelog
-    from starrocks_txn_sink.changelog.spark_materialize import ChangelogWarning as ChangelogWarning
-    from starrocks_txn_sink.changelog.spark_materialize import upsert_materializer as upsert_materializer
-    from starrocks_txn_sink.changelog.spark_starrocks import to_starrocks_ops as to_starrocks_ops
+    from starrocks_txn_sink.changelog.decode import from_changelog as from_changelog
+    from starrocks_txn_sink.changelog.encode import to_changelog as to_changelog
+    from starrocks_txn_sink.changelog.materializer import ChangelogWarning as ChangelogWarning
+    from starrocks_txn_sink.changelog.materializer import upsert_materializer as upsert_materializer
+    from starrocks_txn_sink.changelog.starrocks_ops import to_starrocks_ops as to_starrocks_ops
 else:
     __all__ = [*_MODULES]
 

@@ -1,50 +1,224 @@
-"""From change events to row kinds, with and without the key's previous row.
-
-Rows are opaque values; None means no row. Source: examples 4.1 and 4.3 in docs/changelog.md.
-"""
+"""`invalid_op_handling`: fail, log or skip events whose code is NULL or not in op_mapping."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, Literal, get_args
 
-from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Row, RowChange
-from starrocks_txn_sink.changelog.mapping import Kinds
+import pandas as pd
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.functions import pandas_udf
+
+from starrocks_txn_sink.changelog.events import ChangeEvents, change_events
+from starrocks_txn_sink.changelog.keyed_step import (
+    KeyedInput,
+    StateSettings,
+    metrics_name,
+    run_rule,
+    sort_by_event_time,
+)
+from starrocks_txn_sink.changelog.rows import (
+    Refusal,
+    column,
+    from_text,
+    null_checks,
+    place_columns,
+    place_text,
+    refuse_rows,
+    require_columns,
+    require_storable,
+    sort_columns,
+    to_text,
+)
+from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, Duration, Retention
+from starrocks_txn_sink.changelog.rules.kinds import (
+    OpMapping,
+    check_choice,
+    check_flags,
+    check_names,
+    code_to_kinds,
+    column_names,
+)
+from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.telemetry.logs import get_logger
+
+InvalidOps = Literal["FAIL", "LOG", "SKIP"]
+
+LINES_A_BATCH: Final = 5  # log lines per Arrow batch (10 000 rows by default)
+
+_log = get_logger("changelog")
 
 
-class DecodeResult(NamedTuple):
-    """Changes of one event, and the key's row after them."""
+def handle_invalid_ops(
+    frame: DataFrame, events: ChangeEvents, handling: InvalidOps, place: Sequence[str], name: str
+) -> DataFrame:
+    """`frame` with valid codes only. An invalid one fails the query, or is dropped, counted and logged."""
+    code = events.code
+    unknown = ~code.isin(list(events.mapping))
+    if handling == "FAIL":
+        hint = "Correct op_mapping, or drop such events with invalid_op_handling."
+        return refuse_rows(
+            frame,
+            Refusal(code.isNull(), f"from_changelog: the operation code ({events.op}) is NULL", hint),
+            Refusal(unknown, f"from_changelog: the operation code ({events.op}) is not in op_mapping", hint),
+            place=place,
+        )
+    invalid = code.isNull() | unknown
+    counted = frame.observe(name, F.count_if(invalid).alias("invalid_ops"))
+    return counted.filter(_valid_or_logged(invalid, place) if handling == "LOG" else ~invalid)
 
-    changes: list[RowChange]
-    previous: Row | None
+
+def _valid_or_logged(invalid: Column, place: Sequence[str]) -> Column:
+    """Whether the code is valid; logs the places of invalid ones."""
+    where = F.when(invalid, F.concat(F.lit("an event"), *place_text(place)))
+    # Not deterministic, so that Spark moves no filter before it: each invalid event is logged.
+    keep: Column = pandas_udf(_keep, "boolean").asNondeterministic()(where)  # type: ignore[call-overload]
+    return keep
 
 
-def decode(kinds: Kinds, before: Row, after: Row) -> list[RowChange]:
-    """Changes of an event with images: -U and -D take `before`, +I and +U take `after`.
+def _keep(invalid: pd.Series) -> pd.Series:
+    places = invalid[invalid.notna()]
+    for place in places.iloc[:LINES_A_BATCH]:
+        _log.warning("change.skipped", place=place, why="its operation code is not in op_mapping")
+    if len(places) > LINES_A_BATCH:
+        _log.warning("changes.skipped", more=len(places) - LINES_A_BATCH)
+    return invalid.isna()
 
-    A flat event passes its row as both images.
+
+WATERMARK = "spark.watermarkDelayMs"
+
+
+def from_changelog(
+    df: DataFrame,
+    *,
+    op: str = "op",
+    op_mapping: OpMapping | None = None,
+    before: str | None = None,
+    after: str | None = None,
+    partition_by: str | Sequence[str] | None = None,
+    order_by: str | None = None,
+    state_ttl: Duration | None = None,
+    consume_full_deletes: bool = False,
+    passthrough: str | Sequence[str] = (),
+    invalid_op_handling: InvalidOps = "FAIL",
+    uid: str | None = None,
+    row_kind: str = "row_kind",
+    sequence: str | Sequence[str] | None = None,
+    compact: bool = False,
+    clock: Clock | None = None,
+) -> DataFrame:
+    """Rows with a row kind (`+I`, `-U`, `+U`, `-D` in the column `row_kind`) from events with an operation code.
+
+    `op` (string or boolean) holds codes that `op_mapping` translates: `{"c, r": "INSERT", "u": "UPDATE_BEFORE,
+    UPDATE_AFTER", "d": "DELETE"}`; by default a kind's name is its code. An event is flat, or carries its row in the
+    structs `before` and `after` (may be the same); then the result has their fields, and the `passthrough` columns.
+
+    `partition_by` names the key: columns of the event, or fields of its images. Rules with state per key require it: a
+    code for an insert or an update, an update without a before image (`state_ttl` given, or no `before`), `compact`.
+    State lives for `state_ttl` since its last access ("10 minutes", timedelta, seconds; 0 or None: for ever); a later
+    update is an insert. `sequence` (columns) orders the events of a key inside a micro-batch; without it they are taken
+    as they arrive, and Spark guarantees that order only for a source read in order.
+
+    `order_by` is an event-time column with a watermark: events wait until the watermark reaches them and leave sorted;
+    an event that arrives at or below it is dropped and counted. `compact` reduces the events of a key that leave
+    together to their net effect. A batch frame is sorted, and no event is late. `consume_full_deletes` declares that
+    deletes carry whole rows; it converts nothing.
+
+    `invalid_op_handling` is for an unmapped or NULL code: `FAIL` fails the query; `LOG` and `SKIP` drop and count the
+    event, `LOG` also logs some of their places. Counts are in `observedMetrics`, under `uid`. `clock` is for tests.
+
+    Raises InputError or OptionError at once, naming the parameter. In the running query a bad code, a NULL key or a
+    missing image fails; the error names the event's place (sequence, offset, position), never its content.
     """
-    return [RowChange(kind, after if kind.adds else before) for kind in kinds]
+    check_names({"op": op, "row_kind": row_kind}, {"before": before, "after": after, "order_by": order_by, "uid": uid})
+    check_flags(consume_full_deletes=consume_full_deletes, compact=compact)
+    check_choice("invalid_op_handling", invalid_op_handling, get_args(InvalidOps))
+    mapping = code_to_kinds(op_mapping)
+    keys = column_names("partition_by", partition_by)
+    order, passed = require_columns(sequence, "sequence", df), require_columns(passthrough, "passthrough", df)
+    settings, name = StateSettings(Retention.of(state_ttl), clock or SystemClock()), metrics_name("from_changelog", uid)
+    events = change_events(df, op, mapping, before, after, passed, keys, row_kind)
+    stateful = events.needs_previous(uses_state=state_ttl is not None)
+    _check_state_parameters(events, stateful, order_by, compact)
+    sort_columns(df, order)
+    place = place_columns(df, (*order, *require_columns(order_by, "order_by", df)))
+    frame = handle_invalid_ops(df, events, invalid_op_handling, place, name)
+    ordering = (*order, *([order_by] if order_by else []))
+    refusals = [
+        *events.missing_image_refusals(before_from_state=stateful),
+        *null_checks(events.key(), ordering, "from_changelog"),
+    ]
+    frame = refuse_rows(frame, *refusals, place=place)
+    if order_by is not None:
+        _require_watermark(df, order_by)
+        frame = sort_by_event_time(frame, order_by, events.key(), order, name)
+    if not stateful and not compact:
+        return events.project(frame, row_kind, consume_full_deletes)
+    rule = DecodeKey(stateful, compact, consume_full_deletes)
+    return _decode_by_key(frame, events, order, rule, settings, row_kind, sorted_already=order_by is not None)
 
 
-def decode_with_previous(kinds: Kinds, row: Row, before: Row | None, previous: Row | None) -> DecodeResult:
-    """Changes of an event whose code may need the key's previous row.
+def _decode_by_key(
+    frame: DataFrame,
+    events: ChangeEvents,
+    order: tuple[str, ...],
+    rule: DecodeKey,
+    settings: StateSettings,
+    row_kind: str,
+    *,
+    sorted_already: bool,
+) -> DataFrame:
+    """Decode with state.
 
-    `row` is the after image, the row of a flat event, or the row to delete; `before` is the before image if the event
-    has one. A code for several kinds is an INSERT while the key has no row, an update afterwards. A delete leaves with
-    its own row, never completed from state.
+    A flat event's sequence travels beside its row, so that a row from state has the sequence of the change that
+    caused it to leave.
     """
-    if len(kinds) == 1:
-        return _single(kinds, row, before, previous)
-    before = previous if before is None else before
-    if before is None:
-        return DecodeResult([RowChange(INSERT, row)], row)
-    retract = [RowChange(UPDATE_BEFORE, before)] if UPDATE_BEFORE in kinds else []
-    return DecodeResult([*retract, RowChange(UPDATE_AFTER, row)], row)
+    beside = events.passthrough if events.nested else order
+    inside = [field for field in events.fields if field.name not in beside]
+    require_storable([*inside, *(frame.schema[name] for name in beside)])
+    rows = replace(events, fields=tuple(inside))
+    before = to_text(rows.row(F.lit(True))) if events.both_images else None
+    given = KeyedInput(
+        key=to_text(events.key()),
+        kinds=events.kinds,
+        row=to_text(rows.row(events.retracts_only)),
+        sequence=() if sorted_already else order,
+        before=None if before is None else F.when(column(str(events.before)).isNotNull(), before),
+        extra=to_text(map(column, beside)) if beside else None,
+    )
+    done = run_rule(frame, given, rule, settings)
+    kind = F.col("kind").alias(row_kind, metadata=events.metadata(rule.full_deletes))
+    parsed = [from_text(F.col("row"), inside).alias("__row")]
+    if beside:
+        parsed.append(from_text(F.col("extra"), [frame.schema[name] for name in beside]).alias("__extra"))
+    shape = [*(field.name for field in events.fields), *events.passthrough]
+    fields = [F.col("__extra" if name in beside else "__row").getField(name).alias(name) for name in shape]
+    return done.select(kind, *parsed).select(column(row_kind), *fields)
 
 
-def _single(kinds: Kinds, row: Row, before: Row | None, previous: Row | None) -> DecodeResult:
-    (kind,) = kinds
-    image = row if kind.adds or before is None else before
-    if kind is DELETE:
-        return DecodeResult([RowChange(kind, image)], None)
-    return DecodeResult([RowChange(kind, image)], row if kind.adds else previous)
+def _check_state_parameters(events: ChangeEvents, stateful: bool, order_by: str | None, compact: bool) -> None:
+    if compact and order_by is None:
+        raise OptionError(
+            "compact is set without order_by.", hint="Changes are compacted between two watermarks: give order_by, too."
+        )
+    if (stateful or compact) and not events.keys:
+        why = "compact works per key" if compact else "a code for several row kinds needs the key's previous row"
+        raise OptionError(f"partition_by is not given, but {why}.", hint="Name the key's columns with partition_by.")
+
+
+def _require_watermark(frame: DataFrame, order_by: str) -> None:
+    field = frame.schema[order_by]
+    if not isinstance(field.dataType, T.TimestampType):
+        raise InputError(
+            f"order_by names the column {order_by}, which is {field.dataType.simpleString()}, not timestamp.",
+            hint="Order by the event time; to order events inside a micro-batch use sequence.",
+        )
+    if frame.isStreaming and WATERMARK not in field.metadata:
+        raise OptionError(
+            f"order_by names the column {order_by}, which has no watermark.",
+            hint=f"Call withWatermark({order_by!r}, ...) on the events first.",
+        )

@@ -1,70 +1,263 @@
-"""From row kinds to change events with a before and an after image (4.2 in docs/changelog.md).
+"""`to_changelog`: rows with a row kind become change events with an operation code, flat or with images.
 
-Flat events need no rule here: the code replaces the kind, and a kind without a code is dropped.
+Flat events, and images of the present row alone, are projections in the JVM. Two conversions need the key's previous
+row from state: the before image of an update, and a full delete from a delete by key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Row, RowChange, RowKind
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
+
+from starrocks_txn_sink.changelog.keyed_step import KeyedInput, StateSettings, run_rule
+from starrocks_txn_sink.changelog.rows import (
+    column,
+    from_text,
+    kind_checks,
+    place_columns,
+    refuse_clash,
+    refuse_rows,
+    require_columns,
+    require_row_kind,
+    require_storable,
+    sort_columns,
+    to_text,
+)
+from starrocks_txn_sink.changelog.rules.conversions import ImageEncoder
+from starrocks_txn_sink.changelog.rules.keyed import Duration, EncodeKey, KeyRule, NormalizeKey, Retention
+from starrocks_txn_sink.changelog.rules.kinds import (
+    DELETE,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    OpMapping,
+    RowKind,
+    check_flags,
+    check_names,
+    kinds_to_code,
+    pairs_updates,
+)
+from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.errors import OptionError
+
+_RETRACTS = (str(UPDATE_BEFORE), str(DELETE))
 
 
-class ChangeEvent(NamedTuple):
-    """A change event; a missing image is None."""
+def to_changelog(
+    df: DataFrame,
+    *,
+    op: str = "op",
+    op_mapping: OpMapping | None = None,
+    before: str | None = None,
+    after: str | None = None,
+    partition_by: str | Sequence[str] | None = None,
+    state_ttl: Duration | None = None,
+    produces_full_deletes: bool = True,
+    passthrough: str | Sequence[str] = (),
+    uid: str | None = None,
+    row_kind: str = "row_kind",
+    sequence: str | Sequence[str] | None = None,
+    clock: Clock | None = None,
+) -> DataFrame:
+    """Change events with a code in the column `op` (the first column) from rows with a row kind.
 
-    code: str
-    before: Row | None
-    after: Row | None
+    `op_mapping` gives codes to kinds: `{"INSERT": "c", "UPDATE_BEFORE, UPDATE_AFTER": "u", "DELETE": "d"}`. Kinds
+    without a code are dropped; by default a kind's name is its code, and -U has none. Events are flat, or carry the row
+    in the structs `before` and `after` (may be the same), with the `passthrough` columns beside them.
 
+    With two images an update shows its before image: from its -U if both kinds share a code (the -U then waits for its
+    +U), else from the key's previous row. An update whose previous row is unknown, or older than `state_ttl`, leaves as
+    an INSERT. This needs `partition_by`; without it only a -U and the +U right after it are paired, in one task.
 
-class EncodeResult(NamedTuple):
-    """Event of a change (None: none, or not before the next change), and the key's previous row for the next change."""
+    `produces_full_deletes=False` keeps only the key (`partition_by`) in deletes. `True` leaves deletes unchanged; with
+    `partition_by` and `state_ttl`, deletes by key are completed from state, repeated rows are dropped, and the first
+    change of a key is an INSERT. State lives for `state_ttl` since its last access (0: for ever). `sequence` and
+    `clock` are as in from_changelog; `uid` exists for symmetry, this function counts nothing.
 
-    event: ChangeEvent | None
-    previous: Row | None
-
-
-def encode(codes: Mapping[RowKind, str], change: RowChange) -> ChangeEvent | None:
-    """Event of a single change: -U and -D fill `before`, +I and +U fill `after`; None for a kind without a code."""
-    code = codes.get(change.kind)
-    if code is None:
-        return None
-    return ChangeEvent(code, None, change.row) if change.kind.adds else ChangeEvent(code, change.row, None)
+    Raises InputError or OptionError at once, naming the parameter. In the running query an unknown row kind or a NULL
+    key fails; the error names the row's place, never its content.
+    """
+    check_names({"op": op}, {"before": before, "after": after, "uid": uid})
+    check_flags(produces_full_deletes=produces_full_deletes)
+    require_row_kind(df, row_kind)
+    keys, order = require_columns(partition_by, "partition_by", df), require_columns(sequence, "sequence", df)
+    codes, paired = kinds_to_code(op_mapping), pairs_updates(op_mapping)
+    retention = Retention.of(state_ttl)
+    rows = _event_shape(df, row_kind, op, before, after, require_columns(passthrough, "passthrough", df))
+    rows.check_images(codes)
+    if not produces_full_deletes and not keys:
+        raise OptionError(
+            "produces_full_deletes is False, but partition_by is not given.",
+            hint="Name the key's columns with partition_by: deletes keep only them.",
+        )
+    sort_columns(df, order)
+    checks = kind_checks(row_kind, keys, order, "to_changelog")
+    frame = refuse_rows(df, *checks, place=place_columns(df, order))
+    settings = StateSettings(retention, clock or SystemClock())
+    partial = () if produces_full_deletes else keys
+    if rows.nested and (paired or rows.shows_previous(codes)):
+        return _encode_images(frame, rows, keys, order, ImageEncoder(codes, paired, bool(keys)), settings, partial)
+    if not rows.nested and produces_full_deletes and keys and state_ttl is not None:
+        return _normalize(frame, rows, keys, order, NormalizeKey(codes), settings)
+    if paired:
+        codes = {kind: code for kind, code in codes.items() if kind is not UPDATE_BEFORE}
+    return _encode_without_state(frame, rows, codes, partial)
 
 
 @dataclass(frozen=True, slots=True)
-class ImageEncoder:
-    """Fills `before` from the key's previous row.
+class _EventShape:
+    """The columns of the input rows, and of the events to put out."""
 
-    `paired`: -U and +U leave as one event; the -U waits as the previous row for its +U, even over micro-batches.
-    `keyed`: all changes are of one key, so every added row becomes the previous row, and input without -U gets before
-    images, too. Without a key only a waiting -U is kept.
-    """
+    row_kind: str
+    op: str
+    before: str | None
+    after: str | None
+    fields: tuple[T.StructField, ...]  # of the row, without the passthrough columns
+    passthrough: tuple[str, ...]
 
-    codes: Mapping[RowKind, str]
-    paired: bool
-    keyed: bool = True
+    @property
+    def nested(self) -> bool:
+        return self.before is not None or self.after is not None
 
-    def encode(self, change: RowChange, previous: Row | None) -> EncodeResult:
-        """Event of a change, given the previous row of its key.
+    def shows_previous(self, codes: Mapping[RowKind, str]) -> bool:
+        """Whether an update must show its previous row although -U has no code."""
+        two = None not in (self.before, self.after) and self.before != self.after
+        return two and UPDATE_AFTER in codes and UPDATE_BEFORE not in codes
 
-        An update without a known previous row leaves as an INSERT, if INSERT has a code. A delete shows the previous
-        row where known: a whole row, even if the change is a delete by key.
-        """
-        if change.kind is UPDATE_BEFORE:
-            return EncodeResult(None if self.paired else encode(self.codes, change), change.row)
-        if change.kind is UPDATE_AFTER:
-            return EncodeResult(self._encode_update(change, previous), change.row if self.keyed else None)
-        if not self.keyed:
-            return EncodeResult(encode(self.codes, change), previous)
-        if change.kind is INSERT or previous is None:
-            return EncodeResult(encode(self.codes, change), change.row if change.kind is INSERT else None)
-        return EncodeResult(encode(self.codes, RowChange(DELETE, previous)), None)
+    def check_images(self, codes: Mapping[RowKind, str]) -> None:
+        """OptionError for a kind with a code whose image is not given."""
+        if not self.nested:
+            return
+        imageless = [kind for kind in codes if (self.after if kind.adds else self.before) is None]
+        if imageless:
+            side = "before" if self.before is None else "after"
+            raise OptionError(
+                f"op_mapping puts out {', '.join(kind.name for kind in imageless)}, whose rows go to the {side} image, "
+                f"but {side} is not given.",
+                hint=f"Give {side}=; one column may hold both images.",
+            )
 
-    def _encode_update(self, change: RowChange, previous: Row | None) -> ChangeEvent | None:
-        kind = INSERT if previous is None and INSERT in self.codes else UPDATE_AFTER
-        code = self.codes.get(kind)
-        return None if code is None else ChangeEvent(code, previous, change.row)
+    def image(self, partial: Sequence[str]) -> Column:
+        """The row as a struct; for a delete only the `partial` columns, if there are any."""
+        return F.struct(*(self.value(field.name, partial) for field in self.fields))
+
+    def value(self, name: str, partial: Sequence[str]) -> Column:
+        if not partial or name in partial:
+            return column(name).alias(name)
+        return F.when(column(self.row_kind) != str(DELETE), column(name)).alias(name)
+
+    def event_columns(self, code: Column, before: Column, after: Column, beside: Sequence[Column]) -> list[Column]:
+        """The event's columns, in order; one column for both images if they share a name."""
+        if self.before == self.after:
+            return [code.alias(self.op), *beside, F.coalesce(after, before).alias(str(self.after))]
+        images = [(self.before, before), (self.after, after)]
+        return [code.alias(self.op), *beside, *(image.alias(name) for name, image in images if name is not None)]
+
+
+def _event_shape(
+    frame: DataFrame, row_kind: str, op: str, before: str | None, after: str | None, passthrough: tuple[str, ...]
+) -> _EventShape:
+    nested = before is not None or after is not None
+    beside = passthrough if nested else ()
+    fields = tuple(field for field in frame.schema.fields if field.name not in (row_kind, *beside))
+    refuse_clash([op], beside if nested else [field.name for field in fields], "op")
+    refuse_clash([name for name in {before, after} if name is not None], [op, *beside], "before or after")
+    return _EventShape(row_kind, op, before, after, fields, beside)
+
+
+def _code_column(row_kind: str, codes: Mapping[RowKind, str]) -> Column:
+    code = F.lit(None).cast("string")
+    for kind, each in codes.items():
+        code = F.when(column(row_kind) == str(kind), F.lit(each)).otherwise(code)
+    return code
+
+
+def _encode_without_state(
+    frame: DataFrame, rows: _EventShape, codes: Mapping[RowKind, str], partial: Sequence[str]
+) -> DataFrame:
+    kept = frame.filter(column(rows.row_kind).isin([str(kind) for kind in codes]))
+    code = _code_column(rows.row_kind, codes)
+    if not rows.nested:
+        return kept.select(code.alias(rows.op), *(rows.value(field.name, partial) for field in rows.fields))
+    image, retracts = rows.image(partial), column(rows.row_kind).isin(*_RETRACTS)
+    beside = [column(name) for name in rows.passthrough]
+    return kept.select(*rows.event_columns(code, F.when(retracts, image), F.when(~retracts, image), beside))
+
+
+def _encode_images(
+    frame: DataFrame,
+    rows: _EventShape,
+    keys: Sequence[str],
+    order: Sequence[str],
+    encoder: ImageEncoder,
+    settings: StateSettings,
+    partial: Sequence[str],
+) -> DataFrame:
+    if not keys and not encoder.paired:
+        raise OptionError(
+            "partition_by is not given, but the before image of an update is the key's previous row.",
+            hint="Name the key's columns with partition_by, or give UPDATE_BEFORE and UPDATE_AFTER one code.",
+        )
+    done = _run_by_key(frame, rows, keys, order, EncodeKey(encoder), settings, rows.passthrough, rows.fields)
+    before, after = from_text(F.col("before"), rows.fields), from_text(F.col("row"), rows.fields)
+    if partial:
+        before = F.when(F.col("kind") == encoder.codes.get(DELETE, ""), _key_only(before, rows, partial)).otherwise(
+            before
+        )
+    beside = [F.col("__extra").getField(name).alias(name) for name in rows.passthrough]
+    return done.select(*rows.event_columns(F.col("kind"), before, after, beside))
+
+
+def _key_only(image: Column, rows: _EventShape, partial: Sequence[str]) -> Column:
+    fields = [
+        (image.getField(each.name) if each.name in partial else F.lit(None).cast(each.dataType)).alias(each.name)
+        for each in rows.fields
+    ]
+    return F.struct(*fields)
+
+
+def _normalize(
+    frame: DataFrame,
+    rows: _EventShape,
+    keys: Sequence[str],
+    order: tuple[str, ...],
+    rule: NormalizeKey,
+    settings: StateSettings,
+) -> DataFrame:
+    # The sequence travels beside the row: two rows that differ only in it are the same row.
+    inside = tuple(field for field in rows.fields if field.name not in order)
+    done = _run_by_key(frame, rows, keys, order, rule, settings, order, inside)
+    parsed = done.withColumn("__row", from_text(F.col("row"), inside))
+    fields = [
+        F.col("__extra" if field.name in order else "__row").getField(field.name).alias(field.name)
+        for field in rows.fields
+    ]
+    return parsed.select(F.col("kind").alias(rows.op), *fields)
+
+
+def _run_by_key(
+    frame: DataFrame,
+    rows: _EventShape,
+    keys: Sequence[str],
+    order: Sequence[str],
+    rule: KeyRule,
+    settings: StateSettings,
+    beside: Sequence[str],
+    inside: Sequence[T.StructField],
+) -> DataFrame:
+    """The rule's output; `__extra` holds the columns `beside`."""
+    require_storable([*inside, *(frame.schema[name] for name in beside)])
+    given = KeyedInput(
+        key=to_text(map(column, keys)) if keys else F.lit(""),
+        kinds=column(rows.row_kind),
+        row=to_text(column(field.name) for field in inside),
+        sequence=tuple(order),
+        extra=to_text(map(column, beside)) if beside else None,
+    )
+    done = run_rule(frame, given, rule, settings)
+    if not beside:
+        return done
+    return done.withColumn("__extra", from_text(F.col("extra"), [frame.schema[name] for name in beside]))

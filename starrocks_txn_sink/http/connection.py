@@ -32,7 +32,7 @@ from starrocks_txn_sink.errors import BadReply, NotSent, OptionError, ReplyLost,
 from starrocks_txn_sink.http.messages import LIMIT
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
-from starrocks_txn_sink.wire import Body
+from starrocks_txn_sink.protocol.wire import Body
 
 
 class Pieces:

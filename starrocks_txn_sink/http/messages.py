@@ -22,7 +22,7 @@ from urllib.parse import quote
 import orjson
 
 from starrocks_txn_sink.errors import AuthenticationFailed, BadReply, HttpRefused, InputError, StarRocksSinkError
-from starrocks_txn_sink.wire import LabelState, Operation, Reply, Request, Status
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 
 METHODS: Mapping[Operation, str] = {
     Operation.BEGIN: "POST",

@@ -32,7 +32,7 @@ from starrocks_txn_sink.http.messages import (
 )
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import DEFAULT_PORTS, Address, RedirectRules
-from starrocks_txn_sink.wire import Operation, Reply, Request
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
 
 
 class Frontends:

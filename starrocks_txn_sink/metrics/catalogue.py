@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from starrocks_txn_sink import errors
-from starrocks_txn_sink.assembler.spill import StateNotWritten
-from starrocks_txn_sink.lane.ending import RowsCutOff
-from starrocks_txn_sink.wire import Operation, Status
+from starrocks_txn_sink.assembler.rules.spill import StateNotWritten
+from starrocks_txn_sink.protocol.wire import Operation, Status
+from starrocks_txn_sink.rows.segments import RowsCutOff
 
 PREFIX = "starrocks_txn_sink_"
 

@@ -15,9 +15,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from starrocks_txn_sink.lane.report import Durations
 from starrocks_txn_sink.metrics.catalogue import METRICS, Kind, Metric
 from starrocks_txn_sink.metrics.model import Model
+from starrocks_txn_sink.writer.messages import Durations
 
 
 class ModelCollector:

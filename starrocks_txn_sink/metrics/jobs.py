@@ -1,9 +1,156 @@
-"""State of each job that the endpoint serves: last commit, last progress, failures."""
+"""The recent StarRocks transactions for the page, bounded in number and in detail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from starrocks_txn_sink.coordinator.actions import Receipt
+
+REMEMBERED = 60
+REGIONS = 40
+"""Regions and positions of one transaction at most."""
+
+
+class RecentTransactions:
+    """Receipts and failed micro-batches. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
+
+    def add_committed(self, receipt: Receipt) -> None:
+        regions = sorted(receipt.regions, key=lambda region: region.rows, reverse=True)
+        self._known.append(
+            {
+                "outcome": "committed",
+                "at": receipt.committed_at,
+                "label": receipt.label,
+                "txn_id": receipt.txn_id,
+                "job": receipt.job,
+                "lane": receipt.lane,
+                "batch_id": receipt.batch_id,
+                "tables": receipt.tables,
+                "rows": receipt.rows,
+                "bytes": receipt.bytes,
+                "source_transactions": receipt.source_transactions,
+                "loads": receipt.loads,
+                "attempts": receipt.attempts,
+                "retries": receipt.retries,
+                "recycled": receipt.recycled,
+                "open_seconds": receipt.open_seconds,
+                "phases": receipt.phase_seconds,
+                "regions": [[one.partition, one.table, one.rows, one.bytes] for one in regions[:REGIONS]],
+                "more_regions": max(0, len(regions) - REGIONS),
+                "positions": [
+                    [one.partition, one.first, one.last, one.source_transactions] for one in receipt.positions[:REGIONS]
+                ],
+            }
+        )
+
+    def add_failed(self, job: str, batch_id: int, code: str, seconds: float, attempts: int, at: float) -> None:
+        """Add a failed micro-batch with its failed attempts."""
+        self._known.append(
+            {
+                "outcome": "failed",
+                "at": at,
+                "job": job,
+                "batch_id": batch_id,
+                "code": code,
+                "open_seconds": seconds,
+                "attempts": attempts,
+            }
+        )
+
+    def newest_first(self) -> list[dict[str, Any]]:
+        return list(reversed(self._known))
+
+
+OTHERS = "all others"
+STAGES = 20
+"""Assembling stages at most; the one that reported longest ago is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssemblerLevel:
+    """Open source transactions, their rows and Arrow bytes; `oldest` is since when (Unix epoch), 0 for none.
+
+    `each` lists the oldest ones (partition, position, since, rows, bytes), if the stage reports them singly.
+    """
+
+    open: int = 0
+    rows: int = 0
+    bytes: int = 0
+    oldest: float = 0.0
+    each: Sequence[Mapping[str, Any]] = ()
+
+
+class AssemblerLevels:
+    """Levels by stage name. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._levels: dict[str, AssemblerLevel] = {}
+
+    def add_counts(
+        self, name: str, counts: Mapping[str, float], now: float, each: Sequence[Mapping[str, Any]] = ()
+    ) -> dict[str, int]:
+        """Add the counts of one stage and micro-batch (assembler.counters); return source transactions by outcome."""
+        # A micro-batch without events says nothing about the source transactions that are still open.
+        if counts.get("events"):
+            before = self._levels.pop(name, AssemblerLevel())
+            opened = int(counts.get("open", 0))
+            oldest = counts.get("oldest_open") or before.oldest or now
+            rows, size = int(counts.get("open_rows", 0)), int(counts.get("state_bytes", 0))
+            self._levels[name] = AssemblerLevel(
+                opened, rows, size, float(oldest) if opened else 0.0, tuple(each) if opened else ()
+            )
+            if len(self._levels) > STAGES:
+                del self._levels[next(iter(self._levels))]
+        return {outcome: int(counts.get(outcome, 0)) for outcome in ("abandoned", "dropped", "empty")}
+
+    def open_transactions(self) -> list[dict[str, Any]]:
+        """Open source transactions, oldest first: stage, place (None: all of the stage), open, rows, bytes, since."""
+        found = [one for name, level in self._levels.items() if level.open for one in _open_entries(name, level)]
+        return sorted(found, key=lambda one: (one["since"], one["place"] == OTHERS))
+
+    def level(self) -> AssemblerLevel:
+        """Sum over all stages; `oldest` of all."""
+        levels = self._levels.values()
+        oldest = min((level.oldest for level in levels if level.oldest), default=0.0)
+        return AssemblerLevel(
+            sum(level.open for level in levels),
+            sum(level.rows for level in levels),
+            sum(level.bytes for level in levels),
+            oldest,
+        )
+
+
+def _open_entries(stage: str, level: AssemblerLevel) -> list[dict[str, Any]]:
+    """Entries of a stage: the transactions that it reports singly, and one entry for the remaining ones."""
+    shown = [
+        {
+            "stage": stage,
+            "place": f"{one['partition']} at {one['position']}",
+            "open": 1,
+            "rows": one["rows"],
+            "bytes": one["bytes"],
+            "since": one["since"],
+        }
+        for one in level.each
+    ]
+    if len(shown) == level.open:
+        return shown
+    rest = {
+        "stage": stage,
+        "place": OTHERS if shown else None,
+        "open": level.open - len(shown),
+        "rows": level.rows - sum(one["rows"] for one in shown),
+        "bytes": level.bytes - sum(one["bytes"] for one in shown),
+        "since": max((one["since"] for one in shown), default=level.oldest),
+    }
+    return [*shown, rest]
+
 
 MAX_JOBS = 100
 """Jobs at most; the job without events for the longest time is dropped."""

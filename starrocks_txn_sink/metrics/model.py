@@ -8,7 +8,7 @@ Events of the sink on the driver, and their fields:
     batch.failed        job, batch_id, seconds, code, report or None
     integrity.violated  kind (torn, duplicated, lost, source_changed)
     rows.dead_lettered  table, reason, rows
-    query.progressed, query.idle, query.ended, assembler.counted: see `metrics.progress`
+    query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
 
 Reports come before the receipts of the same micro-batch. Unknown events are ignored.
 
@@ -25,17 +25,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from starrocks_txn_sink.clock import Clock
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.report import Durations, LaneReport
-from starrocks_txn_sink.metrics.assembly import AssemblerLevels
-from starrocks_txn_sink.metrics.bounded import LatestValues
+from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.metrics.catalogue import PARTITIONS, SPARK, VIOLATIONS
-from starrocks_txn_sink.metrics.figures import MetricValues
-from starrocks_txn_sink.metrics.history import History, HistorySlot
-from starrocks_txn_sink.metrics.jobs import JobStatuses
-from starrocks_txn_sink.metrics.progress import QueryProgress
-from starrocks_txn_sink.metrics.transactions import RecentTransactions
+from starrocks_txn_sink.metrics.jobs import AssemblerLevels, JobStatuses, RecentTransactions
+from starrocks_txn_sink.metrics.series import History, HistorySlot, LatestValues, MetricValues
+from starrocks_txn_sink.metrics.spark_progress import QueryProgress
+from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.writer.messages import Durations, LaneReport
 
 _REST = ("publish", "recover")
 

@@ -1,28 +1,177 @@
-"""MetricsServer: the driver's endpoint with `/metrics`, `/healthz`, `/readyz`, `/api/state` and a page at `/`.
-
-    metrics = MetricsServer(port=9464)
-    sink = StarRocksSink(options, metrics=metrics)
-
-Several sinks and queries may share one server. The default host is loopback; port 0 takes a free port (see `url`).
-"""
+"""Files of the page; they ship in the package."""
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.metrics.assets import ASSETS, read_asset
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.state import RUNBOOK, dashboard_state
 from starrocks_txn_sink.metrics.verdict import readiness
-from starrocks_txn_sink.metrics.web import HttpListener, HttpQuery, HttpReply, Route
+from starrocks_txn_sink.telemetry.events import Event
+
+ASSETS = {
+    "index.html": "text/html; charset=utf-8",
+    "dashboard.css": "text/css; charset=utf-8",
+    "dashboard.js": "text/javascript; charset=utf-8",
+    "drawing.js": "text/javascript; charset=utf-8",
+    "operations.html": "text/html; charset=utf-8",
+}
+
+
+@cache
+def read_asset(name: str) -> bytes:
+    """Content of a file of ASSETS."""
+    return resources.files("starrocks_txn_sink.metrics").joinpath("page", name).read_bytes()
+
+
+_IDLE_SECONDS = 10.0
+_JOIN_SECONDS = 2.0
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """A reply of the endpoint."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class HttpQuery:
+    """Query parameters and Accept header of a request."""
+
+    parameters: Mapping[str, list[str]]
+    accept: str
+
+
+Route = Callable[[HttpQuery], HttpReply]
+
+
+class HttpListener(ThreadingHTTPServer):
+    """Serves `routes` in daemon threads from `start` to `close`. Raises OSError if the port is taken."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, host: str, port: int, routes: Mapping[str, Route]) -> None:
+        self.routes = routes
+        self.local = is_loopback(host)
+        self._busy: set[threading.Thread] = set()
+        super().__init__((host, port), _Handler)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="starrocks-metrics", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and wait for the requests under way."""
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
+        for thread in list(self._busy):
+            thread.join(_JOIN_SECONDS)
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        thread = threading.Thread(
+            target=self._answer, args=(request, client_address), name="starrocks-metrics-request", daemon=True
+        )
+        self._busy.add(thread)
+        thread.start()
+
+    def _answer(self, request: Any, client_address: Any) -> None:
+        try:
+            self.process_request_thread(request, client_address)
+        finally:
+            self._busy.discard(threading.current_thread())
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignored: a client may disconnect at any time."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: HttpListener
+    timeout = _IDLE_SECONDS
+    server_version = "starrocks-txn-sink"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        route = self.server.routes.get(url.path)
+        if self.server.local and not _names_loopback(self.headers.get("Host", "")):
+            # DNS rebinding: a foreign page in a local browser can give its own host name the loopback address.
+            reply = HttpReply(b"This endpoint serves this machine only.\n", status=403)
+        elif route is None:
+            reply = HttpReply(b"Not found. Try /\n", status=404)
+        else:
+            reply = self._call_route(route, HttpQuery(parse_qs(url.query), self.headers.get("Accept", "")))
+        self._send(reply)
+
+    do_HEAD = do_GET  # noqa: N815 - the name is http.server's
+
+    def _call_route(self, route: Route, query: HttpQuery) -> HttpReply:
+        try:
+            return route(query)
+        except Exception as error:  # report a bug here to the client; the sink must not notice
+            return HttpReply(f"{type(error).__name__} while answering.\n".encode(), status=500)
+
+    def _send(self, reply: HttpReply) -> None:
+        self.send_response(reply.status)
+        for name, value in {**_HEADERS, "Content-Type": reply.content_type}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(reply.body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(reply.body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Ignored: a line for each scrape would fill the log."""
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _names_loopback(host: str) -> bool:
+    try:
+        return is_loopback(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        return False
+
 
 PORT = 9464
 HOST = "127.0.0.1"
@@ -89,7 +238,7 @@ class MetricsServer:
         with self._guard:
             if self._progress_watch is not None:
                 return
-            from starrocks_txn_sink.metrics.listener import ProgressWatch
+            from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
 
             self._progress_watch = ProgressWatch(session, self.model.record)
 

@@ -6,12 +6,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from starrocks_txn_sink.lane.report import Durations
 from starrocks_txn_sink.metrics.catalogue import ERRORS, PHASES
-from starrocks_txn_sink.metrics.figures import Labels
-from starrocks_txn_sink.metrics.history import HistoryWindow
 from starrocks_txn_sink.metrics.model import Model
+from starrocks_txn_sink.metrics.series import HistoryWindow, Labels
 from starrocks_txn_sink.metrics.verdict import health_status, lights, readiness
+from starrocks_txn_sink.writer.messages import Durations
 
 RUNBOOK = "runbook"
 """Path of docs/operations.md on the endpoint."""

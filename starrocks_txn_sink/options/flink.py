@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options.declarations import Kind, refusal
+from starrocks_txn_sink.telemetry.logs import get_logger
 
 Convert = Callable[[str, str], Any]
 _log = get_logger("options")

@@ -25,11 +25,11 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.lane.columns import DELETED, FINGERPRINT, PARTITION, PAYLOAD, POSITION, PRIMARY_KEYS, TABLE
-from starrocks_txn_sink.ledger.access import LeaderConnection
-from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from starrocks_txn_sink.rows.columns import DELETED, FINGERPRINT, PARTITION, PAYLOAD, POSITION, PRIMARY_KEYS, TABLE
 from starrocks_txn_sink.sink.typed import TypedRoute
+from starrocks_txn_sink.sql.leader import LeaderConnection
 
 # Understood alike by the JVM and by Python, in which a test says the rule once more (`tests/key_forms.py`).
 NUMBER = r"^[ \t]*([+-]?)0*([0-9]*?)(?:\.([0-9]*?)0*)?[ \t]*$"

@@ -2,9 +2,9 @@
 
 The lanes are those of `StarRocksSink`. Spark gives a data source whatever partitions a frame has, so the user's plan
 does what the sink does to a micro-batch before its lanes run: `lane_partitioned` makes and checks the rows in the JVM,
-one Spark partition a lane, sorted, each closed by a last row, and sealed (`lane.seal`). The frame carries its terms as
-text in the metadata of one column, because that is all of a frame that Spark shows to a data source; a password never
-travels with them.
+one Spark partition a lane, sorted, each closed by a last row, with numbered rows (`rows.segments`). The frame carries
+its terms as text in the metadata of one column, because Spark shows a data source nothing else of a frame; a password
+never travels with them.
 
 The driver's part runs in short-lived Python processes that Spark starts on the driver, one that makes the writer before
 the tasks of a write start, and one for its end. No memory lasts from one to the next, so every micro-batch takes the
@@ -32,24 +32,24 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from starrocks_txn_sink import logs
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
+from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.columns import PAYLOAD, PLACE
-from starrocks_txn_sink.lane.messages import Message, of_kind
-from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.seal import unsealed
-from starrocks_txn_sink.lane.task import LaneTask, Mandate
-from starrocks_txn_sink.lane.worker import Attempt
-from starrocks_txn_sink.ledger.access import LeaderConnection
-from starrocks_txn_sink.logs import LogSettings
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.combinations import Feature
+from starrocks_txn_sink.rows.columns import PAYLOAD, PLACE
+from starrocks_txn_sink.rows.segments import unsealed
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.session import Session, new_epoch, open_session, sweep_for, table_columns, table_models
-from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.typed import TargetColumn, typed_routes, with_columns
+from starrocks_txn_sink.sink.typed.route import TableRoute
+from starrocks_txn_sink.sql.leader import LeaderConnection
+from starrocks_txn_sink.telemetry import logs
+from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry.logs import LogSettings
+from starrocks_txn_sink.writer.messages import Message, of_kind
+from starrocks_txn_sink.writer.task import LaneTask, Mandate
+from starrocks_txn_sink.writer.worker import Attempt
 
 KEY = "starrocks_txn_sink.lanes"
 _SPARKS_OWN = ("checkpointlocation", "path", "batch_id")

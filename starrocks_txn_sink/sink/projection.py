@@ -1,10 +1,10 @@
 """The sink's input, checked, projected to what a lane reads, and spread over the lanes, in the JVM: no Python per row.
 
-Output columns are those of `lane.segments`: source_partition, position, table, transaction_end, payload; without
-marks those of `lane.unit`: table, payload, hash. The payload is the row's JSON with the separator in front, and with
+Output columns are those of `rows.segments`: source_partition, position, table, transaction_end, payload; without
+marks those of `rows.replay`: table, payload, hash. The payload is the row's JSON with the separator in front, and with
 `__op` inside for a delete (wire contract 5.6). For metrics there are event_time and, with a column `op`, deleted.
 
-Each lane is closed by a last row (`lane.ending`).
+Each lane is closed by a last row (`rows.segments`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
+from starrocks_txn_sink.coordinator.input import SEPARATOR
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.columns import (
+from starrocks_txn_sink.options.combinations import Feature, refuse, spoken
+from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
+from starrocks_txn_sink.rows.columns import (
     DATABASE,
     DELETED,
     DELETES,
@@ -33,7 +36,6 @@ from starrocks_txn_sink.lane.columns import (
     POSITION,
     ROW,
     ROW_BITS,
-    SEPARATOR,
     SEQ,
     TABLE,
     TASK,
@@ -43,11 +45,9 @@ from starrocks_txn_sink.lane.columns import (
     keyless,
     other_database,
 )
-from starrocks_txn_sink.lane.worker import place_at_end
-from starrocks_txn_sink.options.combinations import Feature, refuse, spoken
-from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.typed import TypedRoute
+from starrocks_txn_sink.writer.worker import place_at_end
 
 _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
     PARTITION: (T.StringType, T.IntegralType),
@@ -82,7 +82,7 @@ def lane_input(
     sort: bool = True,
 ) -> LaneInput:
     """Project `frame` and spread it over `lanes`; `models` maps known tables to PRIMARY_KEYS, DUP_KEYS, …; with
-    `name_task` a row of each lane tells which attempt of Spark's reads it (`lane.worker`);
+    `name_task` a row of each lane tells which attempt of Spark's reads it (`writer.worker`);
     `guarded` as in `TypedRoute.row`; with `compaction` rows that a later one replaces have an empty payload; without
     `sort` the one lane gets its rows as they come, without a shuffle.
 

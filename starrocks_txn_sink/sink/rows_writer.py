@@ -1,8 +1,8 @@
 """The driver's side of lanes whose rows are ready: whether the rows of a micro-batch are sorted before their lanes.
 
 A shuffle and a sort cost more than all else together, and several tasks before them save time only when there is much
-to do. So with one lane a small micro-batch goes to it as it comes (`lane.arrival`), unless the query has a shuffle of
-its own right before the sink, whose tasks would then run one after the other.
+to do. So with one lane a small micro-batch goes to it as it comes (`rows.arrival_order`), unless the query has a
+shuffle of its own right before the sink, whose tasks would then run one after the other.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
+from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import Unordered
-from starrocks_txn_sink.lane.arrival import SMALL_BYTES, SMALL_ROWS
-from starrocks_txn_sink.lane.messages import MESSAGES, Complaint, Message, decode, of_kind
-from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.report import LaneReport
-from starrocks_txn_sink.lane.task import LaneTask, UnsortedLaneTask
-from starrocks_txn_sink.logs import get_logger
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import sorted_first
+from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.projection import LaneInput, lane_input
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.typed import TypedRoute, typed_routes, with_columns
+from starrocks_txn_sink.sink.typed.route import TableRoute
+from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.writer.messages import MESSAGES, Complaint, LaneReport, Message, decode, of_kind
+from starrocks_txn_sink.writer.task import LaneTask, UnsortedLaneTask
 
 _FEW: Final = 2  # so many times smaller than small: then the next micro-batch is probably small, too
 

@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
-from starrocks_txn_sink.dead_letter.table import create_table as dead_letter_ddl
+from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.task import Mandate
-from starrocks_txn_sink.ledger.access import LeaderConnection, SqlLedger
-from starrocks_txn_sink.ledger.ledger import Owner, Position, Unfinished
-from starrocks_txn_sink.ledger.take_over import (
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.addresses import require_supported
+from starrocks_txn_sink.protocol.dead_letters import create_table as dead_letter_ddl
+from starrocks_txn_sink.protocol.fencing import (
     Scope,
     TakenOver,
     forget_dead_claims,
@@ -32,14 +31,13 @@ from starrocks_txn_sink.ledger.take_over import (
     refuse_newer,
     take_over,
 )
-from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.addresses import require_supported
-from starrocks_txn_sink.receipts_log.table import create_table, delete_older
+from starrocks_txn_sink.protocol.label import Family, Label, Steps, epoch_of, run
+from starrocks_txn_sink.protocol.ledger import Owner, Position, Unfinished
+from starrocks_txn_sink.protocol.receipts_log import create_table, delete_older
 from starrocks_txn_sink.sink.compaction import KeyColumn, primary_keys
 from starrocks_txn_sink.sink.typed import COLUMNS_SQL, TargetColumn, target_columns
-from starrocks_txn_sink.transaction.label import Label
-from starrocks_txn_sink.transaction.names import Family, epoch_of
-from starrocks_txn_sink.transaction.steps import Steps, run
+from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.writer.task import Mandate
 
 _CLEAN_UP_SECONDS = 5.0
 _PAUSE = 0.5  # between two looks at what tasks that are being ended have begun
@@ -74,7 +72,7 @@ class Session:
     def visible(self, *, streaming: bool) -> dict[str, int]:
         """By source partition the position up to which rows that may come again are visible.
 
-        In a streaming query rows that this very run has written do not come again (`lane.replay`), so only positions
+        In a streaming query rows that this very run has written do not come again (`rows.replay`), so only positions
         that it found in the ledger matter.
         """
         return {

@@ -14,27 +14,23 @@ from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
 
-from starrocks_txn_sink.audit import Audit
-from starrocks_txn_sink.audit.watch import AuditWatch
 from starrocks_txn_sink.clock import microseconds
+from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.events import Event, Listener, nobody
-from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.report import LaneReport
-from starrocks_txn_sink.lane.task import LaneTask
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.options.declarations import SchemaChanges
-from starrocks_txn_sink.sink.assembly import TransactionAssembly
-from starrocks_txn_sink.sink.fused import FusedWriter
-from starrocks_txn_sink.sink.jobs import Jobs, context_of
+from starrocks_txn_sink.sink.events_writer import FusedWriter, TransactionAssembly
+from starrocks_txn_sink.sink.lifecycle import Jobs, Turns, begun, context_of, in_time, roll_back_at_exit
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
 from starrocks_txn_sink.sink.session import Session, clean_up, open_session, sweep_for
-from starrocks_txn_sink.sink.table_route import TableRoute
-from starrocks_txn_sink.sink.termination import begun, in_time, roll_back_at_exit
-from starrocks_txn_sink.sink.turns import Turns
 from starrocks_txn_sink.sink.typed.evolution import evolve, planned
+from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.watch import Endpoint, Watch
+from starrocks_txn_sink.sql.audit import Audit, AuditWatch
+from starrocks_txn_sink.telemetry.events import Event, Listener, nobody
+from starrocks_txn_sink.writer.messages import LaneReport
+from starrocks_txn_sink.writer.task import LaneTask
 
 _Writer = TypeVar("_Writer", FusedWriter, RowsWriter)
 

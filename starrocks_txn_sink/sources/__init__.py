@@ -1,6 +1,6 @@
 """Source formats and readers: TxnEvent, Debezium and balanced Kafka, as the columns that the assembler reads."""
 
-from starrocks_txn_sink.sources.balanced_merge import balanced_merge
+from starrocks_txn_sink.sources.balanced.merge import balanced_merge
 from starrocks_txn_sink.sources.debezium import parse_debezium, parse_debezium_transactions
 from starrocks_txn_sink.sources.txn_event import TXN_EVENT_SCHEMA, parse_txn_events
 

@@ -1,22 +1,22 @@
-"""TxnEvent: one JSON object per BEGIN, DATA or END, as lines of files or as values of a Kafka topic.
-
-    {"source_partition": "0", "position": 7, "type": "DATA", "txn_id": "t1",
-     "database": "shop", "table": "orders", "op": "u", "row": "{\\"order_id\\": 1}"}
-
-Files: `spark.readStream.schema(TXN_EVENT_SCHEMA).json(folder)`. Kafka: `parse_txn_events(topic)`.
-"""
+"""Policy and error text for values that are no TxnEvent, shared by the parser in the JVM and the one in the lane."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.sources.malformed import MALFORMED_HINT, MALFORMED_MESSAGE, OnMalformed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+
+OnMalformed = Literal["fail", "drop"]
+
+MALFORMED_MESSAGE: Final = "A value is not a TxnEvent (malformed JSON, NULL, or a field of another type)"
+MALFORMED_HINT: Final = 'Correct the source, or pass on_malformed="drop" to lose such values.'
+
 
 TXN_EVENT_SCHEMA: Final = (
     "source_partition STRING, position BIGINT, type STRING, txn_id STRING, "

@@ -1,15 +1,14 @@
-"""TxnEvent lines parsed inside the lane: pyarrow parses a whole batch at once, without Python code per row.
-
-pyarrow refuses a batch with a malformed line, a `row` that is an object, or a number in place of a string. A plain
-parser then reads that batch line by line; it keeps each value's own text and finds the malformed lines.
-"""
+"""Parallel map in a few threads with results in input order, for work that releases the interpreter's lock."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,26 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.sources.malformed import MALFORMED_HINT, MALFORMED_MESSAGE, OnMalformed
+from starrocks_txn_sink.sources.txn_event import MALFORMED_HINT, MALFORMED_MESSAGE, OnMalformed
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+def map_ahead(work: Callable[[In], Out], items: Iterable[In], threads: int) -> Iterator[Out]:
+    """Yield `work(item)` for each item, in order; an error of `work` is raised in its item's turn.
+
+    At most `threads` + 1 items are under way, which bounds memory.
+    """
+    with ThreadPoolExecutor(threads, thread_name_prefix="starrocks-parse") as pool:
+        futures: deque[Future[Out]] = deque()
+        for item in items:
+            futures.append(pool.submit(work, item))
+            if len(futures) > threads:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
+
 
 SOURCE_PARTITION, POSITION, VALUE = "source_partition", "position", "value"
 _TEXTS: Final = ("type", "txn_id", "database", "table", "op", "row")

@@ -6,11 +6,11 @@ import math
 import random
 from typing import Any
 
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
-from starrocks_txn_sink.lane.report import Durations, LaneReport, TableLoads
+from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.metrics import MetricsServer
-from starrocks_txn_sink.metrics.progress import QueryProgress
+from starrocks_txn_sink.metrics.spark_progress import QueryProgress
+from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.writer.messages import Durations, LaneReport, TableLoads
 from tests.support.manual_clock import ManualClock
 
 JOB, QUERY = "shop-orders", "7d9c"

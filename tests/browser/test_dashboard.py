@@ -10,8 +10,8 @@ from playwright.sync_api import Page, expect
 from recorded import Pipeline
 from screen import Screen, refresh
 
-from starrocks_txn_sink.events import Event
 from starrocks_txn_sink.metrics import MetricsServer
+from starrocks_txn_sink.telemetry.events import Event
 
 ROWS = ["right", "fresh", "flow", "anatomy", "assembler", "saturation", "errors", "partitions"]
 

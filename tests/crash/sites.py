@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 
 LATE_SECONDS = 25.0
 """How long a request may lie on the server before it is carried out: long after the next driver's take-over."""

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import model
-from starrocks_txn_sink.assembler.assembler import Change, Step, TransactionAssembler
-from starrocks_txn_sink.assembler.intake import one_partition
-from starrocks_txn_sink.assembler.model import Counters, MissingBegin, OnOpenTimeout, Policy
-from starrocks_txn_sink.assembler.state import AssemblerState, from_blob, to_blob
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.assembler import Change, Step, TransactionAssembler
+from starrocks_txn_sink.assembler.rules.intake import one_partition
+from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnOpenTimeout, Policy
+from starrocks_txn_sink.assembler.rules.state import AssemblerState, from_blob, to_blob
 from starrocks_txn_sink.errors import InputError, OptionError
 
 SCHEMA = pa.schema([*model.EVENT_FIELDS, ("serial", pa.int64())])

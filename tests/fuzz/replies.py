@@ -15,11 +15,10 @@ from typing import Any
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import NotSent, ReplyLost, StarRocksSinkError
 from starrocks_txn_sink.http.messages import read_load_state, read_reply
-from starrocks_txn_sink.ledger.take_over import insist_on_rollback
-from starrocks_txn_sink.transaction import label as protocol
-from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Patience, Unknown
-from starrocks_txn_sink.transaction.steps import Steps, run
-from starrocks_txn_sink.wire import LabelState, Operation, Reply, Request, Status
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.fencing import insist_on_rollback
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Patience, Steps, Unknown, run
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.manual_clock import ManualClock
 
 LABEL = Label("shop", "job-e-0-1-1_0")

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from starrocks_txn_sink.assembler import model
-from starrocks_txn_sink.assembler.assembler import TransactionAssembler
-from starrocks_txn_sink.transaction import label as protocol
-from starrocks_txn_sink.wire import LabelState
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.assembler import TransactionAssembler
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.wire import LabelState
 
 from . import events as event_fuzz
 from . import replies as reply_fuzz

@@ -23,7 +23,7 @@ from starrocks_txn_sink import (
     assemble_transactions,
 )
 from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions, parse_txn_events
-from starrocks_txn_sink.sources.balanced_kafka import BalancedKafka
+from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
 from tests.kafka.workload import CHANGES, EVENTS, MARKERS
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

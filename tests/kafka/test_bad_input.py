@@ -17,7 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 from starrocks_emulator.process import EmulatorProcess
 from starrocks_txn_sink import SinkOptions, StarRocksSink, assemble_debezium, assemble_transactions
 from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions, parse_txn_events
-from starrocks_txn_sink.sources.balanced_kafka import BalancedKafka
+from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
 from tests.crash.workload import Verdict, judge
 from tests.kafka.broker import Broker
 from tests.kafka.query_process import QueryProcess

@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from starrocks_txn_sink.sources.balanced_kafka import BalancedKafka
-from starrocks_txn_sink.sources.skew import skew_of
+from starrocks_txn_sink.sources.balanced.plan import skew_of
+from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
 from tests.kafka.broker import Broker
 from tests.kafka.waiting import until
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.lane.arrival import SMALL_ROWS, ArrivalOrder
-from starrocks_txn_sink.lane.columns import COLUMNS, END_POSITION, SEQ
-from starrocks_txn_sink.lane.segments import Segment
-from starrocks_txn_sink.lane.task import LaneTask
+from starrocks_txn_sink.coordinator.input import Segment
+from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
+from starrocks_txn_sink.rows.columns import COLUMNS, END_POSITION, SEQ
+from starrocks_txn_sink.writer.task import LaneTask
 
 from .source import TYPES, SourceTransaction
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from starrocks_txn_sink.lane.actions import Action, BeginAction, Limits, RollbackAction
-from starrocks_txn_sink.lane.receipt import Receipt
+from starrocks_txn_sink.coordinator.actions import Action, BeginAction, Limits, Receipt, RollbackAction
 
 from .checker import Checker
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
+from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 from tests.support.model_store import Change, ModelStore
 
 from .source import Cut, Source, SourceTransaction

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import DeadlineExceeded
-from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.task import LaneTask
-from starrocks_txn_sink.lane.worker import Attempt
-from starrocks_txn_sink.ledger.ledger import POSITION, Owner, Unfinished
-from starrocks_txn_sink.ledger.take_over import (
+from starrocks_txn_sink.protocol.fencing import (
     Scope,
     TakenOver,
     forget_dead_claims,
@@ -22,10 +19,11 @@ from starrocks_txn_sink.ledger.take_over import (
     insist_on_rollback,
     take_over,
 )
+from starrocks_txn_sink.protocol.label import Family, Label, Steps
+from starrocks_txn_sink.protocol.ledger import POSITION, Owner, Unfinished
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.transaction.label import Label
-from starrocks_txn_sink.transaction.names import Family
-from starrocks_txn_sink.transaction.steps import Steps
+from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.worker import Attempt
 
 from .arriving import ArrivingTask, arriving_batches
 from .lane import LaneAttempt

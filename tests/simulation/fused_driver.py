@@ -1,4 +1,7 @@
-"""A driver whose lanes assemble: it reads and publishes the tail log around each micro-batch, as `sink.fused` does."""
+"""A driver whose lanes assemble: it reads and publishes the manifest log around each micro-batch.
+
+It does so as `sink.events_writer` does.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler.model import Policy
-from starrocks_txn_sink.assembler.spill import CarriedState, Manifest
-from starrocks_txn_sink.lane.arrival import SMALL_ROWS
-from starrocks_txn_sink.lane.content import Content
-from starrocks_txn_sink.lane.fused import Assembling, LaneAssembly
-from starrocks_txn_sink.lane.messages import CarryOver
-from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.segments import Segment
-from starrocks_txn_sink.lane.task import LaneTask
-from starrocks_txn_sink.lane.worker import Attempt
-from starrocks_txn_sink.ledger.ledger import Owner
-from starrocks_txn_sink.ledger.take_over import check_owner
-from starrocks_txn_sink.sink.tail_log import TailLog
+from starrocks_txn_sink.assembler.rules.model import Policy
+from starrocks_txn_sink.assembler.rules.payload import Content
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
+from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.input import Segment
+from starrocks_txn_sink.protocol.fencing import check_owner
+from starrocks_txn_sink.protocol.ledger import Owner
+from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
+from starrocks_txn_sink.sink.manifest_log import TailLog
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
+from starrocks_txn_sink.writer.assembling import Assembling, LaneAssembly
+from starrocks_txn_sink.writer.messages import CarryOver
+from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.worker import Attempt
 
 from .driver import DATABASE, JOB, Checkpoint, Driver, Slot
 from .fused_source import Event, EventSource, event_batches

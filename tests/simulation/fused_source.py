@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import model
-from starrocks_txn_sink.lane.columns import END_POSITION
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.rows.columns import END_POSITION
 
 from .checker import Checker
 from .source import Cut, Source, SourceTransaction, _events

@@ -1,4 +1,4 @@
-"""One try of Spark's at a lane: rows fed to the coordinator, its actions stepped through. Mirrors `lane.runner`."""
+"""One try of Spark's at a lane: rows fed to the coordinator, its actions stepped through. Mirrors `writer.runner`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.actions import RECYCLE_AT, Action, Identity, Limits, Receipt
+from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.input import Segment, Written
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
-from starrocks_txn_sink.lane.actions import RECYCLE_AT, Action, Identity, Limits
-from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.lane.perform import Performer
-from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.segments import Segment, Written
-from starrocks_txn_sink.lane.task import LaneTask
-from starrocks_txn_sink.lane.worker import Attempt
-from starrocks_txn_sink.ledger.ledger import Position
-from starrocks_txn_sink.ledger.take_over import TakenOver
-from starrocks_txn_sink.transaction.label import Patience
-from starrocks_txn_sink.transaction.names import labels
+from starrocks_txn_sink.protocol.fencing import TakenOver
+from starrocks_txn_sink.protocol.label import Patience, labels
+from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.writer.performer import Performer
+from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.worker import Attempt
 
 from .bounds import LETTERS, Bounds
 from .scheduler import Fiber, Node

@@ -7,8 +7,8 @@ from random import Random
 from typing import Any
 
 from starrocks_txn_sink.errors import BadReply, NotSent, QueryFailed, ReplyLost, TransportError
-from starrocks_txn_sink.ledger.ledger import Claim, Forget, Mark
-from starrocks_txn_sink.wire import Operation, Request
+from starrocks_txn_sink.protocol.ledger import Claim, Forget, Mark
+from starrocks_txn_sink.protocol.wire import Operation, Request
 from tests.support.model_server import Fault
 
 from .cluster import Cluster, Respond

@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from starrocks_txn_sink.lane.columns import END_POSITION, HASH, PAYLOAD, TABLE
-from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from starrocks_txn_sink.rows.columns import END_POSITION, HASH, PAYLOAD, TABLE
 from tests.support.model_store import Change
 
 from .checker import Checker, Published

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE, DeadLetterRow
-from starrocks_txn_sink.dead_letter_command import _loads
-from starrocks_txn_sink.dead_letter_replay import REPLAY, replay_transaction, take_over_replays
-from starrocks_txn_sink.ledger.ledger import LANE, Owner, lane_name
-from starrocks_txn_sink.ledger.take_over import fresh_tokens
-from starrocks_txn_sink.transaction.label import Committed, Label
-from starrocks_txn_sink.transaction.names import labels
+from starrocks_txn_sink.operations.dead_letters import REPLAY, _loads, replay_transaction, take_over_replays
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterRow
+from starrocks_txn_sink.protocol.fencing import fresh_tokens
+from starrocks_txn_sink.protocol.label import Committed, Label, labels
+from starrocks_txn_sink.protocol.ledger import LANE, Owner, lane_name
 
 from .driver import DATABASE, JOB
 from .scheduler import Fiber, Node

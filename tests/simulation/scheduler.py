@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
-from starrocks_txn_sink.transaction.steps import Steps, Wait
+from starrocks_txn_sink.protocol.label import Steps, Wait
 
 Send = Callable[[Any, "Fiber"], None]
 Done = Callable[[object], None]

@@ -14,12 +14,12 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import model
-from starrocks_txn_sink.assembler.assembler import TransactionAssembler
-from starrocks_txn_sink.assembler.intake import one_partition
-from starrocks_txn_sink.assembler.model import Policy
-from starrocks_txn_sink.assembler.state import AssemblerState
-from starrocks_txn_sink.lane.columns import COLUMNS, END_POSITION
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.assembler import TransactionAssembler
+from starrocks_txn_sink.assembler.rules.intake import one_partition
+from starrocks_txn_sink.assembler.rules.model import Policy
+from starrocks_txn_sink.assembler.rules.state import AssemblerState
+from starrocks_txn_sink.rows.columns import COLUMNS, END_POSITION
 
 TABLES = ("accounts", "bookings", "journal")
 Row = tuple[str, bytes]  # table, content

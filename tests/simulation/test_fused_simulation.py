@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from starrocks_txn_sink.assembler.spill import Manifest
-from starrocks_txn_sink.lane.replay import Replay
-from starrocks_txn_sink.sink.tail_log import TailLog
+from starrocks_txn_sink.assembler.rules.spill import Manifest
+from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.sink.manifest_log import TailLog
 
 from .fused_world import run_fused
 

@@ -7,7 +7,7 @@ import itertools
 import orjson
 import pytest
 
-from starrocks_txn_sink.wire import LabelState, Operation, Request
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request
 from tests.support.model_server import Fault, ModelServer
 
 from .prove import prove

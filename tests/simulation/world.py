@@ -21,9 +21,9 @@ from starrocks_txn_sink.errors import (
     TransactionTimedOut,
     TransportError,
 )
-from starrocks_txn_sink.lane.ending import RowsCutOff
-from starrocks_txn_sink.ledger.ledger import DRIVER, LANE, lane_name
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.ledger import DRIVER, LANE, lane_name
+from starrocks_txn_sink.rows.segments import RowsCutOff
 from tests.support.model_server import ModelServer
 
 from .checker import Checker, Violation

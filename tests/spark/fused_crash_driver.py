@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
-from starrocks_txn_sink.assembler.spill import Manifest
-from starrocks_txn_sink.sink.tail_log import TailLog
+from starrocks_txn_sink.assembler.rules.spill import Manifest
+from starrocks_txn_sink.sink.manifest_log import TailLog
 from tests.crash.driver import _spark
 
 

@@ -12,7 +12,7 @@ from changelog_feed import Feed, FileTime, running
 from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
-from starrocks_txn_sink.changelog.spark_keyed import PROVIDER
+from starrocks_txn_sink.changelog.keyed_step import PROVIDER
 
 pytestmark = pytest.mark.spark
 

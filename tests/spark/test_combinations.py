@@ -13,8 +13,6 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.columns import PAYLOAD
 from starrocks_txn_sink.options.combinations import (
     ALTERNATIVES,
     CONFLICTS,
@@ -25,10 +23,12 @@ from starrocks_txn_sink.options.combinations import (
     render_combinations,
     sorted_first,
 )
+from starrocks_txn_sink.rows.columns import PAYLOAD
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.data_source import LaneTerms, lane_partitioned
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed import typed_routes
+from starrocks_txn_sink.telemetry.events import Event
 
 PAGE = Path(__file__).parents[2] / "docs" / "combinations.md"
 

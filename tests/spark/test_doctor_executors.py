@@ -8,10 +8,8 @@ from contextlib import closing
 import pytest
 from pyspark.sql import SparkSession
 
-from starrocks_txn_sink.doctor.executors import check_executors
-from starrocks_txn_sink.doctor.finding import Severity
-from starrocks_txn_sink.doctor.patient import Target
-from starrocks_txn_sink.doctor.reach import Endpoint
+from starrocks_txn_sink.operations.doctor.executors import check_executors
+from starrocks_txn_sink.operations.doctor.target import Endpoint, Severity, Target
 from starrocks_txn_sink.options import SinkOptions
 
 pytestmark = pytest.mark.spark

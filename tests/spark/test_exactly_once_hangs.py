@@ -26,13 +26,13 @@ from pyspark.sql import SparkSession
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import DeadlineExceeded, HttpRefused, OutcomeUnknown, StarRocksSinkError
-from starrocks_txn_sink.lane.columns import END_POSITION
-from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.task import LaneTask
-from starrocks_txn_sink.lane.worker import Attempt
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.rows.columns import END_POSITION
 from starrocks_txn_sink.sink.session import Session, open_session
+from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.worker import Attempt
 from tests.crash.query_proxy import QueryProxy
 
 _DEADLINE = 1.0

@@ -145,7 +145,7 @@ def test_state_is_kept_as_long_as_sparks_own_and_no_longer(shop: FusedShop) -> N
 @pytest.fixture
 def nothing_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every micro-batch is so large that its events are not put in order by the lane itself."""
-    monkeypatch.setattr("starrocks_txn_sink.sink.fused.SMALL_ROWS", 0)
+    monkeypatch.setattr("starrocks_txn_sink.sink.events_writer.SMALL_ROWS", 0)
 
 
 def out_of_order(shop: FusedShop) -> None:

@@ -16,8 +16,8 @@ from query_port import query
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
-from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 
 pytestmark = pytest.mark.spark
 

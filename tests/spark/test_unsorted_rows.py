@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import Receipt, StarRocksSink
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.lane.columns import END_POSITION
-from starrocks_txn_sink.lane.ending import StageRepeated
-from starrocks_txn_sink.lane.task import LaneTask
-from starrocks_txn_sink.lane.worker import Attempt
+from starrocks_txn_sink.rows.columns import END_POSITION
+from starrocks_txn_sink.rows.segments import StageRepeated
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.session import open_session
+from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.worker import Attempt
 
 pytestmark = pytest.mark.spark
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.ledger.ledger import (
+from starrocks_txn_sink.protocol.label import Question
+from starrocks_txn_sink.protocol.ledger import (
     DRIVER,
     LANE,
     MARKER,
@@ -22,7 +23,6 @@ from starrocks_txn_sink.ledger.ledger import (
     read,
     statement,
 )
-from starrocks_txn_sink.transaction.steps import Question
 from tests.support.model_server import ModelServer
 
 _OWNER = ("kind", "name", "token", "epoch", "checkpoint", "batch", "updated_at")

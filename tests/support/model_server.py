@@ -15,7 +15,7 @@ from enum import Enum
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import NotSent, ReplyLost
-from starrocks_txn_sink.wire import LabelState, Operation, Reply, Request, Status
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.model_store import Change, ModelStore
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 
 Key = tuple[str, str, str]  # job, kind, name
 

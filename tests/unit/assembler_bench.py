@@ -6,11 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler.assembler import Change, Step, TransactionAssembler
-from starrocks_txn_sink.assembler.intake import one_partition
-from starrocks_txn_sink.assembler.model import Counters, Policy
-from starrocks_txn_sink.assembler.state import AssemblerState, from_blob, to_blob
-from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.assembler.rules.assembler import Change, Step, TransactionAssembler
+from starrocks_txn_sink.assembler.rules.intake import one_partition
+from starrocks_txn_sink.assembler.rules.model import Counters, Policy
+from starrocks_txn_sink.assembler.rules.state import AssemblerState, from_blob, to_blob
+from starrocks_txn_sink.telemetry.events import Event
 
 NAME = "p0"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.rules import model
 
 SCHEMA = pa.schema([*model.EVENT_FIELDS, ("source_ts", pa.int64())])
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler import model
-from starrocks_txn_sink.assembler.incremental import HELD_BYTES, IncrementalAssembler, all_counters, expire
-from starrocks_txn_sink.assembler.model import Counters, Policy
-from starrocks_txn_sink.assembler.spill import Manifest, SpillStorage
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.incremental import HELD_BYTES, IncrementalAssembler, all_counters, expire
+from starrocks_txn_sink.assembler.rules.model import Counters, Policy
+from starrocks_txn_sink.assembler.rules.spill import Manifest, SpillStorage
 from tests.support.memory_directory import MemoryDirectory
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import orjson
 
 from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.actions import Action, Identity, Limits
+from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.input import Ended
 from starrocks_txn_sink.errors import StarRocksSinkError
-from starrocks_txn_sink.lane.actions import Action, Identity, Limits
-from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.lane.perform import Performer
-from starrocks_txn_sink.lane.segments import Ended
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.transaction.names import labels
+from starrocks_txn_sink.protocol.label import labels
+from starrocks_txn_sink.writer.performer import Performer
 from tests.support.manual_clock import ManualClock
 from tests.support.model_server import ModelServer
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_segments import Row, lanes
 
+from starrocks_txn_sink.coordinator.input import Ended, Written
 from starrocks_txn_sink.errors import InputError, Unordered
-from starrocks_txn_sink.lane.arrival import ArrivalOrder
-from starrocks_txn_sink.lane.columns import END_POSITION, SEQ
-from starrocks_txn_sink.lane.ending import RowsAfterEnd, RowsCutOff
-from starrocks_txn_sink.lane.segments import Ended, Segmenter, Written
+from starrocks_txn_sink.rows.arrival_order import ArrivalOrder
+from starrocks_txn_sink.rows.columns import END_POSITION, SEQ
+from starrocks_txn_sink.rows.segments import RowsAfterEnd, RowsCutOff, Segmenter
 
 Arriving = tuple[str, int, int, str, bool, str]
 FIELDS = [

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from assembler_model import SCHEMA, Ev, Model
 
-from starrocks_txn_sink.assembler.incremental import assemble_sorted
-from starrocks_txn_sink.assembler.intake import partitioned
 from starrocks_txn_sink.assembler.keyed_state import BLOB, Packet, pack, packets, receipt, unpack
-from starrocks_txn_sink.assembler.model import Counters, Policy
-from starrocks_txn_sink.assembler.state import from_blob
+from starrocks_txn_sink.assembler.rules.incremental import assemble_sorted
+from starrocks_txn_sink.assembler.rules.intake import partitioned
+from starrocks_txn_sink.assembler.rules.model import Counters, Policy
+from starrocks_txn_sink.assembler.rules.state import from_blob
 from starrocks_txn_sink.errors import InputError
 
 

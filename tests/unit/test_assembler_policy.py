@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.assembler.model import Policy, seconds
+from starrocks_txn_sink.assembler.rules.model import Policy, seconds
 from starrocks_txn_sink.errors import OptionError
 
 
@@ -53,7 +53,8 @@ def test_policies_are_named_when_refused() -> None:
 
 def test_the_rules_need_no_spark() -> None:
     program = (
-        "import sys; import starrocks_txn_sink.assembler.assembler, starrocks_txn_sink.assembler.incremental; "
+        "import sys; import starrocks_txn_sink.assembler.rules.assembler; "
+        "import starrocks_txn_sink.assembler.rules.incremental; "
         "sys.exit('pyspark' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -9,15 +9,15 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.assembler.model import Policy
+from starrocks_txn_sink.assembler.rules.model import Policy
+from starrocks_txn_sink.assembler.rules.payload import Content
 from starrocks_txn_sink.errors import Unordered
-from starrocks_txn_sink.lane.arrival import SMALL_ROWS
-from starrocks_txn_sink.lane.columns import END_POSITION
-from starrocks_txn_sink.lane.content import Content
-from starrocks_txn_sink.lane.fused import LaneAssembly
-from starrocks_txn_sink.lane.messages import CarryOver, decode, encode
-from starrocks_txn_sink.lane.worker import Attempt
+from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
+from starrocks_txn_sink.rows.columns import END_POSITION
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
+from starrocks_txn_sink.writer.assembling import LaneAssembly
+from starrocks_txn_sink.writer.messages import CarryOver, decode, encode
+from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.memory_directory import MemoryDirectory
 
 IN_JSON = TxnEventLines(source_partition=None, position=None)

@@ -17,13 +17,11 @@ import pytest
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Audit, cli
-from starrocks_txn_sink.audit.auditor import AuditConnection, Auditor
-from starrocks_txn_sink.audit.evidence import Evidence
-from starrocks_txn_sink.audit.watch import AuditWatch
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
-from starrocks_txn_sink.events import Event, nobody
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sql_connection import Excerpt
+from starrocks_txn_sink.sql.audit import AuditConnection, Auditor, AuditWatch, Evidence
+from starrocks_txn_sink.sql.connection import Excerpt
+from starrocks_txn_sink.telemetry.events import Event, nobody
 from tests.support.manual_clock import ManualClock
 
 CANARY = "row-value-of-the-customer"

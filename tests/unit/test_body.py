@@ -7,7 +7,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.lane.body import JsonArray, load_body
+from starrocks_txn_sink.rows.body import JsonArray, load_body
 
 PIECES = [memoryview(b',{"a":1},{"a":2}'), memoryview(b',{"b":"\xc3\xa9"}')]
 

@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.changelog.encode import ImageEncoder
-from starrocks_txn_sink.changelog.keyed import (
+from starrocks_txn_sink.changelog.rules.conversions import ImageEncoder
+from starrocks_txn_sink.changelog.rules.keyed import (
     DecodeKey,
     EncodeKey,
     InputChange,
     KeyRule,
     MaterializeKey,
     NormalizeKey,
+    Retention,
+    state_from_text,
+    state_to_text,
 )
-from starrocks_txn_sink.changelog.mapping import kinds_to_code
-from starrocks_txn_sink.changelog.retention import Retention
-from starrocks_txn_sink.changelog.state_text import state_from_text, state_to_text
+from starrocks_txn_sink.changelog.rules.kinds import kinds_to_code
 from tests.support.manual_clock import ManualClock
 
 UPSERT = "+I-U+U"

@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, RowKind
-from starrocks_txn_sink.changelog.mapping import code_to_kinds, kinds_to_code, pairs_updates
-from starrocks_txn_sink.changelog.retention import Retention
+from starrocks_txn_sink.changelog.rules.keyed import Retention
+from starrocks_txn_sink.changelog.rules.kinds import (
+    DELETE,
+    INSERT,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    RowKind,
+    code_to_kinds,
+    kinds_to_code,
+    pairs_updates,
+)
 from starrocks_txn_sink.errors import OptionError
 
 

@@ -10,12 +10,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.changelog.keyed import DecodeKey, MaterializeKey
-from starrocks_txn_sink.changelog.retention import Retention
-from starrocks_txn_sink.changelog.spark_group_state import KeyGroup
-from starrocks_txn_sink.changelog.spark_starrocks import LastPerKey
-from starrocks_txn_sink.changelog.spark_state import (
+from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, MaterializeKey, Retention
+from starrocks_txn_sink.changelog.starrocks_ops import LastPerKey
+from starrocks_txn_sink.changelog.state_operator import (
     BatchKeyProcessor,
+    KeyGroup,
     KeyProcessor,
     Reorderer,
     number_arrivals,

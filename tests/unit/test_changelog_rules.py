@@ -9,16 +9,31 @@ from changelog_model import live_rows, multiset, retract_changelog, upserted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.changelog.decode import decode_with_previous
-from starrocks_txn_sink.changelog.encode import ChangeEvent, ImageEncoder
-from starrocks_txn_sink.changelog.final_change import REMOVE, UPSERT, final_changes
-from starrocks_txn_sink.changelog.kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, RowChange, RowKind
-from starrocks_txn_sink.changelog.mapping import code_to_kinds, kinds_to_code
-from starrocks_txn_sink.changelog.materialize import ClaimingRow, materialize, needs_materializer
-from starrocks_txn_sink.changelog.net_effect import net_effect
-from starrocks_txn_sink.changelog.normalize import normalize
-from starrocks_txn_sink.changelog.reorder import TimedRow
 from starrocks_txn_sink.changelog.rules import decode, encode, release
+from starrocks_txn_sink.changelog.rules.conversions import (
+    REMOVE,
+    UPSERT,
+    ChangeEvent,
+    ClaimingRow,
+    ImageEncoder,
+    TimedRow,
+    decode_with_previous,
+    final_changes,
+    materialize,
+    needs_materializer,
+    net_effect,
+    normalize,
+)
+from starrocks_txn_sink.changelog.rules.kinds import (
+    DELETE,
+    INSERT,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    RowChange,
+    RowKind,
+    code_to_kinds,
+    kinds_to_code,
+)
 
 SEEDS = st.integers(0, 2**32)
 PER_SEED = 100  # sequences; with `many`, 12 000 a test

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lane_driver import LaneDriver, small_limits
 
+from starrocks_txn_sink.coordinator.actions import Receipt, RegionCount
+from starrocks_txn_sink.coordinator.input import Ended, Segment, Written
 from starrocks_txn_sink.errors import OptionError, SourceChanged, TransactionTimedOut
-from starrocks_txn_sink.lane.columns import COLUMNS, FINGERPRINT
-from starrocks_txn_sink.lane.receipt import Receipt, RegionCount
-from starrocks_txn_sink.lane.replay import Replay
-from starrocks_txn_sink.lane.segments import Ended, Segment, Segmenter, Written
-from starrocks_txn_sink.lane.task import Compacted, limits
-from starrocks_txn_sink.ledger.ledger import Position
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.rows.columns import COLUMNS, FINGERPRINT
+from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.rows.segments import Segmenter
+from starrocks_txn_sink.writer.task import Compacted, limits
 from tests.key_forms import survivors
 from tests.support.model_server import ModelServer
 

@@ -5,6 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lane_driver import LaneDriver, small_limits
 
+from starrocks_txn_sink.coordinator.actions import LoadAction
+from starrocks_txn_sink.coordinator.coordinator import MOVES, Phase
 from starrocks_txn_sink.errors import (
     DeadlineExceeded,
     InputError,
@@ -13,9 +15,7 @@ from starrocks_txn_sink.errors import (
     ServerRefused,
     TransactionTimedOut,
 )
-from starrocks_txn_sink.lane.actions import LoadAction
-from starrocks_txn_sink.lane.coordinator import MOVES, Phase
-from starrocks_txn_sink.wire import Operation
+from starrocks_txn_sink.protocol.wire import Operation
 from tests.support.model_server import Fault, ModelServer, plan_faults
 
 
@@ -209,7 +209,7 @@ def test_too_many_running_transactions_wait_their_turn_without_using_up_attempts
 
 def test_a_terminal_refusal_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "starrocks_txn_sink.transaction.label.verdict.load_error",
+        "starrocks_txn_sink.protocol.label.verdict.load_error",
         lambda reply, label, table: ServerRefused(reply.message, label=label, table=table),
     )
     lane = driver(ModelServer(faults=plan_faults({(Operation.LOAD, 0): Fault.REFUSED})))

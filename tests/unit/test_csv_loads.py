@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.lane.body import load_body
 from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.options.load_properties import CSV_ROW
+from starrocks_txn_sink.rows.body import load_body
 
 SERVER = {"load_url": "http://fe:8030", "query_url": "mysql://fe:9030", "database": "shop"}
 

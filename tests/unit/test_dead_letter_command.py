@@ -13,15 +13,16 @@ import pymysql
 import pytest
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import cli, dead_letter_replay
-from starrocks_txn_sink.dead_letter.table import (
+from starrocks_txn_sink import cli
+from starrocks_txn_sink.operations import dead_letters as dead_letter_replay
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.dead_letters import (
     COLUMNS,
     DEAD_LETTER_TABLE,
     DeadLetterSource,
     create_table,
     dead_letter_rows,
 )
-from starrocks_txn_sink.transaction import label as protocol
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,9 +19,9 @@ from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Limits, Settings
 from starrocks_txn_sink import SinkOptions, cli
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.doctor import libraries
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.wire import Operation, Request
+from starrocks_txn_sink.operations.doctor import libraries
+from starrocks_txn_sink.protocol.wire import Operation, Request
 
 PASSWORD = "secret-of-the-doctor"
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()

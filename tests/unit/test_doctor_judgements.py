@@ -11,17 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.doctor import libraries, privileges, reach, server, tables, transaction
-from starrocks_txn_sink.doctor.executors import judge_reports
-from starrocks_txn_sink.doctor.finding import Finding, Severity, exit_code, failure, good, skipped, warning
-from starrocks_txn_sink.doctor.frontends import judge_members, judge_redirect, judge_refusal, rewrite_query_address
-from starrocks_txn_sink.doctor.libraries import installed_versions
-from starrocks_txn_sink.doctor.render import json_document, summary_line, text_lines
-from starrocks_txn_sink.doctor.tables import TableDefinition
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.http.connection import Answer
+from starrocks_txn_sink.operations.doctor import libraries, privileges, server, tables, transaction
+from starrocks_txn_sink.operations.doctor import target as reach
+from starrocks_txn_sink.operations.doctor.command import json_document, summary_line, text_lines
+from starrocks_txn_sink.operations.doctor.executors import judge_reports
+from starrocks_txn_sink.operations.doctor.frontends import (
+    judge_members,
+    judge_redirect,
+    judge_refusal,
+    rewrite_query_address,
+)
+from starrocks_txn_sink.operations.doctor.libraries import installed_versions
+from starrocks_txn_sink.operations.doctor.tables import TableDefinition
+from starrocks_txn_sink.operations.doctor.target import Finding, Severity, exit_code, failure, good, skipped, warning
 from starrocks_txn_sink.options.addresses import Address, RedirectRules
-from starrocks_txn_sink.wire import Reply, Status
+from starrocks_txn_sink.protocol.wire import Reply, Status
 
 GOOD, SKIPPED, WARNING, FAILURE = Severity.GOOD, Severity.SKIPPED, Severity.WARNING, Severity.FAILURE
 RIGHT = {"python": "3.11.7", "pyspark": "4.3.0", "pandas": "2.3.3", "pyarrow": "18.0.0", "protobuf": "6.0"}

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.lane import task, worker
-from starrocks_txn_sink.lane.columns import COLUMNS, END_POSITION, TASK
-from starrocks_txn_sink.lane.ending import RowsCutOff, StageRepeated, until_end
-from starrocks_txn_sink.lane.worker import Attempt, with_stage
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.rows.columns import COLUMNS, END_POSITION, TASK
+from starrocks_txn_sink.rows.segments import RowsCutOff, StageRepeated, until_end
+from starrocks_txn_sink.writer import task, worker
+from starrocks_txn_sink.writer.worker import Attempt, with_stage
 from tests.support.model_server import ModelServer
 
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())

@@ -7,15 +7,15 @@ import random
 import pytest
 
 from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.actions import Action, BeginAction, CommitAction, LoadAction, RollbackAction
+from starrocks_txn_sink.coordinator.write_buffer import Chunk
 from starrocks_txn_sink.errors import LoadFailed, RowsRejected
-from starrocks_txn_sink.events import Event, Listener, Span, fan_out, nobody
-from starrocks_txn_sink.lane import perform
-from starrocks_txn_sink.lane.actions import Action, BeginAction, CommitAction, LoadAction, RollbackAction
-from starrocks_txn_sink.lane.perform import Performer
-from starrocks_txn_sink.lane.region import Chunk
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.transaction.label import Aborted
-from starrocks_txn_sink.wire import Operation
+from starrocks_txn_sink.protocol.label import Aborted
+from starrocks_txn_sink.protocol.wire import Operation
+from starrocks_txn_sink.telemetry.events import Event, Listener, Span, fan_out, nobody
+from starrocks_txn_sink.writer import performer as perform
+from starrocks_txn_sink.writer.performer import Performer
 from tests.support.manual_clock import ManualClock
 from tests.support.model_server import Fault, Faults, ModelServer, plan_faults
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.assembler.release import Released
+from starrocks_txn_sink.assembler.rules.payload import Content
+from starrocks_txn_sink.assembler.rules.release import Released
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.content import Content
 
 
 def only(name: str, rows: pa.Table) -> Released:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from lane_driver import small_limits
 
+from starrocks_txn_sink.coordinator.input import Ended
+from starrocks_txn_sink.coordinator.write_buffer import Gathering
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.gathering import Gathering
-from starrocks_txn_sink.lane.segments import Ended
 
 
 def gathering(**limits: Any) -> Gathering:

@@ -29,7 +29,7 @@ from starrocks_txn_sink.http.connection import Answer, Pieces
 from starrocks_txn_sink.http.transport import Conversation, Frontends
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
-from starrocks_txn_sink.wire import LabelState, Operation, Request, Status
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request, Status
 
 OK = {"Status": "OK", "Message": ""}
 BEGIN, COMMIT = Request(Operation.BEGIN, "shop", "job-1"), Request(Operation.COMMIT, "shop", "job-1")

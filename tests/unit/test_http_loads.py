@@ -15,7 +15,7 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import BadReply, InputError, NotSent, RedirectRefused, ReplyLost
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.wire import Operation, Reply, Request, Status
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 
 OK = {"Status": "OK", "Message": "", "Label": "job-1", "TxnId": 7, "LoadBytes": 2}
 BASIC = "Basic " + b64encode(b"root:geheim").decode()

@@ -16,7 +16,7 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, NotSent, ReplyLost
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.wire import Operation, Reply, Request
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
 
 OK = {"Status": "OK", "Message": ""}
 

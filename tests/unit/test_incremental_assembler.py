@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from incremental_bench import IncrementalBench, named
 from test_transaction_assembler import histories, script
 
-from starrocks_txn_sink.assembler import release
-from starrocks_txn_sink.assembler.assembler import TransactionAssembler
-from starrocks_txn_sink.assembler.intake import PartitionedEvents
-from starrocks_txn_sink.assembler.model import MissingBegin, Policy
+from starrocks_txn_sink.assembler.rules import release
+from starrocks_txn_sink.assembler.rules.assembler import TransactionAssembler
+from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
+from starrocks_txn_sink.assembler.rules.model import MissingBegin, Policy
 from starrocks_txn_sink.errors import InputError, SourceTransactionError, Unordered
 
 

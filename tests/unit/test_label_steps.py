@@ -24,10 +24,9 @@ from starrocks_txn_sink.errors import (
     TransactionTimedOut,
     TransportError,
 )
-from starrocks_txn_sink.transaction import label as protocol
-from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Loaded, Patience, Unknown
-from starrocks_txn_sink.transaction.steps import Backoff, Steps, run
-from starrocks_txn_sink.wire import LabelState, Operation, Reply, Request, Status
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.label import Aborted, Backoff, Committed, Label, Loaded, Patience, Steps, Unknown, run
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.manual_clock import ManualClock
 
 LABEL = Label("shop", "job-1")

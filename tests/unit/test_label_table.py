@@ -20,11 +20,10 @@ import pytest
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import BadReply, DeadlineExceeded, NotSent, ReplyLost, StarRocksSinkError, TransportError
-from starrocks_txn_sink.ledger.take_over import insist_on_rollback
-from starrocks_txn_sink.transaction import label as protocol
-from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Patience, Unknown
-from starrocks_txn_sink.transaction.steps import Steps, run
-from starrocks_txn_sink.wire import LabelState, Operation, Reply, Request, Status
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.fencing import insist_on_rollback
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Patience, Steps, Unknown, run
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.manual_clock import ManualClock
 
 LABEL = Label("shop", "L")

@@ -14,10 +14,10 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.lane.columns import PAYLOAD, PLACE, ROW_BITS
-from starrocks_txn_sink.lane.seal import unsealed
-from starrocks_txn_sink.logs import LogSettings
+from starrocks_txn_sink.rows.columns import PAYLOAD, PLACE, ROW_BITS
+from starrocks_txn_sink.rows.segments import unsealed
 from starrocks_txn_sink.sink.data_source import LaneTerms
+from starrocks_txn_sink.telemetry.logs import LogSettings
 
 SERVER: dict[str, Any] = {"load_url": "http://fe:8030", "query_url": "mysql://fe:9030", "database": "shop"}
 

@@ -12,7 +12,7 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.errors import QueryRefused
-from starrocks_txn_sink.ledger.ledger import create_table
+from starrocks_txn_sink.protocol.ledger import create_table
 from starrocks_txn_sink.sink.session import open_session
 
 DOCS = Path(__file__).parents[2] / "docs" / "exactly-once.md"
@@ -65,6 +65,6 @@ def test_a_table_that_was_made_with_the_documented_statement_will_do(server: Emu
 
 
 def test_a_user_who_may_not_create_it_is_told(server: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.ledger.access.create_table", lambda *_: "CREATE TABLE nowhere.x (id INT)")
+    monkeypatch.setattr("starrocks_txn_sink.sql.leader.create_table", lambda *_: "CREATE TABLE nowhere.x (id INT)")
     with pytest.raises(QueryRefused, match="set ledger_create=False"):
         start(server)

@@ -14,9 +14,9 @@ from starrocks_emulator.process import EmulatorProcess
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.ledger.access import LeaderConnection
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.session import open_session
+from starrocks_txn_sink.sql.leader import LeaderConnection
 
 OWNERS = "SELECT count(*) FROM shop._starrocks_txn_sink_ledger WHERE kind = 'driver'"
 

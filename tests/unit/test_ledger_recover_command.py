@@ -17,15 +17,14 @@ from starrocks_emulator.settings import Settings
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.lane.columns import END_POSITION
-from starrocks_txn_sink.lane.task import LaneTask
-from starrocks_txn_sink.lane.worker import RESOURCES, Attempt
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.label import Label, run
+from starrocks_txn_sink.protocol.wire import Operation
+from starrocks_txn_sink.rows.columns import END_POSITION
 from starrocks_txn_sink.sink.session import Session, open_session
-from starrocks_txn_sink.transaction import label as protocol
-from starrocks_txn_sink.transaction.label import Label
-from starrocks_txn_sink.transaction.steps import run
-from starrocks_txn_sink.wire import Operation
+from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 
 PASSWORD = "secret-of-the-test"
 

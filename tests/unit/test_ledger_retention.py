@@ -10,9 +10,19 @@ import pytest
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import Fenced, QueryFailed, QueryRefused
-from starrocks_txn_sink.ledger.ledger import DRIVER, LANE, POSITION, Claim, Forget, Owner, ReadOwners, row_id, statement
-from starrocks_txn_sink.ledger.take_over import Scope, forget_dead_claims, take_over
-from starrocks_txn_sink.transaction.steps import Question, Steps, run
+from starrocks_txn_sink.protocol.fencing import Scope, forget_dead_claims, take_over
+from starrocks_txn_sink.protocol.label import Question, Steps, run
+from starrocks_txn_sink.protocol.ledger import (
+    DRIVER,
+    LANE,
+    POSITION,
+    Claim,
+    Forget,
+    Owner,
+    ReadOwners,
+    row_id,
+    statement,
+)
 from tests.support.manual_clock import ManualClock
 from tests.support.model_ledger import ModelLedger
 from tests.support.model_server import ModelServer
@@ -107,7 +117,7 @@ def test_a_removal_that_is_carried_out_late_takes_no_newer_claim_along() -> None
 
 
 def test_each_run_removes_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.ledger.take_over.MOST", 2)
+    monkeypatch.setattr("starrocks_txn_sink.protocol.fencing.MOST", 2)
     ledger = owned()
     for batch in range(5):
         ledger.claim("e1", batch)

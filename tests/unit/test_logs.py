@@ -19,16 +19,17 @@ from hypothesis import strategies as st
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
-from starrocks_txn_sink import configure_logging, logs
+from starrocks_txn_sink import configure_logging
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.columns import END_POSITION
-from starrocks_txn_sink.lane.task import LaneTask
-from starrocks_txn_sink.lane.worker import RESOURCES, Attempt
-from starrocks_txn_sink.logs import EventLogger, get_logger
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.rows.columns import END_POSITION
 from starrocks_txn_sink.sink.session import open_session
+from starrocks_txn_sink.telemetry import logs
+from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger
+from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 
 PASSWORD = "canary-of-the-password"
 ROW = "canary-of-the-row"

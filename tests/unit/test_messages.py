@@ -10,15 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.assembler.model import Counters
-from starrocks_txn_sink.assembler.spill import CarriedState, Place
-from starrocks_txn_sink.assembler.state import AssemblerState
+from starrocks_txn_sink.assembler.rules.model import Counters
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, Place
+from starrocks_txn_sink.assembler.rules.state import AssemblerState
+from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import LoadFailed
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.messages import (
+from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.writer.messages import (
     CarryOver,
     Complaint,
+    LaneReport,
     Message,
+    TableLoads,
     decode,
     encode,
     encoded,
@@ -26,8 +29,6 @@ from starrocks_txn_sink.lane.messages import (
     of_kind,
     report_in,
 )
-from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
-from starrocks_txn_sink.lane.report import LaneReport, TableLoads
 
 names = st.text(st.characters(codec="utf-8"), max_size=20)
 counts = st.integers(0, 2**62)

@@ -8,22 +8,20 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt
 from starrocks_txn_sink.errors import LoadFailed, OutcomeUnknown
-from starrocks_txn_sink.events import Event, Span
-from starrocks_txn_sink.lane import task, worker
-from starrocks_txn_sink.lane.columns import COLUMNS, DELETED, END_POSITION, EVENT_TIME
-from starrocks_txn_sink.lane.ending import RowsCutOff
-from starrocks_txn_sink.lane.messages import of_kind, report_in
-from starrocks_txn_sink.lane.metrics import Deletes, EventTimes, LaneMetrics
-from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt
-from starrocks_txn_sink.lane.report import LaneReport
-from starrocks_txn_sink.lane.worker import Attempt
-from starrocks_txn_sink.ledger.ledger import Position
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.transaction.label import Committed, Loaded, Unknown
-from starrocks_txn_sink.transaction.steps import Backoff
-from starrocks_txn_sink.wire import Operation
+from starrocks_txn_sink.protocol.label import Backoff, Committed, Loaded, Unknown
+from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.protocol.wire import Operation
+from starrocks_txn_sink.rows.columns import COLUMNS, DELETED, END_POSITION, EVENT_TIME
+from starrocks_txn_sink.rows.segments import RowsCutOff
+from starrocks_txn_sink.telemetry.events import Event, Span
+from starrocks_txn_sink.writer import task, worker
+from starrocks_txn_sink.writer.messages import LaneReport, of_kind, report_in
+from starrocks_txn_sink.writer.metrics import Deletes, EventTimes, LaneMetrics
+from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.manual_clock import ManualClock
 from tests.support.model_server import Fault, Faults, ModelServer, plan_faults
 

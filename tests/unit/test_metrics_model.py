@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import CommitFailed, InputError
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
-from starrocks_txn_sink.lane.report import BOUNDS, Durations, LaneReport, TableLoads
 from starrocks_txn_sink.metrics.catalogue import OTHER, TABLES
-from starrocks_txn_sink.metrics.history import POINTS, SLOT_SECONDS, SLOTS, History
 from starrocks_txn_sink.metrics.model import Model
-from starrocks_txn_sink.metrics.progress import progress_events, read_progress
+from starrocks_txn_sink.metrics.series import POINTS, SLOT_SECONDS, SLOTS, History
+from starrocks_txn_sink.metrics.spark_progress import progress_events, read_progress
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.metrics.verdict import Light, health_status, lights, readiness
+from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.writer.messages import BOUNDS, Durations, LaneReport, TableLoads
 from tests.support.manual_clock import ManualClock
 
 LIMIT = 60.0

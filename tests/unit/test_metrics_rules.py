@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from starrocks_txn_sink.metrics.assets import read_asset
 from starrocks_txn_sink.metrics.catalogue import BY_NAME, CODES, ERRORS, METRICS, PREFIX, Kind
+from starrocks_txn_sink.metrics.server import read_asset
 from tools.__main__ import generated
 from tools.alerts import ALERTS, Alert, metric, rules
 from tools.grafana import dashboard

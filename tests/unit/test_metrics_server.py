@@ -18,13 +18,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from starrocks_txn_sink import SinkOptions
+from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.receipt import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.metrics import MetricsServer
-from starrocks_txn_sink.metrics.assets import ASSETS
 from starrocks_txn_sink.metrics.catalogue import METRICS, Kind
-from starrocks_txn_sink.metrics.server import shared_server
+from starrocks_txn_sink.metrics.server import ASSETS, shared_server
+from starrocks_txn_sink.telemetry.events import Event
 from tests.support.manual_clock import ManualClock
 
 PROMTOOL = shutil.which("promtool")

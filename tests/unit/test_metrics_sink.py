@@ -9,13 +9,12 @@ import pytest
 from pyspark import cloudpickle
 
 from starrocks_txn_sink import MetricsServer, SinkOptions, StarRocksSink
+from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import LoadFailed
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.lane.messages import envelope
-from starrocks_txn_sink.lane.receipt import Receipt
-from starrocks_txn_sink.lane.report import LaneReport
 from starrocks_txn_sink.sink import watch as watching
 from starrocks_txn_sink.sink.watch import Watch
+from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.writer.messages import LaneReport, envelope
 
 VALUES: dict[str, Any] = {"load_url": "http://fe:8030", "database": "shop", "delivery": "at-least-once"}
 OPTIONS = SinkOptions(**VALUES)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.transaction.names import LABEL, Family, epoch_of, labels, run_of
+from starrocks_txn_sink.protocol.label import LABEL, Family, epoch_of, labels, run_of
 
 
 def test_labels_are_valid_and_never_the_same() -> None:

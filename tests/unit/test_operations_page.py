@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink import cli, logs
+from starrocks_txn_sink import cli
 from starrocks_txn_sink.metrics.catalogue import ERRORS, SPARK
-from starrocks_txn_sink.receipts_log.command import JobLedgerMissing
+from starrocks_txn_sink.operations.where import JobLedgerMissing
+from starrocks_txn_sink.telemetry import logs
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 from lane_driver import LaneDriver, small_limits
 
-from starrocks_txn_sink.errors import (
-    BeginFailed,
-    DeadlineExceeded,
-    LoadFailed,
-    OutcomeUnknown,
-    QueryFailed,
-    StarRocksSinkError,
-)
-from starrocks_txn_sink.lane.actions import (
+from starrocks_txn_sink.coordinator.actions import (
     Action,
     BeginAction,
     CheckAction,
@@ -22,8 +14,16 @@ from starrocks_txn_sink.lane.actions import (
     RecoverAction,
     RollbackAction,
 )
-from starrocks_txn_sink.lane.coordinator import trouble
-from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
+from starrocks_txn_sink.coordinator.coordinator import trouble
+from starrocks_txn_sink.errors import (
+    BeginFailed,
+    DeadlineExceeded,
+    LoadFailed,
+    OutcomeUnknown,
+    QueryFailed,
+    StarRocksSinkError,
+)
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 from tests.support.model_server import ModelServer
 
 

@@ -12,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lane_driver import LaneDriver, small_limits
 
-from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
+from starrocks_txn_sink.coordinator.actions import Identity
+from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.input import Ended, Marks
+from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.errors import InputError, RowsRejected
-from starrocks_txn_sink.lane.actions import Identity
-from starrocks_txn_sink.lane.coordinator import Phase, SharedTransactionCoordinator
-from starrocks_txn_sink.lane.quarantine import Quarantine
-from starrocks_txn_sink.lane.region import Marks
-from starrocks_txn_sink.lane.segments import Ended
-from starrocks_txn_sink.transaction.names import labels
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
+from starrocks_txn_sink.protocol.label import labels
 from tests.support.model_server import Fault, ModelServer, Task
 
 Transactions = list[tuple[str, int, dict[str, list[dict[str, Any]]]]]

@@ -17,13 +17,12 @@ from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
-from starrocks_txn_sink.lane.columns import END_POSITION
-from starrocks_txn_sink.lane.task import LaneTask
-from starrocks_txn_sink.lane.worker import RESOURCES, Attempt
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.receipts_log.place import LedgerPosition, LoggedSpan, Standing, locate
-from starrocks_txn_sink.receipts_log.table import LOG_TABLE
+from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE, LedgerPosition, LoggedSpan, Standing, locate
+from starrocks_txn_sink.rows.columns import END_POSITION
 from starrocks_txn_sink.sink.session import open_session
+from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 
 # --- the rule ---
 

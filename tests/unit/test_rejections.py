@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryFailed, RowsRejected
-from starrocks_txn_sink.lane.rejections import Rejections, explain_or_keep, explained, reasons
+from starrocks_txn_sink.writer.performer import Rejections, explain_or_keep, explained, reasons
 
 ERROR = RowsRejected("The server rejected rows: abnormal data", label="l1", status="FAILED")
 SECRET = "4111-1111"

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from starrocks_txn_sink.coordinator.input import Ended, Written
 from starrocks_txn_sink.errors import InputError, SourceChanged
-from starrocks_txn_sink.lane.columns import COLUMNS
-from starrocks_txn_sink.lane.replay import Replay
-from starrocks_txn_sink.lane.segments import Ended, Segmenter, Written
-from starrocks_txn_sink.lane.unit import UnitSegmenter, unit_of
-from starrocks_txn_sink.ledger.ledger import Position
+from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.rows.columns import COLUMNS
+from starrocks_txn_sink.rows.replay import Replay, UnitSegmenter, unit_of
+from starrocks_txn_sink.rows.segments import Segmenter
 
 Row = tuple[str, int, str, bool, str]
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.errors import AuthenticationFailed, BadReply, HttpRefused, StarRocksSinkError
 from starrocks_txn_sink.http.messages import LIMIT, read_load_state, read_reply
-from starrocks_txn_sink.wire import LabelState, Reply, Status
+from starrocks_txn_sink.protocol.wire import LabelState, Reply, Status
 
 
 def encoded(**fields: Any) -> bytes:

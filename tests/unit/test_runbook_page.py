@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.metrics.assets import read_asset
+from starrocks_txn_sink.metrics.server import read_asset
 from tools.__main__ import ROOT
 from tools.alerts import RUNBOOK
 from tools.runbook import to_html

@@ -12,15 +12,15 @@ import pytest
 from lane_driver import small_limits
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.coordinator.actions import Action, Identity
+from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.input import Ended, Segment, Written
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, LoadFailed, StarRocksSinkError
-from starrocks_txn_sink.lane.actions import Action, Identity
-from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.lane.perform import Performer
-from starrocks_txn_sink.lane.runner import DaemonThreadPool, LaneRunner, Perform
-from starrocks_txn_sink.lane.segments import Ended, Segment, Written
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.transaction.names import labels
-from starrocks_txn_sink.wire import Operation
+from starrocks_txn_sink.protocol.label import labels
+from starrocks_txn_sink.protocol.wire import Operation
+from starrocks_txn_sink.writer.performer import Performer
+from starrocks_txn_sink.writer.runner import DaemonThreadPool, LaneRunner, Perform
 from tests.support.model_server import Fault, ModelServer, plan_faults
 
 
@@ -111,7 +111,7 @@ def test_a_name_too_long_for_the_ledger_is_refused_before_anything_is_visible(po
 def test_a_thread_that_hangs_cannot_keep_the_deadline_from_firing(
     pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.lane.runner._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("starrocks_txn_sink.writer.runner._GRACE_SECONDS", 0.2)
     release = threading.Event()
 
     def hang(action: Action) -> object:

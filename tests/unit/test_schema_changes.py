@@ -13,11 +13,11 @@ from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, TableRoute
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, OptionError, QueryFailed, QueryRefused
-from starrocks_txn_sink.ledger.access import LeaderConnection
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.evolution import Columns, apply, evolve, plan, planned, type_of
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
+from starrocks_txn_sink.sql.leader import LeaderConnection
 from tests.support.manual_clock import ManualClock
 from tools.pages import SOURCES
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from starrocks_txn_sink.coordinator.input import Ended, Written
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.columns import COLUMNS, PARTITION
-from starrocks_txn_sink.lane.segments import Ended, Segmenter, Written, listed, runs_of
+from starrocks_txn_sink.rows.columns import COLUMNS, PARTITION
+from starrocks_txn_sink.rows.segments import Segmenter, listed, runs_of
 
 Row = tuple[str, int, str, bool, str]
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.events import Event
-from starrocks_txn_sink.sink.progress import Bar, Done, Lines, Show, display, followed
+from starrocks_txn_sink.sink.watch import Bar, Done, Lines, Show, display, followed
+from starrocks_txn_sink.telemetry.events import Event
 
 
 class Terminal(io.StringIO):

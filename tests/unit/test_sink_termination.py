@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink
+from starrocks_txn_sink.sink import lifecycle as termination
 from starrocks_txn_sink.sink import sink as sink_module
-from starrocks_txn_sink.sink import termination
 from starrocks_txn_sink.sink.session import Session
 
 _PRELUDE = """
 import os, signal, sys, threading, time
 from starrocks_txn_sink.sink import termination
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.termination import roll_back_at_exit
+from starrocks_txn_sink.sink.lifecycle import roll_back_at_exit
 
 def watch(*writers):
     for writer in writers:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sources import balanced_merge
-from starrocks_txn_sink.sources.balanced_merge import BalancedMerge, Emission, Poll
+from starrocks_txn_sink.sources.balanced.merge import BalancedMerge, Emission, Poll
 
 
 def events(text: str) -> list[tuple[str, int, int]]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.sources.balanced_options import BalancedOptions
+from starrocks_txn_sink.sources.kafka.options import BalancedOptions
 
 GOOD = {"kafka.bootstrap.servers": "h:1", "subscribe": "a, b"}
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.sources.balanced_plan import (
+from starrocks_txn_sink.sources.balanced.plan import (
     BatchEnd,
     BatchLimits,
+    Idleness,
     KafkaPartition,
     Offsets,
     PartitionEnds,
@@ -18,7 +19,6 @@ from starrocks_txn_sink.sources.balanced_plan import (
     plan_batch,
     slice_bounds,
 )
-from starrocks_txn_sink.sources.idleness import Idleness
 from tests.support.manual_clock import ManualClock
 
 Times = Mapping[KafkaPartition, list[int]]

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from starrocks_txn_sink.errors import InputError, SourceChanged
-from starrocks_txn_sink.sources.balanced_kafka import BalancedKafkaReader
-from starrocks_txn_sink.sources.balanced_options import BalancedOptions
-from starrocks_txn_sink.sources.balanced_plan import KafkaPartition, Offsets, PartitionEnds
+from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, Offsets, PartitionEnds
+from starrocks_txn_sink.sources.kafka.options import BalancedOptions
+from starrocks_txn_sink.sources.kafka.reader import BalancedKafkaReader
 from tests.support.manual_clock import ManualClock
 
 ALL = ReadAllAvailable()

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged
-from starrocks_txn_sink.sources.balanced_plan import KafkaPartition
-from starrocks_txn_sink.sources.kafka_slice import Slice, collect
+from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
+from starrocks_txn_sink.sources.kafka.slice import Slice, collect
 from tests.support.manual_clock import ManualClock
 
 A, B = ("a", 0), ("a", 1)

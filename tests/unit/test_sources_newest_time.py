@@ -5,7 +5,7 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.sources.newest_time import Times, newest_readable
+from starrocks_txn_sink.sources.balanced.plan import Times, newest_readable
 
 A, B = ("a", 0), ("b", 0)
 TIMES = st.integers(0, 20) | st.integers(0, 10**13)

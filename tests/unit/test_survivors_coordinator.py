@@ -8,6 +8,21 @@ from typing import Any
 import pytest
 from lane_driver import small_limits
 
+from starrocks_txn_sink.coordinator.actions import (
+    Action,
+    BeginAction,
+    CheckAction,
+    CommitAction,
+    Identity,
+    LoadAction,
+    PositionSpan,
+    RecoverAction,
+    RollbackAction,
+)
+from starrocks_txn_sink.coordinator.batch import Work
+from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.input import Ended
+from starrocks_txn_sink.coordinator.write_buffer import Chunk
 from starrocks_txn_sink.errors import (
     CommitFailed,
     DeadlineExceeded,
@@ -17,22 +32,7 @@ from starrocks_txn_sink.errors import (
     StarRocksSinkError,
     TransactionTimedOut,
 )
-from starrocks_txn_sink.lane.actions import (
-    Action,
-    BeginAction,
-    CheckAction,
-    CommitAction,
-    Identity,
-    LoadAction,
-    RecoverAction,
-    RollbackAction,
-)
-from starrocks_txn_sink.lane.coordinator import Phase, SharedTransactionCoordinator
-from starrocks_txn_sink.lane.receipt import PositionSpan
-from starrocks_txn_sink.lane.region import Chunk
-from starrocks_txn_sink.lane.segments import Ended
-from starrocks_txn_sink.lane.work import Work
-from starrocks_txn_sink.transaction.label import Aborted, Committed, Loaded, Unknown
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 
 LEDGER = "ledger"
 SPANS = (PositionSpan("p", 1, 1, 1, "d"),)

@@ -13,13 +13,15 @@ import orjson
 import pytest
 
 from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.actions import PositionSpan
+from starrocks_txn_sink.coordinator.batch import Work
+from starrocks_txn_sink.coordinator.input import Ended
+from starrocks_txn_sink.coordinator.ownership import Authority, first_owner
+from starrocks_txn_sink.coordinator.write_buffer import Chunk
 from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
-from starrocks_txn_sink.lane.authority import Authority, first_owner
-from starrocks_txn_sink.lane.receipt import PositionSpan
-from starrocks_txn_sink.lane.region import Chunk
-from starrocks_txn_sink.lane.segments import Ended
-from starrocks_txn_sink.lane.work import Work
-from starrocks_txn_sink.ledger.ledger import (
+from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, check_owner, refuse_others, take_over
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Family, Label, Question, Steps, Unknown, begin, run
+from starrocks_txn_sink.protocol.ledger import (
     LEDGER_TABLE,
     Claim,
     Mark,
@@ -33,11 +35,7 @@ from starrocks_txn_sink.ledger.ledger import (
     lane_name,
     statement,
 )
-from starrocks_txn_sink.ledger.take_over import Scope, TakenOver, check_owner, refuse_others, take_over
-from starrocks_txn_sink.transaction.label import Aborted, Committed, Label, Unknown, begin
-from starrocks_txn_sink.transaction.names import Family
-from starrocks_txn_sink.transaction.steps import Question, Steps, run
-from starrocks_txn_sink.wire import Operation, Reply, Request, Status
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from tests.support.manual_clock import ManualClock
 
 

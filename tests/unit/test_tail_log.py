@@ -8,10 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.assembler.spill import CarriedState, Directory, FileDirectory, Manifest, Place, StateNotWritten
-from starrocks_txn_sink.assembler.state import AssemblerState, OpenTransaction
+from starrocks_txn_sink.assembler.rules.spill import (
+    CarriedState,
+    Directory,
+    FileDirectory,
+    Manifest,
+    Place,
+    StateNotWritten,
+)
+from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransaction
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.sink.tail_log import INLINE_LIMIT, TailLog
+from starrocks_txn_sink.sink.manifest_log import INLINE_LIMIT, TailLog
 from tests.support.memory_directory import MemoryDirectory
 
 

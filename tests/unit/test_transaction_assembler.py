@@ -9,8 +9,8 @@ from assembler_model import Ev, Model, table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.assembler import state as stored
-from starrocks_txn_sink.assembler.model import Policy
+from starrocks_txn_sink.assembler.rules import state as stored
+from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.errors import InputError, OptionError, SourceTransactionError
 
 KINDS = ["BEGIN", "DATA", "DATA", "DATA", "END"]
@@ -264,7 +264,7 @@ def test_an_end_in_time_for_the_step_is_released_although_late() -> None:
 
 
 def test_given_up_transactions_are_not_remembered_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.assembler.assembler.REMEMBERED_DROPS", 3)
+    monkeypatch.setattr("starrocks_txn_sink.assembler.rules.assembler.REMEMBERED_DROPS", 3)
     bench = Bench(Policy(interleaved=True, open_timeout=1, on_open_timeout="drop"))
     for n in range(6):
         bench.feed(table([Ev(n, "BEGIN", f"t{n}")]), now=10.0 * n)

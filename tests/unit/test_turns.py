@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from starrocks_txn_sink.errors import DeadlineExceeded, Fenced
-from starrocks_txn_sink.sink.turns import Turns
+from starrocks_txn_sink.sink.lifecycle import Turns
 
 
 def test_a_second_writer_of_a_job_waits_and_one_of_another_job_does_not() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.lane.region import Region
-from starrocks_txn_sink.lane.unfrozen import Unfrozen
+from starrocks_txn_sink.coordinator.write_buffer import Region, Unfrozen
 
 MINI = 0.1
 PLACES = st.tuples(st.sampled_from("abc"), st.sampled_from("xy"))

@@ -17,10 +17,10 @@ from http_peer import Peer
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import NotSent
-from starrocks_txn_sink.lane import worker
-from starrocks_txn_sink.lane.worker import ResourceCache, WorkerResources, spare_loaded
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.wire import Operation, Reply, Request
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
+from starrocks_txn_sink.writer import worker
+from starrocks_txn_sink.writer.worker import ResourceCache, WorkerResources, spare_loaded
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +202,7 @@ def test_the_password_is_in_no_key(peer: Peer, cache: ResourceCache) -> None:
 def test_a_thread_that_hangs_does_not_keep_the_process() -> None:
     script = """
         import threading
-        from starrocks_txn_sink.lane.runner import DaemonThreadPool
+        from starrocks_txn_sink.writer.runner import DaemonThreadPool
         begun = threading.Event()
         pool = DaemonThreadPool(1, "test")
         pool.submit(lambda: (begun.set(), threading.Event().wait(600)))

@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.errors import InputError
 
 STATUS: Final = "status"

@@ -15,9 +15,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.assembler import model
-from starrocks_txn_sink.assembler.segments import spread
-from starrocks_txn_sink.assembler.state import pieces
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.segments import spread
+from starrocks_txn_sink.assembler.rules.state import pieces
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified.intake import (
     HeldBlob,
@@ -38,7 +38,7 @@ from starrocks_txn_sink.assembler.verified.tally import (
     tally,
 )
 from starrocks_txn_sink.errors import OptionError, SourceTransactionError
-from starrocks_txn_sink.events import Event
+from starrocks_txn_sink.telemetry.events import Event
 
 OnOpenTimeout = Literal["quarantine", "fail"]
 ReadBlob = Callable[[int], pa.Table]

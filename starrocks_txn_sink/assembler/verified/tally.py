@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.assembler import model
+from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.verified import intake as v
 
 Ints = npt.NDArray[np.int64]

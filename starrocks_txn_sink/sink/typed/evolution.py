@@ -15,12 +15,12 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, QueryFailed, QueryRefused, StarRocksSinkError
-from starrocks_txn_sink.ledger.access import LeaderConnection
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.session import Session, table_columns, table_models
-from starrocks_txn_sink.sink.table_route import TableRoute
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
+from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
+from starrocks_txn_sink.sql.leader import LeaderConnection
 
 Columns = Mapping[str, Sequence[TargetColumn]]
 _POLL_SECONDS = 0.5

@@ -1,8 +1,4 @@
-"""A TableRoute joined with the frame's types and the table's columns: checked once, then made into rows in the JVM.
-
-The separators of CSV are two control characters, and no text may hold them: quoting and escaping is where readers of
-CSV differ. What CSV has no form for (arrays, maps, structs) goes as JSON only. A NULL is `\\N` (wire contract 5.3).
-"""
+"""TableRoute: which typed columns of the DataFrame make the rows of which StarRocks table."""
 
 from __future__ import annotations
 
@@ -14,14 +10,43 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.lane.columns import OP
+from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
-from starrocks_txn_sink.sink.table_route import TableRoute
+from starrocks_txn_sink.rows.columns import OP
 from starrocks_txn_sink.sink.typed.fit import Fault, Fit, fit, natural
 from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
+
+
+@dataclass(frozen=True, slots=True)
+class TableRoute:
+    """Rows of `table` are made of `columns`: names, or a mapping of the table's column to the DataFrame's.
+
+    The JVM makes the JSON (`to_json`). With `keys` and `schema_changes="apply"` a table that is not there is created
+    with that primary key. Raises OptionError for an empty table name or no columns.
+    """
+
+    table: str
+    columns: Sequence[str] | Mapping[str, str]
+    keys: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if not self.table:
+            raise OptionError("A TableRoute has no table.", hint="Name the StarRocks table that its rows go to.")
+        if isinstance(self.columns, str) or not self.columns:
+            raise OptionError(
+                f"The TableRoute of {self.table} has no columns.",
+                hint="Give a list of column names, or a mapping of the table's columns to the DataFrame's.",
+            )
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The table's column -> the DataFrame's column."""
+        if isinstance(self.columns, Mapping):
+            return dict(self.columns)
+        return {name: name for name in self.columns}
+
 
 NULL = r"\N"
 Forms = Mapping[str, str]

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from starrocks_txn_sink.ledger import take_over
-from starrocks_txn_sink.ledger.ledger import DeadClaims, Forget, Owner
-from starrocks_txn_sink.transaction.steps import Wait
+from starrocks_txn_sink.protocol import fencing as take_over
+from starrocks_txn_sink.protocol.label import Wait
+from starrocks_txn_sink.protocol.ledger import DeadClaims, Forget, Owner
 
 from .. import driver
 from .registry import bug

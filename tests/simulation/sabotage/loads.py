@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from starrocks_txn_sink.coordinator.batch import Work
+from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.write_buffer import Gathering
 from starrocks_txn_sink.errors import TransportError
-from starrocks_txn_sink.lane.coordinator import Phase, SharedTransactionCoordinator
-from starrocks_txn_sink.lane.gathering import Gathering
-from starrocks_txn_sink.lane.work import Work
-from starrocks_txn_sink.transaction import label as protocol
-from starrocks_txn_sink.transaction.label import Loaded
-from starrocks_txn_sink.wire import Operation, Reply, Status
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.label import Loaded
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Status
 
 from .registry import bug, nothing
 

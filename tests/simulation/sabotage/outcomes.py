@@ -7,14 +7,14 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from starrocks_txn_sink.coordinator import ownership as authority
+from starrocks_txn_sink.coordinator.ownership import Authority
 from starrocks_txn_sink.errors import CommitFailed
-from starrocks_txn_sink.lane import authority
-from starrocks_txn_sink.lane.authority import Authority
-from starrocks_txn_sink.ledger import take_over
-from starrocks_txn_sink.ledger.ledger import ReadPositions
-from starrocks_txn_sink.transaction import label as protocol
-from starrocks_txn_sink.transaction.label import Aborted, Committed, Unknown
-from starrocks_txn_sink.wire import LabelState, Reply, Status
+from starrocks_txn_sink.protocol import fencing as take_over
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown
+from starrocks_txn_sink.protocol.ledger import ReadPositions
+from starrocks_txn_sink.protocol.wire import LabelState, Reply, Status
 
 from .. import lane
 from .registry import bug

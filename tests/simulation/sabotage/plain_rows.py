@@ -7,8 +7,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from starrocks_txn_sink.lane import task, unit
-from starrocks_txn_sink.lane.unit import UnitSegmenter
+from starrocks_txn_sink.rows import replay as unit
+from starrocks_txn_sink.rows.replay import UnitSegmenter
+from starrocks_txn_sink.writer import task
 
 from .registry import bug
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from starrocks_txn_sink import dead_letter_replay
-from starrocks_txn_sink.dead_letter.table import DEAD_LETTER_TABLE
-from starrocks_txn_sink.lane import quarantine
-from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.lane.quarantine import Quarantine
-from starrocks_txn_sink.lane.work import Work
-from starrocks_txn_sink.ledger import take_over
-from starrocks_txn_sink.ledger.ledger import LEDGER_TABLE
+from starrocks_txn_sink.coordinator import quarantine
+from starrocks_txn_sink.coordinator.batch import Work
+from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.quarantine import Quarantine
+from starrocks_txn_sink.operations import dead_letters as dead_letter_replay
+from starrocks_txn_sink.protocol import fencing as take_over
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 
 from .. import replays
 from .registry import bug

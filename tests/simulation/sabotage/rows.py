@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from starrocks_txn_sink.coordinator.batch import Work
+from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.ownership import Authority
+from starrocks_txn_sink.coordinator.write_buffer import Gathering, Region
 from starrocks_txn_sink.errors import CommitFailed
-from starrocks_txn_sink.lane import task
-from starrocks_txn_sink.lane.authority import Authority
-from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.lane.gathering import Gathering
-from starrocks_txn_sink.lane.region import Region
-from starrocks_txn_sink.lane.replay import Replay
-from starrocks_txn_sink.lane.work import Work
-from starrocks_txn_sink.ledger import take_over
-from starrocks_txn_sink.ledger.ledger import ReadOwners
-from starrocks_txn_sink.transaction import label as protocol
-from starrocks_txn_sink.transaction.label import Committed
+from starrocks_txn_sink.protocol import fencing as take_over
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.label import Committed
+from starrocks_txn_sink.protocol.ledger import ReadOwners
+from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.writer import task
 
 from .registry import bug
 

@@ -7,17 +7,18 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from starrocks_txn_sink.coordinator import ownership as authority
+from starrocks_txn_sink.coordinator.batch import Work
+from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.ownership import Authority
 from starrocks_txn_sink.errors import TransportError
-from starrocks_txn_sink.lane import authority, task
-from starrocks_txn_sink.lane.authority import Authority
-from starrocks_txn_sink.lane.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.lane.work import Work
-from starrocks_txn_sink.ledger import ledger as table
-from starrocks_txn_sink.ledger import take_over
-from starrocks_txn_sink.ledger.ledger import Mark, Marked, Owner, ReadPositions
-from starrocks_txn_sink.ledger.take_over import TakenOver
-from starrocks_txn_sink.transaction.steps import Wait
-from starrocks_txn_sink.wire import Operation
+from starrocks_txn_sink.protocol import fencing as take_over
+from starrocks_txn_sink.protocol import ledger as table
+from starrocks_txn_sink.protocol.fencing import TakenOver
+from starrocks_txn_sink.protocol.label import Wait
+from starrocks_txn_sink.protocol.ledger import Mark, Marked, Owner, ReadPositions
+from starrocks_txn_sink.protocol.wire import Operation
+from starrocks_txn_sink.writer import task
 
 from .. import driver
 from .registry import bug, nothing

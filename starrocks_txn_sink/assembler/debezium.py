@@ -1,0 +1,225 @@
+"""`assemble_debezium`: verified transactions as a stage of a Spark query, beside `assemble_transactions`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
+
+from starrocks_txn_sink.assembler.keyed_state import (
+    BLOB,
+    COUNTS,
+    GROUP_STATE_TYPE,
+    GroupKeyState,
+    KeyState,
+    Packet,
+    pack,
+    seconds_of,
+    unpack,
+)
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.model import seconds
+from starrocks_txn_sink.assembler.rules.state import from_blob, pieces, to_blob
+from starrocks_txn_sink.assembler.spark import PROVIDER, ROCKSDB, as_frame, log_notices
+from starrocks_txn_sink.assembler.verified import intake as v
+from starrocks_txn_sink.assembler.verified.intake import EVENTS, VerifiedCounters, VerifiedState
+from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout, VerifiedAssembler, VerifiedPolicy, VerifiedStep
+from starrocks_txn_sink.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import Column, DataFrame
+
+
+# ruff: noqa: N802, N803, ARG002 - some names of methods and arguments are Spark's
+
+
+_SOURCE: Final = model.SOURCE_PARTITION
+_TYPES: Final = {
+    v.TOTAL_ORDER: "bigint",
+    v.EVENT_COUNT: "bigint",
+    v.DATA_COLLECTIONS: "array<struct<data_collection:string,event_count:bigint>>",
+    v.SEQUENCE: "bigint",
+    model.POSITION: "bigint",
+}
+_PACKED: Final = f"{_SOURCE} string, {BLOB} binary"
+_DONE: Final = f"{_PACKED}, {COUNTS} string"
+_OUTPUT: Final = (
+    "source_partition string, position bigint, seq bigint, database string, table string, op string, row string, "
+    "transaction_end boolean, txn_id string"
+)
+
+LETTERS = "#quarantine"
+"""What the source partition of dead letters has after the source's name: they have positions of their own."""
+
+
+def assemble_debezium(
+    rows: DataFrame,
+    transactions: DataFrame,
+    *,
+    open_timeout: float | timedelta | str | None = None,
+    on_open_timeout: OnOpenTimeout = "quarantine",
+    dead_letter_table: str | None = None,
+    name: str = "assemble_debezium",
+) -> DataFrame:
+    """Give out each source transaction whole once its rows and its END agree in every count, in commit order.
+
+    `rows` come from `parse_debezium`, `transactions` from `parse_debezium_transactions`; they may be read from any
+    number of topics and partitions, the transaction topic has one partition. The result has the columns of
+    `assemble_transactions`: source_partition is the source's name, position that of the commit (PostgreSQL: LSN; MySQL:
+    binlog position), seq counts from 0, database is NULL unless a table rule gives one.
+
+    A transaction is released when it has `event_count` rows, `total_order` is 1 … n, each table has as many rows as
+    `data_collections` says, and all that committed before it are released. Repeated rows and ENDs are dropped. One that
+    does not add up within `open_timeout` of its first event (seconds, a timedelta or text like `10 min`, in processing
+    time; None: wait for ever, and hold back what committed later) is by `on_open_timeout` given up, with its id and its
+    counts in the log, or stops the query. The rows of a given up transaction go as a whole to `dead_letter_table` under
+    the source partition `<source>#quarantine`; without such a table they are dropped and counted.
+
+    Rows of a snapshot have no transaction. Before the first transaction each micro-batch's are a unit of their own,
+    afterwards they go in front of the next transaction.
+
+    Counts (assembler.verified.intake.VerifiedCounters) are in each progress of the query under
+    `observedMetrics[name]`. A batch DataFrame gives what a stream gives after all of its input, without `open_timeout`.
+
+    Raises InputError at once for missing columns. In the running query InputError names an event that cannot be placed,
+    SourceTransactionError a transaction that is overdue under `fail`.
+    """
+    policy = VerifiedPolicy(seconds(open_timeout), on_open_timeout, dead_letter_table)
+    events = _common(rows, v.ROW_COLUMNS, "rows").unionByName(_common(transactions, v.MARKER_COLUMNS, "transactions"))
+    if events.isStreaming:
+        assembled = _stateful(events.mapInArrow(pack, _PACKED), policy)
+    else:
+        ordered = events.repartition(_SOURCE).sortWithinPartitions(_SOURCE)
+        assembled = ordered.mapInArrow(_in_task(policy), _DONE)
+    counts = [_count(each).alias(each) for each in VerifiedCounters.names()]
+    return assembled.observe(name, *counts).mapInArrow(unpack, _OUTPUT)
+
+
+def _common(frame: DataFrame, columns: tuple[str, ...], which: str) -> DataFrame:
+    """The columns of intake.EVENTS; those that this kind of event has not are NULL."""
+    missing = [each for each in (_SOURCE, *columns) if each not in frame.columns]
+    if missing:
+        origin = "parse_debezium" if which == "rows" else "parse_debezium_transactions"
+        raise InputError(f"The {which} lack the column {', '.join(missing)}.", hint=f"Take them from {origin}.")
+    chosen = [F.col(_SOURCE).cast("string").alias(_SOURCE)]
+    for each in v.EVENTS.names:
+        value = F.col(each) if each in columns else F.lit(None)
+        chosen.append(value.cast(_TYPES.get(each, "string")).alias(each))
+    return frame.select(*chosen)
+
+
+def _count(field: str) -> Column:
+    counted = F.get_json_object(F.col(COUNTS), f"$.{field}").cast("bigint")
+    return F.coalesce(F.sum(counted), F.lit(0).cast("bigint"))
+
+
+def _stateful(packed: DataFrame, policy: VerifiedPolicy) -> DataFrame:
+    grouped = packed.groupBy(_SOURCE)
+    done = T._parse_datatype_string(_DONE)
+    assert isinstance(done, T.StructType)
+    timed = policy.open_timeout is not None
+    if packed.sparkSession.conf.get(PROVIDER, "") == ROCKSDB:
+        mode = "ProcessingTime" if timed else "None"
+        return grouped.transformWithStateInPandas(VerifiedProcessor(policy), done, "Append", mode)
+    timeout = "ProcessingTimeTimeout" if timed else "NoTimeout"
+    return grouped.applyInPandasWithState(group_function(policy), done, GROUP_STATE_TYPE, "append", timeout)
+
+
+def _in_task(policy: VerifiedPolicy) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """All events of each source in one step; a source's events lie together."""
+
+    def assemble(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        packed = (pair for batch in pack(batches) for pair in zip(*(each.to_pylist() for each in batch), strict=True))
+        for source, pairs in groupby(packed, key=lambda pair: pair[0]):
+            events = gather(blob for _, blob in pairs)
+            step = VerifiedAssembler(policy, source).feed(VerifiedState(), events, 0.0, _nothing_held)
+            for partition, blob, counts in packets(source, step):
+                columns = [pa.array([partition]), pa.array([blob], pa.binary()), pa.array([counts], pa.string())]
+                yield pa.record_batch(columns, [_SOURCE, BLOB, COUNTS])
+
+    return assemble
+
+
+def _nothing_held(number: int) -> pa.Table:
+    raise LookupError(f"blob {number} was never written")
+
+
+def gather(blobs: Iterable[bytes]) -> pa.Table:
+    """The packed events of one source, in the schema that the rules want."""
+    tables = [from_blob(blob).select(EVENTS.names).cast(EVENTS) for blob in blobs]
+    return pa.concat_tables(tables) if tables else EVENTS.empty_table()
+
+
+def packets(source: str, step: VerifiedStep) -> Iterator[Packet]:
+    """What a step gives out, as packed rows of bounded size, and one that only holds its counts; notices are logged."""
+    log_notices(step.notices)
+    for partition, tables in ((source, step.released), (source + LETTERS, step.letters)):
+        for table in tables:
+            for piece in pieces(table):
+                yield partition, to_blob(piece), None
+    yield source, None, orjson.dumps(step.counters.as_dict()).decode()
+
+
+def _stored(header: str | None) -> VerifiedState:
+    return VerifiedState() if header is None else VerifiedState.from_json(header)
+
+
+class VerifiedProcessor(StatefulProcessor):
+    """For transformWithState."""
+
+    def __init__(self, policy: VerifiedPolicy) -> None:
+        self._policy = policy
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._kept = KeyState(handle)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
+        return self._step(key[0], gather(blob for frame in rows for blob in frame[BLOB]), timerValues)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        return self._step(key[0], EVENTS.empty_table(), timerValues)
+
+    def close(self) -> None:
+        """Nothing is held outside the state store."""
+
+    def _step(self, source: str, events: pa.Table, timer_values: TimerValues) -> Iterator[pd.DataFrame]:
+        now = seconds_of(timer_values.getCurrentProcessingTimeInMs())
+        assembler = VerifiedAssembler(self._policy, source)
+        step = assembler.feed(_stored(self._kept.header), events, now, self._kept.read)
+        yield from map(as_frame, packets(source, step))
+        self._kept.write(step.state.to_json(), step.removed, step.added)
+        if self._policy.open_timeout is not None:
+            self._kept.wake_at(step.state.expires_at(self._policy.open_timeout))
+
+
+def group_function(
+    policy: VerifiedPolicy,
+) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+    """The same for applyInPandasWithState."""
+
+    def assemble(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
+        source, now = key[0], seconds_of(group.getCurrentProcessingTimeMs())
+        kept = GroupKeyState(group)
+        events = EVENTS.empty_table() if group.hasTimedOut else gather(b for frame in frames for b in frame[BLOB])
+        step = VerifiedAssembler(policy, source).feed(_stored(kept.header), events, now, kept.read)
+        yield from map(as_frame, packets(source, step))
+        kept.write(step.state.to_json(), step.removed, step.added)
+        kept.wake_at(step.state.expires_at(policy.open_timeout), now)
+
+    return assemble

@@ -1,0 +1,1 @@
+"""TransactionAssembler: the pure rules that make source transactions whole, over Arrow tables."""

@@ -1,0 +1,301 @@
+"""TransactionAssembler: events in, whole source transactions out, open transactions carried over.
+
+Pure and vectorised: values in, values out; time, and reading of carried-over rows, are arguments. One implementation
+serves one source partition and thousands, the stateful stage (a state store between micro-batches) and the lanes (files
+in the checkpoint, assembler.incremental).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.intake import Intake, Kind, Mask, PartitionedEvents, starts, take_in
+from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
+from starrocks_txn_sink.assembler.rules.release import ReadBlob, Released, release
+from starrocks_txn_sink.assembler.rules.segments import Classification, Grouped, Groups, classify
+from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransaction, pieces
+from starrocks_txn_sink.errors import OptionError, SourceTransactionError
+from starrocks_txn_sink.telemetry.events import Event
+
+REMEMBERED_DROPS: Final = 1000  # dropped transactions whose END is still awaited, per source partition
+
+States = Mapping[Partition, AssemblerState]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The effect of one step on one source partition: its next state, blobs to delete, blobs to write."""
+
+    state: AssemblerState
+    removed: tuple[int, ...] = ()
+    added: dict[int, pa.Table] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The effect of one step, to be applied in this order.
+
+    1. hand on the tables of `released` (they are made, and carried-over blobs read, while iterating);
+    2. of each changed source partition delete the blobs `removed`; 3. write the blobs `added`; 4. write `state`.
+
+    `counters` has the flows of all source partitions (Counters.at adds levels).
+    """
+
+    changes: dict[Partition, Change]
+    counters: Counters
+    released: Iterable[Released] = ()
+    notices: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionAssembler:
+    """The rules of `policy` for any number of source partitions at once."""
+
+    policy: Policy
+
+    def feed(self, events: PartitionedEvents, states: States, now: float, read: ReadBlob) -> Step:
+        """Take in the events of a micro-batch (model.EVENT_FIELDS), those of a source partition in any order.
+
+        A source partition without a state is new. `now` is the processing time in seconds since the epoch. The step
+        changes each source partition of `events`. Raises InputError for events that break the contract,
+        SourceTransactionError for transactions that cannot be released whole and, by policy, must not be dropped. With
+        several source partitions the error may be that of any of them.
+        """
+        intake = take_in(events, states, need_txn_id=self.policy.interleaved)
+        counters = Counters(
+            events=events.table.num_rows,
+            data=intake.repeated_rows + int(np.count_nonzero(intake.kinds == Kind.DATA)),
+            repeats=intake.repeats,
+            repeated_rows=intake.repeated_rows,
+        )
+        if len(intake.kinds):
+            fed = self._assemble(intake, states, counters, now, read)
+        else:
+            fed = Step({name: Change(states.get(name, AssemblerState())) for name in events.names}, counters)
+        if self.policy.open_timeout is None:
+            return fed
+        return _both(fed, self.expire({name: change.state for name, change in fed.changes.items()}, now))
+
+    def expire(self, states: States, now: float) -> Step:
+        """Give up the transactions that have been open for `open_timeout` at `now`; the step has what changes.
+
+        Raises SourceTransactionError instead when the policy says `fail`.
+        """
+        changes, counters, notices = dict[Partition, Change](), Counters(), list[Event]()
+        limit = self.policy.open_timeout
+        for name, state in states.items():
+            late = [each for each in state.live() if limit is not None and each.opened_at + limit <= now]
+            if not late:
+                continue
+            if self.policy.on_open_timeout == "fail":
+                raise _open_too_long(name, late[0], now)
+            after = replace(state, open=_bounded([each.given_up() if each in late else each for each in state.open]))
+            rows = sum(each.rows for each in late)
+            notices.append(_notice("transaction.timed_out", name, late[0].position, late[0].txn_id, len(late), rows))
+            counters += Counters(dropped=len(late), dropped_rows=rows)
+            changes[name] = Change(after, tuple(number for each in late for number in each.blobs))
+        return Step(changes, counters, notices=tuple(notices))
+
+    def _assemble(self, intake: Intake, states: States, counters: Counters, now: float, read: ReadBlob) -> Step:
+        groups = Groups.of(intake, states, interleaved=self.policy.interleaved)
+        self._refuse_several_open(intake, states)
+        grouped = Grouped.of(intake, groups)
+        classes = classify(grouped.segments, grouped.held, self.policy.missing_begin)
+        self._refuse(grouped, classes)
+        payload = intake.table.select(model.payload_names(intake.table.schema))
+        return Step(
+            _changes(grouped, classes, states, payload, now),
+            counters + _counted(grouped, classes, self.policy),
+            release(grouped, classes.released, payload, read),
+            tuple(self._notices(grouped, classes)),
+        )
+
+    def _refuse_several_open(self, intake: Intake, states: States) -> None:
+        if self.policy.interleaved:
+            return
+        fresh = (intake.ends > starts(intake.ends)).tolist()
+        found = zip(intake.names, fresh, strict=True)
+        if any(new and name in states and len(states[name].open) > 1 for name, new in found):
+            raise OptionError(
+                "The checkpoint holds several open source transactions of one source partition.",
+                hint="Go on with interleaved=True.",
+            )
+
+    def _refuse(self, grouped: Grouped, classes: Classification) -> None:
+        """Raise for the first event that the policy does not let pass."""
+        stranger = None if self.policy.interleaved else grouped.first_stranger()
+        orphans = grouped.segments.start[classes.orphan] if self.policy.missing_begin == "fail" else np.array([], int)
+        if len(orphans):
+            orphan = int(orphans[grouped.positions[orphans].argmin()])
+            if stranger is None or orphan <= stranger:
+                raise _refusal(
+                    grouped,
+                    orphan,
+                    "A source transaction's BEGIN was never seen, so it cannot be released whole.",
+                    'Start reading at a BEGIN, or pass missing_begin="drop" to skip it to its END.',
+                )
+        if stranger is not None:
+            raise _refusal(
+                grouped,
+                stranger,
+                "An event belongs to another source transaction than the one that is open.",
+                "If the source interleaves its transactions, pass interleaved=True.",
+            )
+
+    def _notices(self, grouped: Grouped, classes: Classification) -> Iterator[Event]:
+        """One notice for each source partition and way of losing transactions."""
+        lost = [("transaction.abandoned", classes.abandoned)]
+        if self.policy.missing_begin == "drop":
+            lost.append(("transaction.without_begin", classes.orphan))
+        if not any(mask.any() for _, mask in lost):
+            return
+        rows, partition = grouped.segments.rows + grouped.held, grouped.partition_of(slice(None))
+        for at in np.unique(partition[np.any([mask for _, mask in lost], axis=0)]).tolist():
+            for name, mask in lost:
+                found = np.flatnonzero(mask & (partition == at))
+                if len(found):
+                    first = int(found[0])
+                    known = grouped.carried_into(first)
+                    position = known.position if known else int(grouped.positions[grouped.opened_by[first]])
+                    txn_id = grouped.owners[first].as_py()
+                    count, lost_rows = len(found), int(rows[found].sum())
+                    yield _notice(name, grouped.intake.names[at], position, txn_id, count, lost_rows)
+
+
+def _refusal(grouped: Grouped, place: int, message: str, hint: str) -> SourceTransactionError:
+    """An error about the event at `place` in grouped order."""
+    row = place if grouped.groups.order is None else int(grouped.groups.order[place])
+    return SourceTransactionError(
+        message,
+        hint=hint,
+        partition=grouped.intake.names[int(np.searchsorted(grouped.intake.ends, row, side="right"))],
+        position=int(grouped.positions[place]),
+        txn_id=grouped.intake.table[model.TXN_ID][row].as_py(),
+    )
+
+
+def _open_too_long(name: Partition, transaction: OpenTransaction, now: float) -> SourceTransactionError:
+    return SourceTransactionError(
+        "A source transaction has been open for longer than open_timeout.",
+        hint='Find out why its END does not come, raise open_timeout, or pass on_open_timeout="drop".',
+        partition=name,
+        position=transaction.position,
+        txn_id=transaction.txn_id,
+        rows=transaction.rows,
+        open_seconds=round(now - transaction.opened_at, 3),
+    )
+
+
+def _notice(kind: str, name: Partition, position: int, txn_id: str | None, count: int, rows: int) -> Event:
+    """`count` source transactions, the first of them at `position`, will never be released."""
+    return Event(kind, {"partition": name, "position": position, "txn_id": txn_id, "count": count, "rows": rows})
+
+
+def _counted(grouped: Grouped, classes: Classification, policy: Policy) -> Counters:
+    rows = grouped.segments.rows + grouped.held
+
+    def total(mask: Mask) -> int:
+        return int(rows[mask].sum())
+
+    return Counters(
+        released=int(np.count_nonzero(classes.released)),
+        rows=total(classes.released),
+        empty=int(np.count_nonzero(classes.empty)),
+        abandoned=int(np.count_nonzero(classes.abandoned)),
+        abandoned_rows=total(classes.abandoned),
+        dropped=int(np.count_nonzero(classes.orphan)) if policy.missing_begin == "drop" else 0,
+        dropped_rows=total(classes.skipped),
+    )
+
+
+def _changes(
+    grouped: Grouped, classes: Classification, states: States, payload: pa.Table, now: float
+) -> dict[Partition, Change]:
+    """Of each source partition the next state, and the new rows of its open transactions as numbered blobs."""
+    intake, partition = grouped.intake, grouped.groups.partition.tolist()
+    before = [states[name] if name in states else AssemblerState() for name in intake.names]
+    going_on = {id(each) for each in grouped.groups.carried.values()}
+    still = [[each for each in state.open if id(each) not in going_on] for state in before]
+    added: list[dict[int, pa.Table]] = [{} for _ in before]
+    for tail, group, position, waiting in _tails(grouped, classes):
+        at = partition[group]
+        each = grouped.carried_into(tail) or OpenTransaction(grouped.owners[tail].as_py(), position, now)
+        if waiting:
+            still[at].append(each.given_up())
+            continue
+        rows = _tail_rows(grouped, tail, payload)
+        size = rows.nbytes
+        blobs = dict(enumerate(pieces(rows, size), before[at].next_blob + len(added[at])))
+        if len(blobs) > 1:
+            size = sum(blob.nbytes for blob in blobs.values())
+        added[at].update(blobs)
+        still[at].append(each.extended(rows.num_rows, size if blobs else 0, tuple(blobs)))
+    last = _last_positions(intake, before)
+    return {
+        name: _change(state, last_position, opened, blobs)
+        for name, state, last_position, opened, blobs in zip(intake.names, before, last, still, added, strict=True)
+    }
+
+
+def _tails(grouped: Grouped, classes: Classification) -> Iterator[tuple[int, int, int, bool]]:
+    """Of each transaction that stays open: its last segment, its group, the position of its first event, and whether
+    it is skipped."""
+    tails = np.flatnonzero(classes.open | classes.waiting)
+    group, waiting = grouped.segments.group[tails], classes.waiting[tails]
+    position = grouped.positions[grouped.opened_by[tails]]
+    return zip(tails.tolist(), group.tolist(), position.tolist(), waiting.tolist(), strict=True)
+
+
+def _tail_rows(grouped: Grouped, tail: int, payload: pa.Table) -> pa.Table:
+    start, stop = int(grouped.segments.start[tail]), int(grouped.segments.stop[tail])
+    order = grouped.groups.order
+    return payload.slice(start, stop - start) if order is None else payload.take(pa.array(order[start:stop]))
+
+
+def _last_positions(intake: Intake, before: Sequence[AssemblerState]) -> list[int | None]:
+    has_events = intake.ends > starts(intake.ends)
+    last = intake.positions[intake.ends - 1]
+    return [
+        position if fresh else state.last_position
+        for position, fresh, state in zip(last.tolist(), has_events.tolist(), before, strict=True)
+    ]
+
+
+def _change(
+    before: AssemblerState, last_position: int | None, opened: list[OpenTransaction], added: dict[int, pa.Table]
+) -> Change:
+    if len(opened) > 1:
+        opened.sort(key=lambda each: each.position)
+    after = AssemblerState(last_position, _bounded(opened), before.next_blob + len(added))
+    if not before.open:
+        return Change(after, (), added)
+    kept = {number for each in after.open for number in each.blobs}
+    return Change(after, tuple(number for each in before.open for number in each.blobs if number not in kept), added)
+
+
+def _bounded(transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:
+    """`transactions` without the oldest dropped ones when too many ENDs are awaited in vain."""
+    surplus = sum(each.dropped for each in transactions) - REMEMBERED_DROPS
+    if surplus <= 0:
+        return tuple(transactions)
+    forgotten = [each for each in transactions if each.dropped][:surplus]
+    return tuple(each for each in transactions if each not in forgotten)
+
+
+def _both(fed: Step, late: Step) -> Step:
+    """One step for both: transactions that the second gives up leave no blobs of the first behind."""
+    changes = dict(fed.changes)
+    for name, change in late.changes.items():
+        first, stale = fed.changes[name], set(change.removed)
+        changes[name] = Change(
+            change.state,
+            (*first.removed, *(number for number in change.removed if number not in first.added)),
+            {number: table for number, table in first.added.items() if number not in stale},
+        )
+    return Step(changes, fed.counters + late.counters, fed.released, (*fed.notices, *late.notices))

@@ -1,0 +1,303 @@
+"""TransactionAssembler over the events of one task, a chunk at a time: IncrementalAssembler, and assemble_sorted.
+
+The lanes assemble with IncrementalAssembler. A stateful stage would move every event to a state operator and back; a
+lane carries over only the open tail of each source partition. Pure: carried-over state comes in and goes out as values;
+rows of open source transactions go to the spill storage and come from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.assembler import Change, Step, TransactionAssembler
+from starrocks_txn_sink.assembler.rules.intake import (
+    Indexes,
+    PartitionedEvents,
+    not_ascending,
+    one_partition,
+    partitioned,
+    refuse_other_content,
+)
+from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
+from starrocks_txn_sink.assembler.rules.release import Released
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, Place
+from starrocks_txn_sink.assembler.rules.state import BLOB_BYTES, AssemblerState, OpenTransaction
+from starrocks_txn_sink.errors import StarRocksSinkError, Unordered
+from starrocks_txn_sink.telemetry.events import Event
+
+HELD_BYTES: Final = 32 << 20
+
+Notify = Callable[[tuple[Event, ...]], None]
+
+
+class RowStorage(Protocol):
+    """Where rows of open source transactions are kept outside memory (spill.SpillStorage)."""
+
+    def write(self, blobs: list[pa.Table], *, small: bool = False) -> list[Place]: ...
+
+    def read(self, place: Place) -> pa.Table: ...
+
+
+class _Rows(NamedTuple):
+    """A blob in memory, and its Arrow bytes: pyarrow counts them anew each time, column by column."""
+
+    table: pa.Table
+    bytes: int
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> _Rows:
+        """`rows` in memory of their own, unless they are most of the table that they were cut from."""
+        size = rows.nbytes
+        if rows.get_total_buffer_size() > 2 * size:
+            rows = rows.take(pa.array(np.arange(rows.num_rows)))
+        return cls(rows, size)
+
+
+@dataclass(slots=True)
+class _Holding:
+    """One source partition in this task: its state, and its blobs in memory or in the spill storage."""
+
+    state: AssemblerState
+    places: dict[int, Place]
+    memory: dict[int, _Rows] = field(default_factory=dict)
+    latest: int | None = None  # the last position that arrived in this task
+
+
+@dataclass(slots=True)
+class IncrementalAssembler:
+    """Takes the events of one task. `now` is the micro-batch's processing time (seconds since the epoch).
+
+    With `arrival_order` events are taken as they come, and a position that does not ascend raises Unordered; otherwise
+    they come sorted by (source partition, position), where the same event may come twice.
+
+    Memory holds the rows of open source transactions up to `held_limit`; then all of them are spilled, and read back
+    piece by piece when their END comes, so a huge source transaction costs no more memory than a small one.
+    """
+
+    policy: Policy
+    carried: Mapping[str, CarriedState]
+    now: float
+    storage: RowStorage
+    arrival_order: bool
+    held_limit: int = HELD_BYTES
+    flows: Counters = field(default_factory=Counters)
+    notices: list[Event] = field(default_factory=list)
+    _holdings: dict[Partition, _Holding] = field(default_factory=dict)
+    _held: int = 0
+    _last: tuple[Partition, pa.Table] | None = None
+    _assembler: TransactionAssembler = field(init=False)
+
+    def __post_init__(self) -> None:
+        # A transaction may end in a later chunk of the micro-batch, so only `expire` judges open_timeout, afterwards.
+        self._assembler = TransactionAssembler(replace(self.policy, open_timeout=None))
+
+    def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[Released]:
+        """Take in events with their source_partition; yield released rows.
+
+        Each source partition's rows come whole source transactions at a time, in the order of their ENDs. The only
+        chunk of a task may be in `any_order`; then source partitions come in the order of their names, as after a
+        shuffle. Raises Unordered, and the errors of TransactionAssembler.feed, for the first source partition that has
+        an error.
+        """
+        given = partitioned(events, sort_names=any_order)
+        if not given.names:
+            return
+        step = self._first_error_first(given, any_order=any_order)
+        yield from step.released
+        for name, change in step.changes.items():
+            self._apply(self._holdings[name], change)
+        self.flows += step.counters
+        self.notices += step.notices
+        if not any_order:
+            self._remember_order(given)
+        if self._held > self.held_limit:
+            self._spill(small=False)
+
+    def _first_error_first(self, given: PartitionedEvents, *, any_order: bool) -> Step:
+        """The step, or the error of the first source partition that has one: the error does not depend on the others
+        in the chunk."""
+        try:
+            return self._step(given, any_order=any_order)
+        except StarRocksSinkError:
+            for each in given.each():
+                self._step(each, any_order=any_order)
+            raise
+
+    def _step(self, given: PartitionedEvents, *, any_order: bool) -> Step:
+        states = {name: self._holding(name).state for name in given.names}
+        if not any_order:
+            self._check_order(given)
+        return self._assembler.feed(given, states, self.now, self._read)
+
+    @property
+    def source_partitions(self) -> int:
+        """How many have had events."""
+        return len(self._holdings)
+
+    def carry_over(self) -> dict[str, CarriedState]:
+        """The state of the source partitions that had events, for the next micro-batch; spills their open rows."""
+        self._spill(small=True)
+        return {str(name): CarriedState(each.state, dict(each.places)) for name, each in self._holdings.items()}
+
+    def _holding(self, name: Partition) -> _Holding:
+        holding = self._holdings.get(name)
+        if holding is None:
+            before = self.carried.get(str(name), CarriedState())
+            holding = self._holdings[name] = _Holding(before.state, dict(before.places))
+        return holding
+
+    def _check_order(self, given: PartitionedEvents) -> None:
+        if given.table[model.POSITION].null_count:
+            return  # the assembler refuses these with their place
+        positions, starts = given.positions(), given.starts
+        if self.arrival_order:
+            self._refuse_disorder(given, positions, starts)
+        elif self._last is not None and self._last[0] in given.names:
+            name, event = self._last
+            start = int(starts[given.names.index(name)])
+            if self._holdings[name].latest == positions[start]:
+                refuse_other_content(event, _row(given, start), name)
+
+    def _refuse_disorder(self, given: PartitionedEvents, positions: Indexes, starts: Indexes) -> None:
+        latest = [self._holdings[name].latest for name in given.names]
+        back = not_ascending(positions, given.ends)
+        for start, last in zip(starts.tolist(), latest, strict=True):
+            back[start] = last is not None and positions[start] <= last
+        if back.any():
+            at = int(back.argmax())
+            group = int(np.searchsorted(given.ends, at, side="right"))
+            before = latest[group] if at == starts[group] else positions[at - 1]
+            raise Unordered(
+                f"The events of source partition {given.names[group]} do not arrive in the order of their positions: "
+                f"{positions[at]} came after {before}. Nothing was committed.",
+                hint='Pass shuffle="auto" or True to TransactionAssembly, so that they are sorted first.',
+            )
+
+    def _remember_order(self, given: PartitionedEvents) -> None:
+        last = given.positions()[given.ends - 1]
+        for name, position in zip(given.names, last.tolist(), strict=True):
+            self._holdings[name].latest = position
+        self._last = given.names[-1], _row(given, int(given.ends[-1]) - 1)
+
+    def _apply(self, holding: _Holding, change: Change) -> None:
+        for number in change.removed:
+            gone = holding.memory.pop(number, None)
+            if gone is None:
+                del holding.places[number]
+            else:
+                self._held -= gone.bytes
+        for number, rows in change.added.items():
+            holding.memory[number] = kept = _Rows.of(rows)
+            self._held += kept.bytes
+        holding.state = change.state
+
+    def _read(self, name: Partition, number: int) -> pa.Table:
+        holding = self._holdings[name]
+        rows = holding.memory.get(number)
+        return rows.table if rows is not None else self.storage.read(holding.places[number])
+
+    def _spill(self, *, small: bool) -> None:
+        """Write all open rows in memory to the spill storage; with `small` few of them may go into the manifest."""
+        filled = [holding for holding in self._holdings.values() if holding.memory]
+        for holding in filled:
+            _merge(holding)
+        waiting = [(holding, number) for holding in filled for number in sorted(holding.memory)]
+        places = self.storage.write([holding.memory[number].table for holding, number in waiting], small=small)
+        for (holding, number), place in zip(waiting, places, strict=True):
+            holding.places[number] = place
+            del holding.memory[number]
+        self._held = 0
+
+
+def expire(
+    policy: Policy, partitions: Mapping[str, CarriedState], now: float
+) -> tuple[dict[str, CarriedState], Counters, list[Event]]:
+    """Judge `open_timeout` over all source partitions; returns those that changed, the flows, and notices.
+
+    Raises SourceTransactionError when the policy says `fail`.
+    """
+    if policy.open_timeout is None:
+        return {}, Counters(), []
+    step = TransactionAssembler(policy).expire({name: each.state for name, each in partitions.items()}, now)
+    changed = {}
+    for name, change in step.changes.items():
+        before = partitions[str(name)].places
+        places = {number: place for number, place in before.items() if number not in change.removed}
+        changed[str(name)] = CarriedState(change.state, places)
+    return changed, step.counters, list(step.notices)
+
+
+def _row(given: PartitionedEvents, place: int) -> pa.Table:
+    """The event at `place`, as a table of one row."""
+    return given.table.slice(place if given.order is None else int(given.order[place]), 1)
+
+
+def _merge(holding: _Holding) -> None:
+    """Merge the blobs that each open transaction has in memory into few; they keep the lower numbers."""
+    opened = [_merged(each, holding.memory) for each in holding.state.open]
+    holding.state = replace(holding.state, open=tuple(opened))
+
+
+def _merged(transaction: OpenTransaction, memory: dict[int, _Rows]) -> OpenTransaction:
+    if len(transaction.blobs) < 2:
+        return transaction
+    groups: list[list[int]] = []
+    size = 0
+    for number in transaction.blobs:
+        more = memory[number].bytes if number in memory else 0
+        joins = number in memory and groups and groups[-1][-1] in memory and size + more <= BLOB_BYTES
+        if joins:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+        size = size + more if joins else more
+    for group in groups:
+        if len(group) > 1:
+            merged = [memory.pop(number) for number in group]
+            memory[group[0]] = _Rows(
+                pa.concat_tables([each.table for each in merged]), sum(each.bytes for each in merged)
+            )
+    return replace(transaction, blobs=tuple(group[0] for group in groups))
+
+
+def all_counters(flows: Iterable[Counters], levels: Counters) -> Counters:
+    """The flows of all lanes, with the levels of all source partitions."""
+    return sum(flows, Counters()).then(levels)
+
+
+def assemble_sorted(
+    batches: Iterable[pa.RecordBatch], policy: Policy, notify: Notify
+) -> Iterator[tuple[Partition, pa.Table | Counters]]:
+    """Assemble record batches sorted by source partition and position; memory holds one partition's open rows.
+
+    Yields released rows with their source partition, and after those of each source partition its counters. Events that
+    are open at the end are not released: the counters have them.
+    """
+    runs = (each for batch in batches for each in partitioned(pa.Table.from_batches([batch])).each())
+    for name, group in groupby(runs, key=lambda each: each.names[0]):
+        yield from _one_by_one(name, (each.table for each in group), policy, notify)
+
+
+def _one_by_one(
+    name: Partition, tables: Iterable[pa.Table], policy: Policy, notify: Notify
+) -> Iterator[tuple[Partition, pa.Table | Counters]]:
+    assembler, state, total = TransactionAssembler(policy), AssemblerState(), Counters()
+    blobs: dict[int, pa.Table] = {}
+    for events in tables:
+        step = assembler.feed(one_partition(name, events), {name: state}, 0.0, lambda _, number: blobs[number])
+        for released in step.released:
+            yield name, released.rows
+        change = step.changes[name]
+        for number in change.removed:
+            del blobs[number]
+        blobs.update(change.added)
+        state, total = change.state, total + step.counters
+        notify(step.notices)
+    yield name, total.at(state)

@@ -1,0 +1,280 @@
+"""Intake: events arranged by source partition, validated, in the order of their positions, without repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.model import Partition
+from starrocks_txn_sink.assembler.rules.state import AssemblerState
+from starrocks_txn_sink.errors import InputError
+
+Indexes = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class Kind:
+    """The type of an event in arrays: plain integers, because access to an enum's member is slow."""
+
+    DATA: Final = 0
+    BEGIN: Final = 1
+    END: Final = 2
+
+
+_SPELLINGS: Final = {
+    "DATA": Kind.DATA,
+    "BEGIN": Kind.BEGIN,
+    "END": Kind.END,
+    "TXN_BEGIN": Kind.BEGIN,
+    "TXN_END": Kind.END,
+    "TXN_DATA": Kind.DATA,
+}
+_NAMES: Final = pa.array(list(_SPELLINGS))
+_KINDS: Final = np.array(list(_SPELLINGS.values()), dtype=np.int8)
+_IDENTITY: Final = (model.TYPE, model.TXN_ID, *model.PAYLOAD)
+_FILTER_HINT: Final = "Correct the source, or filter such events out before they are assembled."
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedEvents:
+    """Events of several source partitions, one source partition after the other.
+
+    `ends` holds the exclusive end of each source partition; each has an event, unless it is the only one. The event
+    at place i is row `order[i]` of `table` (None: row i). `table` has no source partition column.
+    """
+
+    names: list[Partition]
+    ends: Indexes
+    table: pa.Table
+    order: Indexes | None = None
+
+    @property
+    def groups(self) -> Indexes:
+        """The source partition of each event, as an index into `names`."""
+        groups: Indexes = np.repeat(np.arange(len(self.names)), self.ends - self.starts)
+        return groups
+
+    @property
+    def starts(self) -> Indexes:
+        return starts(self.ends)
+
+    def positions(self) -> Indexes:
+        """The position of each event; NULL is not allowed."""
+        positions: Indexes = self.table[model.POSITION].to_numpy()
+        return positions if self.order is None else positions[self.order]
+
+    def arranged(self) -> pa.Table:
+        return self.table if self.order is None else self.table.take(pa.array(self.order))
+
+    def each(self) -> Iterator[PartitionedEvents]:
+        """The source partitions one by one."""
+        table = self.arranged()
+        for name, start, end in zip(self.names, self.starts.tolist(), self.ends.tolist(), strict=True):
+            yield one_partition(name, table.slice(start, end - start))
+
+
+def one_partition(name: Partition, events: pa.Table) -> PartitionedEvents:
+    """Events (model.EVENT_FIELDS) of one source partition."""
+    return PartitionedEvents([name], np.array([events.num_rows]), events)
+
+
+def partitioned(table: pa.Table, *, sort_names: bool = False) -> PartitionedEvents:
+    """Arrange events of any source partitions.
+
+    Source partitions keep the order in which they first appear, or come in the order of their names; the events of
+    each stay in their order. Raises InputError for a NULL source partition.
+    """
+    partitions = one_array(table[model.SOURCE_PARTITION])
+    if partitions.null_count:
+        at = pc.index(partitions.is_null(), True).as_py()
+        raise InputError(
+            "An event has no source partition (NULL).",
+            hint=_FILTER_HINT,
+            partition="NULL",
+            position=table[model.POSITION][at].as_py(),
+            column=model.SOURCE_PARTITION,
+        )
+    encoded = partitions.dictionary_encode()
+    names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+    if sort_names and len(names) > 1:
+        ranks = np.argsort(np.array(names, dtype=object))
+        names, codes = [names[rank] for rank in ranks], np.argsort(ranks)[codes]
+    order = np.argsort(codes, kind="stable") if (codes[1:] < codes[:-1]).any() else None
+    ends = np.cumsum(np.bincount(codes, minlength=len(names)))
+    return PartitionedEvents(names, ends, table.drop_columns([model.SOURCE_PARTITION]), order)
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """New events by source partition (see PartitionedEvents), positions strictly ascending within each.
+
+    A source partition whose events were all repeats has none. `repeats` counts dropped events, `repeated_rows` the
+    DATA events among them.
+    """
+
+    names: list[Partition]
+    ends: Indexes
+    table: pa.Table
+    kinds: npt.NDArray[np.int8]
+    positions: Indexes
+    repeats: int = 0
+    repeated_rows: int = 0
+
+
+def take_in(events: PartitionedEvents, states: Mapping[Partition, AssemblerState], *, need_txn_id: bool) -> Intake:
+    """Validate `events`, sort them by position, and drop repeats: events seen twice or at or below `last_position`.
+
+    Raises InputError naming the place (partition, position, column), never the content, for a NULL position, type,
+    table (of DATA) or, with `need_txn_id`, txn_id, for an unknown type, and for two different events at one position.
+    """
+    if not events.table.num_rows:
+        return Intake(events.names, events.ends, events.table, np.zeros(0, np.int8), np.zeros(0, np.int64))
+    kinds = _validated_kinds(events, need_txn_id=need_txn_id)
+    positions, order = events.positions(), events.order
+    repeated = not_ascending(positions, events.ends)
+    if _unsorted(positions, repeated):
+        by_position = _by_position(events, positions)
+        positions = positions[by_position]
+        order = by_position if order is None else order[by_position]
+        repeated = not_ascending(positions, events.ends)
+    table = events.table
+    if order is not None:
+        table, kinds = table.take(pa.array(order)), kinds[order]
+    if repeated.any():
+        _refuse_other_content(events, table, positions, np.flatnonzero(repeated))
+    known = [states[name].last_position if name in states else None for name in events.names]
+    repeated |= _seen_before(events, positions, known)
+    if not repeated.any():
+        return Intake(events.names, events.ends, table, kinds, positions)
+    fresh = ~repeated
+    ends = np.cumsum(np.bincount(events.groups[fresh], minlength=len(events.names)))
+    rows = int(np.count_nonzero(kinds[repeated] == Kind.DATA))
+    return Intake(
+        events.names,
+        ends,
+        table.filter(pa.array(fresh)),
+        kinds[fresh],
+        positions[fresh],
+        int(np.count_nonzero(repeated)),
+        rows,
+    )
+
+
+def starts(ends: Indexes) -> Indexes:
+    """The starts of ranges that lie one after the other, by their exclusive ends."""
+    starts = np.zeros_like(ends)
+    starts[1:] = ends[:-1]
+    return starts
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """The column as one array; combine_chunks would copy a single chunk."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def not_ascending(positions: Indexes, ends: Indexes) -> Mask:
+    """Marks events that are not above the event in front of them, within the source partitions that end at `ends`."""
+    marks = np.zeros(len(positions), dtype=bool)
+    np.less_equal(positions[1:], positions[:-1], out=marks[1:])
+    marks[ends[:-1]] = False  # the first event of the next source partition
+    return marks
+
+
+def _unsorted(positions: Indexes, repeated: Mask) -> bool:
+    again = np.flatnonzero(repeated)
+    return bool((positions[again] < positions[again - 1]).any())
+
+
+def _by_position(events: PartitionedEvents, positions: Indexes) -> Indexes:
+    if len(events.names) == 1:
+        return np.argsort(positions, kind="stable")
+    return np.lexsort((positions, events.groups))
+
+
+def _seen_before(events: PartitionedEvents, positions: Indexes, known: list[int | None]) -> Mask | bool:
+    """Marks events at or below the last position that was seen of their source partition; False when there is none."""
+    if not any(last is not None for last in known):
+        return False
+    has_last = np.array([last is not None for last in known])
+    last = np.array([last or 0 for last in known], dtype=np.int64)
+    again = has_last & (positions[events.starts] <= last)
+    if not again.any():
+        return False
+    groups = events.groups
+    seen: Mask = again[groups] & (positions <= last[groups])
+    return seen
+
+
+def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDArray[np.int8]:
+    """The kind of each row of `events.table`, in the table's order."""
+    table = events.table
+    _refuse_null(events, model.POSITION)
+    _refuse_null(events, model.TYPE)
+    found = pc.index_in(table[model.TYPE], value_set=_NAMES)
+    if found.null_count:  # small letters are rare enough to look twice
+        found = pc.index_in(pc.utf8_upper(table[model.TYPE]), value_set=_NAMES)
+    if found.null_count:
+        unknown = found.is_null().to_numpy()
+        raise _refusal(events, unknown, model.TYPE, "An event has an unknown type.", "Use BEGIN, DATA or END.")
+    kinds: npt.NDArray[np.int8] = _KINDS[found.to_numpy()]
+    if table[model.TABLE].null_count:
+        _refuse_null(events, model.TABLE, kinds == Kind.DATA)
+    if need_txn_id:
+        _refuse_null(events, model.TXN_ID)
+    return kinds
+
+
+def _refuse_null(events: PartitionedEvents, column: str, among: Mask | bool = True) -> None:
+    values = events.table[column]
+    if not values.null_count:
+        return
+    null = values.is_null().to_numpy() & among
+    if null.any():
+        raise _refusal(events, null, column, f"An event has no {column} (NULL).", _FILTER_HINT)
+
+
+def _refusal(events: PartitionedEvents, wrong: Mask, column: str, message: str, hint: str) -> InputError:
+    """An error that names the first of the rows `wrong` of `events.table`."""
+    place = int((wrong if events.order is None else wrong[events.order]).argmax())
+    row = place if events.order is None else int(events.order[place])
+    position: Any = events.table[model.POSITION][row].as_py()
+    if position is None:
+        position = "NULL"
+    return InputError(message, hint=hint, partition=_name_at(events, place), position=position, column=column)
+
+
+def _name_at(events: PartitionedEvents, place: int) -> Partition:
+    return events.names[int(np.searchsorted(events.ends, place, side="right"))]
+
+
+def _refuse_other_content(events: PartitionedEvents, table: pa.Table, positions: Indexes, again: Indexes) -> None:
+    """Refuse events `again` that differ from the event in front of them at the same position.
+
+    Dropping such an event as a repeat would lose a row without notice.
+    """
+    before, after = table.take(pa.array(again - 1)), table.take(pa.array(again))
+    for column in _IDENTITY:
+        ours, theirs = before[column], after[column]
+        same = pc.or_(pc.fill_null(pc.equal(ours, theirs), False), pc.and_(ours.is_null(), theirs.is_null()))
+        if not pc.all(same, min_count=0).as_py():
+            place = int(again[int(pc.index(same, False).as_py())])
+            raise InputError(
+                "Two different events have the same position.",
+                hint="Give every event its own, ascending position (in Kafka: the offset).",
+                partition=_name_at(events, place),
+                position=int(positions[place]),
+                column=column,
+            )
+
+
+def refuse_other_content(before: pa.Table, event: pa.Table, name: Partition) -> None:
+    """Raise InputError unless `event`, at the same position as `before`, is the same event; one row each."""
+    both = pa.concat_tables([one.select([model.POSITION, *_IDENTITY]) for one in (before, event)])
+    _refuse_other_content(one_partition(name, both), both, both[model.POSITION].to_numpy(), np.array([1]))

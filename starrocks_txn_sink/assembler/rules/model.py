@@ -1,0 +1,161 @@
+"""The assembler's vocabulary: column names and shapes at both ends, its options (Policy) and its counts (Counters)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from operator import add, attrgetter
+from typing import Final, Literal, get_args
+
+import pyarrow as pa
+
+from starrocks_txn_sink.assembler.rules.state import AssemblerState
+from starrocks_txn_sink.errors import OptionError
+
+SOURCE_PARTITION: Final = "source_partition"
+POSITION: Final = "position"
+TYPE: Final = "type"
+TXN_ID: Final = "txn_id"
+DATABASE: Final = "database"
+TABLE: Final = "table"
+OP: Final = "op"
+ROW: Final = "row"
+SEQ: Final = "seq"
+TRANSACTION_END: Final = "transaction_end"
+
+# Columns that an event must have beside its source partition, and columns that are NULL when the source lacks them.
+REQUIRED: Final = (POSITION, TYPE, TXN_ID, TABLE, ROW)
+
+# The columns of a DATA event that go into its row unchanged; `passthrough` columns follow them.
+PAYLOAD: Final = (DATABASE, TABLE, OP, ROW)
+
+EVENT_FIELDS: Final = (
+    (POSITION, pa.int64()),
+    (TYPE, pa.string()),
+    (TXN_ID, pa.string()),
+    (DATABASE, pa.string()),
+    (TABLE, pa.string()),
+    (OP, pa.string()),
+    (ROW, pa.string()),
+)
+
+OUTPUT: Final = (SOURCE_PARTITION, POSITION, SEQ, DATABASE, TABLE, OP, ROW, TRANSACTION_END, TXN_ID)
+
+Partition = str | int
+"""The name of a source partition."""
+
+OnOpenTimeout = Literal["fail", "drop"]
+MissingBegin = Literal["fail", "drop", "accept"]
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_WORDS: Final = {"millisecond": "ms", "second": "s", "sec": "s", "minute": "min", "hour": "h", "day": "d"}
+
+
+def payload_names(events: pa.Schema) -> list[str]:
+    """The columns that rows of an open transaction keep: the payload, then all columns that are not the assembler's."""
+    ours = {name for name, _ in EVENT_FIELDS}
+    return [*PAYLOAD, *(name for name in events.names if name not in ours)]
+
+
+def released_names(payload: list[str]) -> list[str]:
+    """The order of columns in released tables: the output's without the source partition, then `passthrough`."""
+    ours = [name for name in OUTPUT if name != SOURCE_PARTITION]
+    return [*ours, *(name for name in payload if name not in PAYLOAD)]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The assembler's options, validated.
+
+    `interleaved`    several source transactions of one source partition may be open at once, told apart by `txn_id`
+    `open_timeout`   seconds of processing time a source transaction may stay open; None: for ever
+    `on_open_timeout`  `fail` stops the job, `drop` skips the transaction whole, its later rows included
+    `missing_begin`  DATA or END whose BEGIN was never seen: `fail`; `drop` skips the transaction to its END; `accept`
+                     takes its first event for the BEGIN, as a hand-written assembler that only clears its buffer does
+    """
+
+    interleaved: bool = False
+    open_timeout: float | None = None
+    on_open_timeout: OnOpenTimeout = "fail"
+    missing_begin: MissingBegin = "fail"
+
+    def __post_init__(self) -> None:
+        _one_of("on_open_timeout", self.on_open_timeout, get_args(OnOpenTimeout))
+        _one_of("missing_begin", self.missing_begin, get_args(MissingBegin))
+        if self.open_timeout is not None and not self.open_timeout > 0:
+            raise OptionError("open_timeout must be above zero.", hint="Leave it out to wait for ever.")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise OptionError(f"{name} is {value!r}.", hint=f"Use one of: {', '.join(allowed)}.")
+
+
+def seconds(value: float | timedelta | str | None) -> float | None:
+    """`value` in seconds: a number of seconds, a timedelta, or text such as `500ms`, `30 seconds`, `2 min`, `1h`."""
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        return _parsed(value)
+    return float(value)
+
+
+def _parsed(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text.strip().lower().replace(" ", ""))
+    unit = match and (match[2] or "s")
+    if match and unit:
+        unit = unit if unit in _UNITS else _WORDS.get(unit.removesuffix("s"), unit)
+        if unit in _UNITS:
+            return float(match[1]) * _UNITS[unit]
+    raise OptionError(f"{text!r} is not a duration.", hint="Write it like 500ms, 30s, 2min or 1h.")
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Counts of one step; `+` adds them.
+
+    Every DATA event is counted once: `data == rows + repeated_rows + abandoned_rows + dropped_rows` plus the growth
+    of `open_rows` since the step before. The `open_*` and `state_bytes` figures are levels after the step, the others
+    are flows of the step.
+    """
+
+    events: int = 0  # BEGIN, DATA and END that came in
+    data: int = 0  # DATA events among them
+    released: int = 0  # source transactions released whole
+    rows: int = 0  # their rows
+    empty: int = 0  # ENDs that released nothing, because the source transaction had no rows
+    repeats: int = 0  # events at or below the last position seen, dropped
+    repeated_rows: int = 0  # DATA events among them
+    abandoned: int = 0  # unfinished source transactions that a new BEGIN put aside
+    abandoned_rows: int = 0
+    dropped: int = 0  # source transactions dropped by policy: BEGIN missing, or open too long
+    dropped_rows: int = 0
+    open: int = 0  # source transactions begun and not ended
+    open_rows: int = 0
+    state_bytes: int = 0  # Arrow bytes of the open rows
+
+    def __add__(self, other: Counters) -> Counters:
+        return Counters(*map(add, _values(self), _values(other)))
+
+    def at(self, state: AssemblerState) -> Counters:
+        """These flows, with the levels of `state`."""
+        live = state.live()
+        size = sum(each.bytes for each in live)
+        return replace(self, open=len(live), open_rows=sum(each.rows for each in live), state_bytes=size)
+
+    def then(self, later: Counters) -> Counters:
+        """The flows of both, and the levels after the later one."""
+        return replace(self + later, open=later.open, open_rows=later.open_rows, state_bytes=later.state_bytes)
+
+    def as_dict(self) -> dict[str, int]:
+        return dict(zip(self.names(), _values(self), strict=True))
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return [field.name for field in fields(cls)]
+
+
+_values: Final = attrgetter(*Counters.names())  # astuple would copy each figure, and every step adds counters

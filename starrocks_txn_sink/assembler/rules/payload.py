@@ -1,0 +1,141 @@
+"""Released rows made ready for a lane, over Arrow: the same content as `sink.projection` makes in the JVM.
+
+Rows of another database, an unknown `op`, and deletes for a table without a primary key are errors that name the place,
+never the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.release import Released
+from starrocks_txn_sink.coordinator.input import SEPARATOR
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.rows.columns import (
+    DELETED,
+    DELETES,
+    DELETING,
+    EVENT_TIME,
+    NO_PRIMARY_KEY,
+    PARTITION,
+    PAYLOAD,
+    POSITION,
+    TABLE,
+    TRANSACTION_END,
+    UNKNOWN_OP,
+    UPSERTS,
+    other_database,
+)
+
+_TOGETHER: Final = 4 << 20  # bytes
+
+_UPSERTS: Final = pa.array(UPSERTS)
+_DELETES: Final = pa.array(DELETES)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Makes payloads for tables of `database`; `keyless` are those that cannot delete."""
+
+    database: str
+    keyless: tuple[str, ...] = ()
+
+    def batches(self, released: Iterable[Released]) -> Iterator[pa.RecordBatch]:
+        """Batches of released rows; small ones go together, for each batch costs milliseconds."""
+        waiting: list[Released] = []
+        size = 0
+        for part in released:
+            if waiting and (size > _TOGETHER or waiting[-1].rows.schema != part.rows.schema):
+                yield self.batch(waiting)
+                waiting, size = [], 0
+            waiting.append(part)
+            size += part.rows.nbytes
+        if waiting:
+            yield self.batch(waiting)
+
+    def batch(self, parts: Sequence[Released]) -> pa.RecordBatch:
+        """A batch with the columns of `rows.segments`, of all `parts`."""
+        rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
+        names = pa.array([name for part in parts for name in part.names], pa.string())
+        counts = np.concatenate([part.counts for part in parts])
+        partitions = names.take(pa.array(np.repeat(np.arange(len(names)), counts)))
+        self._refuse_other_databases(partitions, rows)
+        payload, deleted = self._payload(partitions, rows)
+        columns = {
+            PARTITION: partitions,
+            POSITION: _array(rows[model.POSITION]),
+            TABLE: _array(rows[model.TABLE]),
+            TRANSACTION_END: _array(rows[model.TRANSACTION_END]),
+            PAYLOAD: payload,
+        }
+        if EVENT_TIME in rows.schema.names:
+            columns[EVENT_TIME] = _array(rows[EVENT_TIME])
+        if deleted is not None:
+            columns[DELETED] = deleted
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _payload(self, partitions: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Array | None]:
+        """The rows' content, and which of them are deletes, if any can be."""
+        row, op = _array(rows[model.ROW]), _array(rows[model.OP])
+        upsert = pc.binary_join_element_wise(SEPARATOR, row, "")
+        kinds = None if op.null_count == len(op) else _lowered(op)
+        if kinds is None or pc.all(pc.is_in(kinds, value_set=_UPSERTS)).as_py():
+            return upsert, None
+        deleted = self._deleted(partitions, rows, op)
+        rest = pc.utf8_slice_codeunits(pc.utf8_ltrim(row, " "), 1)
+        comma = pc.if_else(pc.starts_with(pc.utf8_ltrim(rest, " "), "}"), "", ",")
+        delete = pc.binary_join_element_wise(SEPARATOR + DELETING, comma, rest, "")
+        return pc.if_else(deleted, delete, upsert), deleted
+
+    def _deleted(self, partitions: pa.Array, rows: pa.Table, op: pa.Array) -> pa.Array:
+        kinds = pc.utf8_lower(op)
+        deleted = pc.fill_null(pc.is_in(kinds, value_set=_DELETES), False)
+        known = pc.or_(op.is_null(), pc.or_(pc.is_in(kinds, value_set=_UPSERTS), deleted))
+        if not pc.all(known).as_py():
+            at = pc.index(known, False).as_py()
+            raise _refusal(UNKNOWN_OP, op[at].as_py(), partitions, rows, at)
+        self._refuse_keyless(partitions, rows, deleted)
+        return deleted
+
+    def _refuse_keyless(self, partitions: pa.Array, rows: pa.Table, deleted: pa.Array) -> None:
+        if not self.keyless:
+            return
+        table = _array(rows[model.TABLE])
+        refused = pc.and_(deleted, pc.fill_null(pc.is_in(table, value_set=pa.array(self.keyless)), False))
+        if pc.any(refused).as_py():
+            at = pc.index(refused, True).as_py()
+            raise _refusal(NO_PRIMARY_KEY, table[at].as_py(), partitions, rows, at)
+
+    def _refuse_other_databases(self, partitions: pa.Array, rows: pa.Table) -> None:
+        databases = rows[model.DATABASE]
+        if databases.null_count == rows.num_rows:
+            return
+        other = pc.not_equal(databases, self.database)
+        if pc.any(other).as_py():
+            at = pc.index(other, True).as_py()
+            raise _refusal(other_database(self.database), databases[at].as_py(), partitions, rows, at)
+
+
+def _lowered(op: pa.Array) -> pa.Array:
+    """The different values of `op` in small letters; few, so the rows need not be looked at one by one."""
+    return pc.utf8_lower(pc.drop_null(pc.unique(op)))
+
+
+def _refusal(texts: tuple[str, str], value: str, partitions: pa.Array, rows: pa.Table, at: int) -> InputError:
+    partition = partitions[at].as_py()
+    position = rows[model.POSITION][at].as_py()
+    return InputError(
+        f"StarRocks sink: {value.join(texts)} at source partition {partition}, position {position}.",
+        hint="Correct the source, or filter such events out before the sink.",
+    )
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,151 @@
+"""Rows of ended source transactions as Arrow tables, by source partition, in the order of their ENDs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
+from starrocks_txn_sink.assembler.rules.model import Partition
+from starrocks_txn_sink.assembler.rules.segments import Grouped, spread
+
+READ_BYTES: Final = 4 << 20  # of carried-over rows that may be in memory at once beside a single blob
+MANY_TABLES: Final = 8  # from here on a copy costs less than all later readers' work with each chunk
+
+# Carried-over rows join the new rows in one table, because each table costs its readers most of 0.1 ms. Beside many new
+# rows, the rows of one or two transactions stay apart: columns that are cut in the middle cost more to write.
+FEW_TRANSACTIONS: Final = 2
+MANY_ROWS: Final = 10_000
+
+ReadBlob = Callable[[Partition, int], pa.Table]
+"""Reads the rows of a blob: source partition, number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Rows of whole source transactions: `counts[i]` rows of source partition `names[i]`, one after the other."""
+
+    names: Sequence[Partition]
+    counts: Indexes
+    rows: pa.Table
+
+
+def release(grouped: Grouped, released: Mask, payload: pa.Table, read: ReadBlob) -> Iterator[Released]:
+    """Yield the rows of the segments `released`; carried-over rows are read when they are due.
+
+    A huge source transaction comes blob by blob, so that it costs no more memory than a small one.
+    """
+    ended = np.flatnonzero(released)
+    if not len(ended):
+        return
+    if grouped.groups.order is not None:
+        ended = ended[np.argsort(grouped.groups.order[grouped.segments.stop[ended]])]
+    for run in _runs(grouped, ended):
+        yield from _release_run(grouped, run, payload, read)
+
+
+def _runs(grouped: Grouped, ended: Indexes) -> list[Indexes]:
+    """Parts of `ended` with about READ_BYTES of carried-over rows each; a larger transaction begins its own."""
+    if not grouped.held[ended].any():
+        return [ended]
+    size = np.zeros(len(ended), dtype=np.int64)
+    for at in np.flatnonzero(grouped.held[ended]).tolist():
+        size[at] = _carried_bytes(grouped, ended[at])
+    total = np.cumsum(size) // READ_BYTES
+    return np.split(ended, np.flatnonzero(total[1:] > total[:-1]) + 1)
+
+
+def _carried_bytes(grouped: Grouped, segment: int) -> int:
+    carried = grouped.carried_into(segment)
+    return carried.bytes if carried else 0
+
+
+def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBlob) -> Iterator[Released]:
+    """Yield the rows of the segments `run`, each after the carried-over rows of its transaction."""
+    new, rows, held = _new_rows(grouped, run, payload), grouped.segments.rows[run], grouped.held[run]
+    offsets = (np.cumsum(rows) - rows).tolist()
+    seq = np.zeros(len(run), dtype=np.int64)  # of the first row that a segment has in the current part
+    part, begin, taken = list[pa.Table](), 0, 0
+    resumed = np.flatnonzero(held > 0).tolist()
+    joins = len(resumed) > FEW_TRANSACTIONS or new.num_rows < MANY_ROWS
+    for at in resumed:
+        part.append(new.slice(taken, offsets[at] - taken))
+        taken = offsets[at]
+        blobs: Iterable[pa.Table] = _blobs(grouped, run[at], read)
+        if joins and _carried_bytes(grouped, run[at]) <= READ_BYTES:
+            blobs = tuple(blobs)
+            if all(blob.schema == payload.schema for blob in blobs):
+                part += blobs
+                continue
+        yield from _marked(grouped, run[begin:at], seq[begin:at], (held + rows - seq)[begin:at], part)
+        for blob in blobs:
+            last = seq[at] + blob.num_rows == held[at] + rows[at]
+            yield from _marked(grouped, run[at : at + 1], seq[at : at + 1], np.array([blob.num_rows]), [blob], last)
+            seq[at] += blob.num_rows
+        part, begin = [], at
+    part.append(new.slice(taken))
+    yield from _marked(grouped, run[begin:], seq[begin:], (held + rows - seq)[begin:], part)
+
+
+def _blobs(grouped: Grouped, segment: int, read: ReadBlob) -> Iterator[pa.Table]:
+    carried = grouped.carried_into(segment)
+    name = grouped.intake.names[grouped.groups.partition[grouped.segments.group[segment]]]
+    return (read(name, number) for number in carried.blobs) if carried else iter(())
+
+
+def _new_rows(grouped: Grouped, segments: Indexes, payload: pa.Table) -> pa.Table:
+    """The payload of the DATA events of `segments`."""
+    start, rows = grouped.segments.start[segments], grouped.segments.rows[segments]
+    index = spread(start, rows)
+    if not len(index):
+        return payload.slice(0, 0)
+    if grouped.groups.order is not None:
+        return payload.take(pa.array(grouped.groups.order[index]))
+    if index[-1] - index[0] + 1 == len(index):
+        return payload.slice(int(index[0]), len(index))
+    chosen = np.zeros(payload.num_rows, dtype=bool)
+    chosen[index] = True
+    return payload.filter(pa.array(chosen))
+
+
+def _marked(
+    grouped: Grouped, run: Indexes, seq: Indexes, counts: Indexes, part: list[pa.Table], ended: bool = True
+) -> Iterator[Released]:
+    """The rows in `part` with the columns that say where they belong; nothing when there are none.
+
+    `counts[i]` of them are of segment `run[i]`, numbered from `seq[i]`, to its last row if they are `ended`.
+    """
+    total = np.cumsum(counts)
+    if not len(total) or not total[-1]:
+        return
+    numbers = np.arange(total[-1], dtype=np.int64) + np.repeat(seq - total + counts, counts)
+    end = np.zeros(total[-1], dtype=bool)
+    end[total[counts > 0] - 1] = ended
+    positions = grouped.positions[grouped.segments.stop[run]]
+    marks = {
+        model.POSITION: pa.array(np.repeat(positions, counts)),
+        model.SEQ: pa.array(numbers),
+        model.TRANSACTION_END: pa.array(end),
+        model.TXN_ID: grouped.owners.take(pa.array(np.repeat(run, counts))),
+    }
+    filled = [table for table in part if table.num_rows]
+    rows = filled[0] if len(filled) == 1 else pa.concat_tables(filled)
+    if len(filled) > MANY_TABLES:
+        rows = rows.combine_chunks()
+    names = model.released_names(rows.schema.names)
+    table = pa.table({name: marks[name] if name in marks else rows[name] for name in names})
+    yield _by_partition(grouped, run, counts, table)
+
+
+def _by_partition(grouped: Grouped, run: Indexes, counts: Indexes, rows: pa.Table) -> Released:
+    partition = grouped.partition_of(run)
+    begins = np.concatenate([[0], np.flatnonzero(partition[1:] != partition[:-1]) + 1])
+    sums = np.add.reduceat(counts, begins)
+    filled = np.flatnonzero(sums)
+    names = tuple(grouped.intake.names[at] for at in partition[begins[filled]].tolist())
+    return Released(names, sums[filled], rows)

@@ -1,0 +1,241 @@
+"""Segments: runs of DATA events between markers, and their classification. Index arithmetic only, no Python per row.
+
+The event in front of a segment (a BEGIN, an END, or the carried-over state) and the event behind it (an END, a BEGIN,
+or none yet) decide together what becomes of the segment, so a few array operations classify the events of any number of
+source partitions. Each source partition is a group of its own; when source transactions are interleaved, each source
+transaction is, so that it reads as if it were alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.intake import Indexes, Intake, Kind, Mask, one_array, starts
+from starrocks_txn_sink.assembler.rules.model import MissingBegin, Partition
+from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransaction
+
+Bytes = npt.NDArray[np.int8]
+
+
+class Opener:
+    """The transaction that the DATA events of a segment belong to."""
+
+    NOTHING: Final = 0  # no BEGIN was seen
+    LIVE: Final = 1  # an open transaction
+    DROPPED: Final = 2  # a transaction that was given up and is skipped to its END
+
+
+class Closer:
+    """The event after the DATA events of a segment; a marker has the number of its Kind."""
+
+    TAIL: Final = 0  # none yet: the events end here
+    BEGIN: Final = Kind.BEGIN
+    END: Final = Kind.END
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Parallel arrays, one entry per segment, in the order of (group, position).
+
+    DATA events are `start:stop` in grouped order; the closing event, if any, is at `stop`. `opener` of a group's first
+    segment comes from the carried-over state; `first` marks that segment.
+    """
+
+    start: Indexes
+    stop: Indexes
+    group: Indexes
+    closer: Bytes
+    opener: Bytes
+    first: Mask
+
+    @property
+    def rows(self) -> Indexes:
+        return self.stop - self.start
+
+
+def cut(kinds: Bytes, group_ends: Indexes, openers: Bytes) -> Segments:
+    """Cut events into segments.
+
+    `kinds` are in grouped order; `group_ends` holds each group's exclusive end, ascending, the last one equal to
+    len(kinds); `openers` holds each group's Opener. Every group yields one segment per marker and a tail, which may be
+    empty.
+    """
+    markers = np.flatnonzero(kinds != Kind.DATA)
+    stops = np.concatenate([group_ends, markers])
+    closers = np.concatenate([np.full(len(group_ends), Closer.TAIL, np.int8), kinds[markers]])
+    order = np.argsort(stops, kind="stable")  # a group's tail comes before a marker that opens the next group
+    stop, closer = stops[order], closers[order]
+    after = stop + (closer != Closer.TAIL)
+    start = np.concatenate([np.zeros(1, np.int64), after[:-1]])
+    first = np.concatenate([np.ones(1, bool), closer[:-1] == Closer.TAIL])
+    group = np.cumsum(first) - 1
+    before = np.concatenate([np.zeros(1, np.int8), closer[:-1]])
+    opener = np.where(first, openers[group], np.where(before == Closer.BEGIN, Opener.LIVE, Opener.NOTHING))
+    return Segments(start, stop, group, closer, opener.astype(np.int8), first)
+
+
+def spread(start: Indexes, rows: Indexes) -> Indexes:
+    """Concatenate the ranges `start[i] : start[i] + rows[i]`."""
+    before = np.cumsum(rows) - rows
+    return np.repeat(start - before, rows) + np.arange(int(rows.sum()), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """One mask per class of segments; every segment with rows or an END is in exactly one class.
+
+    `orphan` marks segments whose BEGIN was never seen; by policy they are also `skipped`, or count as begun.
+    """
+
+    orphan: Mask
+    released: Mask  # whole, with rows: its END came
+    empty: Mask  # whole, without rows
+    abandoned: Mask  # unfinished when the next BEGIN came
+    open: Mask  # unfinished when the events ended
+    skipped: Mask  # belongs to a transaction that was dropped
+    waiting: Mask  # skipped, and its END has not come yet
+
+
+def classify(segments: Segments, held: Indexes, missing_begin: MissingBegin) -> Classification:
+    """Classify every segment; `held` counts the rows of its transaction in the carried-over state."""
+    ended, tail = segments.closer == Closer.END, segments.closer == Closer.TAIL
+    orphan = (segments.opener == Opener.NOTHING) & (ended | (segments.rows > 0))
+    live, skipped = segments.opener == Opener.LIVE, segments.opener == Opener.DROPPED
+    if missing_begin == "accept":
+        live = live | orphan
+    else:
+        skipped = skipped | orphan
+    full = segments.rows + held > 0
+    return Classification(
+        orphan=orphan,
+        released=live & ended & full,
+        empty=live & ended & ~full,
+        abandoned=live & (segments.closer == Closer.BEGIN),
+        open=live & tail,
+        skipped=skipped,
+        waiting=skipped & tail,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Which events belong together. `order[i]` is the event at place i in grouped order (None: event i).
+
+    Per group: its exclusive end in `ends`, and its source partition in `partition` (an index into Intake.names).
+    `carried` has the open transactions of the carried-over state, by group.
+    """
+
+    order: Indexes | None
+    ends: Indexes
+    partition: Indexes
+    carried: dict[int, OpenTransaction]
+
+    @classmethod
+    def of(cls, intake: Intake, states: Mapping[Partition, AssemblerState], *, interleaved: bool) -> Groups:
+        """Group by source partition, or, `interleaved`, by source transaction."""
+        opened = [(at, states[name].open) for at, name in enumerate(intake.names) if name in states]
+        if interleaved:
+            return cls._by_transaction(intake, [(at, each) for at, several in opened for each in several])
+        carried = {at: several[0] for at, several in opened if several}
+        return cls(None, intake.ends, np.arange(len(intake.names)), carried)
+
+    @classmethod
+    def _by_transaction(cls, intake: Intake, opened: list[tuple[int, OpenTransaction]]) -> Groups:
+        ids = one_array(intake.table[model.TXN_ID]).dictionary_encode()
+        partitions = np.repeat(np.arange(len(intake.names)), intake.ends - starts(intake.ends))
+        width = len(ids.dictionary)
+        pairs = pa.array(partitions * width + ids.indices.to_numpy()).dictionary_encode()
+        codes = pairs.indices.to_numpy()  # numbered as they appear, so one source partition after the other
+        txn = pc.index_in(pa.array([each.txn_id for _, each in opened], pa.string()), value_set=ids.dictionary)
+        pair = pc.add(pa.array([at * width for at, _ in opened], pa.int64()), txn)
+        groups = pc.index_in(pair, value_set=pairs.dictionary, skip_nulls=True).to_pylist()
+        carried = {group: each for group, (_, each) in zip(groups, opened, strict=True) if group is not None}
+        order, ends = np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))
+        return cls(order, ends, pairs.dictionary.to_numpy() // width, carried)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Events in grouped order, cut into segments. `kinds` and `positions` are in grouped order, `intake` is not.
+
+    Per segment: `held` rows of its transaction in the carried-over state, the event that opens the transaction (its
+    BEGIN, or its first event when there was none) in `opened_by`, and the transaction's id in `owners`.
+    """
+
+    intake: Intake
+    groups: Groups
+    kinds: Bytes
+    positions: Indexes
+    segments: Segments
+    held: Indexes
+    opened_by: Indexes
+    owners: pa.StringArray
+
+    @classmethod
+    def of(cls, intake: Intake, groups: Groups) -> Grouped:
+        """Cut the events of `intake`, which has some, into segments."""
+        kinds, positions = intake.kinds, intake.positions
+        if groups.order is not None:
+            kinds, positions = kinds[groups.order], positions[groups.order]
+        segments = cut(kinds, groups.ends, _openers(groups))
+        held = np.zeros(len(segments.start), dtype=np.int64)
+        if groups.carried:
+            held[_resumed(groups, segments)] = [each.rows for each in groups.carried.values()]
+        began = ~segments.first & (segments.opener == Opener.LIVE)
+        opened_by = np.minimum(segments.start - began, len(kinds) - 1)
+        owners = _owners(intake, groups, segments, opened_by)
+        return cls(intake, groups, kinds, positions, segments, held, opened_by, owners)
+
+    def partition_of(self, segments: Indexes | slice) -> Indexes:
+        """The source partition of each of `segments`, as an index into Intake.names."""
+        partition: Indexes = self.groups.partition[self.segments.group[segments]]
+        return partition
+
+    def carried_into(self, segment: int) -> OpenTransaction | None:
+        """The open transaction that the segment goes on with."""
+        return self.groups.carried.get(int(self.segments.group[segment])) if self.segments.first[segment] else None
+
+    def first_stranger(self) -> int | None:
+        """The first DATA or END with another transaction id than its segment's owner; NULL never differs.
+
+        For events in their own order only, because interleaved events are grouped by that id.
+        """
+        lengths = self.segments.rows + (self.segments.closer != Closer.TAIL)
+        expected = self.owners.take(pa.array(np.repeat(np.arange(len(lengths)), lengths)))
+        ids = one_array(self.intake.table[model.TXN_ID])
+        differs = pc.fill_null(pc.not_equal(ids, expected), False).to_numpy(zero_copy_only=False)
+        strange = differs & (self.kinds != Kind.BEGIN)
+        return int(strange.argmax()) if strange.any() else None
+
+
+def _openers(groups: Groups) -> Bytes:
+    """What the first events of each group belong to."""
+    openers = np.full(len(groups.ends), Opener.NOTHING, dtype=np.int8)
+    for group, each in groups.carried.items():
+        openers[group] = Opener.DROPPED if each.dropped else Opener.LIVE
+    return openers
+
+
+def _resumed(groups: Groups, segments: Segments) -> Indexes:
+    """The segments that go on with the transactions in `groups.carried`, in the order of that."""
+    resumed: Indexes = np.flatnonzero(segments.first)[list(groups.carried)]
+    return resumed
+
+
+def _owners(intake: Intake, groups: Groups, segments: Segments, opened_by: Indexes) -> pa.StringArray:
+    ids = one_array(intake.table[model.TXN_ID])
+    owners = ids.take(pa.array(opened_by if groups.order is None else groups.order[opened_by]))
+    if not groups.carried:
+        return owners
+    index = np.arange(len(owners))
+    index[_resumed(groups, segments)] = len(owners) + np.arange(len(groups.carried))
+    carried = pa.array([each.txn_id for each in groups.carried.values()], pa.string())
+    return pa.concat_arrays([owners, carried]).take(pa.array(index))

@@ -1,0 +1,297 @@
+"""Spill storage: files for the rows of open source transactions, and the carried-over state that names them.
+
+Of a source partition the next micro-batch needs its AssemblerState, and for each blob the place of its rows: a file of
+the state's directory and the number of a record batch in it. A Manifest has this for all source partitions after one
+micro-batch. Manifests are JSON; rows are never in them, except for the content of small files (`inline`).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
+
+import orjson
+import pyarrow as pa
+from pyarrow import fs
+
+from starrocks_txn_sink.assembler.rules.model import Counters
+from starrocks_txn_sink.assembler.rules.state import AssemblerState
+from starrocks_txn_sink.errors import InputError, OptionError, StarRocksSinkError, Transient
+
+FORMAT: Final = 1
+INLINE_BYTES: Final = 16 << 10
+FOLDER: Final = "rows"
+
+_RENAMES: Final = ("local", "hdfs", "abfs", "py")  # elsewhere a file appears only when it is complete
+_SAME: Final = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names for pyarrow's
+
+
+class Place(NamedTuple):
+    """The place of a blob's rows."""
+
+    file: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedState:
+    """One source partition between two micro-batches; `places` has every blob that `state` names."""
+
+    state: AssemblerState = field(default_factory=AssemblerState)
+    places: Mapping[int, Place] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"state": self.state.to_json(), "blobs": [(number, *place) for number, place in self.places.items()]}
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> CarriedState:
+        places = {number: Place(file, at) for number, file, at in value["blobs"]}
+        return cls(AssemblerState.from_json(value["state"]), places)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All carried-over state after micro-batch `batch` (-1: before the first); `query` wrote it.
+
+    The driver publishes a manifest when all lanes have committed, and micro-batch N reads exactly that of N-1. So a
+    replay starts from the same state, and the positions in the ledger leave out its committed rows: carried-over state
+    needs no commit protocol of its own.
+    """
+
+    batch: int = -1
+    query: str = ""
+    partitions: Mapping[str, CarriedState] = field(default_factory=dict)
+    inline: Mapping[str, bytes] = field(default_factory=dict)
+
+    def files(self) -> set[str]:
+        """The files that have rows of open source transactions, those inside the manifest among them."""
+        return {place.file for each in self.partitions.values() for place in each.places.values()}
+
+    def levels(self) -> Counters:
+        """The levels of all source partitions; no flows."""
+        return sum((Counters().at(each.state) for each in self.partitions.values()), Counters())
+
+    def then(
+        self, batch: int, query: str, touched: Mapping[str, CarriedState], inline: Iterable[tuple[str, bytes]]
+    ) -> Manifest:
+        """The manifest after one more micro-batch, in which the source partitions `touched` had events."""
+        after = Manifest(batch, query, {**self.partitions, **touched})
+        files = after.files()
+        known = {**self.inline, **dict(inline)}
+        return Manifest(
+            batch, query, after.partitions, {name: content for name, content in known.items() if name in files}
+        )
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(
+            {
+                "format": FORMAT,
+                "batch": self.batch,
+                "query": self.query,
+                "partitions": {name: each.as_json() for name, each in self.partitions.items()},
+                "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Manifest:
+        """The manifest that `to_json` wrote; InputError when another format wrote it."""
+        value = orjson.loads(text)
+        if value.get("format") != FORMAT:
+            raise InputError(
+                "The fused assembler's state in the checkpoint has another format.",
+                hint="Finish the query with the release that started it, then start it with a new checkpoint.",
+            )
+        return cls(
+            value["batch"],
+            value["query"],
+            {name: CarriedState.of_json(each) for name, each in value["partitions"].items()},
+            {name: base64.b64decode(content) for name, content in value["inline"].items()},
+        )
+
+
+class StateNotWritten(StarRocksSinkError, Transient):
+    """Spark repeats the micro-batch from the state before it."""
+
+    code = "state_not_written"
+    summary = "The open source transactions of a micro-batch could not be saved."
+    hint = (
+        "Check that driver and executors may write the checkpoint's folder starrocks_txn_sink (or state_dir), and that "
+        "all of them see the same one."
+    )
+
+
+class Directory(Protocol):
+    """A directory for the state, on any file system. Names are relative, with `/` between folder and file.
+
+    A file is written once and whole: readers see all of it or nothing. Nothing is ever changed in place. `names` of a
+    missing folder are none; deleting a missing file is no error.
+    """
+
+    def write(self, name: str, content: bytes | pa.Buffer) -> None: ...
+
+    def open(self, name: str) -> pa.NativeFile: ...
+
+    def names(self, folder: str) -> list[str]: ...
+
+    def delete(self, name: str) -> None: ...
+
+
+@dataclass(slots=True)
+class FileDirectory:
+    """The directory at `uri` (file:, hdfs:, s3:, gs:, …, or a path). Connects when it is used; can be pickled."""
+
+    uri: str
+    _made: set[str] = field(default_factory=set, repr=False)
+    _connected: tuple[Any, str] | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> tuple[str]:
+        return (self.uri,)
+
+    def __setstate__(self, state: tuple[str]) -> None:
+        self.uri, self._made, self._connected = state[0], set(), None
+
+    def write(self, name: str, content: bytes | pa.Buffer) -> None:
+        """Write the file whole; an older one of that name is replaced. Raises StateNotWritten."""
+        system, path = self._path(name)
+        folder = path.rsplit("/", 1)[0]
+        try:
+            if folder not in self._made:
+                system.create_dir(folder, recursive=True)
+                self._made.add(folder)
+            target = f"{folder}/.{secrets.token_hex(8)}.tmp" if system.type_name.startswith(_RENAMES) else path
+            with system.open_output_stream(target) as stream:
+                stream.write(content)
+            if target != path:
+                system.move(target, path)
+        except OSError as error:
+            raise StateNotWritten(f"The fused assembler's state cannot be written ({type(error).__name__}).") from error
+
+    def open(self, name: str) -> pa.NativeFile:
+        """The file for reading anywhere in it; FileNotFoundError."""
+        system, path = self._path(name)
+        return system.open_input_file(path)
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the complete files in `folder`, without the folder's, in no order."""
+        system, path = self._path(folder)
+        found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        return [each.base_name for each in found if each.is_file and not each.base_name.startswith(".")]
+
+    def delete(self, name: str) -> None:
+        system, path = self._path(name)
+        try:
+            system.delete_file(path)
+        except FileNotFoundError:
+            return
+
+    def _path(self, name: str) -> tuple[Any, str]:
+        if self._connected is None:
+            self._connected = _connect(self.uri)
+        system, root = self._connected
+        return system, f"{root}/{name}"
+
+
+def _connect(uri: str) -> tuple[Any, str]:
+    scheme, colon, rest = uri.partition(":")
+    if not colon or "/" in scheme:
+        return fs.LocalFileSystem(), uri.rstrip("/")
+    if scheme == "file":
+        return fs.LocalFileSystem(), re.sub("^/+", "/", rest).rstrip("/")
+    known = f"{_SAME.get(scheme, scheme)}:{rest}"
+    try:
+        system, path = fs.FileSystem.from_uri(known)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as refused:
+        system, path = _by_fsspec(uri, refused)
+    return system, path.rstrip("/")
+
+
+def _by_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
+    try:
+        import fsspec  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+        found, path = fsspec.core.url_to_fs(uri)
+    except (ImportError, ValueError, OSError) as missing:
+        raise OptionError(
+            f"The fused assembler cannot keep its state under {uri.split(':')[0]}: ({type(refused).__name__} from "
+            f"pyarrow, {type(missing).__name__} from fsspec).",
+            hint="Give TransactionAssembly a state_dir on a file system that driver and executors share and that "
+            "pyarrow or fsspec can write (file, hdfs, s3, gs, abfss, …).",
+            option="state_dir",
+        ) from refused
+    return fs.PyFileSystem(fs.FSSpecHandler(found)), path
+
+
+@dataclass(slots=True)
+class SpillStorage:
+    """Writes the rows of open source transactions for one task, and reads rows that earlier tasks have written.
+
+    Blobs that are written together share one Arrow IPC file, a record batch each. `stem` begins the names of the files
+    written here, and each attempt at a task has its own, so that attempts never meet. A small file is not written but
+    handed over in `handed`, to live inside the manifest; `inline` has the content of such files of earlier tasks.
+    """
+
+    directory: Directory
+    stem: str
+    inline: Mapping[str, bytes] = field(default_factory=dict)
+    handed: dict[str, bytes] = field(default_factory=dict)
+    written: int = 0
+    _files: int = 0
+    _opened: dict[str, tuple[pa.NativeFile, pa.ipc.RecordBatchFileReader]] = field(default_factory=dict)
+
+    def write(self, blobs: Sequence[pa.Table], *, small: bool = False) -> list[Place]:
+        """Write blobs into one file; with `small` a small one is handed over instead."""
+        if not blobs:
+            return []
+        name = f"{self.stem}-{self._files}.arrow"
+        self._files += 1
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, blobs[0].schema) as writer:
+            for blob in blobs:
+                writer.write_batch(_one_batch(blob))
+        content = sink.getvalue()
+        if small and content.size <= INLINE_BYTES:
+            self.handed[name] = content.to_pybytes()
+        else:
+            self.directory.write(f"{FOLDER}/{name}", content)
+            self.written += content.size
+        return [Place(name, number) for number in range(len(blobs))]
+
+    def read(self, place: Place) -> pa.Table:
+        """The rows at `place`; InputError when the file is missing."""
+        if place.file not in self._opened:
+            self._opened[place.file] = self._open(place.file)
+        return pa.Table.from_batches([self._opened[place.file][1].get_batch(place.number)])
+
+    def close(self) -> None:
+        """Close the files that were read."""
+        for file, _ in self._opened.values():
+            with contextlib.suppress(OSError):
+                file.close()
+        self._opened.clear()
+
+    def _open(self, name: str) -> tuple[pa.NativeFile, pa.ipc.RecordBatchFileReader]:
+        content = self.handed.get(name) or self.inline.get(name)
+        if content is not None:
+            file = pa.BufferReader(content)
+        else:
+            try:
+                file = self.directory.open(f"{FOLDER}/{name}")
+            except FileNotFoundError:
+                raise InputError(
+                    "Rows of an open source transaction are missing from the fused assembler's state.",
+                    hint="Restore the checkpoint's folder starrocks_txn_sink from the same copy as the checkpoint, or "
+                    "start with a new checkpoint from a position before the open source transactions.",
+                    file=name,
+                ) from None
+        return file, pa.ipc.open_file(file)
+
+
+def _one_batch(blob: pa.Table) -> pa.RecordBatch:
+    batches = blob.combine_chunks().to_batches()
+    return batches[0]

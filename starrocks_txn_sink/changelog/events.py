@@ -1,0 +1,211 @@
+"""The columns of change events: code, row or images, key, and the row kinds of each code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
+
+from starrocks_txn_sink.changelog.rows import Refusal, column, refuse_clash, require_columns
+from starrocks_txn_sink.changelog.rules.kinds import INSERT, Kinds, RowKind
+from starrocks_txn_sink.errors import InputError, OptionError
+
+FULL_DELETES = "starrocks_txn_sink.full_deletes"
+POSSIBLE_KINDS = "starrocks_txn_sink.row_kinds"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeEvents:
+    """The columns of a frame of change events; `change_events` checks and builds it."""
+
+    op: str
+    mapping: Mapping[str, Kinds]
+    before: str | None
+    after: str | None
+    fields: tuple[T.StructField, ...]  # of the resulting row
+    passthrough: tuple[str, ...]  # columns of the result beside the row; none if events are flat
+    keys: tuple[str, ...]
+    top_level: frozenset[str]
+
+    @property
+    def nested(self) -> bool:
+        """Whether the row is in images; a flat event is the row itself."""
+        return self.before is not None or self.after is not None
+
+    @property
+    def both_images(self) -> bool:
+        """Whether before and after image are two columns."""
+        return None not in (self.before, self.after) and self.before != self.after
+
+    def needs_previous(self, *, uses_state: bool) -> bool:
+        """Whether some code needs the key's previous row."""
+        groups = [kinds for kinds in self.mapping.values() if len(kinds) > 1]
+        return any(INSERT in kinds or not self.both_images or uses_state for kinds in groups)
+
+    # --- columns ---
+
+    @property
+    def code(self) -> Column:
+        return column(self.op).cast("string")
+
+    @property
+    def kinds(self) -> Column:
+        """The kinds of the event's code as text, such as `+I` or `-U+U`."""
+        return self._by_kinds({kinds: F.lit("".join(kinds)) for kinds in self.mapping.values()})
+
+    @property
+    def retracts_only(self) -> Column:
+        """Whether all kinds of the event's code retract, so that its row is the before image."""
+        return self._by_kinds({kinds: F.lit(not any(kind.adds for kind in kinds)) for kinds in self.mapping.values()})
+
+    def image(self, which: str | None, name: str) -> Column:
+        """A field of an image, or of the flat event."""
+        if not self.nested:
+            return column(name)
+        other = self.after if which is None else which
+        return column(other or self.before or "").getField(name)
+
+    def row(self, retracted: Column) -> list[Column]:
+        """The row's fields: from the before image if `retracted`, else from the after image."""
+        if not self.both_images:
+            return [self.image(None, field.name).alias(field.name) for field in self.fields]
+        pairs = [(self.image(self.before, each.name), self.image(self.after, each.name), each) for each in self.fields]
+        return [F.when(retracted, before).otherwise(after).alias(field.name) for before, after, field in pairs]
+
+    def key(self) -> list[Column]:
+        """The key's columns, from the event or from an image that is not NULL."""
+        return [self._key_part(name).alias(name) for name in self.keys]
+
+    def _key_part(self, name: str) -> Column:
+        if name in self.top_level or not self.both_images:
+            return column(name) if name in self.top_level else self.image(None, name)
+        before, after = self.image(self.before, name), self.image(self.after, name)
+        return F.when(self.retracts_only, F.coalesce(before, after)).otherwise(F.coalesce(after, before))
+
+    def missing_image_refusals(self, *, before_from_state: bool) -> list[Refusal]:
+        """Refusals of events whose code needs an image that is NULL."""
+        if not self.nested:
+            return []
+        refusals = []
+        for side, name, adds in (("before", self.before, False), ("after", self.after, True)):
+            needing = [
+                code
+                for code, kinds in self.mapping.items()
+                if any(kind.adds == adds for kind in kinds) and (adds or len(kinds) == 1 or not before_from_state)
+            ]
+            if name is not None and needing:
+                hint = "Have the source send it" + ("." if adds else ", or set state_ttl to take the row from state.")
+                missing = self.code.isin(needing) & column(name).isNull()
+                refusals.append(Refusal(missing, f"from_changelog: the {side} image ({name}) is NULL", hint))
+        return refusals
+
+    def _by_kinds(self, values: Mapping[Kinds, Column]) -> Column:
+        result = F.lit(None)
+        for kinds, value in values.items():
+            codes = [code for code, meant in self.mapping.items() if meant == kinds]
+            result = F.when(self.code.isin(codes), value).otherwise(result)
+        return result
+
+    # --- the stateless conversion ---
+
+    def project(self, frame: DataFrame, row_kind: str, full_deletes: bool) -> DataFrame:
+        """Conversion without state, in the JVM alone: one row per kind of the event's code."""
+        passed = [column(name) for name in self.passthrough]
+        if all(len(kinds) == 1 for kinds in self.mapping.values()):
+            kind = self.kinds.alias(row_kind, metadata=self.metadata(full_deletes))
+            return frame.select(kind, *self.row(self.retracts_only), *passed)
+        parts = {kinds: F.array(*(self._part(kind) for kind in kinds)) for kinds in self.mapping.values()}
+        exploded = frame.select(F.explode(self._by_kinds(parts)).alias("__change"), *passed)
+        kind = F.col("__change.kind").alias(row_kind, metadata=self.metadata(full_deletes))
+        return exploded.select(kind, F.col("__change.row.*"), *passed)
+
+    def _part(self, kind: RowKind) -> Column:
+        row = F.struct(*self.row(F.lit(not kind.adds)))
+        return F.struct(F.lit(str(kind)).alias("kind"), row.alias("row"))
+
+    def metadata(self, full_deletes: bool) -> dict[str, object]:
+        """Metadata for the functions downstream: the kinds that can occur, and whether deletes carry whole rows."""
+        possible = {kind for kinds in self.mapping.values() for kind in kinds}
+        if any(len(kinds) > 1 for kinds in self.mapping.values()):
+            possible.add(INSERT)
+        return {POSSIBLE_KINDS: sorted(possible), FULL_DELETES: full_deletes}
+
+
+def change_events(
+    frame: DataFrame,
+    op: str,
+    mapping: Mapping[str, Kinds],
+    before: str | None,
+    after: str | None,
+    passthrough: tuple[str, ...],
+    keys: tuple[str, ...],
+    row_kind: str,
+) -> ChangeEvents:
+    """ChangeEvents of `frame`; raises InputError or OptionError for parameters that do not fit its columns."""
+    for parameter, name in (("op", op), ("before", before), ("after", after)):
+        require_columns(name, parameter, frame)
+    if not isinstance(frame.schema[op].dataType, (T.StringType, T.BooleanType)):
+        raise InputError(
+            f"op names the column {op}, which is {frame.schema[op].dataType.simpleString()}, not string or boolean.",
+            hint="Cast it to string.",
+        )
+    nested = before is not None or after is not None
+    fields = _image_fields(frame, before, after) if nested else [f for f in frame.schema.fields if f.name != op]
+    kept = passthrough if nested else ()
+    refuse_clash(kept, [field.name for field in fields], "passthrough")
+    refuse_clash([row_kind], [*(field.name for field in fields), *kept], "row_kind")
+    top_level = frozenset(frame.columns) - {op} if nested else frozenset(field.name for field in fields)
+    _check_keys(keys, top_level | {field.name for field in fields})
+    _check_images(mapping, before, after)
+    return ChangeEvents(op, mapping, before, after, tuple(fields), kept, keys, top_level)
+
+
+def _check_keys(keys: tuple[str, ...], available: frozenset[str]) -> None:
+    missing = [key for key in keys if key not in available]
+    if missing:
+        raise InputError(
+            f"partition_by names {', '.join(map(repr, missing))}, which neither the event nor its images have.",
+            hint=f"There are {', '.join(sorted(available))}.",
+        )
+
+
+def _check_images(mapping: Mapping[str, Kinds], before: str | None, after: str | None) -> None:
+    if before is None and after is None:
+        return
+    kinds = {kind for group in mapping.values() for kind in group}
+    single = {kind for group in mapping.values() if len(group) == 1 for kind in group}
+    uncovered = {kind for kind in single if not kind.adds} if before is None else set()
+    uncovered |= {kind for kind in kinds if kind.adds} if after is None else set()
+    if uncovered:
+        side, other = ("before", "after") if before is None else ("after", "before")
+        raise OptionError(
+            f"op_mapping has {', '.join(sorted(kind.name for kind in uncovered))}, whose rows are in the {side} image, "
+            f"but {side} is not given.",
+            hint=f"Give {side}=; where one column holds both images, name it as {side} and as {other}.",
+        )
+
+
+def _image_fields(frame: DataFrame, before: str | None, after: str | None) -> list[T.StructField]:
+    shapes = []
+    for parameter, name in (("after", after), ("before", before)):
+        if name is None:
+            continue
+        kind = frame.schema[name].dataType
+        if not isinstance(kind, T.StructType):
+            raise InputError(
+                f"{parameter} names the column {name}, which is {kind.simpleString()}, not a struct.",
+                hint="Make a struct of it, with from_json for example.",
+            )
+        shapes.append({field.name: field for field in kind.fields})
+    first, last = shapes[0], shapes[-1]
+    if {n: f.dataType for n, f in first.items()} != {n: f.dataType for n, f in last.items()}:
+        different = reduce(lambda a, b: a ^ b, ({(n, f.dataType.simpleString()) for n, f in s.items()} for s in shapes))
+        raise InputError(
+            f"The before and after images differ in {', '.join(sorted({name for name, _ in different}))}.",
+            hint="Give both the same fields, of the same types.",
+        )
+    return list(first.values())

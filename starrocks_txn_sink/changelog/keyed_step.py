@@ -1,0 +1,154 @@
+"""A rule of one key, or event-time order, as a step of a Spark query; a batch gives what a stream gives in the end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
+
+from starrocks_txn_sink.changelog import state_operator as state
+from starrocks_txn_sink.changelog.rows import column, from_text, require_storable, sort_columns, to_text
+from starrocks_txn_sink.changelog.rules.keyed import KeyRule, Retention
+from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.errors import OptionError
+
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedInput:
+    """The input of a rule as expressions over a frame; keyed.InputChange explains the fields."""
+
+    key: Column
+    kinds: Column
+    row: Column
+    sequence: Sequence[str] = ()
+    before: Column | None = None
+    extra: Column | None = None
+    upsert_key: Column | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateSettings:
+    """Retention of state, its clock, and the `observedMetrics` name for swallowed retractions (None: not counted)."""
+
+    retention: Retention = field(default_factory=Retention)
+    clock: Clock = field(default_factory=SystemClock)
+    observation: str | None = None
+
+
+def metrics_name(function: str, uid: str | None) -> str:
+    """A call's name in a query's `observedMetrics`: `uid`, or a generated one."""
+    return uid or f"{function}-{next(_numbers)}"
+
+
+def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, settings: StateSettings) -> DataFrame:
+    """The rule's output as columns kind, row, before, extra (all text).
+
+    Within a micro-batch a key's changes are ordered by sequence, a -U first among equals, then by arrival. A stream
+    keeps state with transformWithState if the session's state store provider is RocksDB, else with
+    applyInPandasWithState; a checkpoint works with only one of them.
+    """
+    orders = sort_columns(frame, given.sequence)
+    # -U and +U of an update may share a sequence: the old row comes first.
+    tie = F.when(given.kinds == "-U", 0).otherwise(1) if orders else F.lit(0)
+    optional = {"before": given.before, "extra": given.extra, "upsert_key": given.upsert_key}
+    wire = frame.select(
+        given.key.alias(state.KEY),
+        *(each.alias(f"order_{number}") for number, each in enumerate(orders)),
+        tie.alias(state.TIE),
+        given.kinds.alias("kinds"),
+        given.row.alias("row"),
+        *((F.lit(None) if each is None else each).cast("string").alias(name) for name, each in optional.items()),
+    )
+    wire = _with_arrival(wire, needed=not orders)
+    if frame.isStreaming:
+        done = _run_stream_by_key(wire, rule, len(orders), settings)
+    else:
+        places = [f"order_{number}" for number in range(len(orders))]
+        ordered = wire.repartition(state.KEY).sortWithinPartitions(state.KEY, *places, state.TIE, state.ARRIVAL)
+        done = ordered.mapInArrow(state.BatchKeyProcessor(rule, len(orders)), state.OUTPUT_SCHEMA)
+    if settings.observation is not None:
+        done = _observe_count(done, settings.observation, "swallowed")
+    return done.filter(F.col("counts").isNull()).drop("counts")
+
+
+def sort_by_event_time(
+    frame: DataFrame, time: str, key: Sequence[Column], sequence: Sequence[str], name: str
+) -> DataFrame:
+    """`frame` sorted by event time, then `sequence`; rows of a `key` leave in order, and in one task.
+
+    A stream's rows wait for the watermark; rows that arrive at or below it are dropped and counted as `late`. Raises
+    OptionError for a stream whose session's state store is not RocksDB.
+    """
+    if not frame.isStreaming:
+        spread = frame.repartition(*key) if key else frame.repartition(1)
+        return spread.sortWithinPartitions(*map(column, (time, *sequence)))
+    require_storable(frame.schema.fields)
+    orders = sort_columns(frame, sequence)
+    wire = frame.select(
+        (to_text(key) if key else F.lit("")).alias(state.KEY),
+        F.unix_micros(column(time)).alias("time"),
+        *(each.alias(f"order_{number}") for number, each in enumerate(orders)),
+        to_text(map(column, frame.columns)).alias("row"),
+    )
+    done = _run_stream_by_time(_with_bucket(_with_arrival(wire, needed=True)), len(orders))
+    rows = _observe_count(done, f"{name}-order", "late").filter(F.col("counts").isNull())
+    return rows.select(from_text(F.col("row"), frame.schema.fields).alias("row")).select("row.*")
+
+
+def _with_arrival(wire: DataFrame, *, needed: bool) -> DataFrame:
+    """`wire` with the order of arrival as a column, because Spark guarantees no order after a shuffle."""
+    if not needed:
+        return wire.withColumn(state.ARRIVAL, F.lit(0).cast("bigint"))
+    if not wire.isStreaming:
+        return wire.withColumn(state.ARRIVAL, F.monotonically_increasing_id())
+    shape = T.StructType([*wire.schema.fields, T.StructField(state.ARRIVAL, T.LongType())])
+    return wire.mapInArrow(state.number_arrivals, shape)
+
+
+def _with_bucket(wire: DataFrame) -> DataFrame:
+    bucket = F.pmod(F.xxhash64(state.KEY), F.lit(state.BUCKETS)).cast("int")
+    return wire.withColumn("bucket", bucket)
+
+
+def _observe_count(done: DataFrame, name: str, count: str) -> DataFrame:
+    value = F.get_json_object(F.col("counts"), f"$.{count}").cast("bigint")
+    return done.observe(name, F.coalesce(F.sum(value), F.lit(0)).alias(count))
+
+
+# --- the state operators, by the session's state store provider ---
+
+
+def _run_stream_by_key(wire: DataFrame, rule: KeyRule, orders: int, settings: StateSettings) -> DataFrame:
+    if _has_rocksdb(wire):
+        processor = state.KeyProcessor(rule, orders, settings.retention, settings.clock)
+        grouped = _with_bucket(wire).groupBy("bucket")
+        return grouped.transformWithStateInPandas(processor, state.OUTPUT_SCHEMA, "Append", "None")
+    from starrocks_txn_sink.changelog.state_operator import STATE, KeyGroup
+
+    group = KeyGroup(rule, orders, settings.retention, settings.clock)
+    timeout = "ProcessingTimeTimeout" if settings.retention.seconds > 0 else "NoTimeout"
+    return wire.groupBy(state.KEY).applyInPandasWithState(group, state.OUTPUT_SCHEMA, STATE, "append", timeout)
+
+
+def _run_stream_by_time(wire: DataFrame, orders: int) -> DataFrame:
+    if not _has_rocksdb(wire):  # applyInPandasWithState drops late rows without counting them, and ends a chain
+        raise OptionError(
+            "order_by waits for the watermark, and the session's state store has no timers for that.",
+            hint=f"Set {PROVIDER} to {ROCKSDB} before the query starts.",
+        )
+    grouped = wire.groupBy("bucket")
+    return grouped.transformWithStateInPandas(state.Reorderer(orders), state.TIMED_SCHEMA, "Append", "EventTime")
+
+
+def _has_rocksdb(frame: DataFrame) -> bool:
+    return frame.sparkSession.conf.get(PROVIDER, "") == ROCKSDB

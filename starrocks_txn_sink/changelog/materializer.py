@@ -1,0 +1,147 @@
+"""`upsert_materializer`: turns interleaved changes of a sink key into changes that a table can apply in order."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Final, Literal, get_args
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from starrocks_txn_sink.changelog.events import FULL_DELETES, POSSIBLE_KINDS
+from starrocks_txn_sink.changelog.keyed_step import KeyedInput, StateSettings, metrics_name, run_rule
+from starrocks_txn_sink.changelog.rows import (
+    column,
+    from_text,
+    kind_checks,
+    place_columns,
+    refuse_rows,
+    require_columns,
+    require_row_kind,
+    require_storable,
+    sort_columns,
+    to_text,
+)
+from starrocks_txn_sink.changelog.rules.conversions import needs_materializer
+from starrocks_txn_sink.changelog.rules.keyed import Duration, MaterializeKey, Retention
+from starrocks_txn_sink.changelog.rules.kinds import UPDATE_BEFORE, RowKind, check_choice, check_names
+from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.errors import OptionError
+
+Mode = Literal["auto", "none", "force"]
+
+# As written in an analyzed plan.
+_NON_DETERMINISTIC: Final = re.compile(
+    r"\b(current_timestamp|current_date|localtimestamp|now|rand|randn|uuid|shuffle|monotonically_increasing_id)\("
+)
+
+
+class ChangelogWarning(UserWarning):
+    """Warns of conditions, named in the message, under which rows are wrong or state grows for ever."""
+
+
+def upsert_materializer(
+    df: DataFrame,
+    *,
+    sink_key: str | Sequence[str],
+    upsert_key: str | Sequence[str] | None = None,
+    mode: Mode = "auto",
+    sequence: str | Sequence[str] | None = None,
+    state_ttl: Duration | None = None,
+    row_kind: str = "row_kind",
+    uid: str | None = None,
+    clock: Clock | None = None,
+) -> DataFrame:
+    """Changes for a table with the primary key `sink_key`, from changes of several rows that claim the same key.
+
+    Needed if a join or a shuffle has mixed the order of a key's changes, or if different source rows share a sink key.
+    `upsert_key` names columns that identify a source row, whose changes come in order; without it rows are compared as
+    a whole, except for the `sequence` columns. Of all rows that claim a sink key, the last one added is shown. The
+    result has the same columns, with the sequence of the change that caused it.
+
+    `mode`: `auto` returns `df` unchanged if `upsert_key` is the sink key, `none` always does, `force` never does.
+    `state_ttl` counts from the last change of a sink key's rows (0: for ever); a retraction that finds no row is
+    swallowed, logged and counted (`swallowed` in `observedMetrics`, under `uid`). `clock` is for tests.
+
+    Raises InputError or OptionError at once, naming the parameter. Warns (ChangelogWarning) about columns of
+    non-deterministic functions without an upsert key, and about input without -U and without an upsert key.
+    """
+    check_names({}, {"uid": uid})
+    check_choice("mode", mode, get_args(Mode))
+    require_row_kind(df, row_kind)
+    keys, order = require_columns(sink_key, "sink_key", df), require_columns(sequence, "sequence", df)
+    identity = None if upsert_key is None else require_columns(upsert_key, "upsert_key", df)
+    _check_keys(keys, identity)
+    sort_columns(df, order)
+    settings = StateSettings(Retention.of(state_ttl), clock or SystemClock(), metrics_name("upsert_materializer", uid))
+    if not needs_materializer(mode, keys, identity):
+        return df
+    if identity is None:
+        _warn_about_whole_rows(df, row_kind)
+    inside = [field for field in df.schema.fields if field.name not in (row_kind, *order)]
+    require_storable([*inside, *(df.schema[name] for name in order)])
+    checks = kind_checks(row_kind, keys, order, "upsert_materializer")
+    frame = refuse_rows(df, *checks, place=place_columns(df, order))
+    given = KeyedInput(
+        key=to_text(map(column, keys)),
+        kinds=column(row_kind),
+        row=to_text(column(field.name) for field in inside),
+        sequence=order,
+        extra=to_text(map(column, order)) if order else None,
+        upsert_key=to_text(map(column, identity)) if identity else None,
+    )
+    done = run_rule(frame, given, MaterializeKey(), settings)
+    parsed = [from_text(F.col("row"), inside).alias("__row")]
+    if order:
+        parsed.append(from_text(F.col("extra"), [df.schema[name] for name in order]).alias("__extra"))
+    shaped = done.select("kind", *parsed)
+    known = {FULL_DELETES: False, POSSIBLE_KINDS: [str(kind) for kind in RowKind if kind is not UPDATE_BEFORE]}
+    fields = {
+        field.name: F.col("__extra" if field.name in order else "__row").getField(field.name)
+        for field in df.schema.fields
+        if field.name != row_kind
+    } | {row_kind: F.col("kind")}
+    return shaped.select(
+        *(
+            fields[name].alias(name, metadata=known) if name == row_kind else fields[name].alias(name)
+            for name in df.columns
+        )
+    )
+
+
+def _check_keys(keys: tuple[str, ...], identity: tuple[str, ...] | None) -> None:
+    if not keys:
+        raise OptionError("sink_key is empty.", hint="Name the columns of the table's primary key.")
+    if identity == ():
+        raise OptionError("upsert_key is empty.", hint="Leave it out when no columns identify a source row.")
+
+
+def _warn_about_whole_rows(frame: DataFrame, row_kind: str) -> None:
+    """Warn of conditions that break the comparison of whole rows."""
+    functions = _non_deterministic_functions(frame)
+    if functions:
+        _emit_warning(
+            f"There is no upsert_key, so a retraction has to match its row in every column, and the plan uses "
+            f"{', '.join(functions)}: such values differ each time, rows are never removed and state grows for ever. "
+            f"Leave those columns out, or name an upsert_key."
+        )
+    kinds = frame.schema[row_kind].metadata.get(POSSIBLE_KINDS)
+    if kinds is not None and str(UPDATE_BEFORE) not in kinds:
+        _emit_warning(
+            "There is no upsert_key, and the changelog has no -U: an update leaves its old row behind, and a later "
+            "delete shows that old row again. Map updates to UPDATE_BEFORE, UPDATE_AFTER, or name an upsert_key."
+        )
+
+
+def _emit_warning(message: str) -> None:
+    warnings.warn(message, ChangelogWarning, stacklevel=4)
+
+
+def _non_deterministic_functions(frame: DataFrame) -> list[str]:
+    """Non-deterministic functions in the frame's plan; empty on Spark Connect, where the plan is out of reach."""
+    plan = getattr(frame, "_jdf", None)
+    if plan is None:
+        return []
+    return sorted(set(_NON_DETERMINISTIC.findall(plan.queryExecution().analyzed().toString())))

@@ -1,0 +1,195 @@
+"""Rows as text between the JVM and a state operator, and checks that all changelog functions share.
+
+The JVM writes a row as JSON and reads it back; Python only keeps and compares the text. The formats below lose no
+value: microseconds, full decimals, NaN, NULL and empty, dates of all centuries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
+
+from starrocks_txn_sink.changelog.rules.kinds import RowKind, check_names, column_names
+from starrocks_txn_sink.errors import InputError, OptionError
+
+FORMATS: Final = {
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "dateFormat": "yyyy-MM-dd",
+}
+_WRITE: Final = {**FORMATS, "ignoreNullFields": "false"}
+_READ: Final = {**FORMATS, "mode": "FAILFAST"}  # text that cannot be read is an error, never a NULL
+_STORABLE: Final = (
+    T.BooleanType, T.NumericType, T.StringType, T.BinaryType, T.DateType, T.TimestampType, T.TimestampNTZType,
+    T.NullType,
+)  # fmt: skip
+
+# Columns with a row's origin; an error shows the ones that the frame has.
+PLACES: Final = ("topic", "partition", "offset", "source_partition", "position", "seq")
+
+KIND_CODES: Final = tuple(str(kind) for kind in RowKind)
+
+
+def column(name: str) -> Column:
+    """The column of exactly this name, even with dots."""
+    return F.col(quote(name))
+
+
+def quote(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def to_text(columns: Iterable[Column]) -> Column:
+    """`columns` as one JSON object."""
+    return F.to_json(F.struct(*columns), _WRITE)
+
+
+def from_text(text: Column, fields: Sequence[T.StructField]) -> Column:
+    """The struct that `to_text` has written."""
+    kept = [T.StructField(field.name, field.dataType) for field in fields]
+    return F.from_json(text, T.StructType(kept), _READ)
+
+
+def require_columns(value: str | Sequence[str] | None, parameter: str, frame: DataFrame) -> tuple[str, ...]:
+    """A parameter that names columns, as a tuple; InputError for a column that the frame does not have."""
+    chosen = column_names(parameter, value)
+    missing = [name for name in chosen if name not in frame.columns]
+    if missing:
+        raise InputError(
+            f"{parameter} names the column {', '.join(map(repr, missing))}, which the DataFrame does not have.",
+            hint=f"It has {', '.join(frame.columns)}.",
+        )
+    if len(set(chosen)) < len(chosen):
+        raise OptionError(f"{parameter} names a column twice: {', '.join(chosen)}.", hint="Name each column once.")
+    return chosen
+
+
+def refuse_clash(new: Iterable[str], there: Iterable[str], what: str) -> None:
+    """OptionError if a column to add has the name of an existing one."""
+    clash = sorted(set(new) & set(there))
+    if clash:
+        raise OptionError(f"{what} would collide with the column {', '.join(clash)}.", hint="Rename one of them.")
+
+
+def require_storable(fields: Iterable[T.StructField]) -> None:
+    """InputError for a column whose values cannot be kept as text."""
+    for field in fields:
+        if not _is_storable(field.dataType):
+            raise InputError(
+                f"The column {field.name} is {field.dataType.simpleString()}, which cannot be kept in state.",
+                hint="Cast it (maps need string keys), or drop it.",
+            )
+
+
+def _is_storable(kind: T.DataType) -> bool:
+    if isinstance(kind, T.StructType):
+        return all(_is_storable(field.dataType) for field in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return _is_storable(kind.elementType)
+    if isinstance(kind, T.MapType):
+        return isinstance(kind.keyType, T.StringType) and _is_storable(kind.valueType)
+    return isinstance(kind, _STORABLE)
+
+
+def sort_columns(frame: DataFrame, sequence: Sequence[str]) -> list[Column]:
+    """The sequence columns as bigint or string; InputError for a type that has no order here."""
+    return [_sort_column(frame.schema[name]) for name in sequence]
+
+
+def _sort_column(field: T.StructField) -> Column:
+    value, kind = column(field.name), field.dataType
+    if isinstance(kind, T.IntegralType):
+        return value.cast("bigint")
+    if isinstance(kind, T.TimestampType):
+        return F.unix_micros(value)
+    if isinstance(kind, T.DateType):
+        return F.unix_date(value).cast("bigint")
+    if isinstance(kind, T.StringType):
+        return value
+    raise InputError(
+        f"The sequence column {field.name} is {kind.simpleString()}, not an integer, a timestamp, a date or a string.",
+        hint="Cast it to one of these.",
+    )
+
+
+# --- checks that a running query makes ---
+
+
+class Refusal(NamedTuple):
+    """A row for which `condition` holds fails the query with `message`, its place and `hint`."""
+
+    condition: Column
+    message: str
+    hint: str
+
+
+def refuse_rows(frame: DataFrame, *refusals: Refusal, place: Sequence[str]) -> DataFrame:
+    """`frame`, whose query fails at the first refused row; the error names the row's place, never its content."""
+    # A filter, because no later projection can prune it.
+    accepted = F.lit(True)
+    for refusal in reversed(refusals):
+        text = F.concat(F.lit(refusal.message), *place_text(place), F.lit(f". {refusal.hint}"))
+        accepted = F.when(refusal.condition, F.raise_error(text).cast("boolean")).otherwise(accepted)
+    return frame.filter(accepted) if refusals else frame
+
+
+def place_columns(frame: DataFrame, sequence: Sequence[str]) -> tuple[str, ...]:
+    """The columns that name a row's place: its sequence, then the columns of PLACES that the frame has."""
+    return tuple(dict.fromkeys([*sequence, *(name for name in PLACES if name in frame.columns)]))
+
+
+def place_text(place: Sequence[str]) -> list[Column]:
+    """Parts of a text such as ` at offset 7, partition 0`; empty without columns."""
+    parts: list[Column] = []
+    for number, name in enumerate(place):
+        value = F.coalesce(column(name).cast("string"), F.lit("NULL"))
+        parts += [F.lit(f"{', ' if number else ' at '}{name} "), value]
+    return parts
+
+
+def any_null(columns: Sequence[Column]) -> Column:
+    """Whether any of `columns` is NULL."""
+    found = F.lit(False)
+    for each in columns:
+        found = found | each.isNull()
+    return found
+
+
+def null_checks(key: Sequence[Column], sequence: Sequence[str], what: str) -> list[Refusal]:
+    """The refusals of NULL in the key and in the sequence."""
+    checks = []
+    if key:
+        hint = "An update or delete needs its key: filter such rows out before."
+        checks.append(Refusal(any_null(key), f"{what}: a NULL in the key", hint))
+    if sequence:
+        nulls = any_null([column(name) for name in sequence])
+        hint = "Give every row a value in these columns."
+        checks.append(Refusal(nulls, f"{what}: a NULL in the order ({', '.join(sequence)})", hint))
+    return checks
+
+
+def kind_checks(row_kind: str, keys: Sequence[str], sequence: Sequence[str], what: str) -> list[Refusal]:
+    """The refusals of all functions that read a changelog: unknown kind, NULL in the key or in the sequence."""
+    kind = column(row_kind)
+    unknown = Refusal(
+        kind.isNull() | ~kind.isin(*KIND_CODES),
+        f"{what}: no row kind in {row_kind}",
+        "Row kinds are +I, -U, +U and -D.",
+    )
+    return [unknown, *null_checks([column(key) for key in keys], sequence, what)]
+
+
+def require_row_kind(frame: DataFrame, row_kind: str) -> None:
+    """OptionError or InputError for a frame without a string column of row kinds."""
+    check_names({"row_kind": row_kind}, {})
+    require_columns(row_kind, "row_kind", frame)
+    if not isinstance(frame.schema[row_kind].dataType, T.StringType):
+        raise InputError(
+            f"The column {row_kind} is {frame.schema[row_kind].dataType.simpleString()}, not string.",
+            hint="Name the column with the row kinds +I, -U, +U and -D.",
+        )

@@ -1,0 +1,216 @@
+"""`state_ttl`: how long the state of a key outlives its last access, in processing time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache
+from typing import Any, Final, NamedTuple, Protocol
+
+import orjson
+
+from starrocks_txn_sink.changelog.rules.conversions import (
+    ClaimingRow,
+    ImageEncoder,
+    decode,
+    decode_with_previous,
+    materialize,
+    net_effect,
+    normalize,
+)
+from starrocks_txn_sink.changelog.rules.kinds import Kinds, RowChange, RowKind
+from starrocks_txn_sink.errors import OptionError
+
+Duration = str | int | float | timedelta
+
+_SECONDS: Final = {
+    "ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0,
+    "h": 3600.0, "hour": 3600.0, "d": 86400.0, "day": 86400.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """State expires `seconds` after its last access; 0 keeps it for ever."""
+
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, state_ttl: Duration | None) -> Retention:
+        """Retention from "10 minutes", a timedelta or seconds; None and 0 mean for ever. Raises OptionError."""
+        return cls(0.0 if state_ttl is None else _seconds(state_ttl))
+
+    def has_expired(self, last_access: float, now: float) -> bool:
+        """Whether state has expired at `now`, given the time of its last access (both in seconds)."""
+        return self.seconds > 0 and now >= last_access + self.seconds
+
+
+def _seconds(value: Duration) -> float:
+    amount: float | None = None
+    if isinstance(value, timedelta):
+        amount = value.total_seconds()
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        amount = float(value)
+    elif isinstance(value, str):
+        amount = _parse(value)
+    if amount is None or not 0 <= amount < float("inf"):
+        raise OptionError(
+            f"state_ttl is {value!r}.",
+            hint="Write it like '10 minutes', '36 h' or timedelta(hours=1), or as seconds; 0 keeps state for ever.",
+        )
+    return amount
+
+
+def _parse(text: str) -> float | None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if match is None:
+        return None
+    unit = match[2] or "s"
+    factor = _SECONDS.get(unit) or _SECONDS.get(unit.removesuffix("s"))
+    return None if factor is None else float(match[1]) * factor
+
+
+def state_to_text(state: State, now: float) -> str:
+    """`state`, last accessed at `now` (seconds since 1970), as text."""
+    return orjson.dumps([now, state]).decode()
+
+
+def state_from_text(text: str | None, retention: Retention, now: float) -> State | None:
+    """The state in `text`; None for no text, or for state that has expired at `now`."""
+    if text is None:
+        return None
+    last_access, state = orjson.loads(text)
+    return None if retention.has_expired(last_access, now) else state
+
+
+State = list[Any]
+
+
+class InputChange(NamedTuple):
+    """A change of the input: its kinds as text (`-U+U` for an update), row, before image; `extra` travels beside it."""
+
+    kinds: str
+    row: str | None
+    before: str | None = None
+    extra: str | None = None
+    upsert_key: str | None = None
+
+
+class OutputChange(NamedTuple):
+    """A change to put out: a row kind, or its code; `extra` is the one of the input change that caused it."""
+
+    kind: str
+    row: str | None
+    before: str | None = None
+    extra: str | None = None
+
+
+@dataclass(slots=True)
+class KeyStep:
+    """Result of a rule for the changes of a key.
+
+    `touched`    the state counts as accessed and is written, which renews its `state_ttl`
+    `swallowed`  retractions that found no row
+    """
+
+    output: list[OutputChange]
+    state: State | None
+    touched: bool = True
+    swallowed: int = 0
+
+
+class KeyRule(Protocol):
+    """A rule over the changes of one key."""
+
+    def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep: ...
+
+
+@cache
+def kinds_of(text: str) -> Kinds:
+    """The kinds in a text such as `-U+U`: codes of two characters each."""
+    return tuple(RowKind(text[at : at + 2]) for at in range(0, len(text), 2))
+
+
+def _previous(state: State | None) -> Any:
+    return state[0] if state else None
+
+
+def _as_state(previous: Any) -> State | None:
+    return None if previous is None else [previous]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeKey:
+    """Change events → row kinds. `keeps_rows`: keep the previous row, for codes that need it."""
+
+    keeps_rows: bool
+    compact: bool = False
+    full_deletes: bool = False
+
+    def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
+        previous = _previous(state)
+        decoded: list[tuple[RowChange, str | None]] = []
+        for each in changes:
+            kinds = kinds_of(each.kinds)
+            if self.keeps_rows:
+                row_changes, previous = decode_with_previous(kinds, each.row, each.before, previous)
+            else:
+                row_changes = decode(kinds, each.row if each.before is None else each.before, each.row)
+            decoded += [(change, each.extra) for change in row_changes]
+        if self.compact:
+            net = net_effect([change for change, _ in decoded], full_deletes=self.full_deletes)
+            decoded = [(change, decoded[-1][1]) for change in net]
+        output = [OutputChange(change.kind, change.row, None, extra) for change, extra in decoded]
+        return KeyStep(output, _as_state(previous), touched=self.keeps_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeKey:
+    """Row kinds → change events with images."""
+
+    encoder: ImageEncoder
+
+    def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
+        previous, output = _previous(state), []
+        for each in changes:
+            event, previous = self.encoder.encode(RowChange(RowKind(each.kinds), each.row), previous)
+            if event is not None:
+                output.append(OutputChange(event.code, event.after, event.before, each.extra))
+        return KeyStep(output, _as_state(previous))
+
+
+@dataclass(frozen=True, slots=True)
+class NormalizeKey:
+    """An upsert stream with deletes by key → true inserts and full deletes, under their codes."""
+
+    codes: Mapping[RowKind, str] = field(default_factory=dict)
+
+    def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
+        previous, output = _previous(state), []
+        with_before = RowKind.UPDATE_BEFORE in self.codes
+        for each in changes:
+            change = RowChange(RowKind(each.kinds), each.row)
+            row_changes, previous = normalize(change, previous, with_update_before=with_before)
+            output += [
+                OutputChange(self.codes[new.kind], new.row, None, each.extra)
+                for new in row_changes
+                if new.kind in self.codes
+            ]
+        return KeyStep(output, _as_state(previous))
+
+
+@dataclass(frozen=True, slots=True)
+class MaterializeKey:
+    """All changes of a sink key → the changes that the sink should see."""
+
+    def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
+        before = tuple(ClaimingRow(key, row) for key, row in state or ())
+        rows, output, swallowed, touched = before, [], 0, False
+        for each in changes:
+            done = materialize(RowChange(RowKind(each.kinds), each.row), rows, each.upsert_key)
+            rows, swallowed, touched = done.rows, swallowed + done.swallowed, touched or not done.swallowed
+            if done.change is not None:
+                output.append(OutputChange(done.change.kind, done.change.row, None, each.extra))
+        return KeyStep(output, [list(kept) for kept in rows] or None, touched=touched, swallowed=swallowed)

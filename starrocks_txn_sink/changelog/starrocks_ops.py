@@ -1,0 +1,116 @@
+"""`to_starrocks_ops`: a changelog as one upsert or delete per key, for a PRIMARY KEY table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
+
+from starrocks_txn_sink.changelog.rows import (
+    column,
+    kind_checks,
+    place_columns,
+    refuse_clash,
+    refuse_rows,
+    require_columns,
+    require_row_kind,
+    sort_columns,
+    to_text,
+)
+from starrocks_txn_sink.changelog.rules.conversions import RANKS, REMOVE, UPSERT
+from starrocks_txn_sink.changelog.rules.kinds import RowKind
+from starrocks_txn_sink.errors import OptionError
+
+OP: Final = "op"
+KEY: Final = "__key"
+RANK: Final = "__rank"
+
+
+def to_starrocks_ops(
+    df: DataFrame,
+    *,
+    sink_key: str | Sequence[str],
+    sequence: str | Sequence[str],
+    row_kind: str = "row_kind",
+) -> DataFrame:
+    """The last change of each sink key, with the sink's column `op` (upsert or delete) in place of `row_kind`.
+
+    +I and +U are upserts, -D is a delete. A -U is dropped if a +U of its key follows, and is a delete if the update
+    moved its row to another key. The last change has the highest `sequence` (columns); only -U and +U of an update may
+    share one. On a stream the last change is that of each micro-batch.
+
+    Raises InputError or OptionError at once, naming the parameter. In the running query an unknown row kind, a NULL key
+    or a NULL sequence fails; the error names the row's place. Rows marked for the sink (`transaction_end`) are refused:
+    without all of its rows a source transaction would be torn.
+    """
+    require_row_kind(df, row_kind)
+    keys, order = require_columns(sink_key, "sink_key", df), require_columns(sequence, "sequence", df)
+    for parameter, given in (("sink_key", keys), ("sequence", order)):
+        if not given:
+            raise OptionError(f"{parameter} is empty.", hint="Name at least one column.")
+    refuse_clash([OP], [name for name in df.columns if name != row_kind], OP)
+    if "transaction_end" in df.columns:
+        raise OptionError(
+            "The DataFrame has the column transaction_end, whose rows may not be dropped one by one.",
+            hint="Write it as it is, or drop transaction_end and the columns that go with it.",
+        )
+    orders = sort_columns(df, order)
+    frame = refuse_rows(df, *kind_checks(row_kind, keys, order, "to_starrocks_ops"), place=place_columns(df, order))
+    kept = [name for name in df.columns if name != row_kind]
+    adds = column(row_kind).isin([str(kind) for kind in RowKind if kind.adds])
+    op = F.when(adds, F.lit(UPSERT)).otherwise(F.lit(REMOVE)).alias(OP)
+    chosen = frame.select(op, *map(column, kept), *_places(orders), _rank(row_kind).alias(RANK))
+    places = [*(f"__order_{number}" for number in range(len(orders))), RANK]
+    if not frame.isStreaming:
+        latest = Window.partitionBy(*map(column, keys)).orderBy(*(F.desc(place) for place in places))
+        numbered = chosen.withColumn(RANK, F.row_number().over(latest))
+        return numbered.filter(F.col(RANK) == 1).select(OP, *map(column, kept))
+    # Spark has no row_number over a stream, so micro-batches are reduced as Arrow tables.
+    keyed = chosen.withColumn(KEY, to_text(map(column, keys))).repartition(KEY)
+    result = T.StructType([T.StructField(OP, T.StringType()), *(df.schema[name] for name in kept)])
+    return keyed.mapInArrow(LastPerKey(places, result.names), result)
+
+
+def _places(orders: Sequence[Column]) -> list[Column]:
+    return [each.alias(f"__order_{number}") for number, each in enumerate(orders)]
+
+
+def _rank(row_kind: str) -> Column:
+    rank = F.lit(0)
+    for kind, value in RANKS.items():
+        rank = F.when(column(row_kind) == str(kind), F.lit(value)).otherwise(rank)
+    return rank
+
+
+class LastPerKey:
+    """Reduces a task's record batches to the last row of each key; memory holds about twice the remaining rows."""
+
+    def __init__(self, places: Sequence[str], kept: Sequence[str]) -> None:
+        self._places = list(places)
+        self._kept = list(kept)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        waiting: list[pa.Table] = []
+        rows, limit = 0, 100_000
+        for batch in batches:
+            waiting.append(pa.Table.from_batches([batch]))
+            rows += batch.num_rows
+            if rows >= limit:
+                waiting = [self.last_rows(pa.concat_tables(waiting))]
+                rows = waiting[0].num_rows
+                limit = max(limit, 2 * rows)  # with many keys, do not sort all of them again for each batch
+        if waiting:
+            yield from self.last_rows(pa.concat_tables(waiting)).select(self._kept).combine_chunks().to_batches()
+
+    def last_rows(self, table: pa.Table) -> pa.Table:
+        """The last row of each key by the sort columns."""
+        by = [(name, "ascending") for name in (KEY, *self._places)]
+        ordered = table.take(pc.sort_indices(table, sort_keys=by))
+        keys = ordered[KEY].combine_chunks()
+        ends = pc.not_equal(keys.slice(1), keys.slice(0, max(0, len(keys) - 1)))
+        return ordered.filter(pa.concat_arrays([ends, pa.array([True] if len(keys) else [], pa.bool_())]))

@@ -1,0 +1,281 @@
+"""State operators over transformWithState: the rules of one key, and event-time order; the same over a batch frame.
+
+Keys share 64 buckets: a bucket is a group of the operator, a key an entry of its map. So a micro-batch costs two state
+calls a key, not a group a key. Expired state counts as absent at once; a sweep removes it when its bucket next has
+rows, at most twice per `state_ttl`. Names and schemas of states are part of a checkpoint: keep them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+import orjson
+import pandas as pd
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
+
+from starrocks_txn_sink.changelog.rules.conversions import ReleaseResult, TimedRow, release
+from starrocks_txn_sink.changelog.rules.keyed import (
+    InputChange,
+    KeyRule,
+    KeyStep,
+    OutputChange,
+    Retention,
+    state_from_text,
+    state_to_text,
+)
+from starrocks_txn_sink.clock import Clock
+from starrocks_txn_sink.telemetry.logs import get_logger
+
+# ruff: noqa: N802, N803, ARG002 - the names of methods and arguments are Spark's
+
+
+BUCKETS: Final = 64
+KEY, TIE, ARRIVAL = "key", "tie", "arrival"
+OUTPUT_COLUMNS: Final = [*OutputChange._fields, "counts"]
+OUTPUT_SCHEMA: Final = "kind string, row string, before string, extra string, counts string"
+TIMED_COLUMNS: Final = ["row", "counts"]
+TIMED_SCHEMA: Final = "row string, counts string"
+
+_log = get_logger("changelog")
+
+ROWS_PER_BATCH: Final = 10_000
+
+Entry = tuple[str, tuple[Any, ...], InputChange]  # key, order within the key, change
+OutputRow = tuple[str | None, ...]  # a row of LEFT_COLUMNS
+
+
+def entries(columns: dict[str, Sequence[Any]], orders: int) -> list[Entry]:
+    """The changes in `columns`, sorted by key, then `order_0`…, tie and arrival."""
+    order = [columns[f"order_{number}"] for number in range(orders)]
+    places = zip(*order, columns[TIE], columns[ARRIVAL], strict=True)
+    changes = map(InputChange, *(columns[name] for name in InputChange._fields))
+    return sorted(zip(columns[KEY], places, changes, strict=True), key=lambda entry: entry[:2])
+
+
+def column_lists(frame: pd.DataFrame) -> dict[str, Sequence[Any]]:
+    """A pandas frame's columns as lists of Python values; pandas has several NULLs (NaN, NaT, NA), all become None."""
+    return {
+        str(name): [
+            None if null else value for value, null in zip(frame[name].tolist(), frame[name].isna(), strict=True)
+        ]
+        for name in frame.columns
+    }
+
+
+def number_arrivals(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches with a column of ascending numbers; a task's numbers are above those of the tasks before it."""
+    task = TaskContext.get()
+    start = (task.partitionId() if task else 0) << 40  # room for 2^40 rows per task
+    for batch in batches:
+        numbers = pa.array(range(start, start + batch.num_rows), pa.int64())
+        start += batch.num_rows
+        yield batch.append_column(ARRIVAL, numbers)
+
+
+def changes_by_key(sorted_entries: Iterable[Entry]) -> Iterator[tuple[str, list[InputChange]]]:
+    for key, group in groupby(sorted_entries, key=lambda entry: entry[0]):
+        yield key, [change for _, _, change in group]
+
+
+def output_rows(step: KeyStep) -> list[OutputRow]:
+    """The rows of a step, then a row with only its counts. Logs swallowed retractions, without the key."""
+    rows: list[OutputRow] = [(*change, None) for change in step.output]
+    if step.swallowed:
+        _log.info("retractions.swallowed", count=step.swallowed, hint="if state_ttl is set, it may be too short")
+        rows.append((None, None, None, None, orjson.dumps({"swallowed": step.swallowed}).decode()))
+    return rows
+
+
+class KeyProcessor(StatefulProcessor):
+    """Runs a rule for each key of a bucket; a key's state is an entry of a MapState."""
+
+    def __init__(self, rule: KeyRule, orders: int, retention: Retention, clock: Clock) -> None:
+        self._rule = rule
+        self._orders = orders
+        self._retention = retention
+        self._clock = clock
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._states = handle.getMapState("states", "key string", "state string")
+        self._swept = handle.getValueState("swept", "at double")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
+        now = self._clock.wall()
+        arrived = [entry for frame in rows for entry in entries(column_lists(frame), self._orders)]
+        arrived.sort(key=lambda entry: entry[:2])
+        output = [
+            row for name, changes in changes_by_key(arrived) for row in output_rows(self._step(name, changes, now))
+        ]
+        self._sweep(now)
+        yield pd.DataFrame(output, columns=OUTPUT_COLUMNS, dtype=object)
+
+    def close(self) -> None:
+        """Nothing to close: all state is in the state store."""
+
+    def _step(self, key: str, changes: Sequence[InputChange], now: float) -> KeyStep:
+        stored = self._states.getValue((key,))
+        before = state_from_text(stored[0] if stored else None, self._retention, now)
+        step = self._rule.step(before, changes)
+        if step.touched and step.state is not None:
+            self._states.updateValue((key,), (state_to_text(step.state, now),))
+        elif stored and step.state is None:
+            self._states.removeKey((key,))
+        return step
+
+    def _sweep(self, now: float) -> None:
+        if self._retention.seconds <= 0:
+            return
+        swept = self._swept.get()
+        if swept is None:
+            self._swept.update((now,))
+        elif now >= swept[0] + self._retention.seconds / 2:
+            expired = [
+                key for key, state in self._states.iterator() if state_from_text(state[0], self._retention, now) is None
+            ]
+            for key in expired:
+                self._states.removeKey(key)
+            self._swept.update((now,))
+
+
+class BatchKeyProcessor:
+    """Runs a rule over a batch frame that is partitioned and sorted by key, so no state outlives a key's rows."""
+
+    def __init__(self, rule: KeyRule, orders: int) -> None:
+        self._rule = rule
+        self._orders = orders
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows: list[OutputRow] = []
+        for _, changes in changes_by_key(self._arrived(batches)):
+            rows += output_rows(self._rule.step(None, changes))
+            if len(rows) >= ROWS_PER_BATCH:
+                yield _as_record_batch(rows)
+                rows = []
+        if rows:
+            yield _as_record_batch(rows)
+
+    def _arrived(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Entry]:
+        for batch in batches:
+            yield from entries({name: batch[name].to_pylist() for name in batch.schema.names}, self._orders)
+
+
+def _as_record_batch(rows: list[OutputRow]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(values, pa.string()) for values in zip(*rows, strict=True)], OUTPUT_COLUMNS)
+
+
+def timed_rows(columns: dict[str, Sequence[Any]], orders: int) -> Iterator[tuple[int, TimedRow]]:
+    """Pairs (arrival, row with its event time) of the rows in `columns`."""
+    order = [columns[f"order_{number}"] for number in range(orders)]
+    places = zip(*order, strict=True) if order else ((),) * len(columns["row"])
+    for arrival, time, place, row in zip(columns[ARRIVAL], columns["time"], places, columns["row"], strict=True):
+        yield arrival, TimedRow(time, tuple(place), row)
+
+
+def release_rows(held: list[TimedRow], arrived: list[TimedRow], watermark: int) -> tuple[ReleaseResult, pd.DataFrame]:
+    """Rows that the watermark (milliseconds) releases, and the same as TIMED_COLUMNS with the count of late rows."""
+    done = release(held, arrived, watermark * 1000 if watermark > 0 else None)
+    rows: list[OutputRow] = [(each.row, None) for each in done.rows]
+    if done.late:
+        rows.append((None, orjson.dumps({"late": done.late}).decode()))
+    return done, pd.DataFrame(rows, columns=TIMED_COLUMNS, dtype=object)
+
+
+def wake_time(held: Sequence[TimedRow]) -> int:
+    """The watermark (milliseconds) that releases the earliest row."""
+    return math.ceil(min(each.time for each in held) / 1000)
+
+
+class Reorderer(StatefulProcessor):
+    """Holds the rows of a bucket until the watermark reaches them; one timer wakes it for the earliest row."""
+
+    def __init__(self, orders: int) -> None:
+        self._orders = orders
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._held = handle.getListState("held", "time bigint, place string, row string")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
+        arrived = [row for frame in rows for row in timed_rows(column_lists(frame), self._orders)]
+        arrived.sort(key=lambda pair: pair[0])
+        return self._release([row for _, row in arrived], timerValues)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        return self._release([], timerValues)
+
+    def close(self) -> None:
+        """Nothing to close: all state is in the state store."""
+
+    def _release(self, arrived: list[TimedRow], timers: TimerValues) -> Iterator[pd.DataFrame]:
+        held = [TimedRow(time, tuple(orjson.loads(place)), row) for time, place, row in self._held.get()]
+        done, frame = release_rows(held, arrived, timers.getCurrentWatermarkInMs())
+        self._hold(held, done.held)
+        yield frame
+
+    def _hold(self, before: list[TimedRow], now: list[TimedRow]) -> None:
+        """Write the difference only: most micro-batches append rows and change no other."""
+        if now[: len(before)] == before:
+            for each in now[len(before) :]:
+                self._held.appendValue(_state_row(each))
+        elif now:
+            self._held.put([_state_row(each) for each in now])
+        else:
+            self._held.clear()
+        due = {wake_time(now)} if now else set()
+        known = set(self._handle.listTimers())
+        for timer in known - due:
+            self._handle.deleteTimer(timer)
+        for timer in due - known:
+            self._handle.registerTimer(timer)
+
+
+def _state_row(each: TimedRow) -> tuple[int, str, str]:
+    return each.time, orjson.dumps(each.place).decode(), each.row
+
+
+STATE: Final = "state string"
+
+Frames = Iterator[pd.DataFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroup:
+    """Runs a rule for one key; a call without rows is the timeout."""
+
+    rule: KeyRule
+    orders: int
+    retention: Retention
+    clock: Clock
+
+    def __call__(self, _: Any, frames: Frames, group: GroupState) -> Frames:
+        now, stored = self.clock.wall(), group.get[0] if group.exists else None
+        before = state_from_text(stored, self.retention, now)
+        arrived = sorted(
+            (entry for frame in frames for entry in entries(column_lists(frame), self.orders)),
+            key=lambda entry: entry[:2],
+        )
+        if arrived:
+            step = self.rule.step(before, [change for _, _, change in arrived])
+            if step.touched and step.state is not None:
+                group.update((state_to_text(step.state, now),))
+            elif stored is not None and step.state is None:
+                group.remove()
+            yield pd.DataFrame(output_rows(step), columns=OUTPUT_COLUMNS, dtype=object)
+        elif before is None and stored is not None:
+            group.remove()
+        if self.retention.seconds > 0 and group.exists:  # a timeout holds until the next call only, so set it each time
+            group.setTimeoutDuration(max(1, math.ceil(self.retention.seconds * 1000)))

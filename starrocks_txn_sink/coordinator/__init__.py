@@ -1,0 +1,1 @@
+"""SharedTransactionCoordinator and what it decides over: write buffer, transaction batches, quarantine. Pure."""

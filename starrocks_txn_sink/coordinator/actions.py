@@ -1,0 +1,215 @@
+"""Receipts: what a committed StarRocks transaction contained, as the lane tells the driver.
+
+A receipt exists only for a transaction that was confirmed VISIBLE. Executors are short-lived, so receipts are also the
+way counts reach the driver's metrics: they have what was committed once, however often a task was repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from starrocks_txn_sink.coordinator.write_buffer import Chunk
+from starrocks_txn_sink.protocol.label import Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class RegionCount:
+    """Rows and bytes of one (source partition, table) in the transaction.
+
+    `compacted` rows came in and were not sent, because a later row of the transaction has their key.
+    """
+
+    partition: str
+    table: str
+    rows: int
+    bytes: int
+    compacted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PositionSpan:
+    """First and last position of a source partition in the transaction, and how many source transactions it ended.
+
+    `digest` fingerprints the content of the last one.
+    """
+
+    partition: str
+    first: int
+    last: int
+    source_transactions: int
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One committed StarRocks transaction. Times are seconds; `committed_at` is seconds since the Unix epoch.
+
+    `phase_seconds` has begin, load, check, commit (the request), publish (until VISIBLE) and, after an unknown outcome,
+    recover, summed over all attempts. `open_seconds` is the age of the last attempt's label when it was visible.
+    `dead_lettered` rows were rejected by the server and written to the dead-letter table; they are not in `regions`.
+    `filtered` rows, by table, are in `regions` and were left out by the server, because `max_filter_ratio` let it.
+    """
+
+    label: str
+    txn_id: int | None
+    job: str
+    lane: int
+    batch_id: int
+    regions: tuple[RegionCount, ...]
+    positions: tuple[PositionSpan, ...]
+    loads: int
+    attempts: int
+    retries: int
+    recycled: bool
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    committed_at: float = 0.0
+    open_seconds: float = 0.0
+    dead_lettered: tuple[RegionCount, ...] = ()
+    filtered: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(region.rows for region in self.regions)
+
+    @property
+    def dead_lettered_rows(self) -> int:
+        """Rows in = `rows` + `compacted` + these."""
+        return sum(region.rows for region in self.dead_lettered)
+
+    @property
+    def compacted(self) -> int:
+        """Rows that a later one replaced before the load: rows in = `rows` + `compacted`."""
+        return sum(region.compacted for region in self.regions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(region.bytes for region in self.regions)
+
+    @property
+    def source_transactions(self) -> int:
+        return sum(span.source_transactions for span in self.positions)
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """Rows per table."""
+        rows: dict[str, int] = {}
+        for region in self.regions:
+            rows[region.table] = rows.get(region.table, 0) + region.rows
+        return rows
+
+    def to_json(self) -> str:
+        """One line of JSON; `from_json` reads it back."""
+        return orjson.dumps(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Receipt:
+        return receipt_of(orjson.loads(text))
+
+
+def receipt_of(fields: dict[str, Any]) -> Receipt:
+    """The receipt with `fields`, in JSON's types."""
+    nested = {
+        "regions": tuple(RegionCount(**region) for region in fields["regions"]),
+        "dead_lettered": tuple(RegionCount(**region) for region in fields.get("dead_lettered", ())),
+        "positions": tuple(PositionSpan(**span) for span in fields["positions"]),
+    }
+    return Receipt(**{**fields, **nested})
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAction:
+    """Open a StarRocks transaction."""
+
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadAction:
+    """Send chunks of one table under the label."""
+
+    label: str
+    table: str
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def pieces(self) -> list[memoryview]:
+        return [piece for chunk in self.chunks for piece in chunk.pieces]
+
+    @property
+    def bytes(self) -> int:
+        return sum(chunk.bytes for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckAction:
+    """Read the ledger's owner rows: are we still the ones who may commit?"""
+
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverAction:
+    """A commit whose outcome is unknown: take the lane over from ourselves and let the ledger tell.
+
+    The rows are visible if the ledger has `label` at the last positions of `spans`.
+    """
+
+    label: str
+    spans: tuple[PositionSpan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAction:
+    """Commit, and wait until the rows are visible."""
+
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackAction:
+    """Give the label up."""
+
+    label: str
+
+
+Action = BeginAction | LoadAction | CheckAction | CommitAction | RecoverAction | RollbackAction
+
+
+RECYCLE_AT = 0.8
+"""The part of its timeout that a StarRocks transaction lives before it is committed at a clean boundary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes in bytes, times in seconds; see SinkOptions for their meaning.
+
+    With `seal_bytes` a work is also committed at a clean boundary once it has so many bytes.
+    `commit_interval` None commits only at the end of the rows: then a micro-batch is one StarRocks transaction, unless
+    it lives past the recycle point.
+    """
+
+    commit_interval: float | None
+    mini_interval: float
+    timeout: float
+    buffer_bytes: int
+    chunk_bytes: int
+    load_bytes: int
+    retry_buffer_bytes: int
+    load_parallelism: int
+    max_attempts: int
+    body_bytes: int = 64 << 20
+    recycle_at: float = RECYCLE_AT
+    seal_bytes: int | None = None
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=10.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose transactions these are."""
+
+    job: str
+    lane: int
+    batch_id: int

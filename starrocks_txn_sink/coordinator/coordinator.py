@@ -1,0 +1,443 @@
+"""SharedTransactionCoordinator: when a lane begins, loads, commits, recycles and gives up.
+
+The numbered steps are those of docs/architecture.md, "The life of a StarRocks transaction".
+
+Pure: rows and the time come in, actions go out, results of actions come back. Whoever drives it (the lane's threads, a
+test, the simulator) calls `tick` after everything that happened, runs the actions, and reports each one's result.
+
+One StarRocks transaction at a time. While it commits, rows of the next one gather already. The phases and their moves:
+
+    IDLE ─begin→ BEGINNING ─ok→ OPEN ─all loaded→ CHECKING ─still ours→ COMMITTING ─visible→ IDLE
+                     └──────failed──┴──────────────┴──────────────────────┴→ ABORTING ─rolled back→ IDLE | FAILED
+    COMMITTING ─unknown→ RECOVERING ─visible→ IDLE,  ─not→ ABORTING
+
+Without a ledger CHECKING and RECOVERING are left out: an unknown outcome then ends the lane.
+
+With a quarantine a work whose rows were rejected is taken apart instead of given up (`coordinator.quarantine`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from enum import Enum
+
+from starrocks_txn_sink.coordinator.actions import (
+    Action,
+    BeginAction,
+    CheckAction,
+    CommitAction,
+    Identity,
+    Limits,
+    LoadAction,
+    Receipt,
+    RecoverAction,
+    RollbackAction,
+)
+from starrocks_txn_sink.coordinator.batch import LedgerEntries, Work
+from starrocks_txn_sink.coordinator.input import Ended, Marks
+from starrocks_txn_sink.coordinator.quarantine import Quarantine
+from starrocks_txn_sink.coordinator.write_buffer import Chunk, Gathering
+from starrocks_txn_sink.errors import (
+    DeadlineExceeded,
+    RowsRejected,
+    StarRocksSinkError,
+    TooManyTransactions,
+    TransactionTimedOut,
+)
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
+
+
+class Phase(Enum):
+    """Where the lane's current StarRocks transaction stands."""
+
+    IDLE = "idle"
+    BEGINNING = "beginning"
+    OPEN = "open"
+    CHECKING = "checking"
+    COMMITTING = "committing"
+    RECOVERING = "recovering"
+    ABORTING = "aborting"
+    FAILED = "failed"
+
+
+MOVES: dict[Phase, frozenset[Phase]] = {
+    Phase.IDLE: frozenset({Phase.BEGINNING, Phase.FAILED}),
+    Phase.BEGINNING: frozenset({Phase.OPEN, Phase.ABORTING}),
+    Phase.OPEN: frozenset({Phase.CHECKING, Phase.COMMITTING, Phase.ABORTING}),
+    Phase.CHECKING: frozenset({Phase.COMMITTING, Phase.ABORTING}),
+    Phase.COMMITTING: frozenset({Phase.IDLE, Phase.RECOVERING, Phase.ABORTING, Phase.FAILED}),
+    Phase.RECOVERING: frozenset({Phase.IDLE, Phase.ABORTING, Phase.FAILED}),
+    Phase.ABORTING: frozenset({Phase.IDLE, Phase.FAILED}),
+    Phase.FAILED: frozenset(),
+}
+
+
+class SharedTransactionCoordinator:
+    """One lane's shared StarRocks transaction over all its tables; see the module's text for how to drive it."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        limits: Limits,
+        labels: Iterator[str],
+        rng: random.Random,
+        wall: Callable[[], float],
+        entries: LedgerEntries | None = None,
+        log: LedgerEntries | None = None,
+        quarantine: Quarantine | None = None,
+    ) -> None:
+        self._identity = identity
+        self._limits = limits
+        self._labels = labels
+        self._rng = rng
+        self._wall = wall
+        self._entries = entries
+        self._log = log
+        self._quarantine = quarantine
+        self._entered = False
+        self._sent_for = Phase.IDLE
+        self._gathering = Gathering(limits)
+        self._phase = Phase.IDLE
+        self._trouble = ""
+        self._label = ""
+        self._began_at = 0.0
+        self._not_before = 0.0
+        self._loading: dict[str, LoadAction] = {}
+        self._under_way = 0
+        self._stop: StarRocksSinkError | None = None
+        self._attempt = 1
+        self._retries = 0
+        self._txn_id: int | None = None
+        self.error: StarRocksSinkError | None = None
+        self.receipts: list[Receipt] = []
+
+    # --- what the driver of this object may ask ---
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def saturated(self) -> bool:
+        """No more rows may be written until loads have drained the buffers."""
+        return self._phase is not Phase.FAILED and self._gathering.saturated
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._gathering.buffered_bytes
+
+    @property
+    def buffered_peak(self) -> int:
+        """The most that was buffered at once."""
+        return self._gathering.buffered_peak
+
+    @property
+    def finished(self) -> bool:
+        """All rows are committed and confirmed, or the lane has failed for good."""
+        if self._phase is Phase.FAILED:
+            return True
+        return self._phase is Phase.IDLE and self._gathering.finished
+
+    @property
+    def waiting_for(self) -> str:
+        """For a deadline's error: what is going on, or, once that is over, what hung or failed before."""
+        if self._loading:
+            return f"loads into {', '.join(sorted(self._loading))} under label {self._label}"
+        over = self._phase in (Phase.IDLE, Phase.ABORTING, Phase.RECOVERING)
+        return f"label {self._label or '(none yet)'} in phase {self._phase.value}{self._trouble if over else ''}"
+
+    # --- rows in ---
+
+    def write(
+        self, partition: str, table: str, piece: memoryview, rows: int, now: float, marks: Marks | None = None
+    ) -> None:
+        """Take `rows` rows of `table`, ready bytes in `piece`, of the partition's open source transaction."""
+        self._gathering.write(partition, table, piece, rows, now, marks)
+
+    def end_transactions(self, ended: Ended, now: float) -> None:
+        """The rows written last for the partition of `ended` end its source transactions."""
+        self._gathering.end_transactions(ended, now, recycle=self._recycle_due(now))
+
+    def finish(self, now: float) -> None:
+        """No more rows will come. Raises InputError when a source transaction is still open."""
+        self._gathering.finish(now)
+
+    def fail(self, error: StarRocksSinkError) -> None:
+        """Give up for a reason outside (bad input, deadline, a stop); the open label is rolled back, then FAILED."""
+        if self._stop is None and self._phase is not Phase.FAILED:
+            self._stop = error
+            if self._phase not in (Phase.COMMITTING, Phase.RECOVERING):  # a commit under way is always waited for
+                self._abort(error)
+
+    # --- actions out ---
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what is due at `now` and return the actions to run; call again when one ends or time has passed."""
+        if self.error is None and self._phase is not Phase.FAILED:
+            self._gathering.pass_time(now, recycle=self._recycle_due(now))
+        actions = self._next_actions(now)
+        self._under_way += len(actions)
+        return actions
+
+    def _next_actions(self, now: float) -> list[Action]:
+        match self._phase:
+            case Phase.IDLE:
+                return self._begin(now)
+            case Phase.OPEN:
+                return self._load_or_commit(now)
+            case Phase.CHECKING:
+                return self._once(CheckAction(self._label))
+            case Phase.COMMITTING:
+                return self._once(CommitAction(self._label))
+            case Phase.RECOVERING:
+                return self._once(RecoverAction(self._label, self._work.position_spans()))
+            case Phase.ABORTING:
+                return self._roll_back()
+            case _:
+                return []
+
+    def _begin(self, now: float) -> list[Action]:
+        """Step 1, eagerly: as soon as there is a row, so that every load uses the shared label."""
+        if now < self._not_before or not self._gathering.has_rows:
+            return []
+        self._label = next(self._labels)
+        self._entered = False
+        self._move(Phase.BEGINNING)
+        self._began_at = now
+        return [BeginAction(self._label)]
+
+    def _load_or_commit(self, now: float) -> list[Action]:
+        if now - self._began_at >= self._limits.timeout:
+            self._abort(outlived(self._limits.timeout, self._gathering.open_partition, self._label))
+            return self._next_actions(now)
+        work = self._work
+        loads = list(self._loads(work))
+        if loads or self._loading or not work.sealed or any(work.pending.values()):
+            return [*loads]
+        if self._entries is not None:
+            self._move(Phase.CHECKING)
+        else:
+            self._move(Phase.COMMITTING)
+        return self._next_actions(now)
+
+    def _once(self, action: Action) -> list[Action]:
+        """The action of a phase that has only one; nothing when it is under way."""
+        if self._sent_for is self._phase:
+            return []
+        self._sent_for = self._phase
+        return [action]
+
+    def _loads(self, work: Work) -> Iterator[LoadAction]:
+        """Step 2: frozen chunks, tables in parallel, one load per table at a time."""
+        pressed = self.saturated
+        if work.sealed and not self._entered:
+            self._entered = True
+            for make in (self._entries, self._log):
+                if make is not None:
+                    yield self._own_load(make(self._label, work))
+        for table in work.tables():
+            if len(self._loading) >= self._limits.load_parallelism:
+                return
+            enough = work.sealed or pressed or work.pending_bytes(table) >= self._limits.load_bytes
+            if enough and table not in self._loading:
+                action = LoadAction(self._label, table, tuple(work.take(table, self._limits.body_bytes)))
+                self._loading[table] = action
+                yield action
+
+    def _own_load(self, chunk: Chunk) -> LoadAction:
+        """The positions that this work reaches, or their log, under its label: visible together with the data."""
+        action = LoadAction(self._label, chunk.table, (chunk,))
+        self._loading[chunk.table] = action
+        self._gathering.buffered_bytes += chunk.bytes
+        return action
+
+    def _roll_back(self) -> list[Action]:
+        return [] if self._under_way else [RollbackAction(self._label)]
+
+    # --- results in ---
+
+    def completed(self, action: Action, result: object, now: float) -> None:
+        """`action` ended with `result`: what its steps returned, or the error they raised."""
+        self._under_way -= 1
+        self._trouble = trouble(action, result, self._trouble)
+        match action:
+            case BeginAction():
+                self._begun(result)
+            case LoadAction():
+                self._load_ended(action, result)
+            case CheckAction():
+                self._checked(result)
+            case CommitAction():
+                self._commit_ended(result, now)
+            case RecoverAction():
+                self._commit_ended(result, now)
+            case RollbackAction():
+                self._rolled_back(now)
+
+    def _begun(self, result: object) -> None:
+        if isinstance(result, StarRocksSinkError):
+            self._abort(result)
+        elif self._phase is Phase.BEGINNING:
+            self._move(Phase.OPEN)
+
+    def _load_ended(self, action: LoadAction, result: object) -> None:
+        del self._loading[action.table]
+        self._gathering.buffered_bytes -= action.bytes
+        if isinstance(result, Loaded):
+            self._txn_id = result.txn_id if result.txn_id is not None else self._txn_id
+            self._retries += result.retries
+        elif isinstance(result, StarRocksSinkError):
+            self._abort(result)
+
+    def _checked(self, result: object) -> None:
+        if isinstance(result, StarRocksSinkError):
+            self._abort(result)
+        elif self._phase is Phase.CHECKING:
+            self._move(Phase.COMMITTING)
+
+    def _commit_ended(self, result: object, now: float) -> None:
+        match result:
+            case Committed():
+                self._committed(result, now)
+                if self._stop is not None:
+                    self._abort(self._stop)
+            case Aborted():
+                self._abort(result.error)
+            case Unknown() if self._entries is not None and self._phase is Phase.COMMITTING:
+                self._retries += 1
+                self._move(Phase.RECOVERING)
+            case Unknown():
+                self._fail_for_good(result.error)
+            case StarRocksSinkError():
+                self._fail_for_good(result)
+            case _:
+                raise TypeError(f"A commit cannot end with {type(result).__name__}.")
+
+    def _committed(self, outcome: Committed, now: float) -> None:
+        self.receipts.append(self._receipt(self._gathering.committed(), outcome))
+        self._attempt, self._retries, self._txn_id = 1, 0, None
+        self._move(Phase.IDLE)
+        self._not_before = now
+
+    def _rolled_back(self, now: float) -> None:
+        if self._took_apart():
+            self._not_before = now
+            self._move(Phase.IDLE)
+            return
+        work = self._work
+        if not self._may_try_again(work):
+            self._move(Phase.FAILED)
+            return
+        self._gathering.buffered_bytes += work.rewind()
+        self._not_before = now + self._limits.backoff.seconds(self._attempt - 1, self._rng)
+        self._attempt += not isinstance(self.error, TooManyTransactions)  # that one only waits its turn
+        self._retries += 1
+        self.error = None
+        self._move(Phase.IDLE)
+
+    def _took_apart(self) -> bool:
+        """Whether rejected rows are dealt with by dividing the work, or burying it; without a quarantine never."""
+        if self._quarantine is None or self._stop is not None or not isinstance(self.error, RowsRejected):
+            return False
+        freed = self._quarantine.take_apart(self._gathering.works, self.error)
+        if isinstance(freed, StarRocksSinkError):
+            self.error = freed
+            return False
+        self._gathering.buffered_bytes += freed
+        self._attempt, self._retries, self.error = 1, self._retries + 1, None
+        return True
+
+    def _may_try_again(self, work: Work) -> bool:
+        if self._stop is not None or self.error is None or not self.error.retryable:
+            return False
+        return work.repeatable and self._attempt < self._limits.max_attempts
+
+    # --- inside ---
+
+    @property
+    def _work(self) -> Work:
+        """The work of the StarRocks transaction that is open, or of the next one."""
+        return self._gathering.works[0]
+
+    def _recycle_due(self, now: float) -> bool:
+        alive = self._phase in (Phase.BEGINNING, Phase.OPEN)
+        return alive and now - self._began_at >= self._limits.timeout * self._limits.recycle_at
+
+    def _abort(self, error: StarRocksSinkError) -> None:
+        """Step 5: the first error counts; loads under way end first, then the label is rolled back."""
+        if self.error is None:
+            self.error = error
+        if isinstance(error, DeadlineExceeded):
+            self._stop = self._stop or error
+        if self._phase is Phase.IDLE:
+            self._move(Phase.FAILED)
+        elif self._phase not in (Phase.ABORTING, Phase.FAILED):
+            self._move(Phase.ABORTING)
+
+    def _fail_for_good(self, error: StarRocksSinkError) -> None:
+        self.error = self.error or error
+        self._move(Phase.FAILED)
+
+    def _move(self, target: Phase) -> None:
+        if target not in MOVES[self._phase]:
+            raise RuntimeError(f"A StarRocks transaction cannot go from {self._phase.value} to {target.value}.")
+        self._sent_for = Phase.IDLE
+        self._phase = target
+
+    def _receipt(self, work: Work, outcome: Committed) -> Receipt:
+        return Receipt(
+            label=outcome.label,
+            txn_id=outcome.txn_id if outcome.txn_id is not None else self._txn_id,
+            job=self._identity.job,
+            lane=self._identity.lane,
+            batch_id=self._identity.batch_id,
+            regions=work.region_counts(),
+            positions=work.position_spans(),
+            loads=work.loads,
+            attempts=self._attempt,
+            retries=self._retries,
+            recycled=work.recycled,
+            committed_at=self._wall(),
+            dead_lettered=work.dead_lettered(),
+        )
+
+
+# --- where the trouble was, in words for errors ---
+
+
+def trouble(action: Action, result: object, before: str) -> str:
+    """A clause about the last action that hung or failed, "" if there was none since the last commit: a deadline that
+    passes a moment later, while the lane rolls back or waits for its next attempt, names it.
+
+    `action` has just ended with `result`: its error, an outcome with an error, or anything else when it went well.
+    `before` is the clause so far, which outlives what went well and a rollback, however that went.
+    """
+    if isinstance(result, Committed):
+        return ""
+    error = getattr(result, "error", result)
+    if isinstance(action, RollbackAction) or not isinstance(error, StarRocksSinkError):
+        return before
+    return f", after {_words(action)} failed ({error.code})"
+
+
+def outlived(timeout: float, open_partition: str | None, label: str) -> TransactionTimedOut:
+    """The rows of `label` took longer than `timeout` seconds; `open_partition` is still inside a source transaction."""
+    inside = f"; source partition {open_partition} is still inside one source transaction." if open_partition else "."
+    return TransactionTimedOut(
+        f"The rows of one StarRocks transaction took longer than its timeout of {timeout:g} s{inside}", label=label
+    )
+
+
+def _words(action: Action) -> str:
+    match action:
+        case BeginAction():
+            return "begin"
+        case LoadAction():
+            return f"the load into {action.table}"
+        case CheckAction():
+            return "the owner check"
+        case CommitAction():
+            return "the commit"
+        case _:
+            return "the take-over after the commit"

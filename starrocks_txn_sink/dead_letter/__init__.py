@@ -1,1 +1,0 @@
-"""The dead-letter table: source transactions that the server rejected, with the reason."""

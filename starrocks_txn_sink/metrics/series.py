@@ -1,0 +1,197 @@
+"""Bounded collections of label values, so that a metric never has unlimited series."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from starrocks_txn_sink.metrics.catalogue import BY_NAME, METRICS, OTHER, PARTITIONS, TABLES, Kind
+from starrocks_txn_sink.writer.messages import BOUNDS, Durations
+
+Value = TypeVar("Value")
+
+
+class BoundedNames:
+    """Label values for names: the first `limit` names keep theirs, all later ones become OTHER."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: set[str] = set()
+
+    def label_for(self, name: str) -> str:
+        if name in self._known:
+            return name
+        if len(self._known) >= self._limit:
+            return OTHER
+        self._known.add(name)
+        return name
+
+
+class LatestValues(Generic[Value]):
+    """The newest value of each name, for at most `limit` names; a new name evicts the name set longest ago."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._values: dict[str, Value] = {}
+
+    def set(self, name: str, value: Value) -> None:
+        self._values.pop(name, None)
+        self._values[name] = value
+        if len(self._values) > self._limit:
+            del self._values[next(iter(self._values))]
+
+    def get(self, name: str) -> Value | None:
+        return self._values.get(name)
+
+    def items(self) -> Iterator[tuple[str, Value]]:
+        yield from self._values.items()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+Labels = tuple[str, ...]
+
+_PER_COMMIT = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 5000.0, 20000.0)
+_BOUNDS = {"transactions_per_commit": _PER_COMMIT}
+_SERIES = 500  # series of one metric at most; further label combinations share OTHER
+
+
+class MetricValues:
+    """Current value of every metric of the catalogue. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, dict[Labels, float]] = {}
+        self._histograms: dict[str, dict[Labels, Durations]] = {}
+        self._tables = BoundedNames(TABLES)
+        self.partitions: dict[str, LatestValues[float]] = {
+            metric.name: LatestValues(PARTITIONS) for metric in METRICS if metric.labels == ("partition",)
+        }
+        for metric in METRICS:
+            initial = metric.initial or (() if metric.labels else ((),))
+            if metric.kind is Kind.HISTOGRAM:
+                self._histograms[metric.name] = {labels: Durations(bounds=bounds(metric.name)) for labels in initial}
+            else:
+                self._numbers[metric.name] = dict.fromkeys(initial, 0.0)
+        self._numbers["last_committed_batch_id"][()] = -1.0
+
+    def table(self, name: str) -> str:
+        """Label value for a table: `name`, or OTHER beyond TABLES."""
+        return self._tables.label_for(name)
+
+    def add(self, name: str, amount: float, *labels: str) -> None:
+        """Add `amount` to a counter."""
+        known = self._numbers[name]
+        if labels not in known and len(known) >= _SERIES:
+            labels = (OTHER,) * len(labels)
+        known[labels] = known.get(labels, 0.0) + amount
+
+    def set(self, name: str, value: float, *labels: str) -> None:
+        """Set a gauge."""
+        self._numbers[name][labels] = value
+
+    def histogram(self, name: str, *labels: str) -> Durations:
+        known = self._histograms[name]
+        if labels not in known and len(known) >= _SERIES:
+            labels = (OTHER,) * len(labels)
+        return known.setdefault(labels, Durations(bounds=bounds(name)))
+
+    def value(self, name: str, *labels: str) -> float:
+        return self._numbers[name].get(labels, 0.0)
+
+    def values(self, name: str) -> dict[Labels, float]:
+        return dict(self._numbers[name])
+
+    def total(self, name: str, **wanted: str) -> float:
+        """Sum over all series, or over the series with the given label values."""
+        names = BY_NAME[name].labels
+        return sum(
+            value
+            for labels, value in self._numbers[name].items()
+            if all(labels[names.index(label)] == given for label, given in wanted.items())
+        )
+
+    def histograms(self, name: str) -> Iterator[tuple[Labels, Durations]]:
+        yield from self._histograms[name].items()
+
+
+def bounds(name: str) -> tuple[float, ...]:
+    """Upper bounds of a histogram's buckets."""
+    return _BOUNDS.get(name, BOUNDS)
+
+
+SLOT_SECONDS = 2.0
+SLOTS = 1800
+POINTS = 150
+"""Points of a series at most, as many as a sparkline can show."""
+
+
+@dataclass(slots=True)
+class HistorySlot:
+    """The interval [at, at + SLOT_SECONDS): `counts` are sums, `levels` maxima."""
+
+    at: float
+    counts: Counter[str] = field(default_factory=Counter)
+    levels: dict[str, float] = field(default_factory=dict)
+    latency: Durations | None = None
+    commit: Durations | None = None
+
+    def level(self, name: str, value: float) -> None:
+        self.levels[name] = max(value, self.levels.get(name, value))
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryWindow:
+    """Several slots merged: sums of counts, maxima of levels."""
+
+    counts: Counter[str]
+    levels: dict[str, float]
+    latency: Durations
+    commit: Durations
+
+
+class History:
+    """A ring of slots; `now` is in seconds since the Unix epoch. Not thread-safe."""
+
+    def __init__(self, started: float) -> None:
+        self.started = started
+        self._slots: deque[HistorySlot] = deque(maxlen=SLOTS)
+
+    def slot(self, now: float) -> HistorySlot:
+        """The slot of `now`, or the newest slot if the clock went back."""
+        at = now - now % SLOT_SECONDS
+        if not self._slots or at > self._slots[-1].at:
+            self._slots.append(HistorySlot(at))
+        return self._slots[-1]
+
+    def since(self, start: float) -> HistoryWindow:
+        """All slots from `start` on, merged."""
+        return _merge_slots([slot for slot in self._slots if slot.at + SLOT_SECONDS > start])
+
+    def series(self, now: float, seconds: float) -> tuple[float, float, list[HistoryWindow]]:
+        """The last `seconds` as at most POINTS windows: (start of the first, seconds of each, windows)."""
+        step = max(1, -(-int(seconds / SLOT_SECONDS) // POINTS)) * SLOT_SECONDS
+        end = now - now % step  # without the running window: its partial sums would look like a drop
+        count = max(1, round(seconds / step))
+        start = end - count * step
+        groups: list[list[HistorySlot]] = [[] for _ in range(count)]
+        for slot in self._slots:
+            if start <= slot.at < end:
+                groups[int((slot.at - start) / step)].append(slot)
+        return start, step, [_merge_slots(group) for group in groups]
+
+
+def _merge_slots(slots: Sequence[HistorySlot]) -> HistoryWindow:
+    counts: Counter[str] = Counter()
+    levels: dict[str, float] = {}
+    latency, commit = Durations(), Durations()
+    for slot in slots:
+        counts.update(slot.counts)
+        for name, value in slot.levels.items():
+            levels[name] = max(value, levels.get(name, value))
+        for whole, part in ((latency, slot.latency), (commit, slot.commit)):
+            if part is not None:
+                whole.merge(part.counts, part.total)
+    return HistoryWindow(counts, levels, latency, commit)

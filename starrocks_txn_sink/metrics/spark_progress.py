@@ -1,0 +1,135 @@
+"""Spark's progress of a query as a plain value, parsed from the JSON of a StreamingQueryProgress. Imports no Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import orjson
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from starrocks_txn_sink.assembler.rules.model import Counters
+from starrocks_txn_sink.sources.balanced.plan import Skew, is_balanced, skew_of
+from starrocks_txn_sink.telemetry.events import Event, Listener
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """One micro-batch as reported by Spark. `phases` are seconds, `watermark` seconds since the Unix epoch or 0.
+
+    `lags` are unread offsets by source partition, if the source reports its latest offsets; `skews` the reports of
+    balanced sources.
+    """
+
+    input_rows: int = 0
+    phases: Mapping[str, float] = field(default_factory=dict)
+    state_rows: int = 0
+    state_bytes: int = 0
+    watermark: float = 0.0
+    lags: Mapping[str, int] = field(default_factory=dict)
+    skews: Sequence[Skew] = ()
+
+
+def read_progress(progress: Mapping[str, Any]) -> QueryProgress:
+    """Parse the document of `StreamingQueryProgress.json`."""
+    operators: Sequence[Mapping[str, Any]] = progress.get("stateOperators") or ()
+    sources: Sequence[Mapping[str, Any]] = progress.get("sources") or ()
+    return QueryProgress(
+        input_rows=sum(max(0, int(source.get("numInputRows") or 0)) for source in sources),
+        phases={name: ms / 1000 for name, ms in (progress.get("durationMs") or {}).items() if name != _WHOLE},
+        state_rows=sum(int(operator.get("numRowsTotal") or 0) for operator in operators),
+        state_bytes=sum(int(operator.get("memoryUsedBytes") or 0) for operator in operators),
+        watermark=_time((progress.get("eventTime") or {}).get("watermark")),
+        lags={name: lag for source in sources for name, lag in _lags(source)},
+        skews=tuple(skew_of(source) for source in sources if is_balanced(source)),
+    )
+
+
+def progress_events(progress: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]]) -> Iterator[Event]:
+    """Events for the model: Spark's progress, and the assemblers' counts (`counts`: by name of the observation)."""
+    query = str(progress.get("id"))
+    yield Event("query.progressed", {"query": query, "progress": read_progress(progress)})
+    wanted = set(Counters.names())
+    for name, row in counts.items():
+        if wanted <= set(row):
+            yield Event("assembler.counted", {"query": query, "name": f"{query}/{name}", "counts": row})
+
+
+_WHOLE = "triggerExecution"
+
+
+def _lags(source: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """(partition, unread offsets) for sources that report both offsets by topic and partition, as Kafka's does."""
+    read, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+    for place, newest in latest.items():
+        if place in read:
+            yield place[1] if len({topic for topic, _ in latest}) == 1 else "/".join(place), newest - read[place]
+
+
+def _offsets(offset: Any) -> dict[tuple[str, str], int]:
+    if isinstance(offset, str):
+        try:
+            offset = orjson.loads(offset)
+        except ValueError:
+            return {}
+    if not isinstance(offset, Mapping):
+        return {}
+    return {
+        (topic, partition): at
+        for topic, partitions in offset.items()
+        if isinstance(partitions, Mapping)
+        for partition, at in partitions.items()
+        if isinstance(at, int)
+    }
+
+
+def _time(text: str | None) -> float:
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
+
+
+# ruff: noqa: N802 - the names of the methods are Spark's
+
+
+class ProgressListener(StreamingQueryListener):
+    """Turns Spark's callbacks into events. Never raises: Spark would log the error at every micro-batch."""
+
+    def __init__(self, emit: Listener) -> None:
+        self._emit = emit
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Ignored: the sink emits batch.started itself."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        with contextlib.suppress(Exception):
+            progress = event.progress
+            counts = {name: row.asDict() for name, row in progress.observedMetrics.items()}
+            for one in progress_events(json.loads(progress.json), counts):
+                self._emit(one)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        self._emit(Event("query.idle", {"query": str(event.id)}))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        self._emit(Event("query.ended", {"query": str(event.id), "failed": event.exception is not None}))
+
+
+class ProgressWatch:
+    """Registers a listener with a session until `close`."""
+
+    def __init__(self, session: Any, emit: Listener) -> None:
+        self._session, self._listener = session, ProgressListener(emit)
+        session.streams.addListener(self._listener)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):  # the session may have ended first
+            self._session.streams.removeListener(self._listener)

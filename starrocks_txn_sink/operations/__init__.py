@@ -1,0 +1,1 @@
+"""Commands for operators: doctor, audit, where, recover, dead letters."""

@@ -1,0 +1,125 @@
+"""`starrocks-txn-sink audit`: exit code 0 if the invariant held in every sample, 1 if not, 2 without a sample."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import OptionError, QueryRefused
+from starrocks_txn_sink.options.command_line import add_server_arguments, server_options
+from starrocks_txn_sink.sql.audit import Audit, AuditConnection, Auditor
+
+_DATABASE = "information_schema"  # placeholder: SinkOptions requires a database; the statement names its tables in full
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_server_arguments(parser, load_url=False)
+    statement = parser.add_mutually_exclusive_group(required=True)
+    statement.add_argument(
+        "--sql", help="one SELECT; each row that it returns is a violation, no row means that the invariant holds"
+    )
+    statement.add_argument("--sql-file", type=Path, metavar="PATH", help="a file that holds the SELECT")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between samples (default 1)")
+    parser.add_argument(
+        "--for", dest="seconds", type=float, metavar="S", help="duration in seconds (default: until Ctrl-C)"
+    )
+    parser.add_argument("--stop-at-first", action="store_true", help="end with the first violation")
+    parser.add_argument("--rows", type=int, default=20, metavar="N", help="rows of evidence kept at most (default 20)")
+    parser.add_argument(
+        "--evidence", metavar="PATH", help="also write the first violation's rows to this file, as JSON"
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON at the end")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Take samples until a signal or a limit ends it, print the result and return the exit code."""
+    try:
+        audit = Audit(_statement(args), args.interval, args.rows, args.evidence)
+        options = server_options(args, database=_DATABASE)
+        options.read_password()
+    except OptionError as error:
+        sys.stderr.write(f"starrocks-txn-sink: {error}\n")
+        return 2
+    clock = SystemClock()
+    with contextlib.closing(AuditConnection(options)) as reader, _stop_on_signals() as stop:
+        auditor = Auditor(audit, reader, clock)
+        limit = Deadline.after(args.seconds, clock) if args.seconds is not None else None
+        auditor.run(stop, lambda: _is_over(auditor, limit, stop_at_first=args.stop_at_first))
+    if args.json:
+        sys.stdout.write(json.dumps(json_document(auditor)) + "\n")
+    else:
+        _print(auditor, sys.stdout)
+    return exit_code(auditor)
+
+
+def exit_code(auditor: Auditor) -> int:
+    if auditor.violations:
+        return 1
+    return 0 if auditor.samples else 2
+
+
+def json_document(auditor: Auditor) -> dict[str, object]:
+    """Document that `--json` prints: counts, the first violation, the error of the last failed sample."""
+    return {
+        "samples": auditor.samples,
+        "violations": auditor.violations,
+        "failures": auditor.failures,
+        "first_violation": auditor.first.document() if auditor.first else None,
+        "last_error": auditor.last_error.message if auditor.last_error else None,
+    }
+
+
+def _is_over(auditor: Auditor, limit: Deadline | None, *, stop_at_first: bool) -> bool:
+    """Whether to end: time is up, the first violation ends it, or the server refused the very first statement."""
+    if limit is not None and limit.expired():
+        return True
+    if stop_at_first and auditor.violations:
+        return True
+    return auditor.samples == 0 and isinstance(auditor.last_error, QueryRefused)
+
+
+def _print(auditor: Auditor, out: TextIO) -> None:
+    if auditor.first is not None:
+        out.write(f"First violation, in sample {auditor.first.sample} at {auditor.first.seen_at}:\n")
+        out.write("\n".join(auditor.first.lines()) + "\n")
+    if auditor.last_error is not None:
+        out.write(f"{auditor.failures} samples failed, the last one with: {auditor.last_error.message}\n")
+    meaning = ("RIGHT", "TORN", "NOT AUDITED")[exit_code(auditor)]
+    out.write(f"{meaning}: {auditor.violations} of {auditor.samples} samples violated the invariant.\n")
+
+
+def _statement(args: argparse.Namespace) -> str:
+    if args.sql is not None:
+        return str(args.sql)
+    try:
+        return str(args.sql_file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"--sql-file cannot be read ({type(error).__name__}).", hint="Name a text file.") from None
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set, so that the result is still printed."""
+    stop = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,213 @@
+"""Replay of dead letters, exactly once: ownership, and the steps of one source transaction. Pure.
+
+A killed replay may have sent a commit that the server executes later, or has executed but not yet published; a paused
+replay may continue beside a new one. So a replay takes over from earlier ones as a lane does (claim, list, barrier; see
+`protocol.fencing`), reads the dead letters only after that, and checks the owner before each commit. Each transaction
+also writes a row of the ledger, so that the barrier waits for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TextIO
+
+import orjson
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.coordinator.input import SEPARATOR
+from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.dead_letters import (
+    DEAD_LETTER_TABLE,
+    DeadLetter,
+    DeadLetterRow,
+    delete_rows,
+    read_dead_letters,
+    read_rows,
+    select_dead_letters,
+    select_rows,
+)
+from starrocks_txn_sink.protocol.fencing import NewToken, Scope, check_owner, fresh_tokens, take_over
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Outcome, Patience, Steps, labels
+from starrocks_txn_sink.protocol.label import run as run_steps
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, Owner, row_id
+from starrocks_txn_sink.protocol.wire import Body
+from starrocks_txn_sink.rows.body import load_body
+from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.writer.performer import explain_or_keep
+
+REPLAY = "replay"
+"""Takes the place of the driver's run in labels and owner rows; a run of a driver begins with a hexadecimal time."""
+
+
+def take_over_replays(job: str, database: str, new_token: NewToken, rng: random.Random) -> Steps[Owner]:
+    """End the open transactions of earlier replays, wait for their commits, and return this replay's claim.
+
+    Raises Fenced if a newer replay has taken over meanwhile. Does not affect a driver of the job.
+    """
+    scope = Scope(job, database, Owner("", REPLAY, "dead-letter replay", 0, 0))
+    taken = yield from take_over(scope, new_token, rng)
+    return taken.owner
+
+
+def replay_transaction(
+    label: Label,
+    job: str,
+    owner: Owner,
+    loads: Sequence[tuple[str, Body, Mapping[str, str]]],
+    begin_headers: Mapping[str, str],
+    rng: random.Random,
+) -> Steps[Outcome]:
+    """One StarRocks transaction with `loads` (table, body, headers); `owner` is this replay's claim.
+
+    Rolls the label back and raises StarRocksSinkError for a failure before the commit: Fenced if a newer replay has
+    taken over.
+    """
+    patience = Patience(commit_again=True)
+    yield from protocol.begin(label, begin_headers)
+    try:
+        for table, body, headers in loads:
+            yield from protocol.load(label, table, body, headers, patience, rng)
+        yield from check_owner(job, owner, None, rng)
+    except StarRocksSinkError:
+        yield from protocol.roll_back(label, patience, rng)
+        raise
+    return (yield from protocol.commit(label, patience, rng))
+
+
+def ledger_row(job: str, label: str) -> tuple[str, memoryview]:
+    """Name of the ledger's table, and the row of a replay's transaction in it, as a piece of a load body."""
+    row = {"id": row_id(job, MARKER, REPLAY), "job": job, "kind": MARKER, "name": REPLAY, "label": label}
+    return LEDGER_TABLE, memoryview(b"," + orjson.dumps(row))
+
+
+_EXPLAIN_SECONDS = 10.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("list", "replay"), help="show the dead letters, or write them again")
+    add_server_arguments(parser, load_url=True)
+    add_job_arguments(parser, deadline=600.0, json="one line of JSON for each source transaction")
+    parser.add_argument("--source-partition", help="only those of this source partition")
+    parser.add_argument("--position", type=int, help="only the one at this position")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List or replay. Raises StarRocksSinkError; source transactions replayed before the error stay visible."""
+    options = server_options(args, database=args.database, job=args.job)
+    deadline = Deadline.after(args.deadline, SystemClock())
+    with contextlib.closing(LeaderConnection(options)) as connection:
+        sql, parameters = select_dead_letters(args.database, args.job, args.source_partition, args.position)
+
+        def dead_letters() -> list[DeadLetter]:
+            return read_dead_letters(connection.query(sql, parameters, deadline))
+
+        if args.action == "list":
+            _print(dead_letters(), args.json, sys.stdout)
+            return 0
+        return _replay(options, connection, args.job, dead_letters, deadline, sys.stdout)
+
+
+def _replay(
+    options: SinkOptions,
+    connection: LeaderConnection,
+    job: str,
+    dead_letters: Callable[[], list[DeadLetter]],
+    deadline: Deadline,
+    out: TextIO,
+) -> int:
+    names = labels(job, REPLAY, 0, secrets.randbits(62), 1)
+    clock, rng, ledger = SystemClock(), random.Random(), SqlLedger(connection, options.database)
+    if options.ledger_create:
+        ledger.create(options.ledger_replication, deadline)
+    with contextlib.closing(HttpTransport(options)) as transport:
+        tokens = fresh_tokens(REPLAY, 0, random.SystemRandom())
+        owner = run_steps(take_over_replays(job, options.database, tokens, rng), transport, clock, deadline, ledger)
+        written = 0
+        for one in dead_letters():
+            sql, parameters = select_rows(options.database, job, one.partition, one.position)
+            rows = read_rows(connection.query(sql, parameters, deadline))
+            if not rows:
+                continue  # a newer replay has written this source transaction
+            label = Label(options.database, next(names))
+            steps = replay_transaction(
+                label, job, owner, _loads(options, job, label, rows), options.begin_headers(), rng
+            )
+            _require_visible(run_steps(steps, transport, clock, deadline, ledger), connection, one, options)
+            out.write(f"{one.partition}  {one.position}  {one.rows} rows are visible, label {label.name}\n")
+            written += 1
+    out.write(f"replayed: {written or 'none'}\n")
+    return 0
+
+
+def _loads(
+    options: SinkOptions, job: str, label: Label, rows: list[DeadLetterRow]
+) -> list[tuple[str, Body, Mapping[str, str]]]:
+    """Loads of one source transaction: its rows, the deletes of its dead letters, the ledger's row."""
+    loads = []
+    for table in dict.fromkeys(row.table for row in rows):
+        mine = [row for row in rows if row.table == table]
+        pieces = [memoryview((SEPARATOR + row.content).encode()) for row in mine]
+        loads.append((table, pieces, _headers(options, table, mine[0].columns)))
+    deletes = [memoryview(piece) for piece in delete_rows(row.id for row in rows)]
+    loads.append((DEAD_LETTER_TABLE, deletes, options.load_headers(DEAD_LETTER_TABLE)))
+    ledger, row = ledger_row(job, label.name)
+    loads.append((ledger, [row], options.load_headers(ledger)))
+    return [
+        (table, load_body(pieces, options.compression_of(table).value), headers) for table, pieces, headers in loads
+    ]
+
+
+def _headers(options: SinkOptions, table: str, columns: str) -> dict[str, str]:
+    """Headers of the job, with strict_mode unless the options set it: else bad values would turn into NULL."""
+    kept = {"columns": columns} if columns else {}
+    return {"strict_mode": "true", **kept, **options.load_headers(table)}
+
+
+def _require_visible(
+    outcome: Outcome, connection: LeaderConnection, dead_letter: DeadLetter, options: SinkOptions
+) -> None:
+    if isinstance(outcome, Committed):
+        return
+    error = outcome.error
+    if isinstance(outcome, Aborted) and isinstance(error, RowsRejected):
+        limit = Deadline.after(_EXPLAIN_SECONDS, SystemClock())
+        error = explain_or_keep(error, connection.query, outcome.label, limit, values=options.show_rejected_values)
+        error.advice = (
+            f"Correct the column content of {DEAD_LETTER_TABLE} (UPDATE), or the target table, and replay again; "
+            "source transactions still listed are not written."
+        )
+    error.context |= {"source_partition": dead_letter.partition, "position": dead_letter.position}
+    raise error
+
+
+# --- output ---
+
+
+def _print(dead_letters: list[DeadLetter], as_json: bool, out: TextIO) -> None:
+    as_lines = _json_lines if as_json else _text_lines
+    for line in as_lines(dead_letters):
+        out.write(line + "\n")
+
+
+def _json_lines(dead_letters: list[DeadLetter]) -> Iterator[str]:
+    yield from (json.dumps({**asdict(one), "rows": one.rows}) for one in dead_letters)
+
+
+def _text_lines(dead_letters: list[DeadLetter]) -> Iterator[str]:
+    rows = f", {sum(one.rows for one in dead_letters)} rows" if dead_letters else ""
+    yield f"dead letters: {len(dead_letters) or 'none'}{rows}"
+    for one in dead_letters:
+        tables = ", ".join(f"{rows} of {table}" for table, rows in sorted(one.tables.items()))
+        yield f"  {one.partition}  {one.position}  {tables}; micro-batch {one.batch}, at {one.at}"
+        yield f"    {one.reason}"

@@ -1,0 +1,177 @@
+"""Findings as text and as JSON: problems with reason and advice, passed checks in one line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any
+
+from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
+from starrocks_txn_sink.operations.doctor import frontends, server, transaction
+from starrocks_txn_sink.operations.doctor.executors import check_executors
+from starrocks_txn_sink.operations.doctor.libraries import installed_versions, java_version, judge_java, judge_libraries
+from starrocks_txn_sink.operations.doctor.privileges import check_privileges
+from starrocks_txn_sink.operations.doctor.tables import check_tables
+from starrocks_txn_sink.operations.doctor.target import (
+    DRIVER,
+    Finding,
+    SectionSkipped,
+    Severity,
+    Target,
+    exit_code,
+    failure,
+    skipped,
+)
+from starrocks_txn_sink.options.command_line import add_server_arguments, server_options
+
+_MARKS = {Severity.GOOD: "ok", Severity.SKIPPED: "--", Severity.WARNING: "WARN", Severity.FAILURE: "FAIL"}
+_WIDTH, _INDENT = 110, " " * 7
+
+
+def text_lines(section: str, finding: Finding, first: bool) -> Iterator[str]:
+    """Lines of one finding; `first` puts the section's heading before them."""
+    if first:
+        yield section
+    place = f"  [{finding.place}]" if finding.place else ""
+    yield f"  {_MARKS[finding.severity]:<4} {finding.check}: {finding.what}{place}"
+    for lead, text in (("Why: ", finding.why), ("Do:  ", finding.advice)):
+        if text:
+            yield from textwrap.wrap(
+                lead + text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + " " * 5, break_long_words=False
+            )
+
+
+def summary_line(findings: Iterable[Finding]) -> str:
+    """The last line: the meaning, and the number of findings by severity."""
+    known = list(findings)
+    count = Counter(finding.severity for finding in known)
+    numbers = f"{count[Severity.FAILURE]} failed, {count[Severity.WARNING]} warned, {count[Severity.GOOD]} good"
+    if count[Severity.SKIPPED]:
+        numbers += f", {count[Severity.SKIPPED]} not checked"
+    meaning = ("All checks passed.", "A job will run; read the warnings.", "A job would fail.")[exit_code(known)]
+    return f"{meaning} {numbers}."
+
+
+def json_document(found: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
+    """Document that `--json` prints."""
+    known = list(found)
+    findings = [{"section": section, **asdict(one), "severity": one.severity.value} for section, one in known]
+    count = Counter(one.severity.value for _, one in known)
+    return {
+        "exit_code": exit_code(one for _, one in known),
+        "counts": {severity.value: count[severity.value] for severity in Severity},
+        "findings": findings,
+    }
+
+
+Section = Callable[[Target], Iterator[Finding]]
+
+
+def check_libraries(target: Target) -> Iterator[Finding]:
+    """Check Python, libraries and JDK of this process. With Spark, `check_executors` reports the JDK in use."""
+    yield from judge_libraries(installed_versions(), DRIVER)
+    if target.executors is None:
+        yield judge_java(java_version(os.environ.get("JAVA_HOME")), DRIVER)
+
+
+SECTIONS: tuple[tuple[str, Section], ...] = (
+    ("libraries", check_libraries),
+    ("addresses", frontends.check_addresses),
+    ("server version", server.check_version),
+    ("frontends", frontends.check_members),
+    ("leader", frontends.check_leader),
+    ("clock", server.check_clock),
+    ("transaction", transaction.check_empty_transaction),
+    ("tables", check_tables),
+    ("backends", transaction.check_backends),
+    ("privileges", check_privileges),
+    ("limits", server.check_limits),
+    ("executors", check_executors),
+)
+"""In order of dependence: later sections use the version, leader, tables and endpoints that earlier ones found."""
+
+
+def examine(target: Target, sections: tuple[tuple[str, Section], ...] = SECTIONS) -> Iterator[tuple[str, Finding]]:
+    """Yield (section name, finding) as soon as each is known. Errors of the server become findings."""
+    for name, section in sections:
+        try:
+            for finding in section(target):
+                yield name, finding
+        except SectionSkipped as reason:
+            yield name, skipped(name, f"not checked: {reason}")
+        except StarRocksSinkError as error:
+            yield (
+                name,
+                failure(
+                    name,
+                    error.message,
+                    "The section ended early, so later checks of it did not run.",
+                    error.advice or "Solve the findings above first.",
+                ),
+            )
+
+
+_NO_DATABASE = "information_schema"  # placeholder: SinkOptions requires a database, and every server has this one
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_server_arguments(parser, load_url=True)
+    parser.add_argument("--database", help="the database that the job writes; without it most checks are skipped")
+    parser.add_argument("--tables", default="", metavar="NAMES", help="its tables, separated by commas (default: all)")
+    parser.add_argument("--job", help="the job's name, as in the option `job`")
+    parser.add_argument("--checkpoint", metavar="PATH", help="the query's checkpoint, if this machine can see it")
+    spark = parser.add_mutually_exclusive_group()
+    spark.add_argument(
+        "--executors",
+        type=_tasks,
+        default=2,
+        metavar="N",
+        help="tasks of the Spark job that checks the executors (default 2)",
+    )
+    spark.add_argument("--no-spark", action="store_true", help="skip the executors, start no Spark")
+    parser.add_argument("--master", help="Spark's master; better: run this command with spark-submit")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run all checks, print the findings and return the exit code; invalid options are code 2 too."""
+    try:
+        options = server_options(args, database=args.database or _NO_DATABASE, job=args.job)
+        options.read_password()
+    except OptionError as error:
+        sys.stderr.write(f"starrocks-txn-sink: {error}\n")
+        return 2
+    target = Target(
+        options,
+        args.database,
+        tuple(name.strip() for name in args.tables.split(",") if name.strip()),
+        args.checkpoint,
+        None if args.no_spark else args.executors,
+        args.master,
+    )
+    found: list[tuple[str, Finding]] = []
+    with closing(target):
+        for section, finding in examine(target):
+            if not args.json:
+                first = not found or found[-1][0] != section
+                sys.stdout.write("\n".join(text_lines(section, finding, first)) + "\n")
+                sys.stdout.flush()
+            found.append((section, finding))
+    if args.json:
+        sys.stdout.write(json.dumps(json_document(found)) + "\n")
+    else:
+        sys.stdout.write(f"\n{summary_line(one for _, one in found)}\n")
+    return exit_code(one for _, one in found)
+
+
+def _tasks(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text) <= 10_000):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 10000")
+    return int(text)

@@ -1,0 +1,237 @@
+"""Frontends: addresses of load_url and query_url, redirects from followers to the leader, dead frontends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.http.messages import read_load_state
+from starrocks_txn_sink.operations.doctor.server import judge_versions
+from starrocks_txn_sink.operations.doctor.target import (
+    REDIRECT,
+    Endpoint,
+    Finding,
+    HttpProbe,
+    Target,
+    failure,
+    good,
+    judge_probe,
+    probe,
+    redirect_target,
+    warning,
+)
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.addresses import Address, RedirectRules
+from starrocks_txn_sink.protocol.wire import Operation
+from starrocks_txn_sink.sql.connection import Row, SqlConnection
+
+LABEL = "starrocks-txn-sink-doctor"
+"""A label that no writer begins: its state can be requested without effect. The leader answers, followers redirect."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderReply:
+    """Reaction of a frontend to a request for the leader: an answer, a redirect to `redirect_target`, or an error."""
+
+    address: Address
+    redirect_target: Address | None = None
+    redirected: bool = False
+    error: StarRocksSinkError | None = None
+
+
+def check_addresses(target: Target) -> Iterator[Finding]:
+    """Check host names and ports of load_url and query_url, and the login at each query port."""
+    options = target.options
+    for role, listed in (("frontend of load_url", options.frontends), ("query port", options.query_addresses)):
+        for address in listed:
+            endpoint = Endpoint(role, address.host, address.port)
+            target.endpoints.append(endpoint)
+            seen = probe(endpoint, options.connect_timeout)
+            yield from judge_probe(seen)
+            if role == "query port" and seen.addresses and not seen.error:
+                yield _check_login(options, address)
+
+
+def _check_login(options: SinkOptions, address: Address) -> Finding:
+    place = address.netloc
+    try:
+        SqlConnection(options, address).close()
+    except QueryRefused as error:
+        return failure(
+            "sql.login",
+            f"The query port rejected the user {options.username!r}: {error.message}",
+            "The ledger is read and written over SQL.",
+            "Check username and password, and that the user may connect from this host and from every executor.",
+            place,
+        )
+    except QueryFailed as error:
+        return failure(
+            "sql.login",
+            error.message,
+            "The ledger is read and written over SQL.",
+            "Check that query_url names query_port (9030 by default) and not another port of the frontend.",
+            place,
+        )
+    return good("sql.login", f"user {options.username!r} is accepted", place)
+
+
+def check_leader(target: Target) -> Iterator[Finding]:
+    """Find the leader: request a label's state from every frontend of load_url, and follow redirects."""
+    rules, database = target.options.redirect_rules, target.database or "information_schema"
+    for address in target.options.frontends:
+        reply = request_label_state(target.http(), address, database)
+        yield from judge_leader_reply(reply, rules)
+        if reply.error is None and not reply.redirected:
+            target.leader = target.leader or address
+        elif reply.redirect_target is not None:
+            yield from _follow_redirect(target, rules.rewrite(reply.redirect_target), rules, database)
+    if target.leader is None:
+        yield failure(
+            "frontend.leader",
+            "No frontend of load_url answers as leader or redirects to it.",
+            "Only the leader answers the steps of a StarRocks transaction.",
+            "Solve the findings above first.",
+        )
+
+
+def _follow_redirect(target: Target, leader: Address, rules: RedirectRules, database: str) -> Iterator[Finding]:
+    """Check the address that a follower redirected to: allowed, reachable, and really the leader."""
+    if not rules.allows(leader):
+        return
+    endpoint = Endpoint("leader, by a follower's redirect", leader.host, leader.port)
+    if target.has_endpoint(endpoint):
+        return
+    target.endpoints.append(endpoint)
+    yield from judge_probe(probe(endpoint, target.options.connect_timeout))
+    reply = request_label_state(target.http(), leader, database)
+    if reply.error is None and not reply.redirected:
+        target.leader = target.leader or leader
+
+
+def request_label_state(http: HttpProbe, address: Address, database: str) -> LeaderReply:
+    try:
+        answer = http.request(Operation.LOAD_STATE, address, database, LABEL)
+        if answer.status == REDIRECT:
+            return LeaderReply(address, redirect_target(answer), redirected=True)
+        read_load_state(answer.status, answer.body)
+    except StarRocksSinkError as error:
+        return LeaderReply(address, error=error)
+    return LeaderReply(address)
+
+
+def judge_leader_reply(reply: LeaderReply, rules: RedirectRules) -> Iterator[Finding]:
+    """Findings for the reply of one frontend; pure."""
+    place = str(reply.address)
+    if isinstance(reply.error, AuthenticationFailed):
+        yield failure(
+            "http.login",
+            "The frontend rejected the user name or password (HTTP 401).",
+            "Every request carries user name and password.",
+            reply.error.advice,
+            place,
+        )
+    elif reply.error is not None:
+        yield failure(
+            "frontend.answer",
+            reply.error.message,
+            "Every load starts with a request to a frontend.",
+            reply.error.advice,
+            place,
+        )
+    elif not reply.redirected:
+        yield good("frontend.leader", "answers as leader", place)
+    elif reply.redirect_target is None:
+        yield failure(
+            "frontend.redirect",
+            "The frontend's redirect has no usable Location header.",
+            "A follower redirects every request to the leader.",
+            "Check which server answers at this address: a proxy may have rewritten the redirect.",
+            place,
+        )
+    else:
+        yield judge_redirect("frontend.redirect", reply.redirect_target, rules, "the leader", place)
+
+
+def judge_redirect(check: str, named: Address, rules: RedirectRules, role: str, place: str) -> Finding:
+    """Whether the sink would follow a redirect to `named`; pure."""
+    rewritten = rules.rewrite(named)
+    shown = str(rewritten) if rewritten == named else f"{named}, rewritten to {rewritten}"
+    if rules.allows(rewritten):
+        return good(check, f"{role} is at {shown}, which is allowed", place)
+    return failure(
+        check,
+        f"The redirect leads to {shown}, which is neither a host of load_url nor in redirect_hosts.",
+        "The password travels with every request, so the sink follows redirects to configured hosts only.",
+        f"If that server is yours, set {rules.option_line(rewritten)}, or rewrite it with redirect_map.",
+        place,
+    )
+
+
+def check_members(target: Target) -> Iterator[Finding]:
+    """Check SHOW FRONTENDS: privilege, leader, frontends that are down, and the leader's query port."""
+    try:
+        rows = target.sql().rows("SHOW FRONTENDS")
+    except QueryRefused as error:
+        yield judge_refusal(error, target.options.find_leader)
+        return
+    yield from judge_members(rows)
+    yield from judge_versions(rows, "frontend")
+    leader = leader_of(rows)
+    if leader is None or not target.options.find_leader:
+        return
+    host, port = str(leader["ip"]), int(leader["queryport"])
+    address = rewrite_query_address(f"{host}:{port}", target.options.redirect_map)
+    endpoint = Endpoint("the leader's query port, by SHOW FRONTENDS", address.host, address.port)
+    if len(rows) > 1 and not target.has_endpoint(endpoint):
+        target.endpoints.append(endpoint)
+        yield from judge_probe(probe(endpoint, target.options.connect_timeout))
+
+
+def rewrite_query_address(place: str, redirect_map: Mapping[str, str]) -> Address:
+    host, _, port = redirect_map.get(place, place).rpartition(":")
+    return Address("mysql", host, int(port))
+
+
+def judge_refusal(error: QueryRefused, find_leader: bool) -> Finding:
+    """Finding for a refused SHOW FRONTENDS; pure."""
+    what = f"SHOW FRONTENDS is refused: {error.message}"
+    if not find_leader:
+        return good("privilege.operate", "SHOW FRONTENDS is refused, and find_leader=False does not need it")
+    return failure(
+        "privilege.operate",
+        what,
+        "The sink finds the leader with it: a follower lags behind and may return an old ledger.",
+        "Grant OPERATE ON SYSTEM to the user, or set find_leader=False and let query_url name the leader alone.",
+    )
+
+
+def judge_members(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Findings for the rows of SHOW FRONTENDS; pure."""
+    yield good("privilege.operate", "SHOW FRONTENDS is allowed")
+    for row in rows:
+        if str(row.get("alive", "true")).lower() not in ("true", "1"):
+            yield warning(
+                "frontend.alive",
+                f"The frontend {row.get('ip')} is not alive.",
+                "With one frontend less, the next failure may leave no leader.",
+                "Start it, or remove it from the cluster.",
+                str(row.get("name", "")),
+            )
+    leader = leader_of(rows)
+    if leader is None:
+        yield failure(
+            "frontend.leader",
+            "SHOW FRONTENDS names no leader.",
+            "Nothing can be committed without one.",
+            "Read the frontends' logs: an election may not end.",
+        )
+    else:
+        yield good("frontend.members", f"{len(rows)} frontend(s), the leader is {leader['ip']}:{leader['queryport']}")
+
+
+def leader_of(rows: Sequence[Row]) -> Row | None:
+    for row in rows:
+        if str(row.get("role", "")).upper() == "LEADER" or str(row.get("ismaster", "")).lower() == "true":
+            return row
+    return None

@@ -1,0 +1,186 @@
+"""The server: version, clock, limits on labels and on running transactions."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from starrocks_txn_sink.errors import OptionError, QueryRefused
+from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Target, failure, good, skipped, warning
+from starrocks_txn_sink.options.addresses import MIN_SERVER_VERSION, require_supported
+from starrocks_txn_sink.sql.connection import Row
+
+CLOCK_TOLERANCE = 2.0
+"""Seconds that clocks may differ: utc_timestamp() has whole seconds only."""
+
+LEAST_LABELS = 1000
+"""StarRocks' default of label_keep_max_num (wire contract 3.3)."""
+
+_CONFIG = ("label_keep_max_second", "label_keep_max_num", "max_running_txn_num_per_db")
+_ENDED_STATES = ("FINISHED", "CANCELLED")
+
+
+def check_version(target: Target) -> Iterator[Finding]:
+    """Check current_version() of the frontend behind query_url."""
+    target.version = str(target.sql().value("SELECT current_version()"))
+    yield judge_version(target.version)
+
+
+def judge_version(found: str) -> Finding:
+    """Finding for the release: whether its multi-table transactions are reliable; pure."""
+    try:
+        require_supported(found)
+    except OptionError as error:
+        return failure(
+            "server.version",
+            error.message,
+            "Older servers answer OK to failed loads and commits, and ignore rollbacks.",
+            error.advice,
+        )
+    return good("server.version", f"StarRocks {found}")
+
+
+def judge_versions(rows: Sequence[Row], kind: str) -> Iterator[Finding]:
+    """Failures for frontends or backends with an unsupported release, as in the middle of an upgrade; pure."""
+    for row in rows:
+        found = str(row.get("version") or "")
+        if found and judge_version(found).severity is not Severity.GOOD:
+            yield failure(
+                "server.version",
+                f"The {kind} {row.get('ip')} runs StarRocks {found}.",
+                "Every server must handle multi-table transactions correctly: any frontend may become leader.",
+                f"Upgrade it to StarRocks {MIN_SERVER_VERSION} or later (4.1.1 or later in the 4.1 line).",
+                str(row.get("ip")),
+            )
+
+
+# --- clock ---
+
+
+def check_clock(target: Target) -> Iterator[Finding]:
+    """Compare the server's UTC time with the middle of the query's round trip."""
+    before = target.clock.wall()
+    said = target.sql().value("SELECT utc_timestamp()")
+    after = target.clock.wall()
+    server_time = epoch_seconds(said)
+    if server_time is None:
+        yield skipped("server.clock", f"the server's time cannot be read from {str(said)[:40]!r}")
+    else:
+        yield judge_clock(server_time - (before + after) / 2, after - before, "the leader's clock")
+
+
+def epoch_seconds(said: object) -> float | None:
+    """Seconds since the Unix epoch for a DATETIME in UTC, as a value or as text; None for anything else."""
+    if isinstance(said, str):
+        try:
+            said = datetime.datetime.fromisoformat(said)
+        except ValueError:
+            return None
+    if not isinstance(said, datetime.datetime):
+        return None
+    return said.replace(tzinfo=datetime.UTC).timestamp()
+
+
+def judge_clock(ahead: float, uncertain: float, whose: str, place: str = "") -> Finding:
+    """Finding for a clock `ahead` seconds of the driver's, measured within `uncertain` seconds; pure."""
+    if abs(ahead) <= CLOCK_TOLERANCE + uncertain:
+        return good("server.clock" if not place else "executor.clock", f"{whose} agrees with the driver's", place)
+    return warning(
+        "server.clock" if not place else "executor.clock",
+        f"{whose} is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the driver's.",
+        "No decision of the sink uses it, but latencies, `updated_at` in the ledger and times in receipts are wrong.",
+        "Synchronize all machines with the same time server (NTP).",
+        place,
+    )
+
+
+# --- limits ---
+
+
+def check_limits(target: Target) -> Iterator[Finding]:
+    """Check label retention and the headroom for running transactions."""
+    sql = target.sql()
+    try:
+        rows = sql.rows("ADMIN SHOW FRONTEND CONFIG")
+        config = {str(row["key"]): str(row["value"]) for row in rows if str(row.get("key")) in _CONFIG}
+    except QueryRefused:
+        yield skipped("server.limits", "ADMIN SHOW FRONTEND CONFIG needs OPERATE ON SYSTEM: limits are unknown")
+        config = {}
+    age = checkpoint_age(target.checkpoint, target.clock.wall()) if target.checkpoint else None
+    yield from judge_retention(config, age, target.options.exactly_once)
+    if target.checkpoint and age is None:
+        yield skipped("checkpoint.age", "this machine sees no commit files of the checkpoint")
+    database = target.require_database()
+    running = sql.value(
+        "SELECT count(DISTINCT LABEL) FROM information_schema.loads WHERE DB_NAME = %s "
+        f"AND STATE NOT IN ({', '.join(['%s'] * len(_ENDED_STATES))})",
+        (database, *_ENDED_STATES),
+    )
+    yield judge_headroom(int(running or 0), target.options.lanes, config)
+
+
+def checkpoint_age(path: str, now: float) -> float | None:
+    """Seconds since the newest file in the checkpoint's `commits`; None without one.
+
+    Reads only checkpoints on a file system that this process sees.
+    """
+    folder = Path(path.removeprefix("file://")) / "commits"
+    times = [file.stat().st_mtime for file in folder.glob("[0-9]*")] if folder.is_dir() else []
+    return now - max(times) if times else None
+
+
+def judge_retention(config: Mapping[str, str], age: float | None, exactly_once: bool) -> Iterator[Finding]:
+    """Findings for label retention, compared with the checkpoint's `age` in seconds (None: unknown); pure."""
+    kept = _config_number(config, "label_keep_max_second")
+    number = _config_number(config, "label_keep_max_num")
+    if number is not None and number < LEAST_LABELS:
+        yield warning(
+            "label.retention",
+            f"The server remembers only {number:.0f} labels per database (label_keep_max_num).",
+            "When the server forgets a label before the sink reads the commit's outcome, a take-over has to settle it.",
+            f"Raise label_keep_max_num to {LEAST_LABELS} or more.",
+        )
+    elif number is not None:
+        yield good("label.retention", f"the last {number:.0f} labels of a database are remembered")
+    if age is None or kept is None:
+        return
+    shown = f"the last commit is {_days(age)} old, labels are kept for {_days(kept)}"
+    if age <= kept or exactly_once:
+        tail = "" if age <= kept else "; the ledger, not the label, decides what is visible"
+        yield good("checkpoint.age", shown + tail)
+    else:
+        yield warning(
+            "checkpoint.age",
+            shown[0].upper() + shown[1:] + ".",
+            "The outcome of an interrupted commit is lost; without a ledger its micro-batch may be written twice.",
+            "Use exactly-once (set query_url), or compare the last micro-batch with the tables before the job starts.",
+        )
+
+
+def judge_headroom(running: int, lanes: int, config: Mapping[str, str]) -> Finding:
+    """Finding for unfinished labels plus the job's lanes, against the server's limit per database; pure."""
+    limit = _config_number(config, "max_running_txn_num_per_db")
+    if limit is None:
+        return skipped("transaction.headroom", f"{running} transactions are running; the server's limit is unknown")
+    check, shown = "transaction.headroom", f"{running} of {limit:.0f} running transactions, {lanes} lane(s) to come"
+    why = "At the limit the server refuses begin and commit (too many running txns)."
+    advice = "Find the writer that leaves transactions open, use fewer lanes, or raise max_running_txn_num_per_db."
+    if running + lanes > limit:
+        return failure(check, f"No room: {shown}.", why, advice)
+    if running + lanes > 0.8 * limit:
+        return warning(check, f"Little room: {shown}.", why, advice)
+    return good(check, shown)
+
+
+def _config_number(config: Mapping[str, str], name: str) -> float | None:
+    try:
+        return float(config[name])
+    except (KeyError, ValueError):
+        return None
+
+
+def _days(seconds: float) -> str:
+    if seconds < 3 * 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 3 * 86_400 else f"{seconds / 86_400:.1f} days"

@@ -1,0 +1,260 @@
+"""Findings of the doctor: one for each check, passed or not."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import Enum
+from urllib.parse import urlsplit
+
+from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.errors import QueryFailed, QueryRefused
+from starrocks_txn_sink.http.connection import Answer, Exchange, Link
+from starrocks_txn_sink.http.messages import METHODS, basic_authorization, headers_of, path_of
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.addresses import DEFAULT_PORTS, Address
+from starrocks_txn_sink.protocol.wire import Operation, Request
+from starrocks_txn_sink.sql.connection import SqlConnection
+
+
+class Severity(Enum):
+    """Severity of a finding; the value is shown in the text and in the JSON."""
+
+    GOOD = "good"
+    SKIPPED = "skipped"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of one check: `check` is a stable name (`section.thing`), `place` a host or table. No secrets, no rows.
+
+    `why` and `advice` are empty unless the check warned or failed.
+    """
+
+    check: str
+    severity: Severity
+    what: str
+    why: str = ""
+    advice: str = ""
+    place: str = ""
+
+
+def good(check: str, what: str, place: str = "") -> Finding:
+    return Finding(check, Severity.GOOD, what, place=place)
+
+
+def skipped(check: str, what: str, place: str = "") -> Finding:
+    return Finding(check, Severity.SKIPPED, what, place=place)
+
+
+def warning(check: str, what: str, why: str, advice: str, place: str = "") -> Finding:
+    return Finding(check, Severity.WARNING, what, why, advice, place)
+
+
+def failure(check: str, what: str, why: str, advice: str, place: str = "") -> Finding:
+    return Finding(check, Severity.FAILURE, what, why, advice, place)
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """0 without problems, 1 with warnings only, 2 with a failure."""
+    severities = {finding.severity for finding in findings}
+    if Severity.FAILURE in severities:
+        return 2
+    return 1 if Severity.WARNING in severities else 0
+
+
+DRIVER = "driver"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An address that must be reachable; `role` describes it, as in `frontend of load_url`."""
+
+    role: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """Outcome of a probe: resolved IP addresses (() if none) and the error, '' if the port is open."""
+
+    endpoint: Endpoint
+    addresses: tuple[str, ...] = ()
+    error: str = ""
+    seconds: float = 0.0
+
+
+def probe(endpoint: Endpoint, timeout: float) -> ProbeResult:
+    """Resolve the name and connect, within about `timeout` seconds; send nothing."""
+    begun = time.monotonic()
+    try:
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return ProbeResult(endpoint, (), _error_text(error), time.monotonic() - begun)
+    addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+    try:
+        socket.create_connection((endpoint.host, endpoint.port), timeout).close()
+    except OSError as error:
+        return ProbeResult(endpoint, addresses, _error_text(error), time.monotonic() - begun)
+    return ProbeResult(endpoint, addresses, "", time.monotonic() - begun)
+
+
+def judge_probe(seen: ProbeResult, place: str = DRIVER) -> Iterator[Finding]:
+    """One finding: for the name if it does not resolve, else for the port."""
+    endpoint = seen.endpoint
+    if not seen.addresses:
+        yield failure(
+            "name.resolution",
+            f"{endpoint.host} ({endpoint.role}) does not resolve: {seen.error}.",
+            "Driver and every executor talk to StarRocks directly.",
+            f"Add the name to DNS or /etc/hosts, or use an IP address; {_rewrite(endpoint)}",
+            place,
+        )
+        return
+    if seen.error:
+        yield failure(
+            "port",
+            f"No connection to {endpoint} ({endpoint.role}): {seen.error}.",
+            "Driver and every executor talk to StarRocks directly: frontends, their query port, and every backend.",
+            f"Check that the server runs and that no firewall blocks the port; {_rewrite(endpoint)}",
+            place,
+        )
+        return
+    shown = "" if endpoint.host in seen.addresses else f" ({', '.join(seen.addresses[:4])})"
+    yield good("port", f"{endpoint}{shown} is open, {endpoint.role}, {1000 * seen.seconds:.0f} ms", place)
+
+
+def _rewrite(endpoint: Endpoint) -> str:
+    return f"behind a proxy or NAT, rewrite it: redirect_map={{'{endpoint}': 'host:port'}}."
+
+
+def _error_text(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+REDIRECT = 307
+_STEP_SECONDS = 30.0
+
+
+class HttpProbe:
+    """Sends one request to one server. Raises the errors of `http.links.Link.perform`."""
+
+    def __init__(self, options: SinkOptions, clock: Clock) -> None:
+        self._link = Link(options)
+        self._clock = clock
+        self._authorization = basic_authorization(options.username, options.read_password())
+
+    def request(
+        self,
+        operation: Operation,
+        address: Address,
+        database: str,
+        label: str,
+        *,
+        table: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send a request to `address`; a load has an empty body, so a 307 names the backend (wire contract 9)."""
+        message = Request(operation, database, label, table, headers or {})
+        exchange = Exchange(
+            operation.value,
+            METHODS[operation],
+            address,
+            path_of(message),
+            headers_of(message, self._authorization),
+            None,
+            Deadline.after(_STEP_SECONDS, self._clock),
+            _STEP_SECONDS,
+        )
+        return self._link.perform(exchange)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+def redirect_target(answer: Answer) -> Address | None:
+    """Address in the Location header, before redirect_map applies; None if it is missing or unusable."""
+    try:
+        parts = urlsplit(answer.location or "")
+        port = parts.port or DEFAULT_PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        return None
+    return Address(parts.scheme, parts.hostname, port) if parts.hostname else None
+
+
+class SectionSkipped(Exception):
+    """A section cannot run. The message gives the reason: an earlier finding, or an option that is not set."""
+
+
+@dataclass(slots=True)
+class Target:
+    """State of one run. `database` None: none was named, the options hold a placeholder. `tables` (): all tables.
+
+    Sections fill in fields for later ones: `endpoints` to probe from executors too, `version` and `leader`.
+    """
+
+    options: SinkOptions
+    database: str | None
+    tables: Sequence[str] = ()
+    checkpoint: str | None = None
+    executors: int | None = 2
+    master: str | None = None
+    clock: Clock = field(default_factory=SystemClock)
+    endpoints: list[Endpoint] = field(default_factory=list)
+    version: str = ""
+    leader: Address | None = None
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _http: HttpProbe | None = None
+    _sql: SqlConnection | None = None
+    _no_sql: str = ""
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def http(self) -> HttpProbe:
+        if self._http is None:
+            self._http = HttpProbe(self.options, self.clock)
+            self._stack.callback(self._http.close)
+        return self._http
+
+    def sql(self) -> SqlConnection:
+        """A connection to the first query port that accepts the login. Raises SectionSkipped if none does."""
+        if self._sql is None and not self._no_sql:
+            self._connect()
+        if self._sql is None:
+            raise SectionSkipped(f"no query port is usable ({self._no_sql})")
+        return self._sql
+
+    def _connect(self) -> None:
+        for address in self.options.query_addresses:
+            try:
+                self._sql = SqlConnection(self.options, address)
+            except (QueryFailed, QueryRefused) as error:
+                self._no_sql = error.message
+            else:
+                self._stack.callback(self._sql.close)
+                return
+
+    def require_database(self) -> str:
+        if self.database is None:
+            raise SectionSkipped("no --database is set")
+        return self.database
+
+    def require_leader(self) -> Address:
+        """The leader's HTTP address. Raises SectionSkipped if `check_leader` found none."""
+        if self.leader is None:
+            raise SectionSkipped("no frontend answered as leader")
+        return self.leader
+
+    def has_endpoint(self, endpoint: Endpoint) -> bool:
+        return any((known.host, known.port) == (endpoint.host, endpoint.port) for known in self.endpoints)

@@ -1,0 +1,204 @@
+"""A real StarRocks transaction, begun and rolled back, and the redirects of loads to backends. Writes no row."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.http.connection import Answer
+from starrocks_txn_sink.http.messages import read_reply
+from starrocks_txn_sink.operations.doctor.frontends import judge_redirect
+from starrocks_txn_sink.operations.doctor.server import judge_versions
+from starrocks_txn_sink.operations.doctor.target import (
+    REDIRECT,
+    Endpoint,
+    Finding,
+    Target,
+    failure,
+    good,
+    judge_probe,
+    probe,
+    redirect_target,
+    skipped,
+    warning,
+)
+from starrocks_txn_sink.options.addresses import Address, RedirectRules
+from starrocks_txn_sink.protocol import refusals as verdict
+from starrocks_txn_sink.protocol.wire import Operation, Reply
+
+MOST_TABLES = 20
+"""Tables at most whose redirect to a backend is requested."""
+
+_LIFETIME = {"timeout": "60"}  # seconds; the server soon ends a transaction that a killed doctor left open
+
+
+@dataclass(slots=True)
+class TrialTransaction:
+    """One transaction at a time on the leader; a refused load ends its label (wire contract 4.8)."""
+
+    target: Target
+    database: str
+    leader: Address
+    label: str = ""
+
+    def begin(self) -> Reply:
+        self.label = f"starrocks-txn-sink-doctor-{secrets.token_hex(8)}"
+        warehouse = self.target.options.warehouse
+        return _read_reply(
+            self._request(Operation.BEGIN, headers=_LIFETIME | ({"warehouse": warehouse} if warehouse else {}))
+        )
+
+    def load(self, table: str) -> Answer:
+        return self._request(Operation.LOAD, table=table, headers=self.target.options.load_headers(table))
+
+    def roll_back(self) -> Reply:
+        label, self.label = self.label, ""
+        return _read_reply(self._request(Operation.ROLLBACK, label=label))
+
+    def _request(
+        self,
+        operation: Operation,
+        *,
+        label: str | None = None,
+        table: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        return self.target.http().request(
+            operation, self.leader, self.database, label or self.label, table=table, headers=headers
+        )
+
+
+def check_empty_transaction(target: Target) -> Iterator[Finding]:
+    """Begin a transaction and roll it back."""
+    trial = TrialTransaction(target, target.require_database(), target.require_leader())
+    begun = trial.begin()
+    yield judge_begin(begun, trial.database)
+    if begun.ok:
+        yield judge_rollback(trial.roll_back())
+
+
+def judge_begin(reply: Reply, database: str) -> Finding:
+    if reply.ok:
+        return good("transaction.begin", f"a transaction can begin in {database}")
+    error = verdict.begin_error(reply, "")
+    return failure(
+        "transaction.begin",
+        f"The server refused to begin a transaction: {reply.message[:200]}",
+        "The sink writes every row in a transaction.",
+        error.advice or "Check the database's name, the warehouse, and that the server is StarRocks 4.0.7 or later.",
+    )
+
+
+def judge_rollback(reply: Reply) -> Finding:
+    if reply.ok:
+        return good("transaction.rollback", "and roll back")
+    return failure(
+        "transaction.rollback",
+        f"The server refused to roll back: {reply.message[:200]}",
+        "The sink rolls a failed attempt back before it sends the rows again.",
+        "Read the leader's log: frontends forget live transactions when they restart or change the leader.",
+    )
+
+
+# --- backends ---
+
+
+def check_backends(target: Target) -> Iterator[Finding]:
+    """Check the redirect of each table's load, and every backend and compute node that the cluster lists."""
+    rules = target.options.redirect_rules
+    seen: set[Address] = set()
+    for named, role in [*_redirect_backends(target), *_listed_backends(target)]:
+        if isinstance(named, Finding):
+            yield named
+        elif named not in seen:
+            seen.add(named)
+            yield from _check_backend(target, named, role, rules)
+    if not seen:
+        yield skipped("backend.redirect", "no backend is known: no table to load, and SHOW BACKENDS is not allowed")
+
+
+def _check_backend(target: Target, named: Address, role: str, rules: RedirectRules) -> Iterator[Finding]:
+    judged = judge_redirect("backend.redirect", named, rules, role, named.netloc)
+    yield judged
+    backend = rules.rewrite(named)
+    if rules.allows(backend):
+        endpoint = Endpoint("backend", backend.host, backend.port)
+        target.endpoints.append(endpoint)
+        yield from judge_probe(probe(endpoint, target.options.connect_timeout))
+
+
+def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
+    for statement in ("SHOW BACKENDS", "SHOW COMPUTE NODES"):
+        try:
+            rows = target.sql().rows(statement)
+        except QueryRefused:
+            continue  # needs a privilege that the sink itself does not need; the redirects of loads name backends too
+        yield from ((finding, "") for finding in judge_versions(rows, "backend"))
+        for row in rows:
+            if str(row.get("alive", "true")).lower() not in ("true", "1"):
+                yield judge_dead_backend(str(row.get("ip"))), ""
+            elif row.get("ip") and str(row.get("httpport", "")).isdigit():
+                yield Address("http", str(row["ip"]), int(row["httpport"])), f"a backend of {statement}"
+
+
+def judge_dead_backend(host: str) -> Finding:
+    """Warning for a backend that the cluster reports as dead; pure."""
+    return warning(
+        "backend.alive",
+        f"The backend {host} is not alive.",
+        "Loads go to the other backends, and commits need a quorum of replicas.",
+        "Start it, or remove it from the cluster.",
+        host,
+    )
+
+
+def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
+    """Yield (backend, role) from the redirect of an empty load into each table, or a finding for a refused load."""
+    if target.database is None or target.leader is None or not target.tables:
+        return
+    trial = TrialTransaction(target, target.database, target.leader)
+    try:
+        for table in target.tables[:MOST_TABLES]:
+            # One label serves all tables until a refused load ends it; the next table then begins a new one.
+            if not trial.label and not trial.begin().ok:
+                return
+            answer = trial.load(table)
+            backend = redirect_target(answer) if answer.status == REDIRECT else None
+            if backend is not None:
+                yield backend, f"the backend for table {table}"
+                continue
+            yield judge_refused_load(table, answer), ""
+            trial.roll_back()
+    finally:
+        if trial.label:
+            trial.roll_back()
+
+
+def judge_refused_load(table: str, answer: Answer) -> Finding:
+    """Failure for a load that was not redirected to a backend; pure."""
+    why = "The frontend plans the first load of a table before it redirects; a refusal fails every attempt."
+    try:
+        reply = read_reply(answer.status, answer.body)
+    except StarRocksSinkError as error:
+        return failure("table.load", error.message, why, error.advice, table)
+    if reply.ok:
+        return failure(
+            "table.load",
+            "The empty load returned OK instead of a redirect: a proxy followed the redirect by itself.",
+            "A proxy that follows redirects sends every row through the frontend and hides the backend.",
+            "Set load_url to the frontends themselves.",
+            table,
+        )
+    return failure(
+        "table.load",
+        f"The frontend refused a load: {reply.message[:200]}",
+        why,
+        "Check the table, the user's INSERT privilege and the stream-load properties.",
+        table,
+    )
+
+
+def _read_reply(answer: Answer) -> Reply:
+    return read_reply(answer.status, answer.body)

@@ -1,0 +1,206 @@
+"""`starrocks-txn-sink recover`: show a job's open labels and its rows in the ledger; roll back on request.
+
+It reads and rolls labels back, but never claims the job. A live driver loses at most its open attempt, and retries it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import OptionError, QueryFailed
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
+from starrocks_txn_sink.protocol.fencing import insist, insist_on_rollback
+from starrocks_txn_sink.protocol.label import Family, Label, Steps
+from starrocks_txn_sink.protocol.label import run as run_steps
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Unfinished
+from starrocks_txn_sink.protocol.wire import Operation, Reply
+from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+
+_OWNERS = (
+    "SELECT kind, name, epoch, checkpoint, batch, updated_at FROM {} WHERE job = %s AND kind IN ('driver', 'lane')"
+)
+_POSITIONS = (
+    "SELECT name, position, batch, label, row_count, updated_at FROM {} WHERE job = %s AND kind = 'position'"
+    " ORDER BY name"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLabel:
+    """An unfinished label, its state on the server, and its state `after` a requested rollback."""
+
+    label: str
+    state: str
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRow:
+    """Owner of the job (`lane` None) or of a lane that was taken over; `since` is the server's time."""
+
+    lane: int | None
+    epoch: str
+    checkpoint: str
+    batch: int | None
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRow:
+    """Last visible position of a source partition."""
+
+    partition: str
+    position: int
+    batch: int
+    label: str
+    rows: int
+    updated_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobFindings:
+    """State of a job on the server. `other_jobs` are the ledger's further jobs, to help with a wrong name."""
+
+    job: str
+    database: str
+    ledger: bool
+    labels: Sequence[OpenLabel]
+    owners: Sequence[OwnerRow]
+    positions: Sequence[PositionRow]
+    other_jobs: Sequence[str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_server_arguments(parser, load_url=True)
+    add_job_arguments(parser, deadline=60.0, json="one line of JSON")
+    parser.add_argument("--roll-back", action="store_true", help="roll the open labels back")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the job's state; with `--roll-back` roll every open label back first. Raises StarRocksSinkError."""
+    options = server_options(args, database=args.database, job=args.job)
+    found = inspect_job(options, args.deadline, roll_back=args.roll_back)
+    if args.json:
+        sys.stdout.write(json.dumps(asdict(found)) + "\n")
+    else:
+        _print(found, sys.stdout)
+    return 0
+
+
+def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False) -> JobFindings:
+    """Read the state of `options.job` from the server, within `seconds`; raises StarRocksSinkError."""
+    clock = SystemClock()
+    deadline = Deadline.after(seconds, clock)
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(contextlib.closing(LeaderConnection(options)))
+        transport = stack.enter_context(contextlib.closing(HttpTransport(options)))
+        _require_database(connection, options, deadline)
+        ledger = SqlLedger(connection, options.database)
+        labels = run_steps(_labels(options, roll_back), transport, clock, deadline, ledger)
+        return _findings(connection, options, labels, deadline)
+
+
+def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
+    rng = random.Random()
+    found = []
+    for name in (yield from insist(Unfinished(Family(_job(options))), rng)):
+        label = Label(options.database, name)
+        state, after = (yield from _label_state(label)), None
+        if roll_back:
+            yield from insist_on_rollback(label, rng)
+            after = yield from _label_state(label)
+        found.append(OpenLabel(name, state, after))
+    return found
+
+
+def _label_state(label: Label) -> Steps[str]:
+    """State that the server reports; UNKNOWN for a label without a registered transaction (wire contract 6.2)."""
+    answer = yield label.request(Operation.LOAD_STATE)
+    return answer.state.value if isinstance(answer, Reply) and answer.state is not None else "not answered"
+
+
+def _findings(
+    connection: LeaderConnection, options: SinkOptions, labels: Sequence[OpenLabel], deadline: Deadline
+) -> JobFindings:
+    job, table = _job(options), f"`{options.database}`.`{LEDGER_TABLE}`"
+    there = connection.query(
+        "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        (options.database, LEDGER_TABLE),
+        deadline,
+    )
+    if not there:
+        return JobFindings(job, options.database, False, labels, (), (), ())
+    owners = [_owner(row) for row in connection.query(_OWNERS.format(table), (job,), deadline)]
+    positions = [_position(row) for row in connection.query(_POSITIONS.format(table), (job,), deadline)]
+    jobs = [str(row[0]) for row in connection.query(f"SELECT DISTINCT job FROM {table} ORDER BY job", (), deadline)]
+    owners.sort(key=lambda owner: -1 if owner.lane is None else owner.lane)
+    return JobFindings(job, options.database, True, labels, owners, positions, [name for name in jobs if name != job])
+
+
+def _owner(row: tuple[Any, ...]) -> OwnerRow:
+    kind, name, epoch, checkpoint, batch, since = row
+    driver = kind == "driver"
+    return OwnerRow(
+        None if driver else int(str(name).rpartition("/")[2]),
+        str(epoch),
+        str(checkpoint or ""),
+        None if driver or batch is None else int(batch),
+        str(since),
+    )
+
+
+def _position(row: tuple[Any, ...]) -> PositionRow:
+    partition, position, batch, label, rows, updated = row
+    return PositionRow(str(partition), int(position), int(batch), str(label), int(rows), str(updated))
+
+
+def _require_database(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> None:
+    names = [str(row[0]) for row in connection.query("SHOW DATABASES", (), deadline)]
+    if options.database not in names:
+        raise OptionError(
+            f"The database {options.database!r} does not exist, or the user may not see it.",
+            hint="Check --database, and the user's privileges.",
+        )
+
+
+def _job(options: SinkOptions) -> str:
+    if options.job is None:
+        raise QueryFailed("The option job is not set.")
+    return options.job
+
+
+# --- output ---
+
+
+def _print(found: JobFindings, out: TextIO) -> None:
+    for line in _text_lines(found):
+        out.write(line + "\n")
+
+
+def _text_lines(found: JobFindings) -> Iterator[str]:
+    yield f"Job {found.job}, database {found.database}"
+    yield f"open labels: {len(found.labels) or 'none'}"
+    for label in found.labels:
+        yield f"  {label.label}  {label.state}" + (f" -> {label.after}" if label.after else "")
+    if not found.ledger:
+        yield f"ledger: the table {LEDGER_TABLE} does not exist; no job wrote exactly-once here"
+        return
+    yield f"owners: {len(found.owners) or 'none'}"
+    for owner in found.owners:
+        what = "driver" if owner.lane is None else f"lane {owner.lane}, taken over in micro-batch {owner.batch},"
+        yield f"  {what} run {owner.epoch}, checkpoint {owner.checkpoint}, since {owner.since}"
+    yield f"positions: {len(found.positions) or 'none'}"
+    for row in found.positions:
+        yield f"  {row.partition}  {row.position}  micro-batch {row.batch}, label {row.label}, at {row.updated_at}"
+    if not found.owners and found.other_jobs:
+        yield f"The ledger has no rows of this job. Its jobs are: {', '.join(found.other_jobs)}"

@@ -1,0 +1,186 @@
+"""Queries of ledger and log for one position, on the leader."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from starrocks_txn_sink.protocol.receipts_log import (
+    LOG_TABLE,
+    LedgerPosition,
+    LocatedPosition,
+    LoggedSpan,
+    Standing,
+    locate,
+)
+from starrocks_txn_sink.sql.leader import LeaderConnection
+
+_SPAN = (
+    "SELECT first_position, last_position, label, lane, batch, row_count, tables, loaded_at FROM `{}`.`{}` "
+    "WHERE job = %s AND source_partition = %s AND last_position {} %s ORDER BY last_position {} LIMIT 1"
+)
+
+
+class Lookup:
+    """Queries for one source partition of a job. Raises the errors of `LeaderConnection.query`."""
+
+    def __init__(self, connection: LeaderConnection, database: str, job: str, partition: str) -> None:
+        self._connection = connection
+        self._database = database
+        self._job = job
+        self._partition = partition
+
+    def ledger_position(self, deadline: Deadline) -> LedgerPosition | None:
+        """The partition's row in the ledger; None without one."""
+        rows = self._connection.query(
+            f"SELECT position, label, batch, updated_at FROM `{self._database}`.`{LEDGER_TABLE}` "
+            "WHERE job = %s AND kind = 'position' AND name = %s",
+            (self._job, self._partition),
+            deadline,
+        )
+        return next((LedgerPosition(int(row[0]), str(row[1]), int(row[2]), str(row[3])) for row in rows), None)
+
+    def spans_around(self, position: int, deadline: Deadline) -> list[LoggedSpan]:
+        """Rows of the log next to `position`: the first that ends at or above it, the last that ends below."""
+        found = []
+        for sign, order in ((">=", "ASC"), ("<", "DESC")):
+            sql = _SPAN.format(self._database, LOG_TABLE, sign, order)
+            rows = self._connection.query(sql, (self._job, self._partition, position), deadline)
+            found += [_span(row) for row in rows]
+        return found
+
+    def existing_tables(self, deadline: Deadline) -> set[str]:
+        """Names of the existing tables among ledger and log."""
+        rows = self._connection.query(
+            "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",
+            (self._database, LEDGER_TABLE, LOG_TABLE),
+            deadline,
+        )
+        return {str(row[0]) for row in rows}
+
+    def known_partitions(self, deadline: Deadline) -> list[str]:
+        """Up to 20 source partitions of the job, to help with a wrong name."""
+        rows = self._connection.query(
+            f"SELECT name FROM `{self._database}`.`{LEDGER_TABLE}` WHERE job = %s AND kind = 'position' "
+            "ORDER BY name LIMIT 20",
+            (self._job,),
+            deadline,
+        )
+        return [str(row[0]) for row in rows]
+
+    def finish_time(self, label: str, deadline: Deadline) -> str | None:
+        """Time at which the server made `label` visible; None once it has forgotten the label (wire contract 6.1)."""
+        try:
+            rows = self._connection.query(
+                "SELECT max(LOAD_FINISH_TIME) FROM information_schema.loads WHERE LABEL = %s", (label,), deadline
+            )
+        except QueryRefused:
+            return None
+        return str(rows[0][0]) if rows and rows[0][0] is not None else None
+
+
+def _span(row: tuple[Any, ...]) -> LoggedSpan:
+    first, last, label, lane, batch, rows, tables, since = row
+    return LoggedSpan(
+        int(first), int(last), str(label), int(lane), int(batch), int(rows or 0), str(tables or ""), str(since)
+    )
+
+
+class JobLedgerMissing(StarRocksSinkError):
+    """Raised by `where` when the ledger of the job cannot be read because it does not exist."""
+
+    code = "no_ledger"
+    summary = "The database has no ledger."
+    hint = "Check --database; a job with at-least-once delivery has no ledger."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_server_arguments(parser, load_url=False)
+    add_job_arguments(parser, deadline=60.0, json="one line of JSON")
+    parser.add_argument("--partition", required=True, help="the source partition, as the sink's input names it")
+    parser.add_argument("--position", required=True, type=int, help="the position of the source transaction's END")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look the position up, print the answer and return the exit code."""
+    try:
+        options = server_options(args, database=args.database, job=args.job)
+        found = look_up(options, args.partition, args.position, args.deadline)
+    except StarRocksSinkError as error:
+        sys.stderr.write(f"starrocks-txn-sink: {error}\n")
+        return 2
+    if args.json:
+        sys.stdout.write(json.dumps(json_document(found)) + "\n")
+    else:
+        for line in text_lines(found, args.partition, args.position):
+            sys.stdout.write(line + "\n")
+    return 1 if found["place"].standing is Standing.NOT_YET else 0
+
+
+def look_up(options: SinkOptions, partition: str, position: int, seconds: float) -> dict[str, Any]:
+    """Look a position up: `place`, `logged` (the log exists), `finished` (the server's time), `known` (partitions).
+
+    Raises StarRocksSinkError if the leader does not answer or the ledger does not exist.
+    """
+    deadline = Deadline.after(seconds, SystemClock())
+    with contextlib.closing(LeaderConnection(options)) as connection:
+        lookup = Lookup(connection, options.database, str(options.job), partition)
+        tables = lookup.existing_tables(deadline)
+        if LEDGER_TABLE not in tables:
+            raise JobLedgerMissing(f"The table {LEDGER_TABLE} does not exist in {options.database}.")
+        logged = LOG_TABLE in tables
+        place = locate(
+            position, lookup.ledger_position(deadline), lookup.spans_around(position, deadline) if logged else []
+        )
+        finished = lookup.finish_time(place.span.label, deadline) if place.span else None
+        known = lookup.known_partitions(deadline) if place.reached is None else []
+    return {"place": place, "logged": logged, "finished": finished, "known": known}
+
+
+def json_document(found: dict[str, Any]) -> dict[str, Any]:
+    place: LocatedPosition = found["place"]
+    return {
+        "standing": place.standing.value,
+        "span": asdict(place.span) if place.span else None,
+        "visible_since": found["finished"],
+        "visible_at_the_latest": place.upper or None,
+        "ledger": asdict(place.reached) if place.reached else None,
+        "log": found["logged"],
+        "known_partitions": found["known"],
+    }
+
+
+def text_lines(found: dict[str, Any], partition: str, position: int) -> Iterator[str]:
+    """The answer as text."""
+    place: LocatedPosition = found["place"]
+    what = f"{partition}, position {position}"
+    if place.reached is None:
+        yield f"{what}: not yet; nothing of this source partition is visible."
+        if found["known"]:
+            yield f"The ledger has: {', '.join(found['known'])}"
+        return
+    ledger = f"the ledger is at {place.reached.position} since {place.reached.since} (label {place.reached.label})"
+    if place.standing is Standing.NOT_YET:
+        yield f"{what}: not yet; {ledger}."
+    elif place.span is not None:
+        span = place.span
+        since = f"visible since {found['finished']} (the server's time)" if found["finished"] else "visible"
+        yield f"{what}: contained in label {span.label}, {since}, loaded at {span.since} UTC."
+        yield f"  positions {span.first} to {span.last}, {span.rows} rows into {span.tables}"
+        yield f"  micro-batch {span.batch}, lane {span.lane}"
+    else:
+        yield f"{what}: visible, at or before {place.upper} UTC; {_missing_span_reason(found['logged'])}; {ledger}."
+
+
+def _missing_span_reason(logged: bool) -> str:
+    return "the log starts later" if logged else "no receipts are logged (option receipts_log)"

@@ -1,0 +1,1 @@
+"""The protocol of one StarRocks transaction, and of the right to write: pure values and generators."""

@@ -1,0 +1,410 @@
+"""Steps: a protocol as a generator that yields what it needs, and the one place that waits and sends for it.
+
+A protocol generator yields `Request` or `Wait` and is sent a `Reply`, a `TransportError` or None. It never sees a
+socket, a thread or a clock, so the simulator steps through the very code that production runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from starrocks_txn_sink.clock import Clock, Deadline
+from starrocks_txn_sink.errors import (
+    BeginFailed,
+    LoadFailed,
+    OptionError,
+    OutcomeUnknown,
+    StarRocksSinkError,
+    TransportError,
+)
+from starrocks_txn_sink.protocol import refusals as verdict
+from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request, Status, Transport
+from starrocks_txn_sink.telemetry.events import Listener, Span, nobody
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Let `seconds` pass before the next step; `reason` names what is waited for in errors and events."""
+
+    seconds: float
+    reason: str
+
+
+class Question:
+    """Something that is asked of the ledger rather than of the transaction interface; see `protocol.ledger`."""
+
+    __slots__ = ()
+
+
+class Ledger(Protocol):
+    """Answers questions. Raises QueryFailed when an answer did not come, which may mean that it took effect."""
+
+    def ask(self, question: Question, deadline: Deadline) -> Any: ...
+
+
+class NoLedger:
+    """For protocols that ask the transaction interface only."""
+
+    def ask(self, question: Question, deadline: Deadline) -> Any:
+        del deadline
+        raise TypeError(f"{type(question).__name__} needs a ledger.")
+
+
+Answer = Any  # of a Request: Reply or TransportError; of a Question: its answer or TransportError; of a Wait: None
+Result = TypeVar("Result")
+Steps = Generator[Request | Question | Wait, Answer, Result]
+
+
+def run(
+    steps: Steps[Result],
+    transport: Transport,
+    clock: Clock,
+    deadline: Deadline,
+    ledger: Ledger | None = None,
+    listener: Listener = nobody,
+) -> Result:
+    """Drive `steps` to their end; raises what they raise, and DeadlineExceeded when `deadline` passes before.
+
+    DeadlineExceeded and terminal transport errors end the steps at once: nothing sensible can be asked any more.
+    Emits `request.started`, then `request.completed` (with `status`) or `request.failed`, for each request.
+    """
+    try:
+        needed = next(steps)
+        while True:
+            needed = steps.send(_provide(needed, transport, ledger or NoLedger(), clock, deadline, listener))
+    except StopIteration as done:
+        result: Result = done.value
+        return result
+    finally:
+        steps.close()
+
+
+def _provide(
+    needed: Request | Question | Wait,
+    transport: Transport,
+    ledger: Ledger,
+    clock: Clock,
+    deadline: Deadline,
+    listener: Listener,
+) -> Answer:
+    if isinstance(needed, Wait):
+        clock.sleep(deadline.bounded(needed.seconds, needed.reason))
+        return None
+    try:
+        if isinstance(needed, Question):
+            return ledger.ask(needed, deadline)
+        if listener is nobody:
+            return transport.send(needed, deadline)
+        with Span(listener, clock.monotonic, "request", _fields(needed)) as span:
+            reply = transport.send(needed, deadline)
+            span.end(reply, status=reply.status.value)
+            return reply
+    except TransportError as error:
+        return error
+
+
+def _fields(request: Request) -> dict[str, Any]:
+    size = len(request.body) if request.body is not None else 0
+    return {"operation": request.operation.value, "label": request.label, "table": request.table, "bytes": size}
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits that double from `first` to `longest` seconds, each shortened by a random part so that writers spread."""
+
+    first: float = 0.05
+    longest: float = 2.0
+
+    def seconds(self, attempt: int, rng: random.Random) -> float:
+        """The wait after the `attempt`-th failure, counted from 0."""
+        full: float = min(self.longest, self.first * 2.0 ** min(attempt, 30))
+        return full * rng.uniform(0.5, 1.0)
+
+
+LABEL = re.compile(r"^[-\w]{1,128}$", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The labels of a job, of one run of its driver (`epoch`), or of one lane in it: what recovery looks for.
+
+    A run's family has the labels of all its writes.
+    """
+
+    job: str
+    epoch: str | None = None
+    lane: int | None = None
+
+    @property
+    def prefix(self) -> str:
+        """What all of them begin with; others may too (`a-` begins labels of the job `a-b`), so `holds` decides."""
+        parts = [self.job, *(part for part in (self.epoch, _text(self.lane)) if part is not None)]
+        return "-".join(parts) + ("" if self.epoch is not None and self.lane is None else "-")
+
+    def holds(self, label: str) -> bool:
+        """Whether `label` is one of the family; only the job may have a hyphen of its own."""
+        parts = label.rsplit("-", 4)
+        if len(parts) != 5 or parts[0] != self.job:
+            return False
+        return self.epoch in (None, parts[1], run_of(parts[1])) and _text(self.lane) in (None, parts[2])
+
+
+def epoch_of(label: str) -> str:
+    """The run of the driver that `label` was made in; empty when it is none of our labels."""
+    parts = label.rsplit("-", 4)
+    return parts[1] if len(parts) == 5 else ""
+
+
+def run_of(epoch: str) -> str:
+    """The run of the driver that `epoch` belongs to: itself, unless it is that of one write."""
+    return epoch.partition("_")[0]
+
+
+def _text(lane: int | None) -> str | None:
+    return None if lane is None else str(lane)
+
+
+def labels(job: str, epoch: str, lane: int, batch: int, attempt: int) -> Iterator[str]:
+    """Yield this lane's labels for one batch, a new one for every try; `attempt` is unique to the Spark task's try.
+
+    Raises OptionError when the parts cannot make a label.
+    """
+    for counter in itertools.count():
+        label = f"{job}-{epoch}-{lane}-{batch}-{attempt}_{counter}"
+        if not LABEL.match(label):
+            raise OptionError(
+                f"The label {label!r} is not allowed: 1 to 128 characters of letters, digits, '_' and '-'.",
+                hint="Shorten `job`, or take other characters.",
+            )
+        yield label
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A StarRocks transaction's name and its database."""
+
+    database: str
+    name: str
+
+    def request(self, operation: Operation, **fields: object) -> Request:
+        return Request(operation, self.database, self.name, **fields)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Every row of the label is visible to every reader."""
+
+    label: str
+    txn_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Nothing of the label is visible, now or later."""
+
+    label: str
+    error: StarRocksSinkError
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The server could not be made to say; the rows may be visible or not."""
+
+    label: str
+    error: OutcomeUnknown
+
+
+Outcome = Committed | Aborted | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A load that was accepted: bytes are in the pipe, the verdict on rows comes at commit (wire contract 4.7)."""
+
+    txn_id: int | None
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the steps go on asking; the batch's deadline bounds all of it.
+
+    `commit_again` repeats a commit that the server knows nothing of; with a ledger the lane is taken over instead.
+    """
+
+    commit_again: bool = True
+    busy_tries: int = 60
+    unknown_tries: int = 6
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+# --- 1. begin ---
+
+
+def begin(label: Label, headers: Mapping[str, str]) -> Steps[None]:
+    """Begin `label`; `headers` carry the lifetime (`timeout`); the server's default is 20 s (wire contract 4.12).
+
+    Raises BeginFailed and its kin, ServerRefused. A lost reply is a BeginFailed too: the label may exist, so the caller
+    rolls it back and takes another one.
+    """
+    answer = yield label.request(Operation.BEGIN, headers=headers)
+    reply = _reply(answer)
+    if reply is None:
+        raise _lost(BeginFailed, "begin", label, answer)
+    if not reply.ok:
+        raise verdict.begin_error(reply, label.name)
+
+
+# --- 2. load ---
+
+
+def load(
+    label: Label, table: str, body: Body, headers: Mapping[str, str], patience: Patience, rng: random.Random
+) -> Steps[Loaded]:
+    """Send `body` to `table`; raises LoadFailed and its kin, TooManyTransactions, ServerRefused, TransactionTimedOut.
+
+    Only TXN_IN_PROCESSING is repeated (nothing was consumed). After anything else, a broken connection above all, part
+    of the body may be in the pipe: the label must be rolled back (wire contract 4.8).
+    """
+    for tries in range(patience.busy_tries):
+        answer = yield label.request(Operation.LOAD, table=table, headers=headers, body=body)
+        reply = _reply(answer)
+        if reply is None:
+            raise _lost(LoadFailed, "load", label, answer, table)
+        if reply.ok:
+            return Loaded(reply.txn_id, tries)
+        if not verdict.is_busy(reply):
+            raise verdict.load_error(reply, label.name, table)
+        yield Wait(patience.backoff.seconds(tries, rng), f"table {table} being busy with another load")
+    raise LoadFailed(
+        f"The table stayed busy with another load of the same label for {patience.busy_tries} tries.",
+        label=label.name,
+        table=table,
+        hint="Only one client may load into a label; find out who else uses it.",
+    )
+
+
+# --- 3. commit, 4. confirm ---
+
+
+def commit(label: Label, patience: Patience, rng: random.Random) -> Steps[Outcome]:
+    """Commit `label` and find out what became of it; never raises for a server's answer, never guesses.
+
+    OK alone proves nothing: the rows may be committed but not yet visible, and generation B says OK to a commit that
+    rolled back (wire contract 3.2). Only `get_load_state` VISIBLE is proof.
+    """
+    answer = yield label.request(Operation.COMMIT)
+    reply = _reply(answer)
+    txn_id = reply.txn_id if reply is not None else None
+    if reply is not None and reply.status is Status.FAILED and not _still_committing(reply):
+        return (yield from _after_refusal(label, reply, patience, rng))
+    return (yield from confirm(label, txn_id, patience, rng))
+
+
+def confirm(label: Label, txn_id: int | None, patience: Patience, rng: random.Random) -> Steps[Outcome]:
+    """Ask for the fate of a commit that may have taken effect, until the server says VISIBLE or ABORTED.
+
+    COMMITTED means wait: it is durable and will be published. UNKNOWN means the commit has not reached the transaction,
+    or the label is forgotten: it is committed again, which is harmless for a label that is ours alone.
+    """
+    unknown = 0
+    for tries in range(_FOREVER):
+        state = _state((yield label.request(Operation.LOAD_STATE)))
+        if state is LabelState.VISIBLE:
+            return Committed(label.name, txn_id)
+        if state is LabelState.ABORTED:
+            return Aborted(label.name, verdict.commit_error(_ROLLED_BACK, label.name))
+        if state is not LabelState.COMMITTED and state is not None:
+            unknown += 1
+            settled = (yield from _commit_again(label)) if patience.commit_again else None
+            if settled is not None or unknown >= patience.unknown_tries or not patience.commit_again:
+                return settled or _unknown(label)
+        yield Wait(patience.backoff.seconds(min(tries, 4), rng), f"label {label.name} becoming visible")
+    return _unknown(label)
+
+
+def _commit_again(label: Label) -> Steps[Outcome | None]:
+    """Repeat the commit of a label the server has no state for; None while the fate is still open."""
+    reply = _reply((yield label.request(Operation.COMMIT)))
+    if reply is None or reply.ok or _still_committing(reply):
+        return None
+    if "commit CANCELLED" in reply.message or "is aborting" in reply.message:  # a label may be called CANCELLED
+        return Aborted(label.name, verdict.commit_error(reply, label.name))
+    return None
+
+
+def _after_refusal(label: Label, refusal: Reply, patience: Patience, rng: random.Random) -> Steps[Outcome]:
+    """A commit that was answered FAILED is aborted when the label can be rolled back, and only then."""
+    answer = yield label.request(Operation.ROLLBACK)
+    reply = _reply(answer)
+    if reply is not None and reply.ok:
+        return Aborted(label.name, verdict.commit_error(refusal, label.name))
+    state = _state((yield label.request(Operation.LOAD_STATE)))
+    if state is LabelState.ABORTED:
+        return Aborted(label.name, verdict.commit_error(refusal, label.name))
+    if state in (LabelState.COMMITTED, LabelState.VISIBLE):
+        return (yield from confirm(label, refusal.txn_id, patience, rng))
+    return _unknown(label, verdict.commit_error(refusal, label.name))
+
+
+# --- 5. roll back ---
+
+
+def roll_back(label: Label, patience: Patience, rng: random.Random) -> Steps[StarRocksSinkError | None]:
+    """Give `label` up; returns None when the server confirmed it, else the reason why it could not be confirmed.
+
+    Never raises for a server's answer, so that a failed rollback cannot hide the first cause. A label that could not be
+    rolled back commits nothing: nobody will commit it, and the server ends it at its timeout.
+    """
+    answer: Answer | None = None
+    for tries in range(_ROLLBACK_TRIES):
+        answer = yield label.request(Operation.ROLLBACK)
+        reply = _reply(answer)
+        if reply is not None and reply.ok:
+            return None
+        if reply is not None and verdict.DURING_COMMITTING not in reply.message:
+            return LoadFailed(f"The server did not roll back: {reply.message[:200]}", label=label.name)
+        yield Wait(patience.backoff.seconds(tries, rng), f"label {label.name} being rolled back")
+    return answer if isinstance(answer, TransportError) else LoadFailed("The rollback stayed open.", label=label.name)
+
+
+# --- what the answers say ---
+
+_FOREVER = 1_000_000  # the deadline ends the asking, not a count
+_ROLLBACK_TRIES = 4
+_ROLLED_BACK = Reply(Status.FAILED, "the server rolled the transaction back after accepting the commit")
+
+
+def _reply(answer: Answer | None) -> Reply | None:
+    """The reply, or None when it was lost."""
+    return answer if isinstance(answer, Reply) else None
+
+
+def _state(answer: Answer | None) -> LabelState | None:
+    """The label's state, or None when the server could not be asked."""
+    reply = _reply(answer)
+    return reply.state if reply is not None and reply.ok else None
+
+
+def _still_committing(reply: Reply) -> bool:
+    return verdict.ALREADY_COMMITTING in reply.message
+
+
+def _lost(
+    kind: type[BeginFailed] | type[LoadFailed], step: str, label: Label, answer: Answer | None, table: str | None = None
+) -> StarRocksSinkError:
+    error = kind(f"The {step} got no usable answer: {answer}", label=label.name, table=table)
+    error.__cause__ = answer if isinstance(answer, TransportError) else None
+    return error
+
+
+def _unknown(label: Label, cause: StarRocksSinkError | None = None) -> Unknown:
+    said = f" The commit was answered: {cause.message}" if cause else ""
+    return Unknown(
+        label.name, OutcomeUnknown(f"Nobody can say whether the transaction was committed.{said}", label=label.name)
+    )

@@ -1,0 +1,300 @@
+"""The ledger as values, and as a table: what it holds, what can be asked of it, its DDL and the SQL of every question.
+
+A `Question` is to the ledger what a `Request` is to the transaction interface: the protocol yields it, `sql.leader`
+turns it into SQL, a model answers it in tests.
+
+The table has one row for each (job, kind, name). The key is a digest of the three, because StarRocks limits the length
+of an encoded primary key to 128 bytes and names of source partitions may be long. The table has one tablet in one
+partition, so that its versions become visible in the order of the commits: the barrier relies on that order
+(docs/exactly-once.md, "How it works").
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import orjson
+
+from starrocks_txn_sink.protocol.label import Family, Question
+
+LEDGER_TABLE = "_starrocks_txn_sink_ledger"
+NAME_BYTES = 1024
+"""The longest name of a source partition, in UTF-8, that the ledger has room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The last source transaction of a source partition that is visible, and the StarRocks transaction it came with.
+
+    `digest` fingerprints that source transaction's content, so that a source which went back and tells another story at
+    the same position is noticed. `checkpoint` is the streaming query's id.
+    """
+
+    partition: str
+    position: int
+    checkpoint: str
+    batch: int
+    label: str
+    rows: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who writes: a driver (`lane` None) or an attempt of a lane; `token` is new for every claim.
+
+    `epoch` tells the driver's runs apart; `batch` is the micro-batch that a lane's claim was made in. `since` is the
+    server's time of the claim as text, for people.
+    """
+
+    token: str
+    epoch: str
+    checkpoint: str
+    batch: int = -1
+    lane: int | None = None
+    since: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """The owner rows of a job and of one of its lanes, None where there is none."""
+
+    driver: Owner | None
+    lane: Owner | None
+
+
+# --- questions; each names the type of its answer ---
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Question):
+    """Write the owner row. Answer: None."""
+
+    job: str
+    owner: Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished(Question):
+    """List labels of `family` in the database that have not ended. Answer: tuple of labels."""
+
+    family: Family
+
+
+@dataclass(frozen=True, slots=True)
+class Mark(Question):
+    """Write the barrier's marker row with `token`; it must not touch an owner row. Answer: None."""
+
+    job: str
+    scope: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Marked(Question):
+    """Whether the marker row with `token` is visible. Answer: bool."""
+
+    job: str
+    scope: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOwners(Question):
+    """Read who owns the job, and who claimed `lane`, if one is given, in that run of the driver and micro-batch.
+
+    Claims of other runs and micro-batches are other rows: a late one among them cannot hide the claim that counts.
+    Answer: Owners.
+    """
+
+    job: str
+    lane: int | None = None
+    epoch: str = ""
+    batch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPositions(Question):
+    """Read all positions of the job. Answer: dict of source partition to Position."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadClaims(Question):
+    """Read the names of lanes' owner rows of other runs of the driver than `epoch`. Answer: tuple of at most `most`."""
+
+    job: str
+    epoch: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget(Question):
+    """Delete the owner rows of lanes with these names. Answer: None."""
+
+    job: str
+    names: tuple[str, ...]
+
+
+LedgerQuestion = Claim | Unfinished | Mark | Marked | ReadOwners | ReadPositions | DeadClaims | Forget
+
+
+POSITION, DRIVER, LANE, MARKER = "position", "driver", "lane", "marker"
+
+COLUMNS = (
+    ("id", "VARCHAR(32) NOT NULL"),
+    ("job", "VARCHAR(64) NOT NULL"),
+    ("kind", "VARCHAR(16) NOT NULL"),
+    ("name", f"VARCHAR({NAME_BYTES}) NOT NULL"),
+    ("position", "BIGINT"),
+    ("token", "VARCHAR(128)"),
+    ("epoch", "VARCHAR(64)"),
+    ("checkpoint", "VARCHAR(128)"),
+    ("batch", "BIGINT"),
+    ("label", "VARCHAR(128)"),
+    ("row_count", "BIGINT"),
+    ("digest", "VARCHAR(64)"),
+    ("updated_at", "DATETIME"),
+)
+Sql = tuple[str, tuple[object, ...]]
+# Sub-tasks in these states of information_schema.loads have ended (wire contract 6.5). COMMITED may still be on its
+# way; asking for its rollback is harmless, because the server refuses it.
+_ENDED = ("FINISHED", "CANCELLED")
+
+
+def create_table(database: str, replication: int | None = None) -> str:
+    """The DDL; `replication` None leaves the number of replicas to the server."""
+    columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS)
+    properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {_table(database)} ({columns}) PRIMARY KEY (`id`) "
+        f"DISTRIBUTED BY HASH (`id`) BUCKETS 1{properties}"
+    )
+
+
+def row_id(job: str, kind: str, name: str) -> str:
+    """The key of a row: 128 bits of a digest, so that two rows of different meaning never share one."""
+    return hashlib.sha256("\0".join((job, kind, name)).encode()).hexdigest()[:32]
+
+
+def position_rows(job: str, positions: Iterable[Position], updated_at: str) -> memoryview:
+    """Position rows as a piece of a load body: JSON objects, each with the separator in front."""
+    rows = (
+        {
+            "id": row_id(job, POSITION, position.partition),
+            "job": job,
+            "kind": POSITION,
+            "name": position.partition,
+            "position": position.position,
+            "checkpoint": position.checkpoint,
+            "batch": position.batch,
+            "label": position.label,
+            "row_count": position.rows,
+            "digest": position.digest,
+            "updated_at": updated_at,
+        }
+        for position in positions
+    )
+    return memoryview(b"".join(b"," + orjson.dumps(row) for row in rows))
+
+
+def statement(database: str, question: LedgerQuestion) -> Sql:
+    """The SQL of `question` and its parameters; `read` understands what comes back."""
+    table = _table(database)
+    match question:
+        case Claim(job, owner):
+            kind, name = (DRIVER, "") if owner.lane is None else (LANE, lane_name(owner.epoch, owner.batch, owner.lane))
+            return (
+                f"INSERT INTO {table} (id, job, kind, name, token, epoch, checkpoint, batch, updated_at) "
+                "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, now())",
+                (row_id(job, kind, name), job, kind, name, owner.token, owner.epoch, owner.checkpoint, owner.batch),
+            )
+        case Mark(job, scope, token):
+            return (
+                f"INSERT INTO {table} (id, job, kind, name, token, updated_at) VALUES (%s, %s, %s, %s, %s, now())",
+                (row_id(job, MARKER, scope), job, MARKER, scope, token),
+            )
+        case Marked(job, scope, token):
+            return (
+                f"SELECT count(*) FROM {table} WHERE job = %s AND kind = %s AND name = %s AND token = %s",
+                (job, MARKER, scope, token),
+            )
+        case ReadOwners(job, lane, epoch, batch):
+            return (
+                f"SELECT kind, name, token, epoch, checkpoint, batch, updated_at FROM {table} "
+                "WHERE job = %s AND (kind = %s OR (kind = %s AND name = %s))",
+                (job, DRIVER, LANE, "" if lane is None else lane_name(epoch, batch, lane)),
+            )
+        case ReadPositions(job):
+            return (
+                f"SELECT name, position, checkpoint, batch, label, row_count, digest FROM {table} "
+                "WHERE job = %s AND kind = %s",
+                (job, POSITION),
+            )
+        case DeadClaims(job, epoch, most):
+            return (
+                f"SELECT name FROM {table} WHERE job = %s AND kind = %s AND epoch <> %s ORDER BY name LIMIT {most:d}",
+                (job, LANE, epoch),
+            )
+        case Forget(job, names):
+            ids = tuple(row_id(job, LANE, name) for name in names)
+            return f"DELETE FROM {table} WHERE id IN ({', '.join(['%s'] * len(ids))})", ids
+        case Unfinished(family):
+            return (
+                "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = %s AND LABEL LIKE %s "
+                f"AND STATE NOT IN ({', '.join(['%s'] * len(_ENDED))})",
+                (database, _like(family.prefix), *_ENDED),
+            )
+
+
+def read(question: LedgerQuestion, rows: list[tuple[object, ...]]) -> object:
+    """The answer to `question` in the rows that its statement returned."""
+    match question:
+        case Claim() | Mark() | Forget():
+            return None
+        case DeadClaims():
+            return tuple(str(row[0]) for row in rows)
+        case Marked():
+            return bool(rows and int(str(rows[0][0])))
+        case Unfinished(family):
+            return tuple(sorted(str(row[0]) for row in rows if family.holds(str(row[0]))))
+        case ReadOwners():
+            return Owners(_owner(rows, DRIVER), _owner(rows, LANE))
+        case ReadPositions():
+            return {position.partition: position for position in map(_position, rows)}
+
+
+def lane_name(epoch: str, batch: int, lane: int) -> str:
+    """The name of a lane's owner row: one for each run of the driver and micro-batch in which the lane was claimed."""
+    return f"{epoch}/{batch}/{lane}"
+
+
+def _owner(rows: list[tuple[object, ...]], kind: str) -> Owner | None:
+    for row in rows:
+        if row[0] == kind:
+            lane = int(str(row[1]).rpartition("/")[2]) if kind == LANE else None
+            return Owner(str(row[2]), str(row[3]), str(row[4] or ""), _int(row[5]), lane, str(row[6]))
+    return None
+
+
+def _position(row: tuple[object, ...]) -> Position:
+    partition, position, checkpoint, batch, label, rows, digest = row
+    return Position(
+        str(partition), _int(position), str(checkpoint), _int(batch), str(label), _int(rows), str(digest or "")
+    )
+
+
+def _int(value: object) -> int:
+    return -1 if value is None else int(str(value))
+
+
+def _table(database: str) -> str:
+    return f"`{database}`.`{LEDGER_TABLE}`"
+
+
+def _like(prefix: str) -> str:
+    escaped = prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return escaped + "%"

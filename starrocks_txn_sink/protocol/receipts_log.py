@@ -1,0 +1,103 @@
+"""Location of a source transaction, from the ledger and the log. Pure.
+
+The ledger has the last visible position of each source partition; every position up to it is visible. The log has the
+labels. A position between two logged ends belongs to the source transaction with the next end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Standing(Enum):
+    """Kind of answer; `--json` shows the value."""
+
+    CONTAINED = "contained"
+    VISIBLE = "visible"
+    NOT_YET = "not yet"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPosition:
+    """Row of the ledger for a source partition; times are UTC of the server or the lane, as text."""
+
+    position: int
+    label: str
+    batch: int
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedSpan:
+    """Row of the log: the positions of a source partition that a label made visible."""
+
+    first: int
+    last: int
+    label: str
+    lane: int
+    batch: int
+    rows: int
+    tables: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedPosition:
+    """Answer for a position. `span` is set for CONTAINED; `reached` is the ledger's row, None without one.
+
+    `upper` is set for VISIBLE: the position was visible at that time, perhaps earlier.
+    """
+
+    standing: Standing
+    reached: LedgerPosition | None
+    span: LoggedSpan | None = None
+    upper: str = ""
+
+
+def locate(position: int, reached: LedgerPosition | None, around: Sequence[LoggedSpan]) -> LocatedPosition:
+    """Locate `position`; `around` are its neighbours in the log: the first end at or above, the last end below."""
+    if reached is None or position > reached.position:
+        return LocatedPosition(Standing.NOT_YET, reached)
+    above = min((span for span in around if span.last >= position), key=lambda span: span.last, default=None)
+    if above is None:
+        return LocatedPosition(Standing.VISIBLE, reached, upper=reached.since)
+    below = any(span.last < position for span in around)
+    if above.first <= position or below:
+        return LocatedPosition(Standing.CONTAINED, reached, above)
+    return LocatedPosition(Standing.VISIBLE, reached, upper=above.since)
+
+
+LOG_TABLE = "_starrocks_txn_sink_receipts"
+
+COLUMNS = (
+    ("job", "VARCHAR(64) NOT NULL"),
+    ("source_partition", "VARCHAR(1024) NOT NULL"),
+    ("last_position", "BIGINT NOT NULL"),
+    ("first_position", "BIGINT NOT NULL"),
+    ("source_transactions", "BIGINT"),
+    ("row_count", "BIGINT"),
+    ("label", "VARCHAR(128)"),
+    ("lane", "INT"),
+    ("batch", "BIGINT"),
+    ("tables", "VARCHAR(65533)"),
+    ("loaded_at", "DATETIME"),
+)
+_KEYS = 3
+
+
+def create_table(database: str, replication: int | None = None) -> str:
+    """The DDL; `replication` None leaves the number of replicas to the server."""
+    columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS)
+    keys = ", ".join(f"`{name}`" for name, _ in COLUMNS[:_KEYS])
+    properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
+    return (
+        f"CREATE TABLE IF NOT EXISTS `{database}`.`{LOG_TABLE}` ({columns}) DUPLICATE KEY ({keys}) "
+        f"DISTRIBUTED BY HASH (`source_partition`) BUCKETS 1{properties}"
+    )
+
+
+def delete_older(database: str, job: str, before: str) -> tuple[str, tuple[object, ...]]:
+    """Statement that deletes a job's rows loaded before `before` (a DATETIME literal)."""
+    return f"DELETE FROM `{database}`.`{LOG_TABLE}` WHERE job = %s AND loaded_at < %s", (job, before)

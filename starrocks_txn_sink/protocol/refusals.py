@@ -1,0 +1,122 @@
+"""What a refusal means: the server's messages, mapped to typed errors (wire contract 2.2, 3.2, 4, 5).
+
+The transaction interface answers nearly every failure with `FAILED` and a text, so the text decides whether another try
+makes sense. Unknown texts count as transient; the number of tries is bounded elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starrocks_txn_sink.errors import (
+    BeginFailed,
+    CommitFailed,
+    LoadFailed,
+    RowsRejected,
+    ServerRefused,
+    StarRocksSinkError,
+    TooManyTransactions,
+    TransactionTimedOut,
+)
+from starrocks_txn_sink.protocol.wire import Reply, Status
+
+# Rows that the server will refuse again, however often they are sent.
+_BAD_ROWS = (
+    "abnormal data more than max filter",
+    "too many filtered rows",
+    "No rows were imported",
+    "primary key size exceed",
+    "JSON parse error",
+    "Failed to parse json",
+    "Failed to iterate document stream",
+)
+# Requests that make no sense to this server, whatever the rows.
+_SENSELESS = (
+    "Failed to find table",
+    "does not exist.",
+    "not equal transaction database",
+    "Database[",
+    "Access denied",
+    "ClassCastException",
+    "Unknown data format",
+    "Unsupported compression type",
+    "Column has no default value",
+    "Mapping column is not in table",
+    "Duplicate column",
+    "key column",
+    "Only primary key table support",
+    "Conditional update only support primary key table",
+    "Label format error",
+    "Unknown transaction operation",
+)
+_TOO_MANY = "current running txns on db"
+_TIMED_OUT = ("Load timeout", "coordinator could not finished before job timeout")
+_MESSAGE_LIMIT = 600
+
+ALREADY_COMMITTING = "is already committing"
+DURING_COMMITTING = "during committing"
+CANNOT_ABORT_VISIBLE = "Can not abort VISIBLE"
+
+
+def begin_error(reply: Reply, label: str) -> StarRocksSinkError:
+    """The error for a begin that was not answered with OK."""
+    text, place = _text(reply), _place(reply, label)
+    if _TOO_MANY in text:
+        return TooManyTransactions(f"No StarRocks transaction could be begun: {text}", **place)
+    if _any(text, _SENSELESS):
+        return ServerRefused(f"The server refused to begin a StarRocks transaction: {text}", **place)
+    return BeginFailed(f"No StarRocks transaction could be begun: {text}", **place)
+
+
+def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
+    """The error for a load that was not answered with OK; TXN_IN_PROCESSING is not one of them."""
+    text, place = _text(reply), _place(reply, label, table)
+    if _TOO_MANY in text:
+        return TooManyTransactions(f"The server did not take the load: {text}", **place)
+    if _any(text, _TIMED_OUT):
+        return timed_out(label, text)
+    if _any(text, _SENSELESS):
+        return ServerRefused(
+            f"The server refused the load: {text}", hint="Correct the table, the columns or the properties.", **place
+        )
+    return LoadFailed(f"The load failed: {text}", **place)
+
+
+def commit_error(reply: Reply, label: str) -> StarRocksSinkError:
+    """The error for a commit that surely did not take effect."""
+    text, place = _text(reply), _place(reply, label)
+    if _any(text, _BAD_ROWS):
+        return RowsRejected(f"The server rejected rows, so nothing of the transaction became visible: {text}", **place)
+    if _TOO_MANY in text:
+        return TooManyTransactions(f"The server did not commit: {text}", **place)
+    if _any(text, _TIMED_OUT):
+        return timed_out(label, text)
+    return CommitFailed(f"The server did not commit: {text}", **place)
+
+
+def timed_out(label: str, text: str) -> TransactionTimedOut:
+    return TransactionTimedOut(
+        f"The StarRocks transaction reached its timeout before it could commit: {text}", label=label
+    )
+
+
+def _text(reply: Reply) -> str:
+    return " ".join(reply.message.split())[:_MESSAGE_LIMIT] or "(the server gave no message)"
+
+
+def _place(reply: Reply, label: str, table: str | None = None) -> dict[str, Any]:
+    return {"label": label, "table": table, "status": reply.status.value}
+
+
+def _any(text: str, fragments: tuple[str, ...]) -> bool:
+    return any(fragment in text for fragment in fragments)
+
+
+def is_gone(reply: Reply) -> bool:
+    """The frontend does not know the label: never begun, forgotten, or lost with a restart."""
+    return "does not exist" in reply.message and "stream load task" in reply.message
+
+
+def is_busy(reply: Reply) -> bool:
+    """Another load of this table is running under the label; nothing was consumed (wire contract 4.5)."""
+    return reply.status is Status.TXN_IN_PROCESSING

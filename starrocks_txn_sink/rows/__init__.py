@@ -1,0 +1,1 @@
+"""Arrow batches of lane rows: columns, order, segments, replays, payloads. Pure."""

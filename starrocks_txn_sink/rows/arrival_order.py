@@ -1,0 +1,213 @@
+"""Ready rows as they come to a lane, without a sort before it: put in order when they are few, checked when many.
+
+What goes on to the lane looks as if it had been sorted: each batch has whole source transactions, one source partition
+after the other, and at most the last of them is unfinished and goes on in the next batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.coordinator.input import Ints
+from starrocks_txn_sink.errors import Unordered
+from starrocks_txn_sink.rows.columns import PARTITION, POSITION, SEQ, TRANSACTION_END
+from starrocks_txn_sink.rows.segments import listed, refuse_nulls, runs_of, until_end
+
+SMALL_ROWS: Final = 100_000  # so many rows wait for the others, because then their order does not matter
+SMALL_BYTES: Final = 32 << 20
+HELD_BYTES: Final = 32 << 20  # of unfinished source transactions that wait while those of other partitions go on
+
+_NULL: Final = -(2**63)
+
+
+class _Sized(Protocol):
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+Piece = TypeVar("Piece", bound=_Sized)
+
+
+@dataclass(slots=True)
+class ArrivalOrder:
+    """One attempt at a lane whose rows were not sorted; they have the columns of `rows.segments`, and SEQ.
+
+    With `small_only` more than `small_rows` are Unordered, whatever their order is.
+    """
+
+    small_rows: int = SMALL_ROWS
+    small_only: bool = False
+    held_bytes: int = HELD_BYTES
+    _latest: dict[str, tuple[int, int]] = field(default_factory=dict)  # position and seq by source partition
+    _held: list[pa.RecordBatch] = field(default_factory=list)  # unfinished source transactions, a batch each
+    _unfinished: str | None = None  # the source partition whose source transaction the lane has begun to read
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of `batches` without the lane's last one, each source partition's by position and seq.
+
+        Raises Unordered when many rows are not in order, or a source partition's come so mixed with others' that what
+        is unfinished does not fit memory; RowsCutOff, RowsAfterEnd; InputError for NULLs.
+        """
+        marked = until_end(batches, POSITION, strict=True)
+        first, small = beginning(marked, self.small_rows, SMALL_BYTES)
+        if small:
+            if first:
+                yield _sorted(_together(first))
+            return
+        if self.small_only:
+            raise Unordered(f"These are more than {self.small_rows} rows, or {SMALL_BYTES} bytes.")
+        for batch in chain(first, marked):
+            refuse_nulls(batch)
+            yield from self._whole(batch)
+        yield from self._held  # whoever reads them finds out that they have no end
+
+    def _whole(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What of `batch`, and of what was held, the lane can read next."""
+        rows = _together([*self._held, batch])
+        runs = runs_of(rows)
+        if len(pc.unique(runs.values)) < len(runs.values):
+            rows = rows.take(pc.array_sort_indices(pa.array(_codes(rows)[0])))
+            runs = runs_of(rows)
+        parts = [_Part(name, rows.slice(low, high - low)) for name, low, high in listed(runs)]
+        held = {_name(one): one.num_rows for one in self._held}
+        for part in parts:
+            self._check(part, held.get(part.name, 0))
+        self._held = []
+        if len(parts) == 1 and self._unfinished in (None, parts[0].name):
+            self._unfinished = None if parts[0].ended else parts[0].name
+            yield parts[0].rows
+        else:
+            yield from self._in_turn(parts)
+
+    def _in_turn(self, parts: list[_Part]) -> Iterator[pa.RecordBatch]:
+        """The partition that the lane is in the middle of first; the unfinished ends of all others are held."""
+        if self._unfinished is not None:
+            going_on = [part for part in parts if part.name == self._unfinished]
+            parts = [part for part in parts if part.name != self._unfinished]
+            for part in going_on:
+                whole, rest = part.split()
+                yield from whole
+                parts += rest if whole else []
+                self._unfinished = None if whole else part.name
+                yield from () if whole else (one.rows for one in rest)
+        tails: list[_Part] = []
+        for part in parts:
+            whole, rest = part.split()
+            if self._unfinished is not None:
+                whole, rest = [], [part]
+            yield from whole
+            tails += rest
+        yield from self._hold(tails)
+
+    def _hold(self, tails: list[_Part]) -> Iterator[pa.RecordBatch]:
+        """Keep unfinished source transactions for the next batch; the lane reads the only one, or a huge one, on."""
+        size = sum(tail.rows.nbytes for tail in tails)
+        if self._unfinished is None and tails and (len(tails) == 1 or size > self.held_bytes):
+            largest = max(tails, key=lambda tail: tail.rows.nbytes)
+            tails = [tail for tail in tails if tail is not largest]
+            size -= largest.rows.nbytes
+            self._unfinished = largest.name
+            yield largest.rows
+        if size > self.held_bytes:
+            raise Unordered(
+                f"Unfinished source transactions of {len(tails)} source partitions came mixed, {size} bytes of them, "
+                f"beside one of source partition {self._unfinished}.",
+                hint='Leave shuffle at "auto" or set it to true, so that rows are sorted first.',
+            )
+        self._held = [tail.rows for tail in tails]
+
+    def _check(self, part: _Part, held: int) -> None:
+        """Raise Unordered when rows of `part` are not by position and seq; its first `held` were looked at before."""
+        positions, seqs = part.positions, part.seqs
+        if held < part.rows.num_rows and part.name in self._latest:
+            last, seq = self._latest[part.name]
+            positions = np.concatenate(([last], positions[held:]))
+            seqs = np.concatenate(([seq], seqs[held:]))
+        back = (positions[1:] < positions[:-1]) | ((positions[1:] == positions[:-1]) & (seqs[1:] < seqs[:-1]))
+        if back.any():
+            at = int(np.argmax(back))
+            raise Unordered(
+                f"The rows of source partition {part.name} did not come in order: position {positions[at + 1]} came "
+                f"after {positions[at]}."
+                if positions[at + 1] != positions[at]
+                else f"The rows of source partition {part.name}, position {positions[at]}, did not come by seq.",
+                hint='Leave shuffle at "auto" or set it to true, so that rows are sorted first.',
+            )
+        self._latest[part.name] = (int(positions[-1]), int(seqs[-1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of one source partition."""
+
+    name: str
+    rows: pa.RecordBatch
+
+    @property
+    def positions(self) -> Ints:
+        return _ints(self.rows, POSITION)
+
+    @property
+    def seqs(self) -> Ints:
+        return _ints(self.rows, SEQ)
+
+    @property
+    def ended(self) -> bool:
+        """Whether its last source transaction is whole."""
+        return bool(self.rows.column(TRANSACTION_END)[-1].as_py())
+
+    def split(self) -> tuple[list[pa.RecordBatch], list[_Part]]:
+        """Its whole source transactions, and the unfinished one; each at most one."""
+        ends = np.flatnonzero(self.rows.column(TRANSACTION_END).to_numpy(zero_copy_only=False))
+        cut = int(ends[-1]) + 1 if ends.size else 0
+        whole = [self.rows.slice(0, cut)] if cut else []
+        return whole, [_Part(self.name, self.rows.slice(cut))] if cut < self.rows.num_rows else []
+
+
+def beginning(pieces: Iterator[Piece], rows: int, size: int) -> tuple[list[Piece], bool]:
+    """The first of `pieces`, and whether these are all: then they have at most so many `rows` and bytes (`size`)."""
+    first: list[Piece] = []
+    for piece in pieces:
+        first.append(piece)
+        rows, size = rows - piece.num_rows, size - piece.nbytes
+        if rows < 0 or size < 0:
+            return first, False
+    return first, True
+
+
+def _sorted(rows: pa.RecordBatch) -> pa.RecordBatch:
+    refuse_nulls(rows)
+    codes, names = _codes(rows)
+    ranks = np.argsort(np.argsort(np.array(names, dtype=object)))
+    return rows.take(pa.array(np.lexsort((_ints(rows, SEQ), _ints(rows, POSITION), ranks[codes]))))
+
+
+def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _codes(rows: pa.RecordBatch) -> tuple[Ints, list[str]]:
+    named = pc.dictionary_encode(rows.column(PARTITION))
+    return named.indices.to_numpy(zero_copy_only=False).astype(np.int64), named.dictionary.to_pylist()
+
+
+def _name(rows: pa.RecordBatch) -> str:
+    name: str = rows.column(PARTITION)[0].as_py()
+    return name
+
+
+def _ints(rows: pa.RecordBatch, name: str) -> Ints:
+    column = rows.column(name)
+    if column.null_count:
+        column = pc.fill_null(column.cast(pa.int64()), _NULL)  # before all others, as a sort has it
+    values: Ints = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return values

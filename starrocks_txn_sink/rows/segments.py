@@ -1,0 +1,277 @@
+"""From Arrow batches to segments: runs of one (source partition, table), as slices of one string buffer.
+
+Rows arrive ordered by (source partition, position, seq). Everything is vectorised: source transactions' ends become
+index arrays, tables are brought together by one stable sort and one `take`, and a segment is a slice of the taken
+buffer. No Python code runs per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.coordinator.input import Ended, Ints, Marks, Segment, Written
+from starrocks_txn_sink.errors import InputError, StarRocksSinkError, Transient
+from starrocks_txn_sink.rows.columns import (
+    COLUMNS,
+    END_POSITION,
+    FINGERPRINT,
+    PARTITION,
+    PAYLOAD,
+    PLACE,
+    POSITION,
+    ROW_BITS,
+    TABLE,
+    TRANSACTION_END,
+)
+from starrocks_txn_sink.rows.replay import Bools, Replay, Rows, Run
+
+
+@dataclass(slots=True)
+class Segmenter:
+    """Splits the batches of one lane; remembers the place it stopped at, so that torn or unordered input is noticed.
+
+    Rows that `replay` knows to be in StarRocks already are left out. `marking` adds marks to the rows.
+    """
+
+    replay: Replay = field(default_factory=Replay)
+    marking: bool = False
+    _partition: str | None = None
+    _position: int = -1
+    _inside: bool = False
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[Segment]:
+        """Yield the batch's segments in an order that keeps each partition's.
+
+        Raises InputError for NULLs, for a source partition or position that goes back, and for rows of a new position
+        before the last row of the former one was marked as its end; the message names the place, never a row's content.
+        """
+        if not batch.num_rows:
+            return
+        refuse_nulls(batch)
+        runs, rows = listed(runs_of(batch)), _rows(batch)
+        for name, low, high in runs:
+            self._check_run(name, rows.positions[low:high], rows.ends[low:high])
+        digests = self.replay.fingerprints(runs, rows)
+        new = self.replay.new_rows(runs, rows)
+        if new is not None:
+            batch = batch.filter(pa.array(new))
+            runs, rows = listed(runs_of(batch)), _rows(batch)
+        if batch.num_rows:
+            yield from segments_of(batch, runs, rows, digests, self.marking)
+
+    def _check_run(self, partition: str, positions: Ints, ends: Bools) -> None:
+        if partition != self._partition and self._inside:
+            raise _torn(self._partition, self._position)
+        same = partition == self._partition
+        before = np.concatenate(([self._position if same else positions[0] - 1], positions[:-1]))
+        ended = np.concatenate(([not self._inside if same else True], ends[:-1]))
+        moved = positions != before
+        if (back := np.flatnonzero(positions < before)).size:
+            raise InputError(
+                f"The rows of source partition {partition} are not in the order of their positions: "
+                f"{positions[back[0]]} came after {before[back[0]]}.",
+                hint="Give each source transaction a position of its own that grows within its partition.",
+            )
+        if (torn := np.flatnonzero(moved & ~ended)).size:
+            raise _torn(partition, int(before[torn[0]]))
+        if (late := np.flatnonzero(~moved & ended)).size:
+            raise InputError(
+                f"Rows of source partition {partition}, position {positions[late[0]]}, come after the row that is "
+                "marked as the end of that source transaction.",
+                hint="transaction_end belongs on the last row of a source transaction only, and seq must grow.",
+            )
+        self._partition, self._position, self._inside = partition, int(positions[-1]), not bool(ends[-1])
+
+
+def runs_of(batch: pa.RecordBatch) -> pa.RunEndEncodedArray:
+    """Runs of equal source partitions, none of which is NULL."""
+    names = batch.column(PARTITION)
+    if _same(names):
+        return pa.RunEndEncodedArray.from_arrays(pa.array([len(names)], pa.int32()), names[:1])
+    return pc.run_end_encode(names)
+
+
+def _same(names: pa.Array) -> bool:
+    """Whether all are equal: as long as the first, and each like the one before, told by comparing one buffer."""
+    if len(names) < 2:
+        return bool(len(names))
+    bounds = _bounds(names)
+    first, size, last = int(bounds[0]), int(bounds[1] - bounds[0]), int(bounds[-1])
+    if last - first != size * len(names) or not np.all(np.diff(bounds) == size):
+        return False
+    data = names.buffers()[2]
+    return not size or data.slice(first, last - size - first).equals(data.slice(first + size, last - size - first))
+
+
+def listed(runs: pa.RunEndEncodedArray) -> list[Run]:
+    """Each run's value, its first row and the row after its last."""
+    bounds = pairwise([0, *runs.run_ends.to_pylist()])
+    return [(name, low, high) for name, (low, high) in zip(runs.values.to_pylist(), bounds, strict=True)]
+
+
+def _rows(batch: pa.RecordBatch) -> Rows:
+    positions = batch.column(POSITION).to_numpy(zero_copy_only=False)
+    ends = batch.column(TRANSACTION_END).to_numpy(zero_copy_only=False)
+    if FINGERPRINT in batch.schema.names:
+        hashes = np.ascontiguousarray(batch.column(FINGERPRINT).to_numpy(zero_copy_only=False), np.int64)
+        bounds = np.arange(len(hashes) + 1, dtype=np.int64) * hashes.itemsize
+        return Rows(positions, ends, bounds, memoryview(hashes.tobytes()), "hash1:")
+    payload = batch.column(PAYLOAD)
+    return Rows(positions, ends, _offsets(payload), memoryview(payload.buffers()[2] or b""))
+
+
+def segments_of(
+    batch: pa.RecordBatch, runs: list[Run], rows: Rows, digests: Mapping[str, str], marking: bool = False
+) -> Iterator[Segment]:
+    """The segments of checked rows: whole source transactions of a run first, its open rest after their end."""
+    parts = [part for run in runs for part in _parts(*run, rows.ends)]
+    tables = pc.dictionary_encode(batch.column(TABLE))
+    names = tables.dictionary.to_pylist()
+    keys = tables.indices.to_numpy(zero_copy_only=False)
+    if len(parts) > 1:
+        keys = keys + np.repeat(np.arange(len(parts)) * len(names), [high - low for _, low, high, _ in parts])
+    payload, keys, order = _gathered(batch.column(PAYLOAD), keys)
+    positions = rows.positions if order is None or not marking else rows.positions[order]
+    offsets = _offsets(payload)
+    data = memoryview(payload.buffers()[2] or b"")
+    left_out = np.diff(offsets) == 0  # rows without a payload
+    bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
+    row = 0
+    for partition, low, high, complete in parts:
+        while row < len(bounds) - 1 and bounds[row] < high:
+            first, last = bounds[row], bounds[row + 1]
+            table, piece = names[keys[first] % len(names)], data[offsets[first] : offsets[last]]
+            compacted = int(np.count_nonzero(left_out[first:last]))
+            marks = Marks(positions[first:last], offsets[first : last + 1]) if marking else None
+            yield Written(partition, table, piece, last - first - compacted, compacted, marks)
+            row += 1
+        if complete:
+            at = rows.positions[low:high][rows.ends[low:high]]
+            yield Ended(partition, int(at[0]), int(at[-1]), len(at), digests.get(partition, ""))
+
+
+def _parts(partition: str, low: int, high: int, ends: Bools) -> Iterator[tuple[str, int, int, bool]]:
+    """A run's whole source transactions, then the open rest: (partition, first row, row after the last, complete)."""
+    ended = np.flatnonzero(ends[low:high])
+    cut = low + int(ended[-1]) + 1 if ended.size else low
+    if cut > low:
+        yield partition, low, cut, True
+    if high > cut:
+        yield partition, cut, high, False
+
+
+def _gathered(payload: pa.Array, keys: Ints) -> tuple[pa.Array, Ints, Ints | None]:
+    """Bring rows with equal keys together, keeping their order; nothing is copied when they are together already."""
+    if np.all(keys[1:] >= keys[:-1]):
+        return payload, keys, None
+    order = pc.array_sort_indices(pa.array(keys))  # a stable sort, and a counting one where keys are few
+    return payload.take(order), keys[order], order.to_numpy()
+
+
+def offsets_of(batch: pa.RecordBatch) -> Ints:
+    """The byte offsets of each row's content, and of the end of the last."""
+    return _offsets(batch.column(PAYLOAD))
+
+
+def _offsets(payload: pa.Array) -> Ints:
+    return _bounds(payload).astype(np.int64)
+
+
+def _bounds(strings: pa.Array) -> np.ndarray[Any, Any]:
+    """Where each string begins in the data buffer, and where the last one ends; int32, or int64 of large strings."""
+    wide = pa.types.is_large_string(strings.type) or pa.types.is_large_binary(strings.type)
+    bounds = np.frombuffer(strings.buffers()[1], dtype=np.int64 if wide else np.int32)
+    return bounds[strings.offset : strings.offset + len(strings) + 1]
+
+
+def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = COLUMNS) -> None:
+    """Raise InputError with the first place where a column of `names` is NULL."""
+    for name in names:
+        column = batch.column(name)
+        if column.null_count:
+            raise InputError(
+                f"Column {name} is NULL in {column.null_count} of {batch.num_rows} rows{_near(batch, column)}.",
+                hint="Every row needs a source partition, a position, a table, transaction_end and its content.",
+            )
+
+
+def _near(batch: pa.RecordBatch, column: pa.Array) -> str:
+    """Where the first NULL stands, as far as the row itself can say."""
+    row = pc.index(column.is_null(), True).as_py()
+    there = [name for name in (PARTITION, POSITION, TABLE) if name in batch.schema.names]
+    return ", first at " + ", ".join(f"{name.replace('_', ' ')} {batch.column(name)[row].as_py()}" for name in there)
+
+
+def _torn(partition: str | None, position: int) -> InputError:
+    return InputError(
+        f"The source transaction at position {position} of source partition {partition} has no row marked as its end.",
+        hint="Give the sink whole source transactions: the output of assemble_transactions, unfiltered.",
+    )
+
+
+class RowsCutOff(StarRocksSinkError, Transient):
+    """Spark stopped the task, or its JVM died."""
+
+    code = "rows_cut_off"
+    summary = "The rows of a lane ended before their last row, and nothing was committed."
+
+
+class StageRepeated(StarRocksSinkError, Transient):
+    """The lane's last row says so (`lane.attempt`): another task may own the lane."""
+
+    code = "stage_repeated"
+    summary = "Spark runs the stage of a lane again, and nothing was committed."
+
+
+class RowsAfterEnd(StarRocksSinkError):
+    """Found only where a lane's rows are not sorted."""
+
+    code = "rows_after_end"
+    summary = "Rows came after the last row of a lane, and nothing was committed."
+
+
+def until_end(
+    batches: Iterable[pa.RecordBatch], column: str, content: str = PAYLOAD, *, strict: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches without the lane's last row: END_POSITION in `column` and NULL in `content`.
+
+    Raises RowsCutOff when it never came and, with `strict`, RowsAfterEnd when it was not the last.
+    """
+    ended = False
+    for batch in batches:
+        last = pc.and_kleene(pc.equal(batch.column(column), END_POSITION), batch.column(content).is_null())
+        here = pc.any(last).as_py()
+        if strict and batch.num_rows and (ended or (here and not last[-1].as_py())):
+            raise RowsAfterEnd("Rows of the lane came after its last one.")
+        ended = ended or bool(here)
+        rows = batch.filter(pc.invert(last.fill_null(False))) if here else batch
+        if rows.num_rows:
+            yield rows
+    if not ended:
+        raise RowsCutOff("The rows of the lane were cut off before their end.")
+
+
+def unsealed(batches: Iterable[pa.RecordBatch], lane: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of the task that writes `lane`, without PLACE; raises InputError for a row out of its place.
+
+    What follows the last row is told by the lane's end (`rows.segments`), not here.
+    """
+    at = lane << ROW_BITS
+    for batch in batches:
+        places = batch.column(PLACE)
+        found = places.to_numpy(zero_copy_only=False)
+        if places.null_count or not np.array_equal(found, np.arange(at, at + batch.num_rows, dtype=np.int64)):
+            raise InputError(
+                f"The rows of lane {lane} are not the ones, or not in the order, that lane_partitioned laid out: the "
+                "frame was filtered, limited, joined, coalesced or spread anew after it.",
+                hint="Make lane_partitioned the last step before the write.",
+            )
+        at += batch.num_rows
+        yield batch.drop_columns([PLACE])

@@ -1,0 +1,376 @@
+"""TransactionAssembly: what `StarRocksSink(options, assemble=…)` needs to know of the events it is given."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from heapq import nsmallest
+from typing import Any, Final
+from urllib.parse import quote
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from starrocks_txn_sink.assembler.rules.incremental import all_counters, expire
+from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
+from starrocks_txn_sink.assembler.rules.payload import Content
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, FileDirectory, Manifest
+from starrocks_txn_sink.assembler.spark import event_columns
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.errors import InputError, OptionError, Unordered
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.combinations import sorted_first
+from starrocks_txn_sink.protocol.fencing import check_owner
+from starrocks_txn_sink.protocol.label import run
+from starrocks_txn_sink.protocol.ledger import Owner
+from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
+from starrocks_txn_sink.rows.columns import EVENT_TIME, keyless
+from starrocks_txn_sink.sink.manifest_log import TailLog
+from starrocks_txn_sink.sink.projection import LANE, as_they_come, event_time, lane_ends, lane_of, named, spread_events
+from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sources.txn_event import parse_txn_events
+from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
+from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.telemetry.events import Event, Listener
+from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.writer.assembling import FusedLaneTask, LaneAssembly
+from starrocks_txn_sink.writer.messages import CarryOver, Complaint, LaneReport, Message, decode, of_kind
+from starrocks_txn_sink.writer.task import LaneTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionAssembly:
+    """Raw events go into the sink, and its lanes make whole source transactions of them.
+
+    The events have the columns that `assemble_transactions` reads, with `by` for the source partition; or they are raw
+    JSON in one column, described by `lines`. The rules and their options are those of `assemble_transactions`.
+
+    `SinkOptions.shuffle` says how events come to their lane. `auto`: with one lane as they come, in one task, and
+    sorted first when a source partition's events turn out not to be in order; with more lanes always sorted. True:
+    always sorted. False (one lane only): never; events out of order are an error, before anything is committed. Small
+    micro-batches (100 000 events, 32 MB) may be in any order.
+
+    `state_dir` (a path or URI that driver and executors share) is where open source transactions wait; without it they
+    wait in the query's checkpoint, so that a copy of the checkpoint has both.
+
+    `open_timeout` is judged when a micro-batch runs: Spark runs none while no event comes at all.
+
+    Raises OptionError for values that cannot work.
+    """
+
+    by: str = "source_partition"
+    interleaved: bool = False
+    open_timeout: float | timedelta | str | None = None
+    on_open_timeout: OnOpenTimeout = "fail"
+    missing_begin: MissingBegin = "fail"
+    lines: TxnEventLines | None = None
+    state_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.policy
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.interleaved, seconds(self.open_timeout), self.on_open_timeout, self.missing_begin)
+
+
+@dataclass(frozen=True, slots=True)
+class EventsInput:
+    """Events for the lanes, one Spark partition each; `lines` parses them there, None: they are parsed already."""
+
+    rows: DataFrame
+    lines: TxnEventLines | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What frames of one schema need: the columns to take of them, and the last rows of the lanes."""
+
+    schema: T.StructType
+    columns: list[Column]
+    ends: DataFrame
+
+
+@dataclass(slots=True)
+class EventsProjection:
+    """Projects micro-batches and brings their events to the lanes, sorted or as they come; `name_task` as in
+    `lane_input`.
+
+    Each call of the JVM's planner costs milliseconds, in a small micro-batch more than the rows. So there are few, and
+    what is the same for the next frame is kept.
+    """
+
+    assembly: TransactionAssembly
+    lanes: int
+    name_task: bool
+    _kept: dict[bool, _Prepared] = field(default_factory=dict)  # by whether events are sorted
+
+    def of(self, frame: DataFrame, *, sort: bool) -> EventsInput:
+        """Raw values whose place is in the JSON itself are parsed by the JVM when they are to be sorted.
+
+        Raises InputError for missing columns or wrong types.
+        """
+        lines = self.assembly.lines
+        if lines is not None and sort and not lines.placed:
+            frame, lines = _parsed(frame, lines), None
+        kept = self._prepared(frame, lines, sort)
+        rows = frame.select(*kept.columns)
+        if not sort:
+            return EventsInput(as_they_come(rows, kept.ends), lines)
+        spread = spread_events(rows, kept.ends, self.lanes)
+        return EventsInput(named(spread) if self.name_task else spread, lines)
+
+    def _prepared(self, frame: DataFrame, lines: TxnEventLines | None, sort: bool) -> _Prepared:
+        schema, kept = frame.schema, self._kept.get(sort)
+        if kept is None or kept.schema != schema:
+            kept = self._kept[sort] = self._prepare(frame, lines, sort)
+        return kept
+
+    def _prepare(self, frame: DataFrame, lines: TxnEventLines | None, sort: bool) -> _Prepared:
+        if lines is not None:
+            columns = _raw(frame, lines)
+        else:
+            columns = _events(frame, SOURCE_PARTITION if self.assembly.lines else self.assembly.by)
+        if sort:
+            columns.append(lane_of(columns[0], self.lanes).alias(LANE))
+        session, schema = frame.sparkSession, frame.select(*columns).schema
+        ends = lane_ends(session, schema, self.lanes, POSITION, name_task=self.name_task and not sort)
+        return _Prepared(frame.schema, columns, ends)
+
+
+def _parsed(frame: DataFrame, lines: TxnEventLines) -> DataFrame:
+    return parse_txn_events(
+        frame,
+        lines.value,
+        source_partition=lines.source_partition,
+        position=lines.position,
+        keep=(EVENT_TIME,) if event_time(frame) else (),
+        on_malformed=lines.on_malformed,
+    )
+
+
+def _events(frame: DataFrame, by: str) -> list[Column]:
+    partition, *others = event_columns(frame, by)
+    return [partition.cast("string").alias(SOURCE_PARTITION), *others, *event_time(frame)]
+
+
+def _raw(frame: DataFrame, lines: TxnEventLines) -> list[Column]:
+    wanted = [each for each in (lines.value, lines.source_partition, lines.position) if each]
+    missing = [each for each in wanted if each not in frame.columns]
+    if missing:
+        raise InputError(
+            f"The frame lacks the column {', '.join(missing)}.",
+            hint=f"It has {', '.join(frame.columns)}; name others, or None where the JSON itself holds them.",
+        )
+    if not isinstance(frame.schema[lines.value].dataType, (T.StringType, T.BinaryType)):
+        raise InputError(
+            f"The column {lines.value} is {frame.schema[lines.value].dataType.simpleString()}, not string or binary.",
+            hint="Name the column that holds the JSON, or leave `lines` out for events that are parsed already.",
+        )
+    return [
+        _place(lines.source_partition, "string").alias(SOURCE_PARTITION),
+        _place(lines.position, "bigint").alias(POSITION),
+        _column(lines.value).alias(VALUE),
+        *event_time(frame),
+    ]
+
+
+def _place(name: str | None, kind: str) -> Column:
+    return (_column(name) if name else F.lit(None)).cast(kind)
+
+
+def _column(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+FOLDER: Final = "starrocks_txn_sink"
+STAGE: Final = "fused"  # names the lanes' assembler where a stage of its own has the name it was given
+OLDEST: Final = 20  # open source transactions that the listener is told of one by one
+_MESSAGES: Final = T.StructType([T.StructField("message", T.StringType())])  # `messages.MESSAGES`, parsed
+_RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
+
+_log = get_logger("assembler")
+
+
+@dataclass(slots=True)
+class FusedWriter:
+    """Runs the micro-batches of one session; without a log each frame stands for itself (`StarRocksSink.write`)."""
+
+    assembly: TransactionAssembly
+    session: Session
+    log: TailLog | None
+    sort: bool
+    projection: EventsProjection | None = None
+
+    @classmethod
+    def open(
+        cls, assembly: TransactionAssembly, options: SinkOptions, session: Session, frame: DataFrame, query: str | None
+    ) -> FusedWriter:
+        """For a streaming query (`query` is its id, or its job where the id cannot be seen), or a frame (None)."""
+        sort = _sorted_first(options)
+        if query is None:
+            return cls(assembly, session, None, sort)
+        directory = FileDirectory(_state_uri(frame, assembly, query))
+        keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
+        return cls(assembly, session, TailLog.open(directory, session.epoch, query, keep), sort)
+
+    def write(self, frame: DataFrame, task: LaneTask, listener: Listener) -> tuple[list[Receipt], list[LaneReport]]:
+        """Write one micro-batch of events."""
+        before = self._before(task.batch_id)
+        now = SystemClock().wall()
+        messages = self._lanes(frame, task, before, now)
+        receipts = of_kind(messages, Receipt)
+        self._conclude(task, before, of_kind(messages, CarryOver), now, bool(receipts), listener)
+        return receipts, of_kind(messages, LaneReport)
+
+    def _before(self, batch: int) -> Manifest:
+        if self.log is None:
+            return Manifest()
+        return self.log.before(batch, may_begin=self.assembly.missing_begin == "fail")
+
+    def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
+        messages = self._run(frame, task, before, now)
+        complaints = of_kind(messages, Complaint)
+        if not complaints:
+            small = all(each.small for each in of_kind(messages, CarryOver))  # then the next one may be, too
+            self.sort = _sorted_first(task.options) or (self.sort and not small)
+            return messages
+        why = complaints[0].why
+        if task.options.shuffle is False:
+            raise Unordered(why, hint='Set shuffle to "auto" or true, so that events are sorted first.')
+        _log.warning("events.sorted", why=why)
+        self.sort = True
+        return self._run(frame, task, before, now)
+
+    def _run(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
+        lanes = task.options.lanes
+        if self.projection is None or self.log is None:  # frames that stand for themselves may be of any Spark session
+            self.projection = EventsProjection(self.assembly, lanes, name_task=task.mandate is not None)
+        events = self.projection.of(frame, sort=self.sort)
+        assembly = LaneAssembly(
+            policy=self.assembly.policy,
+            content=Content(task.options.database, keyless(self.session.models)),
+            now=now,
+            directory=self.log.directory if self.log is not None else None,
+            stem=self.log.stem(task.batch_id) if self.log is not None else "frame",
+            carried=before.partitions,
+            inline=before.inline,
+            lines=events.lines,
+            arrival_order=not self.sort,
+            sortable=task.options.shuffle is not False,
+            small_rows=SMALL_ROWS,
+        )
+        fused = FusedLaneTask(replace(task, at_end_only=not self.sort), assembly)
+        return [decode(row[0]) for row in events.rows.mapInArrow(fused, _MESSAGES).collect()]
+
+    def _conclude(
+        self,
+        task: LaneTask,
+        before: Manifest,
+        carried: Sequence[CarryOver],
+        now: float,
+        committed: bool,
+        listener: Listener,
+    ) -> None:
+        touched = _touched(carried)
+        inline = [item for each in carried for item in each.inline.items()]
+        after = before.then(task.batch_id, self.log.query if self.log is not None else "", touched, inline)
+        late, flows, notices = expire(self.assembly.policy, after.partitions, now)
+        after = after.then(after.batch, after.query, late, ())
+        if self.log is not None:
+            if not committed:
+                check_still_owner(task.options, self.session)
+            self.log.publish(after)
+        counters = all_counters([*(each.flows for each in carried), flows], after.levels())
+        _tell([*(notice for each in carried for notice in each.notices), *notices], listener)
+        oldest = min((each.opened_at for one in after.partitions.values() for each in one.state.live()), default=0.0)
+        malformed = sum(each.malformed for each in carried)
+        if malformed:
+            _log.warning("events.malformed", count=malformed, batch=task.batch_id)
+        counts = {**counters.as_dict(), "oldest_open": oldest, "malformed": malformed}
+        query = task.checkpoint
+        told = {"query": query, "name": f"{query}/{STAGE}", "counts": counts, "oldest": _oldest(after)}
+        listener(Event("assembler.counted", told))
+
+
+def check_still_owner(options: SinkOptions, session: Session) -> None:
+    """No lane has committed, so none has looked: raises Fenced when another run of the query has taken the job over."""
+    if not session.token:
+        return
+    clock = SystemClock()
+    connection = LeaderConnection(options)
+    with contextlib.closing(connection), contextlib.closing(HttpTransport(options)) as transport:
+        owner = Owner("", session.epoch, session.checkpoint)
+        steps = check_owner(session.job, owner, session.token, random.Random())
+        ledger = SqlLedger(connection, options.database)
+        run(steps, transport, clock, Deadline.after(options.batch_deadline, clock), ledger)
+
+
+def _sorted_first(options: SinkOptions) -> bool:
+    """Whether events are sorted before any lane has looked at them."""
+    return options.shuffle is True or sorted_first(options.features, assembled=True)
+
+
+def _touched(carried: Sequence[CarryOver]) -> dict[str, CarriedState]:
+    touched: dict[str, CarriedState] = {}
+    for each in carried:
+        twice = touched.keys() & each.partitions.keys()
+        if twice:
+            raise InputError(f"Two lanes had events of source partition {min(twice)}: this is a bug, please report it.")
+        touched.update(each.partitions)
+    return touched
+
+
+def _oldest(after: Manifest) -> list[dict[str, Any]]:
+    """The source transactions that have been open for longest: where each began, since when, its rows and bytes."""
+    live = ((name, each) for name, one in after.partitions.items() for each in one.state.live())
+    return [
+        {
+            "partition": name,
+            "position": each.position,
+            "since": each.opened_at,
+            "rows": each.rows,
+            "bytes": each.bytes,
+        }
+        for name, each in nsmallest(OLDEST, live, key=lambda item: item[1].opened_at)
+    ]
+
+
+def _tell(notices: Sequence[Event], listener: Listener) -> None:
+    for notice in notices:
+        _log.warning(notice.name, **notice.fields)
+        listener(notice)
+
+
+def _state_uri(frame: DataFrame, assembly: TransactionAssembly, query: str) -> str:
+    if assembly.state_dir is not None:
+        return f"{assembly.state_dir.rstrip('/')}/{quote(query, safe='')}"
+    root = checkpoint_root(frame, query)
+    if root is None:
+        raise OptionError(
+            "The query's checkpoint location cannot be seen from here (Spark Connect hides it).",
+            hint="Give TransactionAssembly a state_dir that driver and executors share; keep it with the checkpoint.",
+            option="state_dir",
+        )
+    return f"{root.rstrip('/')}/{FOLDER}"
+
+
+def checkpoint_root(frame: DataFrame, query: str) -> str | None:
+    """Where the running query `query` has its checkpoint; None when this process cannot see it."""
+    session: Any = getattr(frame.sparkSession, "_jsparkSession", None)
+    context: Any = getattr(frame.sparkSession, "_sc", None)
+    if session is None or context is None:
+        return None
+    try:
+        number = context._jvm.java.util.UUID.fromString(query)
+        running = session.sharedState().activeStreamingQueries().get(number)
+        return None if running is None else str(running.resolvedCheckpointRoot())
+    except Exception:  # py4j's errors, whatever this Spark lacks; a state_dir is asked for instead
+        _log.debug("checkpoint.not_found", exc_info=True)
+        return None

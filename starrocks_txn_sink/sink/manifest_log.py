@@ -1,0 +1,157 @@
+"""The tail log: what is open after each micro-batch, kept beside Spark's own log of the query.
+
+    batches/{batch}-{generation}-{epoch}.json   a manifest for each of the last micro-batches
+    rows/{generation}-{epoch}-{batch}-…         the rows they name
+    owners/{generation}-{epoch}                 one for each run of the query that was ever opened
+
+A micro-batch reads the manifest of the one before, exactly, and its own is published after all lanes have returned and
+before `foreachBatch` returns: when Spark believes that it is done, it is there. A run of the query takes the next
+*generation* when it opens the log. Where two runs publish for one micro-batch (the older one was paused and wakes up),
+the younger counts, and nobody deletes what a younger one wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from starrocks_txn_sink.assembler.rules.spill import FOLDER as ROWS
+from starrocks_txn_sink.assembler.rules.spill import Directory, Manifest
+from starrocks_txn_sink.errors import InputError
+
+BATCHES: Final = "batches"
+OWNERS: Final = "owners"
+INLINE_LIMIT: Final = 256 << 10  # rows in a manifest are written again with every micro-batch
+
+
+class Name(NamedTuple):
+    """A manifest's file name, read; the greater of two for one micro-batch counts."""
+
+    batch: int
+    generation: int
+    epoch: str
+
+    @property
+    def file(self) -> str:
+        return f"{self.batch:012d}-{self.generation:06d}-{self.epoch}.json"
+
+    @classmethod
+    def of(cls, file: str) -> Name:
+        batch, generation, epoch = file.removesuffix(".json").split("-")
+        return cls(int(batch), int(generation), epoch)
+
+
+@dataclass(slots=True)
+class TailLog:
+    """One run's view of the log; `keep` manifests stay, as many as Spark keeps of its own."""
+
+    directory: Directory
+    generation: int
+    epoch: str
+    query: str
+    keep: int
+    _latest: Manifest | None = None
+    _files: dict[Name, frozenset[str]] = field(default_factory=dict)  # what kept manifests name
+    _until_sweep: int = 0
+
+    @classmethod
+    def open(cls, directory: Directory, epoch: str, query: str, keep: int) -> TailLog:
+        """Open the log for a new run of the query: it gets the highest generation."""
+        owners = directory.names(OWNERS)
+        taken = [int(name.split("-")[0]) for name in owners]
+        taken += [name.generation for name in _manifests(directory)]
+        generation = max(taken, default=0) + 1
+        directory.write(f"{OWNERS}/{generation:06d}-{epoch}", query.encode())
+        for name in owners:
+            if int(name.split("-")[0]) < generation - 1:
+                directory.delete(f"{OWNERS}/{name}")
+        return cls(directory, generation, epoch, query, keep)
+
+    def stem(self, batch: int) -> str:
+        """How names of files with rows begin."""
+        return f"{self.generation:06d}-{self.epoch}-{batch}"
+
+    def before(self, batch: int, *, may_begin: bool) -> Manifest:
+        """What micro-batch `batch` starts from: nothing for the first one, else the manifest of the one before.
+
+        A query that has no log at all starts with nothing open if it `may_begin` so. Raises InputError otherwise.
+        """
+        if batch == 0:
+            return Manifest()
+        if self._latest is not None and self._latest.batch == batch - 1:
+            return self._latest
+        names = _manifests(self.directory)
+        mine = max((name for name in names if name.batch == batch - 1), default=None)
+        if mine is not None:
+            return self._read(mine)
+        if names or not may_begin:
+            raise _missing(batch, names)
+        return Manifest(batch - 1, self.query)
+
+    def publish(self, manifest: Manifest) -> None:
+        """Make `manifest` what the next micro-batch starts from; then delete what nobody can need any more."""
+        manifest = self._bounded(manifest)
+        name = Name(manifest.batch, self.generation, self.epoch)
+        self.directory.write(f"{BATCHES}/{name.file}", manifest.to_json())
+        self._latest = manifest
+        self._files[name] = frozenset(manifest.files())
+        if self._until_sweep == 0:
+            self._sweep(manifest.batch)
+            self._until_sweep = self.keep
+        else:
+            self._retire([each for each in self._files if each.batch <= manifest.batch - self.keep])
+        self._until_sweep -= 1
+
+    def _bounded(self, manifest: Manifest) -> Manifest:
+        if sum(map(len, manifest.inline.values())) <= INLINE_LIMIT:
+            return manifest
+        for name, content in manifest.inline.items():
+            self.directory.write(f"{ROWS}/{name}", content)
+        return Manifest(manifest.batch, manifest.query, manifest.partitions)
+
+    def _read(self, name: Name) -> Manifest:
+        with self.directory.open(f"{BATCHES}/{name.file}") as file:
+            return Manifest.from_json(file.read())
+
+    def _retire(self, names: Iterable[Name]) -> None:
+        """Delete manifests, and the files that only they name."""
+        gone: set[str] = set()
+        for name in names:
+            gone |= self._files.pop(name, frozenset())
+            self.directory.delete(f"{BATCHES}/{name.file}")
+        for file in gone.difference(*self._files.values()):
+            self.directory.delete(f"{ROWS}/{file}")
+
+    def _sweep(self, batch: int) -> None:
+        """Look through the whole log for superseded manifests, and for rows that attempts left behind when they died.
+
+        What a younger run wrote is left alone.
+        """
+        names = _manifests(self.directory)
+        current = {max(mine for mine in names if mine.batch == each.batch) for each in names}
+        ours = [name for name in names if name.generation <= self.generation]
+        stale = [name for name in ours if name not in current or not batch - self.keep < name.batch <= batch]
+        for name in stale:
+            self._files.pop(name, None)
+            self.directory.delete(f"{BATCHES}/{name.file}")
+        for name in set(names) - set(stale) - set(self._files):
+            self._files[name] = frozenset(self._read(name).files())
+        named = frozenset[str]().union(*self._files.values())
+        for file in self.directory.names(ROWS):
+            if file not in named and int(file.split("-")[0]) <= self.generation:
+                self.directory.delete(f"{ROWS}/{file}")
+
+
+def _manifests(directory: Directory) -> list[Name]:
+    return [Name.of(file) for file in directory.names(BATCHES) if file.endswith(".json")]
+
+
+def _missing(batch: int, names: list[Name]) -> InputError:
+    there = f"it has those of {min(names).batch} to {max(names).batch}" if names else "it has none at all"
+    return InputError(
+        f"The fused assembler's state after micro-batch {batch - 1} is missing from the checkpoint ({there}), so what "
+        "was open then is not known.",
+        hint="Restore the folder starrocks_txn_sink from the same copy as the rest of the checkpoint, or start with a "
+        "new checkpoint at a place where no source transaction is open; what is in StarRocks already is left out.",
+    )

@@ -1,0 +1,1 @@
+"""Balanced reading: the k-way merge and the plan of a micro-batch. Pure."""

@@ -1,0 +1,255 @@
+"""Planning of balanced reading: each micro-batch ends at the same event time on every partition of every topic.
+
+Event time cuts the input twice. The driver ends a micro-batch at one event time, found by bisection over Kafka's
+offsets for times (`plan_batch`). Each task reads one slice of that time from all partitions (`slice_bounds`), so rows
+are sorted by event time over all tasks without a shuffle. The price: Kafka delivers whole producer batches, and a task
+throws away the rows outside its slice.
+
+Pure: Kafka's state comes in as values, and as a function from event time to offsets. Event times are milliseconds since
+the epoch. Within a partition they are assumed to ascend; a row older than its predecessor is read with its neighbours,
+late.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starrocks_txn_sink.clock import Clock
+
+KafkaPartition = tuple[str, int]  # topic, number of the partition
+Offsets = Mapping[KafkaPartition, int]
+OffsetsFrom = Callable[[int], Offsets]
+"""The first offset of each partition with an event time at or above the given one; its end where there is none."""
+
+FULL_ENOUGH = 0.85  # share of a limit at which bisection stops: each further step is a request to Kafka
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEnds:
+    """State of the partitions: `end` is one past the newest offset, `newest` the highest event time (None: no rows)."""
+
+    end: Offsets
+    newest: Mapping[KafkaPartition, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Maximum rows and bytes of a micro-batch; `row_bytes` is the mean row size of each partition."""
+
+    rows: float = float("inf")
+    bytes: float = float("inf")
+    row_bytes: Mapping[KafkaPartition, float] = field(default_factory=dict)
+
+    def fill(self, start: Offsets, end: Offsets) -> float:
+        """Share of the tighter limit that the rows from `start` to `end` use; above 1 they exceed it."""
+        rows = sum(end[each] - start[each] for each in start)
+        size = sum((end[each] - start[each]) * self.row_bytes.get(each, 0.0) for each in start)
+        return max(rows / self.rows, size / self.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEnd:
+    """End of a micro-batch; `time` is the event time up to which all partitions have been read (None: unknown yet)."""
+
+    offsets: Offsets
+    time: int | None
+
+
+def common_time(ends: PartitionEnds, idle: Collection[KafkaPartition]) -> int | None:
+    """Event time that every awake partition has reached; the highest of all when all are idle.
+
+    None while an awake partition has no readable row: its first row may have any event time.
+    """
+    awake = [each for each in ends.end if each not in idle]
+    if awake:
+        newest = [ends.newest[each] for each in awake]
+        known = [each for each in newest if each is not None]
+        return min(known) if len(known) == len(newest) else None
+    return max((each for each in ends.newest.values() if each is not None), default=None)
+
+
+def plan_batch(
+    start: Offsets,
+    since: int,
+    ends: PartitionEnds,
+    idle: Collection[KafkaPartition],
+    limits: BatchLimits,
+    offsets_from: OffsetsFrom,
+) -> BatchEnd:
+    """End of the micro-batch that begins at `start`; rows up to event time `since` have been read.
+
+    It is the highest event time that all awake partitions have reached and the limits allow, never below `since`. If
+    the rows of one millisecond exceed the limits, that millisecond is cut, each partition in proportion.
+    """
+    common = common_time(ends, idle)
+    if common is None:
+        return BatchEnd(start, None)
+    offsets_at = _OffsetsAtTime(start, ends.end, offsets_from)
+    time = max(common, since)
+    end = offsets_at(time)
+    if limits.fill(start, end) <= 1:
+        return BatchEnd(end, time)
+    low, high = since, time
+    best: Offsets = start
+    while high - low > 1:
+        middle = (low + high) // 2
+        end = offsets_at(middle)
+        fill = limits.fill(start, end)
+        if fill > 1:
+            high = middle
+            continue
+        low, best = middle, end
+        if fill >= FULL_ENOUGH:
+            break
+    if any(best[each] > start[each] for each in start):
+        return BatchEnd(best, low)
+    return BatchEnd(_cut_millisecond(start, offsets_at(high), limits), low)
+
+
+def slice_bounds(
+    start: Offsets, end: Offsets, since: int, time: int, count: int, offsets_from: OffsetsFrom
+) -> list[Offsets]:
+    """Offsets at event times that divide start…end into about `count` equal parts; first `start`, last `end`."""
+    offsets_at = _OffsetsAtTime(start, end, offsets_from)
+    total = sum(end[each] - start[each] for each in start)
+    cuts: list[Offsets] = [start]
+    low = since
+    for part in range(1, count):
+        target, high = total * part / count, time
+        while high - low > 1:
+            middle = (low + high) // 2
+            rows = sum(offset - start[each] for each, offset in offsets_at(middle).items())
+            if abs(rows - target) <= total / (10 * count):
+                low = middle
+                break
+            low, high = (middle, high) if rows < target else (low, middle)
+        cuts.append(offsets_at(low))
+    return [*cuts, end]
+
+
+class _OffsetsAtTime:
+    """Offsets just past an event time, clamped to low…high; requests each time only once."""
+
+    def __init__(self, low: Offsets, high: Offsets, offsets_from: OffsetsFrom) -> None:
+        self._low, self._high, self._offsets_from = low, high, offsets_from
+        self._known: dict[int, Offsets] = {}
+
+    def __call__(self, time: int) -> Offsets:
+        if time not in self._known:
+            found = self._offsets_from(time + 1)
+            self._known[time] = {
+                each: max(low, min(found.get(each, low), self._high[each])) for each, low in self._low.items()
+            }
+        return self._known[time]
+
+
+def _cut_millisecond(start: Offsets, end: Offsets, limits: BatchLimits) -> Offsets:
+    fill = limits.fill(start, end)
+    cut = {each: start[each] + int((end[each] - start[each]) / fill) for each in start}
+    if cut == dict(start):  # at least one row must pass, or the query would stand still
+        first = next(each for each in start if end[each] > start[each])
+        cut[first] += 1
+    return cut
+
+
+class Idleness:
+    """Tracks the end offsets of partitions; a partition is idle once its end has not moved for `timeout` seconds."""
+
+    def __init__(self, timeout: float, clock: Clock) -> None:
+        self._timeout, self._clock = timeout, clock
+        self._last_move: dict[KafkaPartition, tuple[int, float]] = {}  # end offset, monotonic time of its first sight
+
+    def update(self, end: Offsets) -> set[KafkaPartition]:
+        """Record the partitions' present ends; returns the idle partitions."""
+        now = self._clock.monotonic()
+        for partition, offset in end.items():
+            if partition not in self._last_move or self._last_move[partition][0] != offset:
+                self._last_move[partition] = (offset, now)
+        return {each for each in end if now - self._last_move[each][1] >= self._timeout}
+
+
+Times = Mapping[KafkaPartition, int]
+TimesFrom = Callable[[Times], Mapping[KafkaPartition, int | None]]
+"""Event time of each partition's first readable row at or above the given time; None where there is none."""
+
+
+def newest_readable(low: Times, high: Times, times_from: TimesFrom) -> dict[KafkaPartition, int]:
+    """Highest readable event time of each partition, known to lie in `low`…`high`.
+
+    Bisects all partitions with one request per step. Where times do not ascend within a partition, the result may be
+    too low.
+    """
+    found, bound = dict(low), dict(high)
+    while True:
+        middles = {each: (found[each] + bound[each] + 1) // 2 for each in bound if found[each] < bound[each]}
+        if not middles:
+            return found
+        for partition, time in times_from(middles).items():
+            if time is None:
+                bound[partition] = middles[partition] - 1
+            else:
+                found[partition] = min(time, bound[partition])
+
+
+TIME: Final = "@time"
+NEWEST: Final = "@newest"
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """Skew of one source; times are seconds since the epoch, partitions are named `topic-number`.
+
+    `read_until`  event time up to which all partitions have been read (None: no micro-batch yet)
+    `newest`      highest event time of each partition
+    `held_back`   unread rows of each partition
+    """
+
+    read_until: float | None
+    newest: Mapping[str, float]
+    held_back: Mapping[str, int]
+
+    @property
+    def seconds(self) -> float:
+        """Distance between the partitions with the highest and the lowest newest event time."""
+        return max(self.newest.values()) - min(self.newest.values()) if self.newest else 0.0
+
+    @property
+    def held_back_rows(self) -> int:
+        return sum(self.held_back.values())
+
+
+def is_balanced(source: Mapping[str, Any]) -> bool:
+    """Whether the source of a progress is `balanced_kafka`; only its latestOffset has the key `@newest`."""
+    latest = source.get("latestOffset")
+    return NEWEST in (latest if isinstance(latest, (str, Mapping)) else ())
+
+
+def skew_of(source: Any) -> Skew:
+    """Skew from the endOffset and latestOffset of a progress' source (pyspark's object, or a mapping)."""
+    end, latest = _offset(source, "endOffset"), _offset(source, "latestOffset")
+    reached = _offsets_by_partition(end)
+    held_back = {
+        partition: max(0, offset - reached.get(partition, offset))
+        for partition, offset in _offsets_by_partition(latest).items()
+    }
+    newest = {
+        f"{topic}-{number}": time / 1000
+        for topic, numbers in latest.get(NEWEST, {}).items()
+        for number, time in numbers.items()
+    }
+    time = end.get(TIME, -1)
+    return Skew(time / 1000 if time >= 0 else None, newest, held_back)
+
+
+def _offset(source: Any, name: str) -> Mapping[str, Any]:
+    value = source.get(name) if isinstance(source, Mapping) else getattr(source, name)
+    parsed = json.loads(value) if isinstance(value, str) else value
+    return parsed or {}
+
+
+def _offsets_by_partition(offset: Mapping[str, Any]) -> dict[str, int]:
+    topics = {name: numbers for name, numbers in offset.items() if not name.startswith("@")}
+    return {f"{topic}-{number}": int(at) for topic, numbers in topics.items() for number, at in numbers.items()}

@@ -1,0 +1,133 @@
+"""The driver's requests to Kafka: partitions of topics, their first and end offsets, offsets for event times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import admin as kafka_admin
+from confluent_kafka.admin import AdminClient
+
+from starrocks_txn_sink.clock import Clock, Deadline
+from starrocks_txn_sink.errors import DeadlineExceeded, InputError
+from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, Offsets, PartitionEnds, Times, newest_readable
+
+_Result = TypeVar("_Result")
+_Position = tuple[int, int]  # offset (-1: no such row), event time
+OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # its constructors have no types
+_CALL_SECONDS: Final = 20.0
+_PAUSE_SECONDS: Final = 0.5
+_GONE: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+
+
+class KafkaAdmin:
+    """Kafka's metadata for the driver. Repeats a failed request for `patience` seconds, then raises DeadlineExceeded.
+
+    `config` holds librdkafka's settings. With `isolation.level` read_committed (librdkafka's default) a partition ends
+    before its first open transaction. Raises InputError for a topic or partition that Kafka does not have.
+    """
+
+    def __init__(self, config: Mapping[str, Any], patience: float, clock: Clock) -> None:
+        committed = config.get("isolation.level", "read_committed") == "read_committed"
+        self._level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        consumer_only = ("isolation.level", "auto.offset.reset", "group.id")
+        self._admin = AdminClient({name: value for name, value in config.items() if name not in consumer_only})
+        self._patience, self._clock = patience, clock
+
+    def partitions(self, topics: Iterable[str] = (), pattern: str | None = None) -> list[KafkaPartition]:
+        """All partitions of `topics`, or of the topics whose whole name matches `pattern`; InputError for none."""
+        known = self._retry("list topics", lambda: self._admin.list_topics(timeout=_CALL_SECONDS).topics)
+        if pattern is not None:
+            topics = [name for name in known if re.fullmatch(pattern, name)]
+        chosen = sorted(topics)
+        missing = [each for each in chosen if each not in known or not known[each].partitions]
+        if missing or not chosen:
+            name = ", ".join(missing) or f"that matches {pattern}"
+            raise InputError(f"Kafka has no topic {name}.", hint="Correct the subscription, or create the topic.")
+        return [(topic, number) for topic in chosen for number in sorted(known[topic].partitions)]
+
+    def first_offsets(self, partitions: Iterable[KafkaPartition]) -> Offsets:
+        return {each: offset for each, (offset, _) in self._positions(partitions, OffsetSpec.earliest()).items()}
+
+    def end_offsets(self, partitions: Iterable[KafkaPartition]) -> Offsets:
+        return {each: offset for each, (offset, _) in self._positions(partitions, OffsetSpec.latest()).items()}
+
+    def partition_ends(self, partitions: Iterable[KafkaPartition]) -> PartitionEnds:
+        """End offset and highest event time of each partition."""
+        chosen = list(partitions)
+        # Times first, ends second: then all rows up to such a time are before that end, even if rows arrive in between.
+        positions = self._positions(chosen, OffsetSpec.max_timestamp())
+        newest = {each: time if offset >= 0 else None for each, (offset, time) in positions.items()}
+        newest.update(self._newest_before_open_transactions([each for each in chosen if newest[each] is None]))
+        return PartitionEnds(self.end_offsets(chosen), newest)
+
+    def _newest_before_open_transactions(self, partitions: list[KafkaPartition]) -> dict[KafkaPartition, int]:
+        """Highest readable event time of the partitions that have readable rows; see `newest_time`."""
+        if not partitions or self._level is IsolationLevel.READ_UNCOMMITTED:
+            return {}
+        first_rows = self._rows_from(dict.fromkeys(partitions, 0))
+        low = {each: time for each, (offset, time) in first_rows.items() if offset >= 0}
+        last_rows = self._positions(low, OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED)
+        high = {each: max(time, low[each]) for each, (_, time) in last_rows.items()}
+
+        def times_from(times: Times) -> dict[KafkaPartition, int | None]:
+            return {each: time if offset >= 0 else None for each, (offset, time) in self._rows_from(times).items()}
+
+        return newest_readable(low, high, times_from)
+
+    def oldest_time(self, partitions: Iterable[KafkaPartition]) -> int | None:
+        """Lowest event time of the partitions' first rows; None if all partitions are empty."""
+        first_rows = self._rows_from(dict.fromkeys(partitions, 0)).values()
+        return min((time for offset, time in first_rows if offset >= 0), default=None)
+
+    def offsets_from(self, partitions: Iterable[KafkaPartition], end: Offsets) -> Callable[[int], Offsets]:
+        """Kafka's offsets for times as a function, `balanced_plan.OffsetsFrom`."""
+        chosen = list(partitions)
+
+        def offsets_at(time: int) -> Offsets:
+            rows = self._rows_from(dict.fromkeys(chosen, max(time, 0)))
+            return {each: offset if offset >= 0 else end[each] for each, (offset, _) in rows.items()}
+
+        return offsets_at
+
+    def _rows_from(self, times: Times) -> dict[KafkaPartition, _Position]:
+        """Each partition's first row at or above the given time."""
+        return self._list_offsets({each: OffsetSpec.for_timestamp(time) for each, time in times.items()}, self._level)
+
+    def _positions(
+        self, partitions: Iterable[KafkaPartition], spec: Any, level: IsolationLevel | None = None
+    ) -> dict[KafkaPartition, _Position]:
+        return self._list_offsets(dict.fromkeys(partitions, spec), level or self._level)
+
+    def _list_offsets(
+        self, specs: Mapping[KafkaPartition, Any], level: IsolationLevel
+    ) -> dict[KafkaPartition, _Position]:
+        request = {TopicPartition(topic, number): spec for (topic, number), spec in specs.items()}
+
+        def send() -> dict[KafkaPartition, _Position]:
+            futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=_CALL_SECONDS)
+            results = {each: future.result(_CALL_SECONDS + 5) for each, future in futures.items()}
+            return {(each.topic, each.partition): (found.offset, found.timestamp) for each, found in results.items()}
+
+        return self._retry("list offsets", send) if request else {}
+
+    def _retry(self, what: str, send: Callable[[], _Result]) -> _Result:
+        """Repeat a request until it succeeds: a broker may be away for a while."""
+        deadline = Deadline.after(self._patience, self._clock)
+        while True:
+            try:
+                return send()
+            except (KafkaException, TimeoutError) as error:
+                cause = error.args[0] if error.args else None
+                if isinstance(cause, KafkaError) and cause.code() in _GONE:
+                    raise InputError(
+                        "A subscribed topic or partition no longer exists.",
+                        hint="Create it again and start with a new checkpoint, or leave it out of the subscription.",
+                        reason=cause.str(),
+                    ) from None
+                if deadline.expired():
+                    hint = "Check kafka.bootstrap.servers and that the brokers are running, or raise patience."
+                    raise DeadlineExceeded(f"Kafka did not {what}: {error}.", hint=hint) from error
+            self._clock.sleep(_PAUSE_SECONDS)

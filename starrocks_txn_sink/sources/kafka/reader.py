@@ -1,0 +1,228 @@
+"""`spark.readStream.format("balanced_kafka")`: a Kafka source whose partitions progress together in event time.
+
+    spark.dataSource.register(BalancedKafka)
+    spark.readStream.format("balanced_kafka").option("kafka.bootstrap.servers", "…").option("subscribe", "a,b").load()
+
+The driver ends each micro-batch at one event time on every partition of every topic (`balanced_plan`). Each task reads
+a slice of that time from all partitions (`kafka_slice`), so a micro-batch is sorted by event time over all its tasks.
+Needs pyspark 4.2 and the extra `kafka`: confluent-kafka is the maintained client with fast offsets for times.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.errors import InputError, SourceChanged
+from starrocks_txn_sink.sources.balanced.plan import (
+    NEWEST,
+    TIME,
+    BatchLimits,
+    Idleness,
+    KafkaPartition,
+    Offsets,
+    OffsetsFrom,
+    PartitionEnds,
+    plan_batch,
+    slice_bounds,
+)
+from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin
+from starrocks_txn_sink.sources.kafka.options import BalancedOptions
+from starrocks_txn_sink.sources.kafka.slice import SCHEMA, RowSizes, Slice, read_slice
+
+_ROWS_PER_TASK: Final = 20_000  # at least: below, one task is faster than several
+
+
+class BalancedKafka(DataSource):
+    """The data source `balanced_kafka`; BalancedOptions documents its options.
+
+    Columns as in Spark's own Kafka source: key, value (binary), topic, partition, offset, timestamp.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "balanced_kafka"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> BalancedKafkaReader:  # noqa: N802, ARG002 - the name is Spark's
+        return BalancedKafkaReader(BalancedOptions.read(dict(self.options)))
+
+
+@dataclass(frozen=True)
+class BalancedOffset:
+    """End of a micro-batch as the checkpoint has it: `{"topic": {"0": 17}, "@time": 1700000000000}`.
+
+    The offsets have the form of Spark's own Kafka source, so lag is shown wherever Spark's own would be. `@time` (no
+    topic can have that name) is the event time up to which all partitions have been read; -1 before the first.
+    """
+
+    offsets: Offsets
+    time: int = -1
+
+    def as_json(self) -> dict[str, Any]:
+        topics: dict[str, dict[str, int]] = {}
+        for (topic, number), offset in sorted(self.offsets.items()):
+            topics.setdefault(topic, {})[str(number)] = offset
+        return {**topics, TIME: self.time}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> BalancedOffset:
+        offsets = {
+            (topic, int(number)): int(offset)
+            for topic, numbers in value.items()
+            if not topic.startswith("@")
+            for number, offset in numbers.items()
+        }
+        return cls(offsets, int(value[TIME]))
+
+
+class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches on the driver; only `read` runs in the tasks."""
+
+    def __init__(self, options: BalancedOptions, clock: Clock | None = None, kafka: KafkaAdmin | None = None) -> None:
+        self._options = options
+        self._clock = clock or SystemClock()
+        self._kafka_admin = kafka
+        self._sizes: RowSizes | None = None
+        self._idleness = Idleness(options.idle_timeout, self._clock)
+        self._target: PartitionEnds | None = None  # trigger availableNow: the ends when the query started
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles the reader for the tasks; a Kafka client cannot be pickled, and `read` needs none.
+        return {**self.__dict__, "_kafka_admin": None, "_sizes": None}
+
+    # --- the names are Spark's ---
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        partitions = self._partitions()
+        kafka = self._kafka
+        offsets = kafka.first_offsets(partitions) if self._options.from_start else kafka.end_offsets(partitions)
+        return BalancedOffset(offsets).as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._options.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._kafka.partition_ends(self._partitions())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """End of the micro-batch after `start`; `start` itself while there is nothing to read."""
+        begin = BalancedOffset.from_json(start)
+        ends = self._target or self._kafka.partition_ends(self._partitions())
+        offsets = self._continue_from(begin.offsets, ends)
+        # With availableNow no more rows are expected: all partitions count as idle, so all rows are read.
+        idle = set(offsets) if self._target else self._idleness.update(ends.end)
+        # The first micro-batch has no time yet: the bisection starts just below the oldest row.
+        since = begin.time if begin.time >= 0 else (self._kafka.oldest_time(offsets) or 0) - 1
+        limits = self._limits(limit, offsets, ends)
+        batch = plan_batch(offsets, since, ends, idle, limits, self._offsets_from(offsets, ends.end))
+        if batch.time is None or dict(batch.offsets) == dict(offsets):
+            return start
+        return BalancedOffset(batch.offsets, batch.time).as_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Ends of the partitions, and under `@newest` the highest event time of each: the input of `skew_of`."""
+        ends = self._target or self._kafka.partition_ends(self._partitions())
+        newest: dict[str, dict[str, int]] = {}
+        for (topic, number), time in ends.newest.items():
+            if time is not None:
+                newest.setdefault(topic, {})[str(number)] = time
+        return {**BalancedOffset(ends.end).as_json(), NEWEST: newest}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One slice of event time per task, each over all partitions, oldest first."""
+        first, last = BalancedOffset.from_json(start), BalancedOffset.from_json(end)
+        low = self._first_readable(first.offsets, last.offsets)
+        rows = sum(last.offsets[partition] - low[partition] for partition in low)
+        if rows == 0:
+            return []
+        count = min(self._options.tasks, -(-rows // _ROWS_PER_TASK))
+        since = first.time if first.time >= 0 else (self._kafka.oldest_time(low) or 0) - 1
+        bounds: list[Offsets] = [low, last.offsets]
+        if count > 1:
+            bounds = slice_bounds(low, last.offsets, since, last.time, count, self._offsets_from(low, last.offsets))
+        return [each for each in itertools.starmap(self._slice, itertools.pairwise(bounds)) if each.ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Slice)
+        return read_slice(partition)
+
+    def stop(self) -> None:
+        if self._sizes is not None:
+            self._sizes.close()
+
+    # --- ours ---
+
+    @property
+    def _kafka(self) -> KafkaAdmin:
+        if self._kafka_admin is None:
+            self._kafka_admin = KafkaAdmin(self._options.config, self._options.patience, self._clock)
+        return self._kafka_admin
+
+    def _partitions(self) -> list[KafkaPartition]:
+        return self._kafka.partitions(self._options.topics, self._options.pattern)
+
+    def _offsets_from(self, partitions: Offsets, end: Offsets) -> OffsetsFrom:
+        return self._kafka.offsets_from(partitions, end)
+
+    def _slice(self, low: Offsets, high: Offsets) -> Slice:
+        ranges = {partition: (low[partition], high[partition]) for partition in low if high[partition] > low[partition]}
+        return Slice(ranges, self._options.patience, self._options.config)
+
+    def _limits(self, limit: ReadLimit, start: Offsets, ends: PartitionEnds) -> BatchLimits:
+        if not isinstance(limit, ReadMaxRows):
+            return BatchLimits()
+        if self._options.max_bytes is None:
+            return BatchLimits(limit.max_rows)
+        if self._sizes is None:
+            self._sizes = RowSizes(self._options.config, self._clock)
+        return BatchLimits(limit.max_rows, self._options.max_bytes, self._sizes.means(start, ends.end))
+
+    def _first_readable(self, known: Offsets, end: Offsets) -> Offsets:
+        """Offsets at which the rows before `end` begin.
+
+        A partition that is new, or any partition with failOnDataLoss=false, begins no earlier than Kafka's first row.
+        """
+        first = self._kafka.first_offsets(end)
+        tolerant = not self._options.fail_on_data_loss
+        low = {each: max(known.get(each, 0), first[each]) for each in end if tolerant or each not in known}
+        return {each: min(low.get(each, known.get(each, 0)), offset) for each, offset in end.items()}
+
+    def _continue_from(self, known: Offsets, ends: PartitionEnds) -> Offsets:
+        """Offsets to continue from: `known`, and the first offset of each new partition.
+
+        Raises InputError for a partition that no longer exists, SourceChanged for rows that Kafka no longer has.
+        """
+        first = self._kafka.first_offsets(ends.end)
+        gone = [partition for partition in known if partition not in ends.end]
+        if gone and self._options.pattern is None:
+            raise InputError(
+                "A partition in the checkpoint no longer exists.", hint="Start with a new checkpoint.", at=gone[0]
+            )
+        offsets = {partition: known.get(partition, first[partition]) for partition in ends.end}
+        for partition, offset in offsets.items():
+            lost = offset < first[partition]
+            if (lost and self._options.fail_on_data_loss) or offset > ends.end[partition]:
+                change = "has dropped rows that were not read yet" if lost else "ends before the offset already read"
+                raise SourceChanged(
+                    f"The topic {change}.",
+                    # The ledger has positions from the old offsets and would take the new rows for replays.
+                    hint="Start with a new checkpoint and a new job of the sink, because offsets start again; "
+                    'to continue without dropped rows set failOnDataLoss="false".',
+                    topic=partition[0],
+                    partition=partition[1],
+                    offset=offset,
+                    first=first[partition],
+                    end=ends.end[partition],
+                )
+        return {partition: max(offset, first[partition]) for partition, offset in offsets.items()}

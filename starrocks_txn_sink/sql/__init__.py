@@ -1,0 +1,1 @@
+"""The query port: connections, the leader frontend, the torn-read auditor."""

@@ -1,0 +1,275 @@
+"""The invariant: one SELECT that returns a row for each violation."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sql.connection import Excerpt, SqlConnection
+from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out, nobody
+
+_READS = re.compile(r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*\(*\s*(SELECT|WITH)\b", re.IGNORECASE | re.DOTALL)
+MOST_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """An invariant and the seconds between two samples.
+
+    Each row that `sql` returns is a violation, and no row means that the invariant holds:
+    `SELECT * FROM (SELECT (SELECT sum(cents) FROM a) + (SELECT sum(cents) FROM b) AS total) t WHERE total <> 100000`.
+    The auditor keeps up to `evidence_rows` rows of the first violation, and writes them to `evidence_file` if set; no
+    event and no log has them. Raises OptionError for a statement that is no SELECT, or a number out of range.
+    """
+
+    sql: str
+    interval: float = 1.0
+    evidence_rows: int = 20
+    evidence_file: str | None = None
+
+    def __post_init__(self) -> None:
+        if _READS.match(self.sql) is None:
+            raise OptionError(
+                "The statement of an audit does not begin with SELECT or WITH.",
+                hint="Write one SELECT. An audit only reads.",
+            )
+        if not (math.isfinite(self.interval) and self.interval > 0):
+            raise OptionError(f"The interval of an audit is {self.interval}.", hint="Set a number of seconds above 0.")
+        if not 1 <= self.evidence_rows <= MOST_ROWS:
+            raise OptionError(f"evidence_rows is {self.evidence_rows}.", hint=f"Set a number from 1 to {MOST_ROWS}.")
+
+    def __repr__(self) -> str:
+        """Omits the statement, which may contain values."""
+        return f"Audit(interval={self.interval:g})"
+
+
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Evidence:
+    """The first rows of a violating sample, of `total`. `sample` counts from 1; `seen_at` is the query's UTC time."""
+
+    sample: int
+    seen_at: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | None, ...], ...]
+    total: int
+
+    @classmethod
+    def of(cls, sample: int, wall: float, excerpt: Excerpt) -> Evidence:
+        rows = tuple(tuple(_cell_text(value) for value in row) for row in excerpt.rows)
+        seen = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
+        return cls(sample, seen, excerpt.columns, rows, excerpt.total)
+
+    def __repr__(self) -> str:
+        """Omits the rows, so that no log shows them by accident."""
+        return f"Evidence(sample={self.sample}, seen_at={self.seen_at}, rows={self.total})"
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def save(self, path: str) -> None:
+        """Write JSON, readable by the file's owner only. Raises OptionError if the file cannot be written."""
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(self.document(), file, indent=2)
+                file.write("\n")
+        except OSError as error:
+            raise OptionError(
+                f"The evidence cannot be written to {Path(path).name}: {error.strerror}.",
+                hint="Name a file in a writable folder.",
+            ) from None
+
+    def lines(self) -> list[str]:
+        """A small table for a terminal."""
+        table = [self.columns, *[tuple("NULL" if value is None else value for value in row) for row in self.rows]]
+        widths = [max(len(row[place]) for row in table) for place in range(len(self.columns))]
+        shown = ["  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)) for row in table]
+        return [f"  {line.rstrip()}" for line in shown] + self._rest()
+
+    def _rest(self) -> list[str]:
+        left = self.total - len(self.rows)
+        return [f"  … and {left} more"] if left else []
+
+
+def _cell_text(value: object) -> str | None:
+    if value is None:
+        return None
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+RunStatement = Callable[[str, int], Excerpt]
+"""(statement, row limit) → the first rows and their total number; raises QueryFailed or QueryRefused."""
+
+TORN = "torn"
+
+
+class AuditConnection:
+    """Runs statements over one connection; opens it when needed, and a new one after an error. Not thread-safe."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._connection: SqlConnection | None = None
+
+    def __call__(self, sql: str, limit: int) -> Excerpt:
+        if self._connection is None:
+            self._connection = SqlConnection.connect_any(self._options)
+        try:
+            return self._connection.excerpt(sql, limit)
+        except (QueryFailed, QueryRefused):
+            self.close()
+            raise
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+@dataclass(slots=True)
+class Auditor:
+    """Takes samples one after the other; its counts may be read at any time.
+
+    Emits `integrity.violated` (fields kind, sample, rows) for each sample with a violation, and `audit.failed` (field
+    code) for each failed sample. No event has a row's value.
+    """
+
+    audit: Audit
+    run_statement: RunStatement
+    clock: Clock
+    listener: Listener = nobody
+    samples: int = 0
+    violations: int = 0
+    failures: int = 0
+    first: Evidence | None = None
+    last_error: QueryFailed | QueryRefused | None = field(default=None, repr=False)
+
+    def take_sample(self) -> bool:
+        """Take one sample; return whether the server answered."""
+        asked_at = self.clock.wall()
+        try:
+            excerpt = self.run_statement(self.audit.sql, self.audit.evidence_rows)
+        except (QueryFailed, QueryRefused) as error:
+            self.failures += 1
+            self.last_error = error
+            self.listener(Event("audit.failed", {"code": error.code}))
+            return False
+        self.samples += 1
+        if excerpt.rows:
+            self._record_violation(asked_at, excerpt)
+        return True
+
+    def run(self, stop: threading.Event, over: Callable[[], bool] = lambda: False) -> None:
+        """Take samples until `stop` is set or `over()`; they start `interval` seconds apart, later if one is slow."""
+        while not stop.is_set() and not over():
+            begun = self.clock.monotonic()
+            self.take_sample()
+            stop.wait(max(0.0, self.audit.interval - (self.clock.monotonic() - begun)))
+
+    def _record_violation(self, asked_at: float, excerpt: Excerpt) -> None:
+        self.violations += 1
+        if self.first is None:
+            self.first = Evidence.of(self.samples, asked_at, excerpt)
+            self._save(self.first)
+        fields = {"kind": TORN, "sample": self.samples, "rows": excerpt.total}
+        self.listener(Event("integrity.violated", fields))
+
+    def _save(self, evidence: Evidence) -> None:
+        if self.audit.evidence_file is None:
+            return
+        try:
+            evidence.save(self.audit.evidence_file)
+        except OptionError as error:
+            self.listener(Event("audit.failed", {"code": error.code}))
+
+
+_LINGER = 10.0
+
+
+class AuditWatch:
+    """`auditor` has the counts and the first violation. Thread-safe; an unpickled copy starts from zero."""
+
+    def __init__(
+        self,
+        audit: Audit,
+        options: SinkOptions,
+        listener: Listener,
+        clock: Clock | None = None,
+        linger: float = _LINGER,
+    ) -> None:
+        if not options.query_addresses:
+            raise OptionError(
+                "An audit requires query_url.",
+                hint="Set query_url='mysql://<frontend>:9030'.",
+                option="query_url",
+            )
+        self._made_of = audit, options, listener
+        self._clock = clock or SystemClock()
+        self._linger = max(linger, 2 * audit.interval)
+        self._reader = AuditConnection(options)
+        self.auditor = Auditor(audit, self._reader, self._clock, fan_out((listener,)))
+        self._guard = threading.Lock()
+        self._writing = 0
+        self._until = 0.0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AuditWatch, self._made_of
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is taking samples."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @contextlib.contextmanager
+    def while_writing(self) -> Iterator[None]:
+        """Take samples inside the `with` block and `linger` seconds after it."""
+        with self._guard:
+            self._writing += 1
+            if not self.running:
+                self._thread = threading.Thread(
+                    target=self.auditor.run, args=(self._stop, self._is_over), name="starrocks-audit", daemon=True
+                )
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._writing -= 1
+                self._until = self._clock.monotonic() + self._linger
+
+    def stop(self) -> None:
+        """End the thread after its current sample, and wait for it. The next micro-batch starts another thread."""
+        with self._guard:
+            thread, self._thread = self._thread, None
+            stop, self._stop = self._stop, threading.Event()
+        stop.set()
+        if thread is not None:
+            thread.join()
+            self._reader.close()
+
+    def _is_over(self) -> bool:
+        """Whether the linger time has passed; if so, drop the thread and its connection."""
+        with self._guard:  # the decision and the drop are one step, or a micro-batch could rely on an ending thread
+            if self._writing or self._clock.monotonic() < self._until:
+                return False
+            if self._thread is threading.current_thread():
+                self._thread = None
+            self._reader.close()
+            return True

@@ -1,0 +1,1 @@
+"""Events and log lines: what the sink says while it works."""

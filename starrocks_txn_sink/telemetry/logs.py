@@ -1,0 +1,229 @@
+"""Log lines: an event's name and a few bounded fields, through the standard library's loggers.
+
+The package configures no logging by itself: its loggers are children of `starrocks_txn_sink`, and the application's
+handlers decide where lines go. Applications without handlers call `configure_logging`: a line per step, readable on a
+terminal, JSON elsewhere; lanes then log to the standard error of their executors. Fields are names, counts and seconds,
+never a secret, a row's value or a server's message.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import orjson
+import structlog
+
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.telemetry.events import Event
+
+ROOT = "starrocks_txn_sink"
+_FIELDS = "starrocks_txn_sink_fields"  # attribute of a LogRecord
+_LONGEST = 200
+_FORMS = ("auto", "human", "json")
+_STANDARD = {"event", "at", "level", "logger"}
+
+Fields = MutableMapping[str, Any]
+
+
+def get_logger(name: str, **fields: Any) -> structlog.stdlib.BoundLogger:
+    """The package's logger `starrocks_txn_sink.<name>`; every line has `fields`."""
+    logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+        logging.getLogger(f"{ROOT}.{name}"),
+        processors=[structlog.stdlib.filter_by_level, _record],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        context_class=dict,
+    )
+    return logger.bind(**fields)
+
+
+def _record(_logger: Any, _method: str, fields: Fields) -> Mapping[str, Any]:
+    """Arguments for the standard logger: a message for any handler, and the fields for the handlers of this module."""
+    event, error = str(fields.pop("event", "")), fields.pop("exc_info", None)
+    bounded = {name: _bounded(value) for name, value in fields.items() if value is not None}
+    text = " ".join([event, *(f"{name}={_quote(value)}" for name, value in bounded.items())])
+    return {"msg": text, "extra": {_FIELDS: {"event": event, **bounded}}, "exc_info": error}
+
+
+def _bounded(value: Any) -> Any:
+    """A scalar unchanged, a text cut to _LONGEST; else the type's name, because the value could hold rows."""
+    if isinstance(value, bool | int):
+        return value if abs(value) < 1 << 63 else str(value)
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, str):
+        value = value.encode("utf-8", "replace").decode()
+        return value if len(value) <= _LONGEST else value[:_LONGEST] + "…"
+    return type(value).__name__
+
+
+def _quote(value: Any) -> str:
+    text = str(value)
+    return text if text and not any(letter.isspace() or letter in '"=' for letter in text) else repr(text)
+
+
+# --- lines of the sink's events ---
+
+_LEVELS = {
+    "step.ended": logging.INFO,
+    "step.failed": logging.WARNING,
+    "session.opened": logging.INFO,
+    "receipt.collected": logging.INFO,
+    "batch.completed": logging.INFO,
+    "batch.failed": logging.ERROR,
+    "integrity.violated": logging.ERROR,
+    "audit.failed": logging.WARNING,
+    "rows.dead_lettered": logging.WARNING,
+    "write.progressed": logging.INFO,
+}
+
+
+class EventLogger:
+    """A listener that writes a line with `fields` for each event; events without a level in _LEVELS are debug lines."""
+
+    def __init__(self, name: str, **fields: Any) -> None:
+        self._made_of = name, fields
+        self._log = get_logger(name, **fields)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, self._made_of
+
+    def __call__(self, event: Event) -> None:
+        level = _LEVELS.get(event.name, logging.DEBUG)
+        receipt = event.fields.get("receipt")
+        fields = _receipt(receipt) if receipt is not None else _scalars(event.fields)
+        self._log.bind(**fields).log(level, event.name)
+
+
+def _restore(name: str, fields: dict[str, Any]) -> EventLogger:
+    return EventLogger(name, **fields)
+
+
+def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The scalar fields of an event; `batch_id` becomes `batch`, as in receipts."""
+    shown = {name: value for name, value in fields.items() if isinstance(value, bool | int | float | str)}
+    if "batch_id" in shown:
+        shown["batch"] = shown.pop("batch_id")
+    return shown
+
+
+def _receipt(receipt: Any) -> dict[str, Any]:
+    """Fields of a receipt's line."""
+    return {
+        "job": receipt.job,
+        "batch": receipt.batch_id,
+        "lane": receipt.lane,
+        "label": receipt.label,
+        "rows": receipt.rows,
+        "bytes": receipt.bytes,
+        "tables": len(receipt.tables),
+        "source_transactions": receipt.source_transactions,
+        "loads": receipt.loads,
+        "attempts": receipt.attempts,
+        "retries": receipt.retries,
+        "recycled": receipt.recycled,
+    }
+
+
+# --- configure_logging ---
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Settings of `configure_logging`; the driver sends them to the lanes."""
+
+    level: str
+    form: str
+
+
+_executor_settings: LogSettings | None = None
+
+
+def configure_logging(
+    level: str = "INFO", *, form: str = "auto", stream: TextIO | None = None, executors: bool = True
+) -> None:
+    """Write the package's lines at `level` and above to `stream` (standard error); a second call replaces the first.
+
+    `form` is `human`, `json` (one object a line), or `auto`: human on a terminal, JSON elsewhere. With `executors` the
+    lanes of later writes log to the standard error of their executors. Other loggers do not change. Raises OptionError
+    for an unknown level or form.
+    """
+    global _executor_settings
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None or form not in _FORMS:
+        raise OptionError(
+            f"Logging cannot be configured: the level {level!r} or the form {form!r} is unknown.",
+            hint=f"Levels are DEBUG, INFO, WARNING and ERROR; forms are {', '.join(_FORMS)}.",
+        )
+    target = sys.stderr if stream is None else stream
+    human = form == "human" or (form == "auto" and target.isatty())
+    logger = logging.getLogger(ROOT)
+    for handler in [one for one in logger.handlers if isinstance(one, _OwnHandler)]:
+        logger.removeHandler(handler)
+    logger.addHandler(_OwnHandler(target, _HumanLines(target.isatty()) if human else _JsonLines()))
+    logger.setLevel(number)
+    logger.propagate = False
+    _executor_settings = LogSettings(level, form) if executors else None
+
+
+def executor_log_settings() -> LogSettings | None:
+    """Log settings for the lanes: those of `configure_logging`, None if it was not called or excludes executors."""
+    return _executor_settings
+
+
+def apply_log_settings(settings: LogSettings | None) -> None:
+    """Configure this process like its driver, unless it is configured already."""
+    if settings is not None and _executor_settings is None:
+        configure_logging(settings.level, form=settings.form)
+
+
+class _OwnHandler(logging.StreamHandler[TextIO]):
+    """Handler of `configure_logging`; the class marks it for replacement."""
+
+    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
+        super().__init__(stream)
+        self.setFormatter(formatter)
+
+
+def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = dict(getattr(record, _FIELDS, {"event": record.getMessage()}))
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return {
+        "at": f"{moment}.{int(record.msecs):03d}Z",
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        **{f"{name}_" if name in _STANDARD - {"event"} else name: value for name, value in fields.items()},
+    }
+
+
+_LINE_ENDS = {
+    ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"
+}  # JSON allows them as they are, some readers split
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object per line; an exception in the field `exception`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = _fields_of(record)
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(fields, default=str).decode().translate(_LINE_ENDS)
+
+
+class _HumanLines(logging.Formatter):
+    """One readable line, coloured on a terminal."""
+
+    def __init__(self, colours: bool) -> None:
+        super().__init__()
+        self._render = structlog.dev.ConsoleRenderer(
+            colors=colours, timestamp_key="at", pad_event_to=18, sort_keys=False
+        )
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = self._render(None, record.levelname.lower(), _fields_of(record))
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text

@@ -1,0 +1,255 @@
+"""What a lane sends its driver: one tagged union, one encoder, one decoder.
+
+A lane that ends well sends its receipts and then its report; a lane that assembles also sends its CarryOver. A lane
+whose rows must be sorted first sends a Complaint and nothing else. Each message is a line of JSON with its `kind`.
+
+A lane that fails has to fail its Spark task, or Spark would not run the task again. Of a failed task PySpark gives the
+driver the text of the error and nothing else: the error object stays on the executor, and Spark drops the accumulators
+of failed tasks. So the report of a failed lane travels in that text, in an envelope: a note behind the error, one line
+with a version and base64 of compressed JSON, whose checksum notices a cut. Only this module writes and reads it. Spark
+shows the line as the last one of the task's traceback; the package itself shows and logs codes, never that text.
+
+A report says what a lane did beside committing, for the driver's metrics. Spark drops the result of a
+task that failed and was run again, so the driver counts only attempts whose messages reach it.
+"""
+
+from __future__ import annotations
+
+import base64
+import bisect
+import contextlib
+import itertools
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+
+from starrocks_txn_sink.assembler.rules.model import Counters
+from starrocks_txn_sink.assembler.rules.spill import CarriedState
+from starrocks_txn_sink.coordinator.actions import Receipt, receipt_of
+from starrocks_txn_sink.telemetry.events import Event
+
+Floats = npt.NDArray[np.float64]
+
+BOUNDS = (
+    *(0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75),
+    *(1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 21600.0),
+)
+"""Upper bounds in seconds, inclusive; one more bucket takes what is longer."""
+
+
+@dataclass(slots=True)
+class Durations:
+    """How many durations fell into each bucket of `bounds`, and their sum: small enough to travel, and percentiles can
+    be read from them. `counts` has one bucket more than bounds."""
+
+    counts: list[int] = field(default_factory=list)
+    total: float = 0.0
+    bounds: Sequence[float] = BOUNDS
+
+    def __post_init__(self) -> None:
+        if not self.counts:
+            self.counts = [0] * (len(self.bounds) + 1)
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def add(self, value: float) -> None:
+        """Count one duration; below zero (clocks differ) counts as zero."""
+        self.counts[bisect.bisect_left(self.bounds, value)] += 1
+        self.total += max(0.0, value)
+
+    def add_all(self, values: Floats) -> None:
+        """Count many at once."""
+        if values.size:
+            positive = np.maximum(values, 0.0)
+            found = np.bincount(np.searchsorted(self.bounds, positive), minlength=len(self.counts))
+            self.counts = [have + more for have, more in zip(self.counts, found.tolist(), strict=True)]
+            self.total += float(positive.sum())
+
+    def merge(self, counts: Sequence[int], total: float) -> None:
+        """Add what another one counted, with the same bounds."""
+        self.counts = [have + more for have, more in zip(self.counts, counts, strict=True)]
+        self.total += total
+
+    def percentile(self, share: float) -> float | None:
+        """The value below which `share` of all lie, interpolated within its bucket; None without any.
+
+        What is longer than the last bound is given as that bound.
+        """
+        if not (wanted := share * self.count):
+            return None
+        for number, reached in enumerate(itertools.accumulate(self.counts)):
+            if reached >= wanted and self.counts[number]:
+                break
+        if number == len(self.bounds):
+            return self.bounds[-1]
+        low = self.bounds[number - 1] if number else 0.0
+        inside = (wanted - (reached - self.counts[number])) / self.counts[number]
+        return low + (self.bounds[number] - low) * inside
+
+
+@dataclass(frozen=True, slots=True)
+class TableLoads:
+    """Loads of one table that the server accepted: bytes as sent, and durations per bucket of BOUNDS."""
+
+    table: str
+    encoding: str
+    loads: int
+    bytes: int
+    seconds: float
+    buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneReport:
+    """What one try of a lane did in one micro-batch. Pairs count by (operation, what): `requests` by the reply's status
+    or the error's code, `retries` by the reason; `errors` counts by code, `aborted` and `in_doubt` StarRocks
+    transactions that were rolled back, and whose commit's outcome was unknown at first.
+
+    `unsettled` are those whose outcome stayed unknown. Event times are seconds since the Unix epoch, by partition.
+    `committed` counts receipts: they do not reach the driver when the lane fails later.
+    """
+
+    job: str
+    lane: int
+    batch_id: int
+    committed: int = 0
+    aborted: int = 0
+    in_doubt: int = 0
+    unsettled: int = 0
+    requests: tuple[tuple[str, str, int], ...] = ()
+    retries: tuple[tuple[str, str, int], ...] = ()
+    errors: tuple[tuple[str, int], ...] = ()
+    error: str = ""
+    loads: tuple[TableLoads, ...] = ()
+    deletes: dict[str, int] = field(default_factory=dict)
+    replayed_rows: int = 0
+    replayed_transactions: int = 0
+    buffer_peak: int = 0
+    inflight_peak: int = 0
+    task_retry: bool = False
+    latency: tuple[int, ...] = ()
+    latency_seconds: float = 0.0
+    event_times: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, value: dict[str, Any]) -> LaneReport:
+        """The report with the fields of `value`, in JSON's types."""
+        lists = ("requests", "retries", "errors")
+        fields: dict[str, Any] = {
+            name: tuple(map(tuple, found)) if name in lists else found for name, found in value.items()
+        }
+        loads = tuple(TableLoads(**{**one, "buckets": tuple(one["buckets"])}) for one in value["loads"])
+        return cls(**{**fields, "loads": loads, "latency": tuple(value["latency"])})
+
+
+MESSAGES: Final = "message string"
+"""The schema of what a lane's task yields, a row a message, as Spark reads it."""
+
+_COLUMN: Final = pa.schema([pa.field("message", pa.string())])
+_OPEN, _CLOSE = "[starrocks_txn_sink/1:", "]"
+
+
+@dataclass(frozen=True, slots=True)
+class CarryOver:
+    """What a lane that assembles leaves open, by source partition, and what its assembler counted and noticed.
+
+    `inline` has the content of small files of the state. A `small` lane would have taken its events in any order;
+    `malformed` values were left out (`on_malformed="drop"`).
+    """
+
+    partitions: Mapping[str, CarriedState] = field(default_factory=dict)
+    flows: Counters = field(default_factory=Counters)
+    notices: tuple[Event, ...] = ()
+    inline: Mapping[str, bytes] = field(default_factory=dict)
+    small: bool = False
+    malformed: int = 0
+
+    def fields(self) -> dict[str, Any]:
+        """All of it as JSON's types; `of` reads them back."""
+        return {
+            "partitions": {name: each.as_json() for name, each in self.partitions.items()},
+            "flows": self.flows.as_dict(),
+            "notices": [(notice.name, notice.fields) for notice in self.notices],
+            "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
+            "small": self.small,
+            "malformed": self.malformed,
+        }
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> CarryOver:
+        return cls(
+            {name: CarriedState.of_json(each) for name, each in fields["partitions"].items()},
+            Counters(**fields["flows"]),
+            tuple(Event(name, values) for name, values in fields["notices"]),
+            {name: base64.b64decode(content) for name, content in fields["inline"].items()},
+            fields["small"],
+            fields["malformed"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """The lane's rows are not in order: it has rolled back, and `why` says what it met."""
+
+    why: str
+
+
+Message = Receipt | LaneReport | CarryOver | Complaint
+Chosen = TypeVar("Chosen", Receipt, LaneReport, CarryOver, Complaint)
+
+_KINDS: Final = {Receipt: "receipt", LaneReport: "report", CarryOver: "carried", Complaint: "complaint"}
+_READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
+    "receipt": receipt_of,
+    "report": LaneReport.of,
+    "carried": CarryOver.of,
+    "complaint": lambda fields: Complaint(**fields),
+}
+
+
+def encode(message: Message) -> str:
+    """One line of JSON."""
+    fields = message.fields() if isinstance(message, CarryOver) else message
+    return orjson.dumps({"kind": _KINDS[type(message)], "fields": fields}).decode()
+
+
+def decode(line: str) -> Message:
+    """The message in a line of `encode`. Raises ValueError, KeyError or TypeError for a line that is none."""
+    value = orjson.loads(line)
+    return _READ[value["kind"]](value["fields"])
+
+
+def encoded(messages: Iterable[Message]) -> pa.RecordBatch:
+    """The messages as a batch of MESSAGES."""
+    return pa.RecordBatch.from_arrays([pa.array([*map(encode, messages)], pa.string())], schema=_COLUMN)
+
+
+def of_kind(messages: Iterable[Message], kind: type[Chosen]) -> list[Chosen]:
+    """Those of `messages` that are of one kind."""
+    return [message for message in messages if isinstance(message, kind)]
+
+
+# --- in the text of an error ---
+
+
+def envelope(report: LaneReport) -> str:
+    """The report as a line for the text of an error."""
+    return f"{_OPEN}{base64.b64encode(zlib.compress(encode(report).encode())).decode()}{_CLOSE}"
+
+
+def report_in(text: str) -> LaneReport | None:
+    """The report in an error's text, as it came from an executor; None when there is none or it cannot be read."""
+    for part in text.split(_OPEN)[1:]:
+        content, closed, _ = part.partition(_CLOSE)
+        with contextlib.suppress(ValueError, KeyError, TypeError, zlib.error):  # cut, or of another version
+            message = decode(zlib.decompress(base64.b64decode(content, validate=True)).decode()) if closed else None
+            if isinstance(message, LaneReport):
+                return message
+    return None

@@ -1,0 +1,297 @@
+"""LaneMetrics: everything a lane's task counts while it works, made into receipts' details and one report at its end.
+
+The core knows nothing of it: the performer and the transport emit events (`events`), and this listens. Rows are looked
+at batch by batch: how many are deletes, and how old source transactions are when they become visible.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.clock import Clock
+from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.input import Ints
+from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
+from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.protocol.wire import Operation, Status
+from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSITION, TABLE, TRANSACTION_END
+from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.writer.messages import Durations, Floats, LaneReport, TableLoads
+
+REMEMBERED = 1_000_000
+"""Source transactions of one lane and micro-batch that are timed; more are not, so that memory stays bounded."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """Accepted loads of one table."""
+
+    bytes: int = 0
+    durations: Durations = field(default_factory=Durations)
+
+
+@dataclass(slots=True)
+class _Label:
+    """When a label was begun (monotonic), how old it was when visible, and the seconds of its commit's request.
+
+    `phases` are the seconds of each step since the commit before it, failed attempts included.
+    """
+
+    begun: float = 0.0
+    open_seconds: float = 0.0
+    commit_request: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+class LaneMetrics:
+    """Counts for one try of a lane; a listener of its performer. `encoding` names the compression of load bodies.
+
+    Thread-safe.
+    """
+
+    def __init__(self, job: str, lane: int, batch_id: int, encoding: str, clock: Clock) -> None:
+        self._report = LaneReport(job, lane, batch_id)
+        self._encoding, self._clock = encoding, clock
+        self._lock = threading.Lock()
+        self._requests: Counter[tuple[str, str]] = Counter()
+        self._retries: Counter[tuple[str, str]] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._loads: dict[str, _Sent] = {}
+        self._labels: dict[str, _Label] = {}
+        self._failed: tuple[str, str] | None = None  # the first failure since the last begin
+        self._last_error: StarRocksSinkError | None = None
+        self._aborted = self._in_doubt = self._unsettled = self._inflight_peak = 0
+        self._running: Counter[str] = Counter()  # actions under way, by step
+        self._since: dict[str, float] = {}  # when the first of them started
+        self._phases: dict[str, float] = {}  # seconds since the last commit, by step
+        self._event_times = EventTimes()
+        self._deletes = Deletes()
+        self._replay: Replay | None = None
+        self._core: SharedTransactionCoordinator | None = None
+
+    # --- what comes in ---
+
+    def retried(self) -> None:
+        """Spark runs the task again: the report says so."""
+        self._report = replace(self._report, task_retry=True)
+
+    def watch(self, core: SharedTransactionCoordinator) -> None:
+        """The report tells of `core`'s buffers and receipts."""
+        self._core = core
+
+    def follow(self, replay: Replay) -> None:
+        """The rows have positions: `replay` tells which of them are new, and later how many were left out."""
+        self._replay = replay
+        self._deletes = Deletes(replay.committed)
+
+    def read(self, batch: pa.RecordBatch) -> None:
+        """Note the deletes and event times of a batch of rows, in the lane's order."""
+        self._deletes.add(batch)
+        if self._replay is not None:
+            self._event_times.add(batch)
+
+    def __call__(self, event: Event) -> None:
+        """Listen to the steps and requests of the lane's performer."""
+        with self._lock:
+            match event.name:
+                case "step.started":
+                    self._step_started(event.fields["step"], event.fields["label"])
+                case "step.completed" | "step.failed":
+                    self._step_ended(event.fields["step"], event.fields["outcome"])
+                case "request.completed" | "request.failed":
+                    self._requested(event.fields)
+
+    def _requested(self, request: Mapping[str, Any]) -> None:
+        operation, outcome = request["operation"], request["outcome"]
+        broken = outcome.code if isinstance(outcome, StarRocksSinkError) else "sink_error"
+        status = request.get("status", broken)
+        self._requests[(operation, status)] += 1
+        if operation == Operation.COMMIT.value:
+            self._label(request["label"]).commit_request += request["seconds"]
+        if operation == Operation.LOAD.value and request["table"] and status == Status.OK.value:
+            sent = self._loads.setdefault(request["table"], _Sent())
+            sent.bytes += request["bytes"]
+            sent.durations.add(request["seconds"])
+
+    def _step_started(self, step: str, label: str) -> None:
+        now = self._clock.monotonic()
+        if not self._running[step]:
+            self._since[step] = now
+        self._running[step] += 1
+        self._inflight_peak = max(self._inflight_peak, self._running["load"])
+        if step == "begin":
+            self._label(label).begun = now
+            if self._failed is not None:
+                self._retries[self._failed] += 1
+                self._failed = None
+
+    def _step_ended(self, step: str, outcome: object) -> None:
+        now = self._clock.monotonic()
+        self._running[step] -= 1
+        if step == "rollback":
+            self._aborted += 1
+        elif not self._running[step]:
+            self._phases[step] = self._phases.get(step, 0.0) + now - self._since[step]
+        match outcome:
+            case StarRocksSinkError() if step != "rollback":
+                self._failure(step, outcome)
+            case Loaded() if outcome.retries:
+                self._retries[("load", "busy")] += outcome.retries
+            case Committed(name):
+                label = self._label(name)
+                label.open_seconds = now - label.begun
+                label.phases, self._phases = self._phases, {}
+                self._unsettled -= step == "recover"
+            case Aborted(_, error):
+                self._unsettled -= step == "recover"
+                self._failure(step, error)
+            case Unknown() if step == "commit":
+                self._in_doubt += 1
+                self._unsettled += 1
+                self._retries[("commit", "outcome_unknown")] += 1
+
+    def _failure(self, step: str, error: StarRocksSinkError) -> None:
+        self._failed = self._failed or (step, error.code)
+        self._errors[error.code] += 1
+        self._last_error = error
+
+    def _label(self, name: str) -> _Label:
+        return self._labels.setdefault(name, _Label())
+
+    # --- what comes out ---
+
+    def detailed(self, receipts: Sequence[Receipt]) -> list[Receipt]:
+        """The receipts with `phase_seconds`, `commit` split into the request and the wait for VISIBLE, and
+        `open_seconds`."""
+        return [self._detailed(receipt) for receipt in receipts]
+
+    def _detailed(self, receipt: Receipt) -> Receipt:
+        known = self._labels.get(receipt.label, _Label())
+        phases = dict(known.phases)
+        whole = phases.pop("commit", 0.0)
+        phases["commit"] = min(whole, known.commit_request)
+        phases["publish"] = max(0.0, whole - known.commit_request)
+        return replace(receipt, phase_seconds=phases, open_seconds=known.open_seconds)
+
+    def report(self, receipts: Sequence[Receipt], error: BaseException | None = None) -> LaneReport:
+        """What was counted until now; `error` is what the lane fails with.
+
+        Receipts that a failing lane cannot deliver are counted from its coordinator.
+        """
+        core = self._core
+        latency, event_times = self._event_times.settle(receipts)
+        with self._lock:
+            code = error.code if isinstance(error, StarRocksSinkError) else "" if error is None else "sink_error"
+            errors = Counter(self._errors)
+            if code and error is not self._last_error:
+                errors[code] += 1
+            return replace(
+                self._report,
+                committed=len(core.receipts if core is not None else receipts),
+                aborted=self._aborted,
+                in_doubt=self._in_doubt,
+                unsettled=self._unsettled,
+                requests=_triples(self._requests),
+                retries=_triples(self._retries),
+                errors=tuple(sorted(errors.items())),
+                error=code,
+                loads=tuple(self._loads_of(table, sent) for table, sent in sorted(self._loads.items())),
+                deletes=dict(self._deletes.by_table),
+                replayed_rows=self._replay.skipped_rows if self._replay else 0,
+                replayed_transactions=self._replay.skipped_transactions if self._replay else 0,
+                buffer_peak=core.buffered_peak if core is not None else 0,
+                inflight_peak=self._inflight_peak,
+                latency=tuple(latency.counts) if latency.count else (),
+                latency_seconds=latency.total,
+                event_times=event_times,
+            )
+
+    def _loads_of(self, table: str, sent: _Sent) -> TableLoads:
+        spent = sent.durations
+        return TableLoads(table, self._encoding, spent.count, sent.bytes, spent.total, tuple(spent.counts))
+
+
+@dataclass(slots=True)
+class Deletes:
+    """Counts by table the deletes among rows that are new to StarRocks; `committed` are the ledger's positions."""
+
+    committed: Mapping[str, Position] = field(default_factory=dict)
+    by_table: dict[str, int] = field(default_factory=dict)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in a batch of rows, with positions or plain; without the column nothing is done."""
+        if DELETED not in batch.schema.names:
+            return
+        deleted = pc.indices_nonzero(batch.column(DELETED))
+        if not len(deleted):
+            return
+        tables = batch.column(TABLE).take(deleted)
+        if POSITION in batch.schema.names and self.committed:
+            tables = tables.filter(self._new(batch.select([PARTITION, POSITION]).take(deleted)))
+        for found in pc.value_counts(tables).to_pylist():
+            table = found["values"]
+            self.by_table[table] = self.by_table.get(table, 0) + found["counts"]
+
+    def _new(self, rows: pa.RecordBatch) -> pa.Array:
+        names = pa.array(list(self.committed), pa.string())
+        reached = pa.array([position.position for position in self.committed.values()], pa.int64())
+        known = reached.take(pc.index_in(rows.column(PARTITION), names))
+        return pc.fill_null(pc.greater(rows.column(POSITION), known), True)
+
+
+@dataclass(slots=True)
+class EventTimes:
+    """Remembers position and event time of each source transaction that ended, until the receipts are there."""
+
+    _seen: dict[str, list[tuple[Ints, Floats]]] = field(default_factory=dict)
+    _count: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in a batch of rows in the lane's order; without the column nothing is done."""
+        if EVENT_TIME not in batch.schema.names or self._count >= REMEMBERED:
+            return
+        ends = batch.select([PARTITION, POSITION, EVENT_TIME]).take(pc.indices_nonzero(batch.column(TRANSACTION_END)))
+        if ends.column(EVENT_TIME).null_count:
+            ends = ends.filter(ends.column(EVENT_TIME).is_valid())
+        self._count += ends.num_rows
+        named = pc.dictionary_encode(ends.column(PARTITION))
+        codes = named.indices.to_numpy(zero_copy_only=False)
+        positions = ends.column(POSITION).to_numpy(zero_copy_only=False)
+        seconds = ends.column(EVENT_TIME).to_numpy(zero_copy_only=False) / 1e6
+        for code, name in enumerate(named.dictionary.to_pylist()):
+            mine = codes == code
+            self._seen.setdefault(name, []).append((positions[mine], seconds[mine]))
+
+    def settle(self, receipts: Iterable[Receipt]) -> tuple[Durations, dict[str, float]]:
+        """The latencies from event time to commit of all in `receipts`, and the latest event time by partition."""
+        latencies, latest = Durations(), dict[str, float]()
+        seen = {
+            name: (np.concatenate([at for at, _ in parts]), np.concatenate([time for _, time in parts]))
+            for name, parts in self._seen.items()
+        }
+        for receipt in receipts:
+            for span in receipt.positions:
+                if span.partition not in seen:
+                    continue
+                positions, times = seen[span.partition]
+                low, high = np.searchsorted(positions, [span.first, span.last + 1])
+                mine = times[low:high]
+                latencies.add_all(receipt.committed_at - mine)
+                if mine.size:
+                    latest[span.partition] = float(mine.max())
+        return latencies, latest
+
+
+def _triples(counts: Mapping[tuple[str, str], int]) -> tuple[tuple[str, str, int], ...]:
+    return tuple((first, second, count) for (first, second), count in sorted(counts.items()))

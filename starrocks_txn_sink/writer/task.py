@@ -1,0 +1,315 @@
+"""The lane as a Spark task: Arrow batches in, messages out. The adapter between `mapInArrow` and the lane's runner."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pyarrow as pa
+
+from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.coordinator.actions import RECYCLE_AT, Identity, Limits, Receipt, RegionCount
+from starrocks_txn_sink.coordinator.batch import LedgerEntries
+from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.input import Segment, Written
+from starrocks_txn_sink.coordinator.ownership import Authority, first_owner, labels_of, log_entries
+from starrocks_txn_sink.coordinator.quarantine import Quarantine
+from starrocks_txn_sink.errors import Unordered
+from starrocks_txn_sink.options import Compression, SinkOptions
+from starrocks_txn_sink.options.combinations import committed_at_end
+from starrocks_txn_sink.protocol.fencing import fresh_tokens
+from starrocks_txn_sink.protocol.label import Patience, labels, run, run_of
+from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
+from starrocks_txn_sink.rows.columns import HASH, POSITION
+from starrocks_txn_sink.rows.replay import Replay, unit_of
+from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, until_end
+from starrocks_txn_sink.telemetry import logs
+from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out
+from starrocks_txn_sink.writer.messages import Complaint, Message, encoded, envelope
+from starrocks_txn_sink.writer.metrics import LaneMetrics
+from starrocks_txn_sink.writer.performer import Performer
+from starrocks_txn_sink.writer.runner import LaneRunner
+from starrocks_txn_sink.writer.worker import RESOURCES, Attempt, WorkerResources, spare_loaded, with_stage
+
+ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mandate:
+    """What the driver gives its lanes after it took the job over: its token, and the positions it knows."""
+
+    driver_token: str
+    positions: Mapping[str, Position] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTask:
+    """What a lane needs to know of its micro-batch; ships to executors and runs there, once a Spark task.
+
+    `marked` tells whether rows carry positions and transaction ends; without them a lane's rows are one unit. In a
+    `streaming` query positions may not go back from one micro-batch to the next. Without a `mandate` there is no
+    ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row was seen.
+    `logging` is how the driver that made it logs.
+    """
+
+    options: SinkOptions
+    job: str
+    epoch: str
+    checkpoint: str
+    batch_id: int
+    marked: bool = True
+    streaming: bool = True
+    mandate: Mandate | None = None
+    at_end_only: bool = False
+    logging: logs.LogSettings | None = field(default_factory=logs.executor_log_settings)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
+        yield encoded(self.messages(batches, Attempt.current(), SystemClock()))
+
+    def messages(
+        self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock, rows: ReadRows | None = None
+    ) -> list[Message]:
+        """Run the lane to its end; returns each receipt, then the lane's report."""
+        metrics = self._metrics(attempt, clock)
+        receipts = self.write(batches, attempt, clock, metrics, rows)
+        return [*receipts, metrics.report(receipts)]
+
+    def write(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        attempt: Attempt,
+        clock: Clock,
+        metrics: LaneMetrics | None = None,
+        rows: ReadRows | None = None,
+    ) -> list[Receipt]:
+        """Run the lane to its end; raises its first error, after its label was rolled back; a note has the report
+        (`messages.envelope`).
+
+        `rows` makes marked rows of `batches`, until the lane's end; without it they are marked rows already.
+        """
+        spare_loaded()
+        logs.apply_log_settings(self.logging)
+        metrics = metrics or self._metrics(attempt, clock)
+        try:
+            with RESOURCES.lease(self.options) as resources:
+                return metrics.detailed(self._write(batches, attempt, clock, resources, metrics, rows))
+        except BaseException as error:
+            with contextlib.suppress(Exception):  # the error itself counts
+                error.add_note(envelope(metrics.report((), error)))
+            raise
+
+    def _metrics(self, attempt: Attempt, clock: Clock) -> LaneMetrics:
+        encoding = Compression(self.options.compression).value
+        return LaneMetrics(self.job, attempt.lane, self.batch_id, encoding, clock)
+
+    def _write(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        attempt: Attempt,
+        clock: Clock,
+        resources: WorkerResources,
+        metrics: LaneMetrics,
+        rows: ReadRows | None,
+    ) -> list[Receipt]:
+        deadline, rng = Deadline.after(self.options.batch_deadline, clock), random.Random()
+        if self.mandate is not None:
+            attempt, batches = with_stage(attempt, batches)
+        log = logs.EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
+        listener = fan_out((metrics, _step_lines(log)))
+        authority = self._authority(attempt, rng, clock)
+        positions: Mapping[str, Position] = self.mandate.positions if self.mandate else {}
+        if attempt.retry:
+            metrics.retried()
+        if authority is not None and attempt.retry:
+            taken = run(authority.take_over(rng), resources.transport, clock, deadline, resources.ledger, listener)
+            positions = taken.positions
+        core = SharedTransactionCoordinator(
+            Identity(self.job, attempt.lane, self.batch_id),
+            limits(self.options, at_end_only=self.at_end_only),
+            labels(self.job, self.epoch, attempt.lane, self.batch_id, attempt.number),
+            rng,
+            clock.wall,
+            authority.entries if authority is not None else None,
+            self._log(attempt.lane, clock),
+            self._quarantine(clock),
+        )
+        performer = Performer(
+            self.options,
+            resources.transport,
+            clock,
+            deadline,
+            rng,
+            Patience(commit_again=authority is None),
+            listener,
+            authority=authority,
+            ledger=resources.ledger,
+            query=resources.connection.query if resources.connection is not None else None,
+        )
+        metrics.watch(core)
+        compacted = Compacted()
+        segments = compacted.counted(self._segments(batches, attempt.lane, positions, metrics, rows))
+        runner = LaneRunner(core, performer, resources.threads, clock, deadline)
+        receipts = compacted.noted(runner.run(segments))
+        return [replace(receipt, filtered=performer.filtered.get(receipt.label, {})) for receipt in receipts]
+
+    def _log(self, lane: int, clock: Clock) -> LedgerEntries | None:
+        if not self.options.receipts_log:
+            return None
+        return log_entries(self.job, lane, self.batch_id, partial(_now_text, clock))
+
+    def _authority(self, attempt: Attempt, rng: random.Random, clock: Clock) -> Authority | None:
+        if self.mandate is None:
+            return None
+        return Authority(
+            self.job,
+            self.options.database,
+            self.mandate.driver_token,
+            first_owner(self.epoch, self.checkpoint, self.batch_id, attempt.lane),
+            fresh_tokens(self.epoch, attempt.number, rng),
+            partial(_now_text, clock),
+            labels_of(self.mandate.positions),
+        )
+
+    def _quarantine(self, clock: Clock) -> Quarantine | None:
+        if not self.options.quarantines:
+            return None
+        columns = partial(_columns_header, self.options)
+        return Quarantine(
+            self.job, self.batch_id, self.options.max_quarantined, partial(_now_text, clock), columns=columns
+        )
+
+    def _segments(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        lane: int,
+        positions: Mapping[str, Position],
+        metrics: LaneMetrics | None = None,
+        rows: ReadRows | None = None,
+    ) -> Iterator[Segment]:
+        compare = self.options.check_replays
+        read = metrics.read if metrics is not None else _ignore
+        if self.marked:
+            epoch = run_of(self.epoch) if self.streaming else ""
+            replay = Replay(positions, compare, epoch, self.batch_id)
+            if metrics is not None:
+                metrics.follow(replay)
+            segmenter = Segmenter(replay, marking=self.options.quarantines)
+            for batch in rows(batches) if rows is not None else until_end(batches, POSITION):
+                read(batch)
+                yield from segmenter.split(batch)
+            return
+        unit = unit_of(self.checkpoint, lane, self.options.lanes, self.batch_id, positions, compare)
+        for batch in until_end(batches, HASH):
+            read(batch)
+            yield from unit.split(batch)
+        yield from unit.end()
+
+
+@dataclass(frozen=True, slots=True)
+class UnsortedLaneTask:
+    """`lane`'s task over marked rows with `lane.arrival.SEQ`, as they come; yields the messages of a LaneTask.
+
+    Nothing is committed before the last row was seen, so a lane whose rows are not in order has rolled back, and ends
+    well: with a Complaint in place of its messages. `small_only` as in ArrivalOrder.
+    """
+
+    lane: LaneTask
+    small_only: bool
+    small_rows: int = SMALL_ROWS
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        order = ArrivalOrder(self.small_rows, self.small_only)
+        lane = replace(self.lane, at_end_only=True)
+        try:
+            messages = lane.messages(batches, Attempt.current(), SystemClock(), order.rows)
+        except (Unordered, RowsAfterEnd) as unordered:
+            messages = [Complaint(unordered.message)]
+        yield encoded(messages)
+
+
+@dataclass(slots=True)
+class Compacted:
+    """How many rows of each (source partition, table) were left out, because a later row of the lane has their key.
+
+    They come as marks with an empty payload (`sink.compaction`), and are only counted, so that counts add up.
+    """
+
+    rows: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def counted(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        """The segments that hold rows to send, and the ends; what was left out is counted on the way."""
+        for segment in segments:
+            if isinstance(segment, Written) and segment.compacted:
+                self.rows[(segment.partition, segment.table)] += segment.compacted
+                if not segment.rows:
+                    continue
+            yield segment
+
+    def noted(self, receipts: Sequence[Receipt]) -> list[Receipt]:
+        """The receipts with the counts. A lane that compacts commits once, so there is one receipt to hold them."""
+        if not self.rows:
+            return list(receipts)
+        (receipt,) = receipts
+        sent = {(region.partition, region.table): region for region in receipt.regions}
+        regions = [
+            replace(sent.get(place, RegionCount(*place, rows=0, bytes=0)), compacted=self.rows[place])
+            for place in sorted({*sent, *self.rows})
+        ]
+        return [replace(receipt, regions=tuple(regions))]
+
+
+def _now_text(clock: Clock) -> str:
+    """The time as a DATETIME literal, for people who look at the sink's tables."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(clock.wall()))
+
+
+def _columns_header(options: SinkOptions, table: str) -> str:
+    return options.load_headers(table).get("columns", "")
+
+
+def _ignore(batch: pa.RecordBatch) -> None:
+    """For a lane that nobody counts."""
+
+
+_STEP_LINES = {"step.completed": "step.ended", "step.failed": "step.failed"}
+
+
+def _step_lines(log: Listener) -> Listener:
+    """Listen to steps and have `log` write a line for the end of each; requests have none."""
+
+    def write(event: Event) -> None:
+        if event.name in _STEP_LINES:
+            log(Event(_STEP_LINES[event.name], event.fields))
+
+    return write
+
+
+def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:
+    """The coordinator's limits. With one lane a micro-batch is one StarRocks transaction: no commit inside it.
+
+    With `compact` never, not even at the recycle point: a row that was left out and the row that replaces it become
+    visible together, or a reader could see the former one's source transaction without it. Nor with `at_end_only`.
+    With a quarantine a work is committed before it is too large to be taken apart.
+    """
+    whole = at_end_only or committed_at_end(options.features)
+    return Limits(
+        commit_interval=options.commit_interval if options.lanes > 1 and not whole else None,
+        mini_interval=options.mini_interval,
+        timeout=options.timeout,
+        buffer_bytes=options.buffer_bytes,
+        chunk_bytes=options.chunk_bytes,
+        load_bytes=options.load_bytes,
+        retry_buffer_bytes=options.retry_buffer_bytes,
+        load_parallelism=options.load_parallelism,
+        max_attempts=options.max_attempts,
+        recycle_at=math.inf if whole else RECYCLE_AT,
+        seal_bytes=options.retry_buffer_bytes // 2 if options.quarantines and not whole else None,
+    )
