@@ -115,7 +115,7 @@ package: setup
 
 # The snapshot of the public names, after a change that is meant.
 api: setup
-	$(BIN)/python -m tests.unit.public_api
+	$(BIN)/python -m tests.unit.project.public_api
 
 # CHANGELOG.md from the fragments in news/: make news VERSION=0.2.0
 news: setup

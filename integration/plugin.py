@@ -34,7 +34,7 @@ def real_contract_server(real_starrocks: StarRocks) -> Callable[[type[Any], str]
     """Makes the contract suite's own Server of the real one; its generation is found out by asking."""
 
     def make(server: type[Any], database: str) -> Any:
-        from contract_client import Client
+        from tests.support.contract_client import Client
 
         fields = (real_starrocks.load_url, real_starrocks.query_url, real_starrocks.user, real_starrocks.password)
         found = server(*fields, database, "B", real_starrocks.rewrites)

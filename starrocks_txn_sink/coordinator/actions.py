@@ -11,8 +11,7 @@ from typing import Any
 
 import orjson
 
-from starrocks_txn_sink.coordinator.write_buffer import Chunk
-from starrocks_txn_sink.protocol.label import Backoff
+from starrocks_txn_sink.coordinator.region import Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,34 +175,6 @@ class RollbackAction:
 
 
 Action = BeginAction | LoadAction | CheckAction | CommitAction | RecoverAction | RollbackAction
-
-
-RECYCLE_AT = 0.8
-"""The part of its timeout that a StarRocks transaction lives before it is committed at a clean boundary."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Sizes in bytes, times in seconds; see SinkOptions for their meaning.
-
-    With `seal_bytes` a work is also committed at a clean boundary once it has so many bytes.
-    `commit_interval` None commits only at the end of the rows: then a micro-batch is one StarRocks transaction, unless
-    it lives past the recycle point.
-    """
-
-    commit_interval: float | None
-    mini_interval: float
-    timeout: float
-    buffer_bytes: int
-    chunk_bytes: int
-    load_bytes: int
-    retry_buffer_bytes: int
-    load_parallelism: int
-    max_attempts: int
-    body_bytes: int = 64 << 20
-    recycle_at: float = RECYCLE_AT
-    seal_bytes: int | None = None
-    backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=10.0))
 
 
 @dataclass(frozen=True, slots=True)

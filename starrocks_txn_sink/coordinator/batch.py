@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from starrocks_txn_sink.coordinator.actions import PositionSpan, RegionCount
 from starrocks_txn_sink.coordinator.input import Ended
-from starrocks_txn_sink.coordinator.write_buffer import Chunk
+from starrocks_txn_sink.coordinator.region import Chunk
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.ledger import NAME_BYTES
 

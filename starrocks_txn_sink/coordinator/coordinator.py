@@ -28,7 +28,6 @@ from starrocks_txn_sink.coordinator.actions import (
     CheckAction,
     CommitAction,
     Identity,
-    Limits,
     LoadAction,
     Receipt,
     RecoverAction,
@@ -37,7 +36,8 @@ from starrocks_txn_sink.coordinator.actions import (
 from starrocks_txn_sink.coordinator.batch import LedgerEntries, Work
 from starrocks_txn_sink.coordinator.input import Ended, Marks
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.write_buffer import Chunk, Gathering
+from starrocks_txn_sink.coordinator.region import Chunk, Limits
+from starrocks_txn_sink.coordinator.write_buffer import Gathering
 from starrocks_txn_sink.errors import (
     DeadlineExceeded,
     RowsRejected,

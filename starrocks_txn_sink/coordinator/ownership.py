@@ -14,7 +14,7 @@ import orjson
 
 from starrocks_txn_sink.coordinator.actions import PositionSpan
 from starrocks_txn_sink.coordinator.batch import LedgerEntries, Work
-from starrocks_txn_sink.coordinator.write_buffer import Chunk
+from starrocks_txn_sink.coordinator.region import Chunk
 from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown
 from starrocks_txn_sink.protocol.fencing import NewToken, Scope, TakenOver, check_owner, insist_on_rollback, take_over
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Family, Label, Outcome, Steps, Unknown

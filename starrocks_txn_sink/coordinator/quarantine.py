@@ -14,7 +14,7 @@ import numpy as np
 
 from starrocks_txn_sink.coordinator.batch import Span, Work
 from starrocks_txn_sink.coordinator.input import SEPARATOR, Ints, Marks
-from starrocks_txn_sink.coordinator.write_buffer import Chunk
+from starrocks_txn_sink.coordinator.region import Chunk
 from starrocks_txn_sink.errors import InputError, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterSource, dead_letter_rows
 

@@ -9,19 +9,16 @@ skipped row.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from starrocks_txn_sink.coordinator.input import Ended, Ints, Segment
+from starrocks_txn_sink.coordinator.input import Ints
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.protocol.label import epoch_of, run_of
 from starrocks_txn_sink.protocol.ledger import Position
-from starrocks_txn_sink.rows.columns import HASH, PAYLOAD, TABLE
-from starrocks_txn_sink.rows.segments import offsets_of, refuse_nulls, segments_of
 
 Bools = npt.NDArray[np.bool_]
 Run = tuple[str, int, int]  # source partition, first row, row after the last
@@ -136,79 +133,3 @@ def _text(kind: str, checksum: int) -> str:
 
 
 _MASK = (1 << 64) - 1
-
-
-def unit_of(
-    checkpoint: str, lane: int, lanes: int, number: int, positions: Mapping[str, Position], compare: bool
-) -> UnitSegmenter:
-    """The segmenter for one of `lanes` lanes of micro-batch `number` of a query; `positions` is the whole ledger.
-
-    Raises SourceChanged when lanes of this micro-batch, or of a later one, were written with another number of lanes.
-    """
-    for name, known in positions.items():
-        query, _, text = name.rpartition("/")
-        ours = text.isdigit() and query.rpartition("/")[0] == checkpoint
-        if ours and text != str(lanes) and known.position >= number:
-            raise SourceChanged(
-                f"Micro-batch {number} comes again with lanes={lanes}, but the ledger has rows of micro-batch "
-                f"{known.position} that were written with lanes={text} (label {known.label}).",
-                hint=f"Rows without positions are told apart by their lane: set lanes={text} until a new micro-batch "
-                "was written, and change it then.",
-            )
-    name = f"{checkpoint}/{lane}/{lanes}"
-    return UnitSegmenter(name, number, positions.get(name), compare)
-
-
-@dataclass(slots=True)
-class UnitSegmenter:
-    """Splits the batches of one lane of plain rows; `end` closes the unit.
-
-    `name` is the unit's in the ledger, `number` the micro-batch's; `committed` is what the ledger has for it, `compare`
-    whether a replay's content is compared.
-    """
-
-    name: str
-    number: int
-    committed: Position | None = None
-    compare: bool = True
-    _rows: int = 0
-    _sum: int = 0
-
-    @property
-    def replayed(self) -> bool:
-        """Whether the unit is in StarRocks already."""
-        return self.committed is not None and self.committed.position >= self.number
-
-    def split(self, batch: pa.RecordBatch) -> Iterator[Segment]:
-        """Yield the batch's segments, one a table, or nothing in a replay; raises InputError for NULLs.
-
-        Raises SourceChanged when the ledger is ahead of this micro-batch, so that nobody can tell what it holds of it.
-        """
-        if not batch.num_rows:
-            return
-        refuse_nulls(batch, (TABLE, PAYLOAD))
-        if self.committed is not None and self.committed.position > self.number:
-            raise SourceChanged(
-                f"Micro-batch {self.number} comes again, but the ledger has micro-batch {self.committed.position} of "
-                "this query: its checkpoint was rolled back, or lost its offsets.",
-                hint="Rows without positions can only be told apart by their micro-batch. Restore the newer "
-                "checkpoint, or give the query another `job` and write what is missing by hand.",
-            )
-        rows = batch.num_rows
-        self._rows += rows
-        hashes = batch.column(HASH).to_numpy(zero_copy_only=False)
-        self._sum = (self._sum + int(hashes.view(np.uint64).sum(dtype=np.uint64))) & _MASK
-        if not self.replayed:
-            nothing = Rows(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), offsets_of(batch), memoryview(b""))
-            yield from segments_of(batch, [(self.name, 0, rows)], nothing, {})
-
-    def end(self) -> Iterator[Segment]:
-        """Yield the unit's end, unless it had no rows or is a replay; raises SourceChanged for other content."""
-        digest = f"sum1:{self._rows}:{self._sum:016x}"
-        if not self.replayed:
-            if self._rows:
-                yield Ended(self.name, self.number, self.number, 0, digest)
-            return
-        known = self.committed
-        if known is not None and self._rows and self.compare and known.digest != digest:
-            raise changed(f"micro-batch {self.number}", known)

@@ -1,8 +1,16 @@
-"""Writers of one job inside one sink: one after the other, and none comes back after another has taken its job.
+"""The life of a sink's writes on the driver: whose turn it is, their Spark jobs, their progress, their end.
 
-Between processes the ledger's owner rows exclude writers. Within a sink they share a session and its claim, so two
-threads that write at once would both be the owner; and a query whose job was taken over by another one of the same sink
-would take it over again with its next micro-batch, instead of being told.
+When the process ends, the sink first rolls back open labels, within seconds.
+
+At a normal end, an exception in the main program among them, Python calls us. Not so for SIGTERM, which supervisors
+send first to end a driver (systemd, Kubernetes, YARN): its default action ends Python at once, and labels would stay
+open until their timeout. So the first write takes the signal, if nobody else has; making a sink changes nothing.
+
+The first write of a streaming query runs in a thread of Spark's, and Python lets only the main thread set a handler
+(`signal.signal`), which then waits for the query. `faulthandler.register` takes a signal from any thread: its handler
+is written in C, and writes to a file at once, whatever Python does just then. Our file is a pipe, and a thread of ours
+waits at its other end. When the signal comes, that thread has every sink give up, and then lets the signal do what it
+would have done, so the exit status stays the right one. A handler that the application sets, before or later, wins.
 """
 
 from __future__ import annotations
@@ -13,19 +21,20 @@ import faulthandler
 import os
 import secrets
 import signal
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, Fenced
-from starrocks_txn_sink.sink import watch as progress
-from starrocks_txn_sink.telemetry.events import Listener
+from starrocks_txn_sink.telemetry.events import Event, Listener
 
 
 class Turns:
@@ -97,7 +106,7 @@ class Jobs:
         if context is None:
             yield
             return
-        with progress.followed(partial(progress.tasks_done, context, self._tag), progress.display(context, listener)):
+        with followed(partial(tasks_done, context, self._tag), display(context, listener)):
             yield
 
     def cancel(self) -> None:
@@ -243,3 +252,108 @@ def begun(work: Callable[[], None]) -> threading.Thread | None:
     except RuntimeError:
         return None
     return thread
+
+
+LOOK_EVERY = 0.5
+
+
+TELL_EVERY = 10.0
+"""Seconds between two lines; what takes less than this says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Spark tasks that ended, of those that are known so far: later stages are added when they are planned."""
+
+    tasks: int
+    of: int
+
+
+Ask = Callable[[], Done | None]
+
+
+class Show(Protocol):
+    """Where progress goes."""
+
+    def show(self, done: Done, seconds: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Lines:
+    """Tells `write.progressed` every so many seconds."""
+
+    def __init__(self, listener: Listener, every: float = TELL_EVERY) -> None:
+        self._listener, self._every, self._told = listener, every, 0.0
+
+    def show(self, done: Done, seconds: float) -> None:
+        if seconds - self._told >= self._every:
+            self._told = seconds
+            self._listener(Event("write.progressed", {"tasks": done.tasks, "of": done.of, "seconds": seconds}))
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+
+class Bar:
+    """A bar that is gone when the work is done. Needs rich."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        self._progress = Progress(*columns, console=Console(file=stream), transient=True, redirect_stdout=False)
+        self._task = self._progress.add_task("StarRocks write, Spark tasks", total=None)
+        self._progress.start()
+
+    def show(self, done: Done, seconds: float) -> None:
+        del seconds
+        self._progress.update(self._task, completed=done.tasks, total=done.of)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+@contextlib.contextmanager
+def followed(ask: Ask, show: Show, every: float = LOOK_EVERY) -> Iterator[None]:
+    """Inside, a thread asks and shows; what it meets never touches the work."""
+    stop, started = threading.Event(), time.monotonic()
+
+    def follow() -> None:
+        while not stop.wait(every):
+            with contextlib.suppress(Exception):
+                done = ask()
+                if done is not None:
+                    show.show(done, time.monotonic() - started)
+
+    thread = threading.Thread(target=follow, name="starrocks-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(5.0)
+        with contextlib.suppress(Exception):
+            show.close()
+
+
+def display(context: Any, listener: Listener, stream: TextIO | None = None) -> Show:
+    """A bar on a terminal where rich is installed and Spark draws none of its own; lines otherwise."""
+    target = sys.stderr if stream is None else stream
+    drawn = str(context.getConf().get("spark.ui.showConsoleProgress", "false")).lower() == "true"
+    if target.isatty() and not drawn:
+        with contextlib.suppress(ImportError):
+            return Bar(target)
+    return Lines(listener)
+
+
+def tasks_done(context: Any, tag: str) -> Done | None:
+    """What Spark says of the jobs that have `tag`; None before the first one."""
+    jobs = list(context._jsc.sc().statusTracker().getJobIdsForTag(tag))
+    tracker = context.statusTracker()
+    stages = {stage for job in jobs if (info := tracker.getJobInfo(job)) is not None for stage in info.stageIds}
+    seen = [info for stage in stages if (info := tracker.getStageInfo(stage)) is not None]
+    if not seen:
+        return None
+    return Done(sum(info.numCompletedTasks for info in seen), sum(info.numTasks for info in seen))

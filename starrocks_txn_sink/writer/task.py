@@ -14,12 +14,13 @@ from functools import partial
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.coordinator.actions import RECYCLE_AT, Identity, Limits, Receipt, RegionCount
+from starrocks_txn_sink.coordinator.actions import Identity, Receipt, RegionCount
 from starrocks_txn_sink.coordinator.batch import LedgerEntries
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.input import Segment, Written
 from starrocks_txn_sink.coordinator.ownership import Authority, first_owner, labels_of, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
+from starrocks_txn_sink.coordinator.region import RECYCLE_AT, Limits
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.combinations import committed_at_end
@@ -28,8 +29,9 @@ from starrocks_txn_sink.protocol.label import Patience, labels, run, run_of
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.columns import HASH, POSITION
-from starrocks_txn_sink.rows.replay import Replay, unit_of
+from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, until_end
+from starrocks_txn_sink.rows.unpositioned import unit_of
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out
 from starrocks_txn_sink.writer.messages import Complaint, Message, encoded, envelope

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
-from recorded import Pipeline
-from screen import ARGUMENTS, CHROMIUM, Screen
 
 from starrocks_txn_sink.metrics import MetricsServer
 from tests.support.manual_clock import ManualClock
+from tests.support.recorded import Pipeline
+from tests.support.screen import ARGUMENTS, CHROMIUM, Screen
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
-from screen import ARGUMENTS, CHROMIUM
+
+from tests.support.screen import ARGUMENTS, CHROMIUM
 
 _BEFORE_THE_END = 5.0
 

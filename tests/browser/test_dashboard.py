@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
-from recorded import Pipeline
-from screen import Screen, refresh
 
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.telemetry.events import Event
+from tests.support.recorded import Pipeline
+from tests.support.screen import Screen, refresh
 
 ROWS = ["right", "fresh", "flow", "anatomy", "assembler", "saturation", "errors", "partitions"]
 

@@ -16,7 +16,8 @@ import orjson
 import psutil
 import pytest
 from playwright.sync_api import Page, expect
-from screen import Screen, refresh
+
+from tests.support.screen import Screen, refresh
 
 pytestmark = pytest.mark.spark
 

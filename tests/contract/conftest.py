@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from contract_client import Client, Server
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Generation, Settings
+from tests.support.contract_client import Client, Server
 
 USER, PASSWORD, DATABASE = "writer", "a:b secret", "contract_db"
 STAND_IN = {"stand-in": ("B", "C"), "real": (), "both": ("B", "C")}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from contract_client import Client, fresh
+
+from tests.support.contract_client import Client, fresh
 
 ONE_ROW = b'{"id": 1, "v": "a"}'
 

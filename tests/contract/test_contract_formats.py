@@ -7,7 +7,8 @@ import socket
 
 import pyarrow as pa
 import pytest
-from contract_client import Client, raw_connection, request_head
+
+from tests.support.contract_client import Client, raw_connection, request_head
 
 ROWS = b'{"id": 1, "v": "a"}\n{"id": 2, "v": "b"}\n'
 JAVA = "class com.starrocks.common."

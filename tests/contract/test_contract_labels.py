@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from contract_client import Client, fresh, wait_until
+
+from tests.support.contract_client import Client, fresh, wait_until
 
 PREFIX = "class com.starrocks.common.StarRocksException: "
 ONE_ROW = b'{"id": 1, "v": "a"}'

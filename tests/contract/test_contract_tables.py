@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from http import HTTPStatus
 
 import pytest
-from contract_client import Client, RawConnection, fresh, raw_connection, request_head
+
+from tests.support.contract_client import Client, RawConnection, fresh, raw_connection, request_head
 
 PREFIX = "class com.starrocks.common.StarRocksException: "
 ONE_ROW = b'{"id": 1, "v": "a"}'

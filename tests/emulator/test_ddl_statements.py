@@ -7,12 +7,12 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from store_setup import load, rows, with_tables
 
 from starrocks_emulator.sql import statements
 from starrocks_emulator.sql.session import QuerySession, SqlError
 from starrocks_emulator.tables.catalog import Table
 from starrocks_emulator.tables.store import Store
+from tests.support.store_setup import load, rows, with_tables
 
 
 @pytest.fixture

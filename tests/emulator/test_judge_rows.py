@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_setup import JSON_ARRAY, load, rows, with_tables
 
 from starrocks_emulator.sql.session import QuerySession
 from starrocks_emulator.sql.statements import run
 from starrocks_emulator.tables.store import CommitRejected, Store
+from tests.support.store_setup import JSON_ARRAY, load, rows, with_tables
 
 WIDE = """CREATE TABLE test.wide (id BIGINT NOT NULL, bo BOOLEAN, ti TINYINT, si SMALLINT, i INT, bi BIGINT,
 li LARGEINT, f FLOAT, d DOUBLE, de DECIMAL(6,2), da DATE, dt DATETIME, ch CHAR(3), vc VARCHAR(4), s STRING,

@@ -6,12 +6,12 @@ import math
 from pathlib import Path
 
 import pytest
-from protocol_doubles import Stage
 
 from starrocks_emulator.settings import Generation
 from starrocks_emulator.sql.information_schema import load_rows
 from starrocks_emulator.transactions.backend import Backend
 from starrocks_emulator.transactions.messages import transaction_parameters
+from tests.support.protocol_doubles import Stage
 
 B, C = Generation.B, Generation.C
 both_generations = pytest.mark.parametrize("generation", [B, C])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from protocol_doubles import Stage
 
 from starrocks_emulator.settings import Generation, Limits
+from tests.support.protocol_doubles import Stage
 
 B, C = Generation.B, Generation.C
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pymysql
 import pytest
-from store_setup import load, with_tables
 
 from starrocks_emulator.sql.mysql import QueryListener
 from starrocks_emulator.tables.store import Store
+from tests.support.store_setup import load, with_tables
 
 
 @pytest.fixture

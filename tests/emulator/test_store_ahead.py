@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_setup import JSON_ARRAY, body, rows, with_tables
 
 from starrocks_emulator.tables import staging
 from starrocks_emulator.tables import store as tables_store
@@ -17,6 +16,7 @@ from starrocks_emulator.tables.engine import ASIDE
 from starrocks_emulator.tables.plan import Plan
 from starrocks_emulator.tables.staging import Ahead
 from starrocks_emulator.tables.store import CommitRejected, Store
+from tests.support.store_setup import JSON_ARRAY, body, rows, with_tables
 
 CSV = {"format": "csv", "column_separator": ","}
 

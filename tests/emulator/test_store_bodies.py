@@ -10,12 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from store_setup import JSON_ARRAY, load, rows, with_tables
 
 from starrocks_emulator.sql.session import QuerySession
 from starrocks_emulator.sql.statements import run
 from starrocks_emulator.tables.plan import PlanRejected
 from starrocks_emulator.tables.store import CommitRejected, Store
+from tests.support.store_setup import JSON_ARRAY, load, rows, with_tables
 
 JSON = {"format": "json"}
 CSV = {"format": "csv", "column_separator": ","}

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_setup import JSON_ARRAY, body, load, rows, with_tables
 
 from starrocks_emulator.sql.session import QuerySession, SqlError
 from starrocks_emulator.sql.statements import run
 from starrocks_emulator.tables.plan import PlanRejected
 from starrocks_emulator.tables.store import CommitRejected, Store
+from tests.support.store_setup import JSON_ARRAY, body, load, rows, with_tables
 
 
 @pytest.fixture

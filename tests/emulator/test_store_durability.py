@@ -8,15 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from store_setup import rows
-
 from starrocks_emulator.tables.store import Store
+from tests.support.store_setup import rows
 
 CHILD = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from store_setup import load, with_tables
+from tests.support.store_setup import load, with_tables
 from starrocks_emulator.tables.store import Store
 
 store = with_tables(Store(Path(sys.argv[1])))

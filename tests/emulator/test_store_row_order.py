@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from store_setup import JSON_ARRAY, load, rows, with_tables
 
 from starrocks_emulator.settings import RowOrder
 from starrocks_emulator.tables.apply import Shuffle
 from starrocks_emulator.tables.store import Store
+from tests.support.store_setup import JSON_ARRAY, load, rows, with_tables
 
 KEYS = range(40)
 TWICE = [{"order_id": key, "customer_id": version} for version in (1, 2) for key in KEYS]

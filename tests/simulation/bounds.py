@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from starrocks_txn_sink.coordinator.actions import Action, BeginAction, Limits, Receipt, RollbackAction
+from starrocks_txn_sink.coordinator.actions import Action, BeginAction, Receipt, RollbackAction
+from starrocks_txn_sink.coordinator.region import Limits
 
 from .checker import Checker
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.actions import RECYCLE_AT, Action, Identity, Limits, Receipt
+from starrocks_txn_sink.coordinator.actions import Action, Identity, Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.input import Segment, Written
+from starrocks_txn_sink.coordinator.region import RECYCLE_AT, Limits
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.protocol.fencing import TakenOver
 from starrocks_txn_sink.protocol.label import Patience, labels

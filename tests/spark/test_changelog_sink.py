@@ -10,15 +10,15 @@ from typing import Any
 
 import orjson
 import pytest
-from changelog_feed import Feed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-from query_port import query
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import RowOrder, Settings
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.changelog import from_changelog, to_starrocks_ops
+from tests.support.changelog_feed import Feed
+from tests.support.query_port import query
 
 pytestmark = pytest.mark.spark
 

@@ -8,11 +8,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from changelog_feed import Feed, FileTime, running
 from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
 from starrocks_txn_sink.changelog.keyed_step import PROVIDER
+from tests.support.changelog_feed import Feed, FileTime, running
 
 pytestmark = pytest.mark.spark
 

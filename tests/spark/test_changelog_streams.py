@@ -10,11 +10,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from changelog_feed import Feed, FileTime, as_dicts, running
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
+from tests.support.changelog_feed import Feed, FileTime, as_dicts, running
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 import pytest
-from exactly_once_shop import SCHEMA, Shop
 from pyspark.errors import SparkRuntimeException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
@@ -21,6 +20,7 @@ from starrocks_txn_sink.errors import InputError, OptionError, SourceChanged
 from starrocks_txn_sink.sink import compaction
 from starrocks_txn_sink.sink.compaction import Family, KeyColumn, _normal_form
 from tests.key_forms import normal_form
+from tests.support.exactly_once_shop import SCHEMA, Shop
 
 pytestmark = pytest.mark.spark
 

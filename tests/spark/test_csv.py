@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-from test_typed_columns import NESTED, PAIRS, expected, floats_alike, one_row, query, sink
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink.errors import InputError
+from tests.spark.test_typed_columns import NESTED, PAIRS, expected, floats_alike, one_row, sink
+from tests.support.query_port import query
 
 pytestmark = pytest.mark.spark
 

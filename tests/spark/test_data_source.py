@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exactly_once_shop import SCHEMA, Shop, rows_of
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,6 +21,7 @@ from tests.crash import workload
 from tests.crash.driver_process import DriverProcess
 from tests.crash.query_proxy import QueryProxy
 from tests.crash.workload import Verdict
+from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
 
 pytestmark = pytest.mark.spark
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exactly_once_shop import Shop, open_shop, rows_of, wait_for
 from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.errors import Fenced
 from tests.crash.query_proxy import QueryProxy
+from tests.support.exactly_once_shop import Shop, open_shop, rows_of, wait_for
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exactly_once_shop import Shop, rows_of, wait_for
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
@@ -22,6 +21,7 @@ from tests.crash.matrix import Matrix
 from tests.crash.query_proxy import QueryProxy
 from tests.crash.sites import all_sites
 from tests.crash.workload import Verdict
+from tests.support.exactly_once_shop import Shop, rows_of, wait_for
 
 pytestmark = pytest.mark.spark
 

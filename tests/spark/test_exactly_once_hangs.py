@@ -19,7 +19,6 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
-from exactly_once_shop import Shop, rows_of, wait_for
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
@@ -34,6 +33,7 @@ from starrocks_txn_sink.sink.session import Session, open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.crash.query_proxy import QueryProxy
+from tests.support.exactly_once_shop import Shop, rows_of, wait_for
 
 _DEADLINE = 1.0
 _SLACK = (

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fused_shop import IN_JSON, FusedShop, script
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink, TransactionAssembly
 from starrocks_txn_sink.sources import TXN_EVENT_SCHEMA
+from tests.support.fused_shop import IN_JSON, FusedShop, script
 
 pytestmark = pytest.mark.spark
 

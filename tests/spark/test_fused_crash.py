@@ -11,9 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from exactly_once_shop import open_shop
-from fused_shop import FusedShop, script
 from pyspark.sql import SparkSession
+
+from tests.support.exactly_once_shop import open_shop
+from tests.support.fused_shop import FusedShop, script
 
 pytestmark = pytest.mark.spark
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import orjson
 import pytest
-from fused_shop import FusedShop
 from pyspark.sql import SparkSession
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink, assemble_transactions
 from starrocks_txn_sink.sources import parse_txn_events
+from tests.support.fused_shop import FusedShop
 
 pytestmark = pytest.mark.spark
 

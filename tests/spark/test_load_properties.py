@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
-from query_port import query
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.errors import OptionError
+from tests.support.query_port import query
 
 pytestmark = pytest.mark.spark
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from exactly_once_shop import SCHEMA, Shop, rows_of, wait_for
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import MetricsServer, StarRocksSink, TableRoute, TransactionAssembly
+from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of, wait_for
 
 pytestmark = pytest.mark.spark
 

@@ -12,12 +12,12 @@ import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-from query_port import query
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
+from tests.support.query_port import query
 
 pytestmark = pytest.mark.spark
 

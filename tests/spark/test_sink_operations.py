@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Audit, MetricsServer, SinkOptions, StarRocksSink, configure_logging
-from starrocks_txn_sink.sink import watch as progress
-from starrocks_txn_sink.sink.watch import Done
+from starrocks_txn_sink.sink import lifecycle as progress
+from starrocks_txn_sink.sink.lifecycle import Done
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event
 

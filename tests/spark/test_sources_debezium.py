@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from debezium_feed import KAFKA, Message, change, marker, message, mysql, postgres, with_schema
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -19,6 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 from starrocks_txn_sink import assemble_debezium
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions
+from tests.support.debezium_feed import KAFKA, Message, change, marker, message, mysql, postgres, with_schema
 
 pytestmark = pytest.mark.spark
 

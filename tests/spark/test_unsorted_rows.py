@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from exactly_once_shop import SCHEMA, Shop, open_shop, rows_of
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
@@ -20,6 +19,7 @@ from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
+from tests.support.exactly_once_shop import SCHEMA, Shop, open_shop, rows_of
 
 pytestmark = pytest.mark.spark
 

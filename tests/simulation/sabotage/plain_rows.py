@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from starrocks_txn_sink.rows import replay as unit
-from starrocks_txn_sink.rows.replay import UnitSegmenter
+from starrocks_txn_sink.rows.unpositioned import UnitSegmenter
 from starrocks_txn_sink.writer import task
 
 from .registry import bug

@@ -12,7 +12,8 @@ import numpy as np
 from starrocks_txn_sink.coordinator.batch import Work
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.ownership import Authority
-from starrocks_txn_sink.coordinator.write_buffer import Gathering, Region
+from starrocks_txn_sink.coordinator.region import Region
+from starrocks_txn_sink.coordinator.write_buffer import Gathering
 from starrocks_txn_sink.errors import CommitFailed
 from starrocks_txn_sink.protocol import fencing as take_over
 from starrocks_txn_sink.protocol import label as protocol

@@ -1,0 +1,87 @@
+"""Drives a coordinator synchronously against the model server, on a manual clock, finishing actions in random order."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import orjson
+
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.actions import Action, Identity
+from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.input import Ended
+from starrocks_txn_sink.coordinator.region import Limits
+from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.label import labels
+from starrocks_txn_sink.writer.performer import Performer
+from tests.support.manual_clock import ManualClock
+from tests.support.model_server import ModelServer
+
+
+def small_limits(**changes: Any) -> Limits:
+    values: dict[str, Any] = {
+        "commit_interval": None,
+        "mini_interval": 0.1,
+        "timeout": 600.0,
+        "buffer_bytes": 10_000,
+        "chunk_bytes": 1_000,
+        "load_bytes": 500,
+        "retry_buffer_bytes": 100_000,
+        "load_parallelism": 4,
+        "max_attempts": 3,
+    }
+    return Limits(**{**values, **changes})
+
+
+class LaneDriver:
+    """One lane: `write_transaction` and `finish` feed it, `settle` runs what is due until nothing more happens."""
+
+    def __init__(self, server: ModelServer, limits: Limits, seed: int = 0, deadline: float = 3600.0) -> None:
+        self.clock = ManualClock()
+        self.server = server
+        self.rng = random.Random(seed)
+        self.core = SharedTransactionCoordinator(
+            Identity("job", 0, 0), limits, labels("job", "e", 0, 0, 1), self.rng, self.clock.wall
+        )
+        options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
+        self.perform = Performer(options, server, self.clock, Deadline.after(deadline, self.clock), self.rng)
+        self.waiting: list[Action] = []
+
+    def step(self) -> bool:
+        """Ask for actions and finish one of those under way; False when there is nothing to do."""
+        self.server.now = self.clock.monotonic()
+        self.waiting += self.core.tick(self.clock.monotonic())
+        if not self.waiting:
+            return False
+        action = self.waiting.pop(self.rng.randrange(len(self.waiting)))
+        try:
+            result = self.perform(action)
+        except StarRocksSinkError as error:
+            result = error
+        self.core.completed(action, result, self.clock.monotonic())
+        return True
+
+    def settle(self) -> None:
+        while self.step():
+            pass
+
+    def write_rows(self, partition: str, table: str, rows: list[Any]) -> None:
+        while self.core.saturated and self.step():
+            pass
+        piece = memoryview(b"".join(b"," + orjson.dumps(row) for row in rows))
+        self.core.write(partition, table, piece, len(rows), self.clock.monotonic())
+
+    def end(self, partition: str, position: int) -> None:
+        self.core.end_transactions(Ended(partition, position, position, 1), self.clock.monotonic())
+
+    def finish(self) -> None:
+        """No more rows: run to the end, letting time pass where the lane waits for it."""
+        self.core.finish(self.clock.monotonic())
+        for _ in range(10_000):
+            if self.core.finished:
+                return
+            if not self.step():
+                self.clock.advance(0.5)
+        raise AssertionError(f"the lane does not come to an end: {self.core.waiting_for}")

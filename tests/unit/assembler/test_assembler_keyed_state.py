@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from starrocks_txn_sink.assembler.keyed_state import BLOB, Packet, pack, packets, receipt, unpack
+from starrocks_txn_sink.assembler.rules.incremental import assemble_sorted
+from starrocks_txn_sink.assembler.rules.intake import partitioned
+from starrocks_txn_sink.assembler.rules.model import Counters, Policy
+from starrocks_txn_sink.assembler.rules.state import from_blob
+from starrocks_txn_sink.errors import InputError
+from tests.support.assembler_model import SCHEMA, Ev, Model
+
+
+def batches(events: list[tuple[Any, Ev]], size: int, kind: pa.DataType) -> list[pa.RecordBatch]:
+    schema = pa.schema([("source_partition", kind), *SCHEMA])
+    rows = [{"source_partition": partition, **event.as_row()} for partition, event in events]
+    return [pa.RecordBatch.from_pylist(rows[at : at + size], schema=schema) for at in range(0, len(rows), size)]
+
+
+def history(seed: int, events: int) -> list[Ev]:
+    rng = random.Random(seed)
+    return [Ev(n, rng.choices(("BEGIN", "DATA", "END"), (1, 6, 1))[0]) for n in range(events)]
+
+
+def test_packing_keeps_every_event_under_its_partition() -> None:
+    rng = random.Random(1)
+    events = [(rng.choice([7, 8, 9]), Ev(n, "DATA")) for n in range(500)]
+    found: dict[int, list[int]] = {7: [], 8: [], 9: []}
+    for batch in pack(batches(events, 64, pa.int32())):
+        assert batch.schema.field("source_partition").type == pa.int32()
+        for partition, blob in zip(batch["source_partition"].to_pylist(), batch[BLOB].to_pylist(), strict=True):
+            found[partition] += from_blob(blob)["position"].to_pylist()
+    assert found == {partition: [e.position for p, e in events if p == partition] for partition in found}
+
+
+def test_a_null_source_partition_is_refused_with_its_position() -> None:
+    with pytest.raises(InputError) as caught:
+        list(pack(batches([("p", Ev(1, "BEGIN")), (None, Ev(2, "DATA"))], 9, pa.string())))
+    assert caught.value.context == {"partition": "NULL", "position": 2, "column": "source_partition"}
+
+
+def test_partitions_keep_their_order_in_a_table() -> None:
+    (batch,) = batches([("b", Ev(2, "DATA")), ("a", Ev(1, "DATA")), ("b", Ev(1, "DATA"))], 9, pa.string())
+    found = [(each.names[0], each.table["position"].to_pylist()) for each in partitioned(pa.table(batch)).each()]
+    assert found == [("b", [2, 1]), ("a", [1])]
+
+
+@pytest.mark.parametrize("size", [7, 1000])
+def test_a_sorted_task_gives_what_serial_replay_gives(size: int) -> None:
+    """However Arrow cuts the input, and across the borders of source partitions."""
+    histories = {f"p{n}": history(n, 300) for n in range(4)}
+    events = [(partition, event) for partition, each in histories.items() for event in each]
+    policy = Policy(missing_begin="drop")
+    packed: list[Packet] = []
+    for name, out in assemble_sorted(batches(events, size, pa.string()), policy, lambda _: None):
+        packed += [receipt(name, out)] if isinstance(out, Counters) else packets(name, [out])
+    partitions, blobs, counts = zip(*packed, strict=True)
+    frame = pa.record_batch(
+        [pa.array(partitions), pa.array(blobs, pa.binary()), pa.array(counts)], ["source_partition", BLOB, "counts"]
+    )
+    rows = pa.Table.from_batches(unpack([frame])).to_pylist()
+    expected, total = [], Counters()
+    for partition, each in histories.items():
+        model = Model(missing_begin="drop")
+        model.feed(each)
+        expected += [{"source_partition": partition, **row} for row in model.out]
+    assert rows == expected
+    assert list(rows[0])[:3] == ["source_partition", "position", "seq"]
+    for text in filter(None, counts):
+        total += Counters(**json.loads(text))
+    assert total.rows == len(expected)
+    assert total.data == total.rows + total.abandoned_rows + total.dropped_rows + total.open_rows

@@ -1,0 +1,273 @@
+"""Verified transactions: rule by rule, then any interleaving, repetition and restart against the plain expectation."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink.assembler.verified.rules import MANY_BLOBS, VerifiedPolicy
+from starrocks_txn_sink.errors import InputError, OptionError, SourceTransactionError
+from tests.support.verified_source import FLAWS, Stage, Transaction, begin, end, read, repeated_later, row
+
+
+def test_rows_and_end_are_joined_by_the_id_over_micro_batches() -> None:
+    stage = Stage()
+    assert stage.feed(begin("7", 1, 10), row("7", 2, "public.b", 22)) == []
+    assert stage.feed(end("7", 2, 30, {"public.a": 1, "public.b": 1})) == []
+    (first, second) = stage.feed(row("7", 1, "public.a", 21))
+    assert stage.places() == [("7", 30, 0, False), ("7", 30, 1, True)]
+    assert (first["table"], first["row"], second["table"]) == ("a", '{"t": "7", "n": 1}', "b")
+    assert stage.adds_up()
+    assert (stage.blobs, stage.level.open, stage.counted.released) == ({}, 0, 1)
+
+
+def test_the_end_may_come_before_any_row() -> None:
+    stage = Stage()
+    stage.feed(end("7", 1, 30, {"public.a": 1}))
+    assert stage.feed(row("7", 1))
+    assert stage.adds_up()
+
+
+def test_commit_order_holds_back_what_committed_later() -> None:
+    """The second transaction is whole first; its rows have lower positions, and still it waits for the first."""
+    stage = Stage()
+    assert stage.feed(row("8", 1, lsn=1), end("7", 1, 30, {"public.a": 1}), end("8", 2, 40, {"public.a": 1})) == []
+    assert stage.level.open == 2
+    stage.feed(row("7", 1, lsn=25))
+    assert [each[0] for each in stage.places()] == ["7", "8"]
+
+
+def test_an_end_without_rows_is_settled_at_once() -> None:
+    stage = Stage()
+    stage.feed(end("7", 1, 30, {}), end("8", 2, 40, {"public.a": 1}), row("8", 1))
+    assert (stage.places(), stage.counted.empty) == ([("8", 40, 0, True)], 1)
+
+
+@pytest.mark.parametrize("flaw", [each for each in FLAWS if each])
+def test_what_does_not_add_up_waits_and_is_quarantined_with_its_counts(flaw: str) -> None:
+    stage = Stage(open_timeout=60)
+    bad, good = Transaction(1, ("public.a", "public.a", "public.b"), flaw), Transaction(2, ("public.a",))
+    stage.feed(*bad.events(), now=0)
+    stage.feed(*good.events(), now=30)
+    waits = [] if flaw != "no END" else good.output()
+    assert stage.places() == waits
+    stage.feed(now=59.9)
+    assert (stage.places(), stage.notices) == (waits, [])
+    assert stage.state.expires_at(60) == 60
+    stage.feed(now=60)
+    assert stage.places() == good.output()
+    (notice,) = stage.notices
+    assert (notice.name, notice.fields["txn_id"]) == ("transaction.quarantined", "701")
+    assert all("/" in each for each in notice.fields["tables"].values())
+    assert stage.counted.quarantined == 1
+    assert stage.adds_up()
+    assert stage.level.open_rows == 0
+
+
+def test_a_quarantined_transaction_says_what_was_found_and_expected() -> None:
+    stage = Stage(open_timeout=1)
+    stage.feed(row("7", 1), end("7", 1, 30, {"public.a": 1, "public.b": 2}))
+    stage.feed(now=1)
+    fields = stage.notices[0].fields
+    assert (fields["reason"], fields["rows"], fields["event_count"]) == ("rows missing", 1, 3)
+    assert fields["tables"] == {"public.a": "1/1", "public.b": "0/2"}
+
+
+def test_what_comes_of_a_quarantined_transaction_later_is_never_handed_on() -> None:
+    stage = Stage(open_timeout=1)
+    stage.feed(row("7", 1))
+    stage.feed(now=1)
+    assert stage.feed(row("7", 2), end("7", 5, 30, {"public.a": 2}), now=2) == []
+    assert (stage.counted.late, stage.counted.late_rows, stage.level.open) == (2, 1, 0)
+    assert stage.adds_up()
+    assert stage.feed(row("8", 1), end("8", 6, 40, {"public.a": 1}), now=3)
+
+
+def test_quarantined_and_late_rows_become_whole_units_of_dead_letters() -> None:
+    stage = Stage(open_timeout=1, dead_letter_table="letters")
+    stage.feed(row("7", 1), row("7", 3), now=0)
+    stage.feed(now=1)
+    stage.feed(row("7", 2), now=2)
+    places = [(each["table"], each["position"], each["seq"], each["transaction_end"]) for each in stage.letters]
+    assert places == [("letters", 1, 0, False), ("letters", 1, 1, True), ("letters", 2, 0, True)]
+    content = json.loads(stage.letters[2]["row"])
+    assert (content["txn_id"], content["total_order"], content["reason"]) == ("7", 2, "too late")
+    assert json.loads(content["content"]) == {"t": "7", "n": 2}
+
+
+def test_an_overdue_transaction_may_stop_the_job_instead() -> None:
+    stage = Stage(open_timeout=1, on_open_timeout="fail")
+    stage.feed(row("7", 1), end("7", 1, 30, {"public.a": 2}))
+    with pytest.raises(SourceTransactionError, match=r"not added up.*event_count=2.*txn_id=7") as caught:
+        stage.feed(now=1.5)
+    assert '"n"' not in str(caught.value)
+
+
+def test_a_whole_transaction_that_only_waits_its_turn_is_never_overdue() -> None:
+    stage = Stage(open_timeout=10)
+    stage.feed(row("8", 1), end("8", 2, 40, {"public.a": 1}), now=0)
+    stage.feed(end("9", 3, 50, {"public.a": 1}), now=1)
+    stage.feed(row("10", 1), end("10", 4, 60, {"public.a": 1}), now=2)
+    assert stage.state.expires_at(10) == 11
+    stage.feed(now=11)
+    assert [each[0] for each in stage.places()] == ["8", "10"]
+
+
+def test_repeats_of_a_settled_transaction_are_dropped_in_any_order() -> None:
+    stage, done = Stage(), Transaction(1, ("public.a", "public.b"))
+    stage.feed(*done.events())
+    *rows, marker = repeated_later([done])
+    stage.feed(rows[0])
+    stage.feed(marker, rows[1])
+    assert (stage.counted.repeats, stage.counted.repeated_rows) == (3, 2)
+    assert stage.places() == done.output()
+    assert stage.adds_up()
+
+
+def test_an_old_end_whose_id_is_forgotten_is_known_by_its_position() -> None:
+    """And then the rows that come after it are known too."""
+    stage = Stage()
+    stage.feed(row("7", 1), end("7", 1, 30, {"public.a": 1}))
+    stage.feed(end("3", 2, 20, {"public.a": 1}))
+    assert stage.feed(row("3", 1)) == []
+    assert (stage.level.open, stage.counted.repeats) == (0, 2)
+
+
+def test_a_transaction_without_a_position_of_its_end_takes_that_of_its_rows() -> None:
+    stage = Stage()
+    stage.feed(row("a:1", 1, lsn=77), end("a:1", 1, None, {"public.a": 1}))
+    stage.feed(row("a:1", 1, lsn=77), end("a:1", 2, None, {"public.a": 1}))
+    stage.feed(row("a:2", 1, lsn=78), end("a:2", 3, None, {"public.a": 1}))
+    assert stage.places() == [("a:1", 77, 0, True), ("a:2", 78, 0, True)]
+
+
+def test_rows_of_tables_that_are_left_out_count_but_do_not_come_out() -> None:
+    stage = Stage()
+    stage.feed(row("7", 1), row("7", 2, "public.x", table=None), end("7", 1, 30, {"public.a": 1, "public.x": 1}))
+    assert stage.places() == [("7", 30, 0, True)]
+    stage.feed(row("8", 1, "public.x", table=None), end("8", 2, 40, {"public.x": 1}))
+    assert (stage.counted.skipped_rows, stage.counted.released, len(stage.out)) == (2, 2, 1)
+    assert stage.adds_up()
+
+
+def test_a_snapshot_goes_out_before_the_first_transaction_with_growing_positions() -> None:
+    stage = Stage()
+    stage.feed(read(1), read(2), row("7", 1))
+    stage.feed(read(3))
+    stage.feed(end("7", 1, 30, {"public.a": 1}))
+    assert stage.places() == [(None, 1, 0, False), (None, 1, 1, True), (None, 2, 0, True), ("7", 30, 0, True)]
+    assert stage.adds_up()
+
+
+def test_a_later_snapshot_goes_in_front_of_the_next_transaction() -> None:
+    stage = Stage()
+    stage.feed(row("7", 1), end("7", 1, 30, {"public.a": 1}))
+    assert stage.feed(read(1)) == []
+    stage.feed(row("8", 1), end("8", 2, 40, {"public.a": 1}))
+    assert stage.places()[1:] == [("8", 40, 0, False), ("8", 40, 1, True)]
+    assert stage.out[1]["row"] == '{"k": 1}'
+    assert stage.adds_up()
+
+
+def test_a_long_open_transaction_is_not_written_anew_and_blobs_stay_few() -> None:
+    stage = Stage()
+    stage.feed(row("7", 1))
+    first = stage.state.blobs
+    stage.feed(row("8", 1), end("8", 1, 30, {"public.a": 1}))
+    assert stage.state.blobs == first
+    for order in range(2, 3 * MANY_BLOBS):
+        stage.feed(row("7", order))
+        assert len(stage.blobs) <= MANY_BLOBS + 1
+    stage.feed(end("7", 2, 40, {"public.a": 3 * MANY_BLOBS - 1}))
+    assert len(stage.out) == 3 * MANY_BLOBS
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (row("7", 1, txn_id=None), "has no transaction"),
+        (row("7", 1, total_order=None), "no total_order"),
+        (row("7", 1) | {"collection": None}, "does not name its table"),
+        (row("7", 1, position=None), "no position"),
+        (end("7", 1, 30, {}) | {"txn_id": None}, "marker has no id"),
+        (end("7", 1, 30, {}, status="ENDE"), "neither BEGIN nor END"),
+        (end("7", 1, 30, {}) | {"sequence": None}, "no sequence"),
+    ],
+)
+def test_an_event_that_cannot_be_placed_is_refused_with_its_place(bad: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        Stage().feed(row("6", 1), bad)
+    assert "source=shop" in str(caught.value)
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(OptionError, match="above zero"):
+        VerifiedPolicy(0)
+    with pytest.raises(OptionError, match="quarantine or fail"):
+        VerifiedPolicy(1, "drop")  # type: ignore[arg-type]
+
+
+TABLES = st.lists(st.sampled_from(["public.a", "public.b", "public.c"]), min_size=1, max_size=5)
+
+
+@st.composite
+def histories(draw: st.DrawFn, flaws: bool) -> tuple[list[Transaction], list[list[dict[str, Any]]]]:
+    """Transactions, and their events in micro-batches: rows anywhere, ENDs anywhere, some events twice."""
+    kinds = st.sampled_from([None, None, *FLAWS]) if flaws else st.none()
+    transactions = [
+        Transaction(n, tuple(tables), draw(kinds)) for n, tables in enumerate(draw(st.lists(TABLES, max_size=8)), 1)
+    ]
+    events = [event for each in transactions for event in each.events()]
+    events += draw(st.lists(st.sampled_from(events), max_size=6)) if events else []
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    chance.shuffle(events)
+    markers = iter(sorted((e for e in events if "status" in e), key=lambda e: e["sequence"]))
+    events = [next(markers) if "status" in e else e for e in events]  # their topic keeps their order
+    cuts = sorted(chance.randrange(len(events) + 1) for _ in range(draw(st.integers(0, 6))))
+    return transactions, [events[low:high] for low, high in zip([0, *cuts], [*cuts, len(events)], strict=True)]
+
+
+@given(histories(flaws=False))
+def test_every_transaction_comes_out_once_whole_and_in_commit_order(history: Any) -> None:
+    transactions, batches = history
+    stage = Stage()
+    for batch in batches:
+        stage.feed(*batch)
+        assert stage.adds_up()
+    assert stage.places() == [place for each in transactions for place in each.output()]
+    stage.feed(*repeated_later(transactions))
+    assert stage.places() == [place for each in transactions for place in each.output()]
+    assert (stage.level.open, stage.level.open_rows, stage.blobs) == (0, 0, {})
+    assert stage.adds_up()
+
+
+def without(places: list[Any], transactions: list[Transaction]) -> list[Any]:
+    """The places that belong to other transactions."""
+    return [place for place in places if place[0] not in {each.txn for each in transactions}]
+
+
+@given(histories(flaws=True))
+def test_flawed_ones_are_quarantined_and_all_others_come_out_in_commit_order(history: Any) -> None:
+    transactions, batches = history
+    good = [place for each in transactions if not each.flaw for place in each.output()]
+    # A row too many that comes when its transaction has added up and gone is a repeat.
+    may_go = [each for each in transactions if each.flaw in ("two at one place", "a row too many")]
+    stage = Stage(open_timeout=100)
+    for now, batch in enumerate(batches):
+        stage.feed(*batch, now=now)
+        went = without(stage.places(), may_go)
+        assert went == good[: len(went)]
+        assert not stage.out or stage.out[-1]["transaction_end"]
+    stage.feed(now=200)
+    assert without(stage.places(), may_go) == good
+    for each in may_go:
+        assert without(stage.places(), [other for other in transactions if other is not each]) in ([], each.output())
+    flawed = {each.txn for each in transactions if each.flaw}
+    assert {each.fields["txn_id"] for each in stage.notices} <= flawed
+    assert (stage.level.open_rows, stage.level.open) == (0, 0)
+    assert stage.adds_up()

@@ -1,0 +1,199 @@
+"""The two-step load: who is asked, who gets the body, and who gets to see the credentials."""
+
+from __future__ import annotations
+
+import socket
+import tracemalloc
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import BadReply, InputError, NotSent, RedirectRefused, ReplyLost
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
+from tests.support.http_peer import Caller, Got, Peer, points_to, redirects, says, unused_port
+
+OK = {"Status": "OK", "Message": "", "Label": "job-1", "TxnId": 7, "LoadBytes": 2}
+BASIC = "Basic " + b64encode(b"root:geheim").decode()
+
+
+def send(url: str, body: Any = (b"[]",), *, seconds: float = 20.0, table: str = "orders", **options: Any) -> Reply:
+    made = SinkOptions(load_url=url, database="shop", delivery="at-least-once", password="geheim", **options)
+    transport = HttpTransport(made)
+    request = Request(Operation.LOAD, "shop", "job-1", table, {"format": "json"}, body)
+    try:
+        return transport.send(request, Deadline.after(seconds, SystemClock()))
+    finally:
+        transport.close()
+
+
+def test_the_frontend_is_asked_with_an_empty_put_and_the_backend_gets_the_body() -> None:
+    pieces = [b"[", memoryview(b'{"id":1}'), memoryview(bytearray(b',{"id":2}')), b"]"]
+    with Peer(says(OK)) as backend, Peer(points_to(backend)) as frontend:
+        reply = send(frontend.url, pieces)
+    assert reply == Reply(Status.OK, label="job-1", txn_id=7)
+    (question,), (load,) = frontend.got, backend.got
+    assert question.line == load.line == "PUT /api/transaction/load HTTP/1.1"
+    assert (question.body, load.body) == (b"", b'[{"id":1},{"id":2}]')
+    assert question.headers["content-length"] == "0"
+    for got in (question, load):
+        expected = {"db": "shop", "label": "job-1", "table": "orders", "transaction_type": "multi", "format": "json"}
+        assert expected.items() <= got.headers.items()
+        assert got.headers["authorization"] == BASIC
+        assert {"expect", "transfer-encoding", "cookie"}.isdisjoint(got.headers)
+
+
+def test_a_body_of_many_buffers_arrives_exactly_and_is_never_copied_whole() -> None:
+    block = bytes(range(256)) * 4096  # 1 MiB
+    size, received = 50 << 20, []
+
+    def drain(caller: Caller, got: Got) -> None:
+        left = int(got.headers["content-length"])
+        place = 0
+        while left:
+            if not caller.buffer:
+                assert caller.fill()
+            taken = bytes(caller.buffer)
+            caller.buffer.clear()
+            received.append(taken == (block + block)[place % len(block) :][: len(taken)])
+            place, left = place + len(taken), left - len(taken)
+        caller.answer(OK)
+
+    class Body:
+        def __len__(self) -> int:
+            return size
+
+        def __iter__(self) -> Iterator[memoryview]:
+            return iter([memoryview(block * 7), *[memoryview(block)] * 43])
+
+    with Peer(drain, read_body=False) as backend, Peer(points_to(backend)) as frontend:
+        body = list(Body())
+        tracemalloc.start()
+        try:
+            assert send(frontend.url, body).ok
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert send(frontend.url, Body()).ok
+    assert all(received)
+    assert peak < 16 << 20
+    assert [got.headers["content-length"] for got in backend.got] == [str(size)] * 2
+
+
+def test_a_refused_question_is_the_reply_and_no_body_is_sent() -> None:
+    refusal = {"Status": "FAILED", "Message": "class X: stream load task job-1 does not exist"}
+    with Peer(says(refusal)) as frontend:
+        reply = send(frontend.url)
+    assert reply.status is Status.FAILED
+    assert reply.message.endswith("does not exist")
+    assert [got.body for got in frontend.got] == [b""]
+
+
+def test_an_ok_to_the_question_is_no_load() -> None:
+    with Peer(says(OK)) as proxy, pytest.raises(BadReply, match="followed the redirect by itself"):
+        send(proxy.url)
+
+
+def test_a_redirect_to_a_host_that_is_not_allowed_is_refused_before_anything_is_sent() -> None:
+    with Peer(says(OK)) as backend:
+        location = f"http://localhost:{backend.port}/api/transaction/load"
+        with Peer(redirects(location)) as frontend:
+            with pytest.raises(RedirectRefused) as caught:
+                send(frontend.url)
+            assert send(frontend.url, redirect_hosts=["localhost"]).ok
+    assert f"localhost:{backend.port}" in str(caught.value)
+    assert "redirect_hosts=['localhost']" in str(caught.value)
+    assert "geheim" not in str(caught.value)
+    assert BASIC not in str(caught.value)
+    assert len(backend.got) == 1
+
+
+def test_redirects_are_rewritten_by_the_map() -> None:
+    with Peer(says(OK)) as backend:
+        inside = "http://be-0.internal:8040/api/transaction/load"
+        with Peer(redirects(inside)) as frontend:
+            rewrite = {"be-0.internal:8040": f"127.0.0.1:{backend.port}"}
+            assert send(frontend.url, redirect_map=rewrite).ok
+
+
+@pytest.mark.parametrize("location", ["", "/api/transaction/load", "ftp://be:1/", "http://:8040/", "http://be:x/"])
+def test_a_redirect_without_a_usable_location(location: str) -> None:
+    with Peer(redirects(location)) as frontend, pytest.raises(BadReply, match="redirect"):
+        send(frontend.url)
+
+
+def test_a_known_leader_is_asked_again_before_the_body_is_sent() -> None:
+    with Peer(says(OK)) as backend, Peer(points_to(backend)) as leader, Peer(points_to(leader)) as follower:
+        assert send(f"{follower.url},{leader.url}").ok
+    assert [got.body for got in follower.got + leader.got] == [b"", b""]
+    assert [got.body for got in backend.got] == [b"[]"]
+
+
+def test_an_unknown_leader_passes_the_body_on_to_the_backend() -> None:
+    with Peer(says(OK)) as backend, Peer(points_to(backend)) as leader, Peer(points_to(leader)) as follower:
+        assert send(follower.url).ok
+    assert [got.body for got in backend.got] == [b"[]"]
+
+
+def test_a_reset_in_the_middle_of_the_body_leaves_the_effect_unknown_and_nothing_is_sent_again() -> None:
+    def broken(caller: Caller, _: Got) -> None:
+        assert caller.fill()
+        caller.reset()
+
+    with Peer(broken, read_body=False) as backend, Peer(points_to(backend)) as frontend:
+        with pytest.raises(ReplyLost) as caught:
+            send(frontend.url, [bytes(8 << 20)])
+        assert len(backend.got) == len(frontend.got) == 1
+    assert caught.value.context["table"] == "orders"
+
+
+def test_a_refusal_in_the_middle_of_the_body_is_heard() -> None:
+    def early(caller: Caller, _: Got) -> None:
+        caller.answer({"Status": "INTERNAL_ERROR", "Message": "body size exceed limit"})
+        caller.sock.shutdown(socket.SHUT_WR)
+        while caller.fill():  # the rest is read away, so that no reset races the reply
+            caller.buffer.clear()
+
+    with Peer(early, read_body=False) as backend, Peer(points_to(backend)) as frontend:
+        assert send(frontend.url, [bytes(4 << 20)]).status is Status.INTERNAL_ERROR
+
+
+def test_a_backend_that_cannot_be_reached_is_asked_for_again() -> None:
+    dead = unused_port()
+    with Peer(says(OK)) as backend:
+        places = iter([f"http://127.0.0.1:{dead}/", f"{backend.url}/"])
+        with Peer(lambda caller, _: caller.redirect(next(places))) as frontend:
+            assert send(frontend.url).ok
+            assert len(frontend.got) == 2
+
+
+def test_a_backend_that_stays_away_is_not_sent() -> None:
+    dead = f"http://127.0.0.1:{unused_port()}/"
+    with Peer(redirects(dead)) as frontend, pytest.raises(NotSent):
+        send(frontend.url)
+
+
+def test_a_body_that_is_not_as_long_as_it_said_breaks_the_connection() -> None:
+    class Short:
+        def __len__(self) -> int:
+            return 10
+
+        def __iter__(self) -> Iterator[bytes]:
+            return iter([b"12345"])
+
+    with Peer(says(OK)) as backend, Peer(points_to(backend)) as frontend, pytest.raises(ReplyLost, match="fewer"):
+        send(frontend.url, Short())
+
+
+def test_names_travel_as_utf8_and_cannot_smuggle_headers() -> None:
+    with Peer(says(OK)) as backend, Peer(points_to(backend)) as frontend:
+        assert send(frontend.url, table="bestellungen_größe_订单").ok
+        for table in ("orders\r\nlabel: other", "a\nb", " orders", ""):
+            with pytest.raises(InputError, match="table"):
+                send(frontend.url, table=table)
+    assert backend.got[0].headers["table"] == "bestellungen_größe_订单"
+    assert len(backend.got) == 1

@@ -1,0 +1,231 @@
+"""Expressions of the dashboard and the alert rules name metrics that exist, and each alert fires when it should."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from starrocks_txn_sink.metrics.catalogue import BY_NAME, CODES, ERRORS, METRICS, PREFIX, Kind
+from starrocks_txn_sink.metrics.server import read_asset
+from tools.__main__ import generated
+from tools.alerts import ALERTS, Alert, metric, rules
+from tools.grafana import dashboard
+
+ROOT = Path(__file__).parents[3]
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian's package prometheus) is not installed.")
+
+NAMES = {
+    metric.full_name + suffix
+    for metric in METRICS
+    for suffix in (("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",))
+}
+
+# For each alert, series (in promtool's notation, a sample a minute) that must set it off, and after how many minutes.
+FIRES = {
+    "StarRocksSinkIntegrityViolated": ({'integrity_violations_total{kind="torn"}': "0 0 1 1"}, 3),
+    "StarRocksSinkInDoubt": ({"in_doubt_transactions": "0 1 1 1 1"}, 4),
+    "StarRocksSinkEndpointDown": ({"buffer_bytes": "1x10"}, 6),
+    "StarRocksSinkNoProgress": ({"last_progress_timestamp_seconds": "1x20"}, 10),
+    "StarRocksSinkNotCommitting": (
+        {"spark_input_rows_total": "0+100x30", 'commits_total{outcome="committed"}': "5x30"},
+        25,
+    ),
+    "StarRocksSinkBatchFailing": ({"failed_batches_total": "0+1x15"}, 12),
+    "StarRocksSinkFenced": ({'errors_total{code="fenced"}': "0 0 0 1 1 1"}, 5),
+    "StarRocksSinkLatencyHigh": (
+        {
+            'end_to_end_latency_seconds_bucket{le="60"}': "0+1x40",
+            'end_to_end_latency_seconds_bucket{le="300"}': "0+100x40",
+            'end_to_end_latency_seconds_bucket{le="+Inf"}': "0+100x40",
+        },
+        30,
+    ),
+    "StarRocksSinkCommitSlow": (
+        {
+            'phase_duration_seconds_bucket{phase="publish",le="10"}': "0+1x40",
+            'phase_duration_seconds_bucket{phase="publish",le="60"}': "0+10x40",
+            'phase_duration_seconds_bucket{phase="publish",le="+Inf"}': "0+10x40",
+        },
+        30,
+    ),
+    "StarRocksSinkTooManyTransactions": ({'errors_total{code="too_many_transactions"}': "0 0 0 3 3 3"}, 5),
+    "StarRocksSinkErrors": ({'errors_total{code="load_failed"}': "0+2x30"}, 25),
+    "StarRocksSinkRetriesHigh": ({'retries_total{operation="load",reason="busy"}': "0+10x40"}, 30),
+    "StarRocksSinkNearTimeout": ({"transaction_age_ratio": "0.7x20"}, 10),
+    "StarRocksSinkBufferFull": ({"buffer_bytes": "99x30", "buffer_limit_bytes": "100x30"}, 20),
+    "StarRocksSinkDeadLetters": ({'dead_letter_rows_total{table="t",reason="rejected"}': "0 0 4 4 4"}, 4),
+    "StarRocksSinkTransactionsDropped": ({'source_transactions_total{outcome="dropped"}': "0 0 2 2"}, 3),
+    "StarRocksSinkOpenTransactionOld": ({"oldest_open_transaction_timestamp_seconds": "1x40"}, 30),
+    "StarRocksSinkSkew": ({"event_time_skew_seconds": "700x30"}, 20),
+}
+
+# A driver that is well: every counter that must not grow stands still, commits and rows go on.
+WELL = {
+    'integrity_violations_total{kind="torn"}': "0x40",
+    "in_doubt_transactions": "0x40",
+    'build_info{version="1"}': "1x40",
+    "last_progress_timestamp_seconds": "0+60x40",
+    "spark_input_rows_total": "0+100x40",
+    'commits_total{outcome="committed"}': "0+5x40",
+    "failed_batches_total": "1x40",
+    'errors_total{code="fenced"}': "1x40",
+    'errors_total{code="too_many_transactions"}': "3x40",
+    'errors_total{code="load_failed"}': "0 0 0 1 1 2x35",
+    'end_to_end_latency_seconds_bucket{le="1"}': "0+100x40",
+    'end_to_end_latency_seconds_bucket{le="+Inf"}': "0+100x40",
+    'phase_duration_seconds_bucket{phase="publish",le="1"}': "0+10x40",
+    'phase_duration_seconds_bucket{phase="publish",le="+Inf"}': "0+10x40",
+    'retries_total{operation="load",reason="busy"}': "0+1x40",
+    "transaction_age_ratio": "0.01x40",
+    "buffer_bytes": "10x40",
+    "buffer_limit_bytes": "100x40",
+    'dead_letter_rows_total{table="t",reason="rejected"}': "4x40",
+    'source_transactions_total{outcome="dropped"}': "2x40",
+    "oldest_open_transaction_timestamp_seconds": "0+60x40",
+    "event_time_skew_seconds": "3x40",
+}
+
+
+@pytest.mark.parametrize(
+    ("service", "file"),
+    [("prometheus", "prometheus/alerts.yml"), ("grafana", "grafana/dashboards/starrocks-txn-sink.json")],
+)
+def test_the_containers_read_what_is_generated(service: str, file: str) -> None:
+    mounts = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())["services"][service]["volumes"]
+    folders = [mount.split(":")[0] for mount in mounts if mount.startswith("./")]
+    assert f"docker/{file}" in generated()
+    assert f"./{Path(file).parent}" in folders
+
+
+def expressions() -> list[str]:
+    panels = [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
+    return [*panels, *(alert.expression for alert in ALERTS)]
+
+
+def test_every_expression_names_metrics_that_exist() -> None:
+    assert len(expressions()) > 40
+    for expression in expressions():
+        found = re.findall(rf"{PREFIX}\w+", expression)
+        assert found, expression
+        assert set(found) <= NAMES, expression
+
+
+def test_the_dashboard_shows_every_metric() -> None:
+    text = " ".join(expressions())
+    hidden = {metric.name for metric in METRICS if metric.full_name not in text}
+    assert hidden <= {"build_info", "last_progress_timestamp_seconds"}
+
+
+def test_a_selector_of_a_metric_or_label_that_does_not_exist_cannot_be_written() -> None:
+    for wrong in (lambda: metric("rows"), lambda: metric("rows_total", kind="a"), lambda: metric("rows_total", "_sum")):
+        with pytest.raises(KeyError):
+            wrong()
+    assert metric("errors_total", code="input") == 'starrocks_txn_sink_errors_total{code="input"}'
+
+
+def test_every_panel_reads_the_prometheus_that_is_chosen_on_the_dashboard() -> None:
+    document = dashboard()
+    (chosen,) = document["templating"]["list"]
+    assert (chosen["type"], chosen["query"]) == ("datasource", "prometheus")
+    panels = [panel for panel in document["panels"] if panel["type"] != "row"]
+    sources = [one["datasource"] for panel in panels for one in (panel, *panel["targets"])]
+    assert {source["uid"] for source in sources} == {f"${{{chosen['name']}}}"}
+    assert "__inputs" not in document  # a dashboard that is found in a folder is not asked for its inputs
+
+
+def test_grafanas_panels_lie_side_by_side() -> None:
+    taken: set[tuple[int, int]] = set()
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken
+        assert all(x < 24 for x, _ in cells)
+        taken |= cells
+
+
+def test_every_alert_and_every_error_has_a_section_in_the_runbook() -> None:
+    anchors = set(re.findall(r'<h\d id="([^"]+)"', read_asset("operations.html").decode()))
+    wanted = {alert.section for alert in ALERTS} | {f"error-{code}" for code in CODES}
+    assert wanted <= anchors, sorted(wanted - anchors)
+
+
+def test_every_error_is_a_code_with_a_meaning() -> None:
+    assert len(ERRORS) > 20
+    assert set(BY_NAME["errors_total"].initial) == {(code,) for code in CODES}
+
+
+def promtool(folder: Path, *words: str) -> str:
+    done = subprocess.run([str(PROMTOOL), *words], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def series(given: dict[str, str]) -> list[dict[str, str]]:
+    named = ((name.partition("{"), values) for name, values in given.items())
+    return [
+        {"series": f'{PREFIX}{name}{{instance="i",job="j"{"," + rest if rest else "}"}', "values": values}
+        for (name, _, rest), values in named
+    ]
+
+
+def run_rules(folder: Path, tests: list[dict[str, object]]) -> None:
+    """promtool reads YAML, and JSON is YAML."""
+    (folder / "alerts.yml").write_text(rules())
+    document = {"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": tests}
+    (folder / "test.yml").write_text(json.dumps(document))
+    promtool(folder, "test", "rules", "test.yml")
+
+
+@needs_promtool
+def test_the_rules_are_valid(tmp_path: Path) -> None:
+    (tmp_path / "alerts.yml").write_text(rules())
+    assert f"{len(ALERTS)} rules found" in promtool(tmp_path, "check", "rules", "alerts.yml")
+
+
+@needs_promtool
+def test_every_expression_of_the_dashboard_can_be_read(tmp_path: Path) -> None:
+    """As rules, because promtool reads no dashboards; Grafana puts the interval in."""
+    read = [expression.replace("$__rate_interval", "1m") for expression in expressions()]
+    recorded = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(read)]
+    (tmp_path / "panels.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": recorded}]}))
+    assert f"{len(read)} rules found" in promtool(tmp_path, "check", "rules", "--lint=none", "panels.yml")
+
+
+@needs_promtool
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_the_alert_fires(tmp_path: Path, alert: Alert) -> None:
+    given, minutes = FIRES[alert.name]
+    # What the labels and texts of a firing alert are is not asked: an empty expectation must fail.
+    test = {
+        "interval": "1m",
+        "input_series": series(given),
+        "alert_rule_test": [{"eval_time": f"{minutes}m", "alertname": alert.name, "exp_alerts": []}],
+    }
+    with pytest.raises(AssertionError, match="FAILED"):
+        run_rules(tmp_path, [test])
+    calm = {"interval": "1m", "input_series": series(given)}
+    calm["promql_expr_test"] = [
+        {"expr": f'count(ALERTS{{alertname="{alert.name}",alertstate="firing"}})', "eval_time": f"{minutes}m"}
+    ]
+    calm["promql_expr_test"][0]["exp_samples"] = [{"labels": "{}", "value": 1}]  # type: ignore[index]
+    run_rules(tmp_path, [calm])
+
+
+@needs_promtool
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_the_alert_stays_silent_while_all_is_well(tmp_path: Path, alert: Alert) -> None:
+    silent = [{"eval_time": f"{minutes}m", "alertname": alert.name, "exp_alerts": []} for minutes in (20, 35)]
+    run_rules(tmp_path, [{"interval": "1m", "input_series": series(WELL), "alert_rule_test": silent}])

@@ -1,0 +1,167 @@
+"""`starrocks-txn-sink dead-letter` against the stand-in: what it lists, what a replay writes and deletes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pymysql
+import pytest
+
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink import cli
+from starrocks_txn_sink.operations import dead_letters as dead_letter_replay
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.dead_letters import (
+    COLUMNS,
+    DEAD_LETTER_TABLE,
+    DeadLetterSource,
+    create_table,
+    dead_letter_rows,
+)
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "data") as emulator:
+        ask(emulator, "CREATE DATABASE shop")
+        ask(emulator, "CREATE TABLE shop.orders (id BIGINT NOT NULL, n INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+        ask(emulator, "CREATE TABLE shop.items (id BIGINT, b VARBINARY) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+        ask(emulator, create_table("shop"))
+        yield emulator
+
+
+def ask(server: Emulator, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
+    with connection, connection.cursor() as cursor:
+        cursor.execute(sql, values)
+        return list(cursor.fetchall())
+
+
+def set_aside(server: Emulator, position: int, job: str = "j", **tables: list[str]) -> None:
+    place = DeadLetterSource(job, "p-0", position, "NULL in a NOT NULL column", "label-1", 4, "2026-01-02 03:04:05")
+    for table, rows in tables.items():
+        columns = "`id`,`__hex_b`,`b`=to_binary(`__hex_b`, 'hex')" if table == "items" else ""
+        for piece in dead_letter_rows(place, table, columns, [row.encode() for row in rows]):
+            row = orjson.loads(piece[1:])
+            names = ", ".join(row)
+            marks = ", ".join(["%s"] * len(row))
+            ask(server, f"INSERT INTO shop.{DEAD_LETTER_TABLE} ({names}) VALUES ({marks})", *row.values())
+
+
+def command(server: Emulator, *words: str) -> int:
+    place = ["--query-url", server.query_url, "--load-url", server.load_url, "--database", "shop", "--job", "j"]
+    return cli.main(["dead-letter", *words, *place])
+
+
+def test_lists_source_transactions_with_counts_and_reason(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    set_aside(server, 9, orders=['{"id":1}'], items=['{"id":1}', '{"id":2}'])
+    set_aside(server, 10, orders=['{"id":3}'])
+    set_aside(server, 9, job="other", orders=['{"id":4}'])
+    assert command(server, "list") == 0
+    told = capsys.readouterr().out
+    assert "dead letters: 2, 4 rows" in told
+    assert "p-0  9  2 of items, 1 of orders; micro-batch 4, at 2026-01-02 03:04:05" in told
+    assert command(server, "list", "--json", "--position", "10") == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["tables"] == {"orders": 1}
+
+
+def test_a_replay_writes_the_rows_and_deletes_the_letters_in_one_transaction(
+    server: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_aside(server, 9, orders=['{"id":1,"n":7}'], items=['{"id":5,"__hex_b":"00ff"}'])
+    set_aside(server, 10, orders=['{"id":1,"n":8}'])
+    assert command(server, "replay") == 0
+    assert "replayed: 2" in capsys.readouterr().out
+    assert ask(server, "SELECT id, n FROM shop.orders") == [(1, 8)]
+    assert ask(server, "SELECT id, b FROM shop.items") == [(5, b"\x00\xff")]
+    assert ask(server, f"SELECT count(*) FROM shop.{DEAD_LETTER_TABLE}") == [(0,)]
+    labels = ask(server, "SELECT LABEL FROM information_schema.loads WHERE TABLE_NAME = 'items'")
+    assert labels == ask(
+        server,
+        f"SELECT LABEL FROM information_schema.loads WHERE TABLE_NAME = '{DEAD_LETTER_TABLE}' ORDER BY LABEL LIMIT 1",
+    )
+    assert command(server, "replay") == 0
+    assert "replayed: none" in capsys.readouterr().out
+
+
+def test_what_is_rejected_again_stays_and_stops_the_replay(
+    server: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_aside(server, 9, orders=['{"id":1,"n":"many"}'])
+    set_aside(server, 10, orders=['{"id":2,"n":8}'])
+    assert command(server, "replay") == 1
+    told = capsys.readouterr().err
+    assert "The server rejected 1 row of orders" in told
+    assert "position=9" in told
+    assert "UPDATE" in told
+    assert ask(server, "SELECT count(*) FROM shop.orders") == [(0,)]
+    ask(server, f'UPDATE shop.{DEAD_LETTER_TABLE} SET content = \'{{"id":1,"n":5}}\' WHERE position = 9')
+    assert command(server, "replay") == 0
+    assert ask(server, "SELECT id, n FROM shop.orders ORDER BY id") == [(1, 5), (2, 8)]
+
+
+def test_one_position_alone_can_be_replayed(server: Emulator) -> None:
+    set_aside(server, 9, orders=['{"id":1}'])
+    set_aside(server, 10, orders=['{"id":2}'])
+    assert command(server, "replay", "--source-partition", "p-0", "--position", "10") == 0
+    assert ask(server, "SELECT id FROM shop.orders") == [(2,)]
+
+
+@pytest.mark.parametrize("step", ["check_owner", "commit"])
+def test_a_replay_that_slept_writes_nothing_that_a_newer_one_has_written(
+    server: Emulator, step: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before its check of the owner, or between that and its commit, which may be carried out at any later time."""
+    set_aside(server, 9, items=['{"id":1}'])
+    set_aside(server, 10, items=['{"id":2}'])
+    place = dead_letter_replay if step == "check_owner" else protocol
+    real, newer = getattr(place, step), []
+
+    def slept(*words: Any) -> Iterator[Any]:
+        if not newer:
+            newer.append(None)
+            newer[0] = command(server, "replay")
+        return (yield from real(*words))
+
+    monkeypatch.setattr(place, step, slept)
+    assert command(server, "replay") == 1
+    assert newer == [0]
+    assert "replayed: 2" in capsys.readouterr().out
+    assert ask(server, "SELECT id FROM shop.items ORDER BY id") == [(1,), (2,)]
+
+
+def test_a_replay_waits_until_what_a_killed_one_has_committed_is_visible(server: Emulator) -> None:
+    set_aside(server, 9, items=['{"id":1}'])
+    server.faults.replace({"rules": [{"operation": "commit", "action": "hold_commit", "seconds": None, "times": 1}]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol, "confirm", killed)
+        with pytest.raises(Killed):
+            command(server, "replay")
+    assert ask(server, "SELECT count(*) FROM shop.items") == [(0,)]  # committed, but not visible yet
+    shown = threading.Timer(0.3, server.release_held)
+    shown.start()
+    assert command(server, "replay") == 0
+    shown.join(20)
+    assert ask(server, "SELECT id FROM shop.items") == [(1,)]
+
+
+class Killed(BaseException):
+    """What nobody catches."""
+
+
+def killed(*_: Any) -> Iterator[Any]:
+    raise Killed
+
+
+def test_the_page_has_the_tables_ddl() -> None:
+    page = " ".join((ROOT / "docs" / "dead-letter.md").read_text(encoding="utf-8").split())
+    for name, kind in COLUMNS:
+        assert f"`{name}` {kind}" in page

@@ -1,0 +1,442 @@
+"""`starrocks-txn-sink doctor` against the stand-in: well, and with each fault planted."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import Limits, Settings
+from starrocks_txn_sink import SinkOptions, cli
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.operations.doctor import libraries
+from starrocks_txn_sink.protocol.wire import Operation, Request
+
+PASSWORD = "secret-of-the-doctor"
+PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+TABLES = (
+    "CREATE DATABASE shop",
+    "CREATE TABLE shop.orders (id BIGINT, note VARCHAR(20)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
+    "CREATE TABLE shop.events (id BIGINT, day DATE) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+    monkeypatch.setenv("SECRET", PASSWORD)
+    with Emulator(tmp_path / "data", Settings(password=PASSWORD, followers=1, backends=2)) as emulator:
+        for statement in TABLES:
+            ask(emulator, statement)
+        yield emulator
+
+
+def ask(server: Emulator, sql: str) -> None:
+    connection = pymysql.connect(
+        host="127.0.0.1", port=server.query_port, user="root", password=PASSWORD, autocommit=True
+    )
+    with connection, connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+class Visit:
+    """One run: the exit code, and the findings that are not good, by check."""
+
+    def __init__(self, server: Emulator, capsys: pytest.CaptureFixture[str], *words: str, **changes: str) -> None:
+        place = {"--load-url": server.load_url, "--query-url": server.query_url, "--database": "shop"} | changes
+        given = [word for pair in place.items() if pair[1] for word in pair]
+        self.code = cli.main(["doctor", *given, "--password-environment", "SECRET", "--no-spark", "--json", *words])
+        said = capsys.readouterr()
+        assert PASSWORD not in said.out + said.err
+        self.document = json.loads(said.out)
+        self.findings = self.document["findings"]
+        sections = {one["section"] for one in self.findings}
+        for check in {one["check"] for one in self.findings} - sections:
+            assert f"`{check}`" in PAGE, "every check is in docs/operations.md"
+
+    def bad(self, severity: str | None = None) -> dict[str, dict[str, Any]]:
+        wanted = (severity,) if severity else ("warning", "failure")
+        found = {one["check"]: one for one in self.findings if one["severity"] in wanted}
+        assert all(one["why"] and one["advice"] for one in found.values())
+        return found
+
+    def skipped(self) -> set[str]:
+        return {one["check"] for one in self.findings if one["severity"] == "skipped"}
+
+
+Shown = pytest.CaptureFixture[str]
+
+
+def query_fault(
+    sql: str, *, rows: list[list[object]] | None = None, columns: list[str] | None = None
+) -> dict[str, Any]:
+    """Answer statements with other rows, or refuse them for lack of a privilege."""
+    rule = {"operation": "query", "label": sql, "action": "answer"}
+    if rows is None:
+        return {**rule, "status": 5203, "body": "Access denied; you need more privileges for this operation"}
+    return {**rule, "body": json.dumps({"columns": columns, "rows": rows})}
+
+
+def test_a_healthy_server_has_nothing_in_the_way(server: Emulator, capsys: Shown) -> None:
+    visit = Visit(server, capsys, **{"--load-url": f"http://127.0.0.1:{server.follower_ports[0]},{server.load_url}"})
+    assert (visit.code, visit.bad()) == (0, {})
+    checks = {one["check"] for one in visit.findings}
+    assert {
+        "port",
+        "sql.login",
+        "frontend.redirect",
+        "frontend.leader",
+        "backend.redirect",
+        "server.version",
+        "transaction.begin",
+        "transaction.rollback",
+        "privilege.loads",
+        "privilege.ledger",
+        "privilege.insert",
+        "privilege.operate",
+        "table.model",
+        "label.retention",
+        "transaction.headroom",
+        "server.clock",
+        "library.pandas",
+        "library.pyarrow",
+        "library.protobuf",
+        "library.java",
+        "library.pyspark",
+    } <= checks
+    assert visit.document["counts"]["failure"] == 0
+
+
+def test_nothing_is_left_on_the_server(server: Emulator, capsys: Shown) -> None:
+    Visit(server, capsys)
+    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", password=PASSWORD)
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SELECT STATE FROM information_schema.loads")
+        assert {row[0] for row in cursor.fetchall()} <= {"CANCELLED"}
+        cursor.execute("SHOW TABLES FROM shop")
+        assert [row[0] for row in cursor.fetchall()] == ["events", "orders"]
+
+
+def test_people_get_lines(server: Emulator, capsys: Shown) -> None:
+    words = ["--load-url", server.load_url, "--query-url", server.query_url, "--database", "shop"]
+    assert cli.main(["doctor", *words, "--password-environment", "SECRET", "--no-spark"]) == 0
+    said = capsys.readouterr().out
+    assert "  ok   server.version: StarRocks 4.0.7-emulator" in said
+    assert said.splitlines()[-1].startswith("All checks passed. 0 failed, 0 warned,")
+
+
+def closed_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
+
+
+def test_a_frontend_that_is_down(server: Emulator, capsys: Shown) -> None:
+    visit = Visit(server, capsys, **{"--load-url": f"http://127.0.0.1:{closed_port()}"})
+    assert visit.code == 2
+    assert {"port", "frontend.answer", "frontend.leader"} <= set(visit.bad("failure"))
+    assert "transaction" in visit.skipped()
+
+
+def test_a_name_that_nobody_knows(server: Emulator, capsys: Shown) -> None:
+    visit = Visit(server, capsys, **{"--load-url": f"{server.load_url},http://no-such-host.invalid:8030"})
+    assert visit.code == 2
+    assert "no-such-host.invalid" in visit.bad()["name.resolution"]["what"]
+
+
+def test_a_query_port_that_is_down(server: Emulator, capsys: Shown) -> None:
+    visit = Visit(server, capsys, **{"--query-url": f"mysql://127.0.0.1:{closed_port()}"})
+    assert set(visit.bad()) == {"port"}
+    assert {"server version", "tables", "privileges", "limits"} <= visit.skipped()
+
+
+def test_a_query_url_that_names_the_http_port(server: Emulator, capsys: Shown) -> None:
+    visit = Visit(
+        server, capsys, "--option", "read_timeout=1", **{"--query-url": f"mysql://127.0.0.1:{server.fe_port}"}
+    )
+    assert "query_port" in visit.bad("failure")["sql.login"]["advice"]
+
+
+def test_a_wrong_password(server: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "not-the-one")
+    visit = Visit(server, capsys)
+    assert {"sql.login", "http.login", "frontend.leader"} == set(visit.bad("failure"))
+    assert "not-the-one" not in json.dumps(visit.document)
+
+
+def test_a_follower_that_redirects_to_a_host_that_is_not_allowed(server: Emulator, capsys: Shown) -> None:
+    location = {"Location": "http://10.9.8.7:8030/api"}
+    server.faults.replace([{"operation": "get_load_state", "action": "answer", "status": 307, "headers": location}])
+    visit = Visit(server, capsys)
+    assert "redirect_hosts=['10.9.8.7']" in visit.bad("failure")["frontend.redirect"]["advice"]
+
+
+def test_a_load_that_is_redirected_where_nothing_listens(server: Emulator, capsys: Shown) -> None:
+    gone = closed_port()
+    location = {"Location": f"http://127.0.0.1:{gone}/api/transaction/load"}
+    server.faults.replace([{"operation": "load_probe", "action": "answer", "status": 307, "headers": location}])
+    visit = Visit(server, capsys)
+    assert f"127.0.0.1:{gone} (backend)" in visit.bad("failure")["port"]["what"]
+
+
+def test_a_backend_behind_a_proxy_is_judged_after_the_rewriting(server: Emulator, capsys: Shown) -> None:
+    location = {"Location": "http://10.9.8.7:8040/api/transaction/load"}
+    fault = [{"operation": "load_probe", "action": "answer", "status": 307, "headers": location}]
+    server.faults.replace(fault)
+    visit = Visit(server, capsys)
+    assert "redirect_hosts=['10.9.8.7']" in visit.bad("failure")["backend.redirect"]["advice"]
+    server.faults.replace(fault)
+    rewritten = Visit(server, capsys, "--option", f"redirect_map=10.9.8.7:8040=127.0.0.1:{server.be_port}")
+    assert (rewritten.code, rewritten.bad()) == (0, {})
+    server.faults.replace(fault)
+    gone = closed_port()
+    nowhere = Visit(server, capsys, "--option", f"redirect_map=10.9.8.7:8040=127.0.0.1:{gone}")
+    assert (nowhere.code, list(nowhere.bad())) == (2, ["port"])
+    assert f"127.0.0.1:{gone} (backend)" in nowhere.bad()["port"]["what"]
+
+
+def test_a_cluster_whose_leader_is_known_by_an_inner_name(server: Emulator, capsys: Shown) -> None:
+    columns = ["Name", "IP", "QueryPort", "Role", "Alive", "Version"]
+    rows = [["fe1", "fe1.inner.invalid", 9030, "LEADER", "true", "4.0.7"], ["fe2", "b", 9030, "FOLLOWER", "false", ""]]
+    server.faults.replace([query_fault("SHOW FRONTENDS", rows=rows, columns=columns)])
+    visit = Visit(server, capsys)
+    assert "fe1.inner.invalid" in visit.bad("failure")["name.resolution"]["what"]
+    assert "frontend.alive" in visit.bad("warning")
+
+
+def test_a_dead_backend_is_reported_and_not_probed(server: Emulator, capsys: Shown) -> None:
+    rows = [["10.9.8.7", 8040, "false", "4.0.7"]]
+    columns = ["IP", "HttpPort", "Alive", "Version"]
+    server.faults.replace([query_fault("SHOW BACKENDS", rows=rows, columns=columns)])
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (1, ["backend.alive"])
+
+
+def test_an_old_server(server: Emulator, capsys: Shown) -> None:
+    server.faults.replace([query_fault(r"current_version\(\)", rows=[["4.0.3-rc"]], columns=["v"])])
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (2, ["server.version"])
+
+
+def test_a_transaction_that_cannot_be_begun(server: Emulator, capsys: Shown) -> None:
+    body = json.dumps({"Status": "FAILED", "Message": "current running txns on db 10005 is 1000, larger than limit"})
+    server.faults.replace([{"operation": "begin", "action": "answer", "status": 200, "body": body}])
+    visit = Visit(server, capsys)
+    assert "max_running_txn_num_per_db" in visit.bad("failure")["transaction.begin"]["advice"]
+
+
+def test_a_rollback_that_is_refused(server: Emulator, capsys: Shown) -> None:
+    body = json.dumps({"Status": "FAILED", "Message": "not now"})
+    server.faults.replace([{"operation": "rollback", "nth": 1, "action": "answer", "status": 200, "body": body}])
+    assert "not now" in Visit(server, capsys).bad("failure")["transaction.rollback"]["what"]
+
+
+def test_a_load_that_the_frontend_refuses_ends_its_label_and_the_next_table_gets_another(
+    server: Emulator, capsys: Shown
+) -> None:
+    body = json.dumps({"Status": "FAILED", "Message": "no INSERT for you"})
+    fault = {"operation": "load_probe", "table": "events", "action": "answer", "status": 200, "body": body}
+    server.faults.replace([fault])
+    visit = Visit(server, capsys)
+    refused = visit.bad("failure")["table.load"]
+    assert (refused["place"], list(visit.bad())) == ("events", ["table.load"])
+    assert any("table orders" in one["what"] for one in visit.findings if one["check"] == "backend.redirect")
+
+
+@pytest.mark.parametrize(
+    ("statement", "check", "advice"),
+    [
+        ("SHOW FRONTENDS", "privilege.operate", "find_leader=False"),
+        (r"SELECT LABEL FROM information_schema\.loads", "privilege.loads", "information_schema"),
+        ("SELECT count.* FROM .shop.*_starrocks_txn_sink_ledger", "privilege.ledger", "Grant SELECT, INSERT"),
+    ],
+)
+def test_each_privilege_that_is_missing(
+    server: Emulator, capsys: Shown, statement: str, check: str, advice: str
+) -> None:
+    ask(server, "CREATE TABLE shop._starrocks_txn_sink_ledger (id BIGINT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    server.faults.replace([query_fault(statement)])
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (2, [check])
+    assert advice in visit.bad()[check]["advice"]
+
+
+def test_grants_of_the_user_and_of_its_roles_count(server: Emulator, capsys: Shown) -> None:
+    columns = ["UserIdentity", "Catalog", "Grants"]
+    own = [["'root'@'%'", None, "GRANT 'writer' TO 'root'@'%'"]]
+    role = [["writer", "default_catalog", "GRANT INSERT ON TABLE shop.orders TO ROLE 'writer'"]]
+    server.faults.replace(
+        [
+            query_fault("SHOW GRANTS FOR ROLE 'writer'", rows=role, columns=columns),
+            query_fault("SHOW GRANTS$", rows=own, columns=columns),
+        ]
+    )
+    visit = Visit(server, capsys)
+    assert (visit.code, set(visit.bad())) == (2, {"privilege.insert", "privilege.ledger"})
+    assert visit.bad("warning")["privilege.insert"]["place"] == "events"
+
+
+def test_without_find_leader_no_operate_privilege_is_needed(server: Emulator, capsys: Shown) -> None:
+    server.faults.replace([query_fault("SHOW (FRONTENDS|BACKENDS)"), query_fault("ADMIN SHOW")])
+    visit = Visit(server, capsys, "--option", "find_leader=false")
+    assert (visit.code, visit.bad()) == (0, {})
+    assert {"server.limits", "transaction.headroom"} <= visit.skipped()
+
+
+def test_tables_that_loads_cannot_extend_on_this_version(server: Emulator, capsys: Shown) -> None:
+    ask(
+        server,
+        "CREATE TABLE shop.days (id BIGINT, day DATE) DUPLICATE KEY(id) PARTITION BY date_trunc('day', day) "
+        "DISTRIBUTED BY HASH(id)",
+    )
+    ask(server, "CREATE TABLE shop.log (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY RANDOM")
+    visit = Visit(server, capsys)
+    places = {one["place"] for one in visit.findings if one["severity"] == "warning"}
+    assert (visit.code, list(visit.bad()), places) == (1, ["table.partitions"], {"days", "log"})
+    named = Visit(server, capsys, "--tables", "orders,gone")
+    assert list(named.bad()) == ["table.missing"]
+
+
+def test_too_little_room_and_too_short_a_memory(tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "")
+    limits = Limits(max_running_txn_num_per_db=4, label_keep_max_num=10, label_keep_max_second=3600)
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "commits").mkdir(parents=True)
+    commit = checkpoint / "commits" / "7"
+    commit.touch()
+    os.utime(commit, (time.time() - 7200, time.time() - 7200))
+    words = ["--option", "lanes=8", "--checkpoint", str(checkpoint)]
+    with Emulator(tmp_path / "data", Settings(limits=limits)) as server:
+        connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
+        with connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE shop")
+        place = ["--load-url", server.load_url, "--query-url", server.query_url, "--database", "shop"]
+        assert cli.main(["doctor", *place, "--no-spark", "--json", *words]) == 2
+        with_ledger = json.loads(capsys.readouterr().out)["findings"]
+        cli.main(["doctor", *place, "--no-spark", "--json", *words, "--option", "delivery=at-least-once"])
+        without = json.loads(capsys.readouterr().out)["findings"]
+    found = {one["check"]: one["severity"] for one in with_ledger}
+    assert (found["transaction.headroom"], found["label.retention"]) == ("failure", "warning")
+    assert (found["checkpoint.age"], {one["check"]: one["severity"] for one in without}["checkpoint.age"]) == (
+        "good",
+        "warning",
+    )
+
+
+def test_a_clock_that_is_wrong(server: Emulator, capsys: Shown) -> None:
+    server.faults.replace([query_fault("utc_timestamp", rows=[["2001-02-03 04:05:06"]], columns=["t"])])
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (1, ["server.clock"])
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "version"),
+    [
+        ("pandas", "pandas", "3.0.1"),
+        ("pyarrow", "pyarrow", "15.0.2"),
+        ("protobuf", "google.protobuf", None),
+        ("pyspark", "pyspark", "3.5.6"),
+    ],
+)
+def test_each_library_that_does_not_work(
+    server: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch, name: str, module: str, version: str | None
+) -> None:
+    really = libraries.metadata.version
+
+    def installed(asked: str) -> str:
+        if asked == name and version is None:
+            raise libraries.metadata.PackageNotFoundError
+        return version if asked == name and version else really(asked)
+
+    monkeypatch.setattr(libraries.metadata, "version", installed)
+    if version is None:
+        monkeypatch.setitem(sys.modules, module, None)
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (2, [f"library.{name}"])
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "1.8.0_392", None])
+def test_a_jdk_that_does_not_work(
+    server: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str | None
+) -> None:
+    if version is not None:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+        java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (2, ["library.java"])
+    assert (version or "No JDK") in visit.bad()["library.java"]["what"]
+
+
+def test_a_table_whose_model_takes_no_changes_and_a_view(server: Emulator, capsys: Shown) -> None:
+    columns = ["TABLE_NAME", "TABLE_MODEL", "DISTRIBUTE_TYPE"]
+    rows: list[list[object]] = [["orders", "AGG_KEYS", "HASH"], ["events", "DUP_KEYS", "HASH"]]
+    planted = query_fault(r"information_schema\.tables_config", rows=rows, columns=columns)
+    server.faults.replace([planted])
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (1, ["table.model"])
+    assert visit.bad()["table.model"]["place"] == "orders"
+    server.faults.replace([{**planted, "body": json.dumps({"columns": columns, "rows": rows[1:]})}])
+    viewed = Visit(server, capsys, "--tables", "orders,events")
+    assert "is a view" in viewed.bad("failure")["table.model"]["what"]
+
+
+def test_a_cluster_in_the_middle_of_an_upgrade(server: Emulator, capsys: Shown) -> None:
+    columns = ["IP", "HttpPort", "Alive", "Version"]
+    rows: list[list[object]] = [["127.0.0.1", server.be_port, "true", "3.5.2-old"]]
+    server.faults.replace([query_fault("SHOW BACKENDS", rows=rows, columns=columns)])
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (2, ["server.version"])
+    assert "The backend 127.0.0.1 runs StarRocks 3.5.2-old" in visit.bad()["server.version"]["what"]
+
+
+def test_transactions_that_somebody_leaves_open_take_the_room(server: Emulator, capsys: Shown) -> None:
+    rows: list[list[object]] = [["max_running_txn_num_per_db", "4"]]
+    server.faults.replace([query_fault("ADMIN SHOW FRONTEND CONFIG", rows=rows, columns=["Key", "Value"])])
+    options = SinkOptions(
+        load_url=server.load_url, query_url=server.query_url, database="shop", password=PASSWORD, timeout=60
+    )
+    deadline = Deadline.after(30, SystemClock())
+    with closing(HttpTransport(options)) as transport:
+        for label in (f"left-{number}" for number in range(4)):
+            begin = Request(Operation.BEGIN, "shop", label, headers={"timeout": "60"})
+            rows_of = Request(
+                Operation.LOAD, "shop", label, "orders", options.load_headers("orders"), body=[b'[{"id": 1}]']
+            )
+            assert transport.send(begin, deadline).ok
+            assert transport.send(rows_of, deadline).ok
+    visit = Visit(server, capsys)
+    assert (visit.code, list(visit.bad())) == (2, ["transaction.headroom"])
+    assert "No room: 4 of 4 running" in visit.bad()["transaction.headroom"]["what"]
+
+
+def test_without_a_database_the_rest_is_examined(server: Emulator, capsys: Shown) -> None:
+    visit = Visit(server, capsys, **{"--database": ""})
+    assert (visit.code, visit.bad()) == (0, {})
+    assert {"transaction", "tables", "privileges"} <= visit.skipped()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--option", "password=x"], "can be read by everybody"),
+        (["--option", "lanes=none"], "lanes"),
+        (["--password-environment", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
+    ],
+)
+def test_options_that_cannot_be_are_code_2(words: list[str], said: str, capsys: Shown) -> None:
+    place = ["--load-url", "http://127.0.0.1:1", "--query-url", "mysql://127.0.0.1:1"]
+    assert cli.main(["doctor", *place, *words]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,263 @@
+"""SinkOptions: what is accepted, what is refused, and that every refusal says what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options import Compression, Delivery, SinkOptions, TableOptions
+from starrocks_txn_sink.options.combinations import Feature
+from starrocks_txn_sink.options.declarations import declarations
+
+ROOT = Path(__file__).parents[3]
+
+
+def options(**changes: Any) -> SinkOptions:
+    return SinkOptions(**{"load_url": "http://fe1:8030", "database": "shop", "delivery": "at-least-once", **changes})
+
+
+def refused(**changes: Any) -> str:
+    with pytest.raises(OptionError) as caught:
+        options(**changes)
+    return str(caught.value)
+
+
+def test_the_defaults_are_those_of_the_documentation() -> None:
+    made = options(delivery=None, query_url="mysql://fe1:9030")
+    assert (made.username, made.lanes, made.commit_interval, made.timeout) == ("root", 1, 1.0, 600)
+    assert (made.buffer_bytes, made.chunk_bytes, made.load_bytes) == (128 << 20, 16 << 20, 4 << 20)
+    assert made.batch_deadline == 1200.0
+    assert made.exactly_once
+    assert made.ledger_create
+    assert made.compression is Compression.NONE
+
+
+def test_at_least_once_keeps_no_ledger_even_with_sql() -> None:
+    made = options(query_url="mysql://fe1:9030", delivery="at-least-once")
+    assert made.delivery is Delivery.AT_LEAST_ONCE
+    assert not made.exactly_once
+
+
+def test_derived_defaults_follow_the_options_they_come_from() -> None:
+    made = options(timeout=60, buffer_bytes=8 << 20)
+    assert (made.batch_deadline, made.chunk_bytes, made.load_bytes) == (120.0, 1 << 20, 1 << 20)
+    assert options(buffer_bytes=1).chunk_bytes == 1
+
+
+@given(st.floats(min_value=0.001, max_value=300.0))
+def test_the_mini_interval_is_a_tenth_between_a_tenth_of_a_second_and_a_second(interval: float) -> None:
+    mini = options(commit_interval=interval).mini_interval
+    assert 0.1 <= mini <= 1.0
+    assert mini == pytest.approx(min(1.0, max(0.1, interval / 10)))
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("fe1:8030", ["http://fe1:8030"]),
+        ("fe1", ["http://fe1:8030"]),
+        ("http://fe1:8030, fe2:8031;fe1:8030", ["http://fe1:8030", "http://fe2:8031"]),
+        (["https://lb"], ["https://lb:443"]),
+        ("http://[::1]:8030/", ["http://[::1]:8030"]),
+    ],
+)
+def test_load_url_takes_lists_bare_hosts_and_ipv6(written: Any, expected: list[str]) -> None:
+    assert [str(address) for address in options(load_url=written).frontends] == expected
+
+
+@pytest.mark.parametrize(
+    "written", ["mysql://fe1:9030,fe2:9031", "jdbc:mysql://fe1:9030,fe2:9031/shop?useSSL=false", ["fe1", "fe2:9031"]]
+)
+def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
+    addresses = options(query_url=written).query_addresses
+    assert [(address.host, address.port) for address in addresses] == [("fe1", 9030), ("fe2", 9031)]
+    assert options().query_addresses == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"load_url": ""}, "load_url is empty"),
+        ({"load_url": "ftp://fe:1"}, "scheme"),
+        ({"load_url": "http://fe:99999"}, "no address"),
+        ({"load_url": "http://fe1:8030,https://fe2:8443"}, "mixes http and https"),
+        ({"load_url": "http://fe1:8030/path"}, "more than scheme"),
+        ({"load_url": 8030}, "load_url is 8030"),
+        ({"database": ""}, "database is ''"),
+        ({"database": "*"}, "not \\*"),
+        ({"database": "a\r\nb"}, "database"),
+        ({"username": "a:b"}, "colon"),
+        ({"password": "a\nb"}, "line breaks"),
+        ({"job": "my job"}, "job is 'my job'"),
+        ({"job": "x" * 65}, "1 to 64"),
+        ({"job": "zähler"}, "letters, digits"),
+        ({"shuffle": "sometimes"}, "auto, true or false"),
+        ({"shuffle": "false", "lanes": 2}, "shuffle is false, and there are 2 lanes"),
+        ({"shuffle": False, "compact": True, "query_url": "fe1"}, "shuffle is false, and compact is on"),
+        ({"lanes": 0}, "lanes is 0"),
+        ({"lanes": True}, "lanes is True"),
+        ({"lanes": 1.5}, "lanes is 1.5"),
+        ({"timeout": 0}, "from 1 to 259200"),
+        ({"timeout": 259_201}, "from 1 to 259200"),
+        ({"timeout": 600, "commit_interval": 301}, "not well below timeout"),
+        ({"commit_interval": 0}, "above 0"),
+        ({"commit_interval": float("nan")}, "above 0"),
+        ({"buffer_bytes": 0}, "buffer_bytes is 0"),
+        ({"retry_buffer_bytes": -1}, "retry_buffer_bytes is -1"),
+        ({"chunk_bytes": 200 << 20}, "more than buffer_bytes"),
+        ({"delivery": "exactly-once"}, "delivery is exactly-once, and there is no query_url"),
+        ({"delivery": None}, "delivery is not set, and there is no query_url.*at-least-once"),
+        ({"delivery": "maybe"}, "at-least-once or exactly-once"),
+        ({"compression": "snappy"}, "none or gzip or lz4_frame or zstd"),
+        ({"tls_ca": "/ca.pem"}, "load_url is plain http"),
+        ({"tls_verify": False}, "load_url is plain http"),
+        ({"tls_verify": "no"}, "true or false"),
+        ({"load_url": "https://fe", "tls_key": "/k.pem"}, "without tls_certificate"),
+        ({"load_url": "https://fe", "tls_ca": "/c.pem", "tls_verify": False}, "tls_verify is off"),
+        ({"password": "a", "password_file": "/f"}, "both set"),
+        ({"redirect_hosts": ["be 1"]}, "names no host"),
+        ({"redirect_hosts": ["10.0.0.1/8"]}, "host bits set"),
+        ({"redirect_map": {"be1": "proxy:1"}}, "redirect_map holds|no address"),
+        ({"tables": {"other.orders": {}}}, "cannot span databases"),
+        ({"tables": {"orders": "columns"}}, "a mapping of stream-load properties"),
+        ({"tables": {"orders": {"partial_update_mode": "row"}}}, "partial_update_mode without partial_update"),
+        ({"properties": ["a"]}, "a mapping"),
+        ({"warehouse": "a\nb"}, "warehouse"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said) as caught:
+        options(**change)
+    assert str(caught.value).endswith((".", ")", "*"))
+    assert caught.value.advice
+
+
+@pytest.mark.parametrize("missing", ["load_url", "database"])
+def test_required_options_are_missed_by_name(missing: str) -> None:
+    assert f"{missing} is missing" in refused(**{missing: None})
+
+
+@pytest.mark.parametrize("option", ["load_url", "query_url"])
+def test_a_password_in_a_url_is_refused_and_not_repeated(option: str) -> None:
+    said = refused(**{option: "http://root:geheim@fe:8030"})
+    assert "never inside a URL" in said
+    assert "geheim" not in said
+
+
+def test_the_password_is_never_shown() -> None:
+    made = options(password="geheim-1")
+    assert "geheim-1" not in repr(made) + str(made)
+    assert "geheim" not in refused(password="geheim\n")
+    assert made.read_password() == "geheim-1"
+
+
+def test_the_password_is_read_from_a_file_or_the_environment_at_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "password"
+    from_file = options(password_file=str(place))
+    with pytest.raises(OptionError, match="every executor"):
+        from_file.read_password()
+    place.write_text("first\r\nsecond\n", encoding="utf-8")
+    assert from_file.read_password() == "first"
+    from_environment = options(password_environment="SHOP_PASSWORD")
+    with pytest.raises(OptionError, match="SHOP_PASSWORD, which is not set"):
+        from_environment.read_password()
+    monkeypatch.setenv("SHOP_PASSWORD", "third")
+    assert from_environment.read_password() == "third"
+    assert "third" not in repr(from_environment)
+
+
+def test_options_are_frozen_and_travel_by_pickle() -> None:
+    made = options(password="p", tables={"orders": {"strict_mode": True}}, redirect_hosts="be1,be2")
+    assert pickle.loads(pickle.dumps(made)) == made
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.lanes = 2  # type: ignore[misc]
+    assert not hasattr(made, "__dict__")
+
+
+def test_begin_headers_carry_lifetime_and_warehouse() -> None:
+    assert options().begin_headers() == {"timeout": "600"}
+    assert options(timeout=30, warehouse="etl").begin_headers() == {"timeout": "30", "warehouse": "etl"}
+
+
+def test_load_headers_lay_the_tables_properties_over_all() -> None:
+    made = options(
+        compression="gzip",
+        properties={"Strict_Mode": "true", "timezone": "UTC"},
+        tables={"shop.orders": TableOptions(properties={"strict_mode": "false"})},
+    )
+    common = {
+        "format": "json",
+        "strip_outer_array": "true",
+        "ignore_json_size": "true",
+        "timeout": "600",
+        "compression": "gzip",
+        "timezone": "UTC",
+    }
+    assert made.load_headers("orders") == {**common, "strict_mode": "false"}
+    assert made.load_headers("items") == {**common, "strict_mode": "true"}
+    assert "compression" not in options().load_headers("orders")
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"strict_mod": "true"}, "Did you mean strict_mode"),
+        ({"quite_unheard_of": "1"}, "Known are: columns"),
+        ({"format": "avro"}, "json or csv"),
+        ({"strip_outer_array": "false"}, "one JSON array"),
+        ({"column_separator": ","}, "writes CSV in one way only"),
+        ({"format": "csv", "jsonpaths": "[]"}, "jsonpaths belongs to JSON"),
+        ({"label": "x"}, "the sink sets it itself"),
+        ({"Transaction_Type": "single"}, "the sink sets it itself"),
+        ({"db": "x"}, "one database"),
+        ({"timeout": "5"}, "set the option timeout"),
+        ({"compression": "snappy"}, "none, gzip, lz4_frame or zstd"),
+        ({"enable_merge_commit": "true"}, "merge commit"),
+        ({"merge_commit_interval_ms": "1"}, "merge commit"),
+        ({"max_filter_ratio": "1.5"}, "from 0 to 1"),
+        ({"partial_update": "TRUE"}, "true or false"),
+        ({"columns": "a\r\nlabel: x"}, "one HTTP header"),
+        ({"partial_update_mode": "column"}, "partial_update_mode without partial_update"),
+    ],
+)
+def test_stream_load_properties_are_judged(properties: dict[str, str], said: str) -> None:
+    assert said in refused(properties=properties)
+    table = refused(tables={"orders": properties})
+    assert said in table
+    assert "orders" in table
+
+
+@pytest.mark.parametrize("ratio", ["0", "1", "0.1", "1.0", ".5", "0."])
+def test_filter_ratios_from_zero_to_one_are_taken(ratio: str) -> None:
+    assert options(properties={"max_filter_ratio": ratio}).properties == {"max_filter_ratio": ratio}
+
+
+def test_every_option_says_what_it_means() -> None:
+    for name, declared in declarations(SinkOptions):
+        assert declared.meaning.endswith("."), name
+        assert declared.default_text, name
+
+
+@pytest.mark.parametrize("where", ["properties", "tables"])
+def test_a_partial_update_of_untyped_rows_needs_columns(where: str) -> None:
+    partial = {"partial_update": "true"}
+    made = options(**{where: partial if where == "properties" else {"orders": partial}})
+    with pytest.raises(OptionError, match=r"partial_update needs columns.*TableRoute"):
+        made.check_with(Feature.JSON_TEXTS)
+    options(tables={"orders": {**partial, "columns": "id,v"}}).check_with(Feature.JSON_TEXTS)
+
+
+def test_a_table_may_be_compressed_in_another_way() -> None:
+    made = options(compression="zstd", tables={"small": {"compression": "none"}, "other": {"compression": "gzip"}})
+    headers = {table: made.load_headers(table).get("compression") for table in ("orders", "small", "other")}
+    assert headers == {"orders": "zstd", "small": None, "other": "gzip"}
+    assert made.compression_of("other") is Compression.GZIP

@@ -1,0 +1,58 @@
+"""The benchmarks' own tools: what is measured is what was used, and a program that needs no Spark runs to its end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+FAMILY = """
+import json, subprocess, sys
+from benchmarks.family import Family
+
+busy = "import sys, time\\nwhile time.process_time() < 0.3: pass\\nprint(flush=True)\\nsys.stdin.read()"
+family = Family()
+before = family.look().python
+child = subprocess.Popen([sys.executable, "-c", busy, *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
+family.look()
+alive = {"used": family.python - before, "rss": family.workers_rss}
+child.communicate()
+family.look()
+print(json.dumps([alive, {"used": family.python - before, "rss": family.workers_rss}]))
+"""
+
+
+def run(*command: str) -> Any:
+    """What a program of its own prints last: this one may have processes of other tests."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        cwd=Path(__file__).parents[3],
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_what_a_process_used_counts_on_after_its_end() -> None:
+    alive, ended = run("-c", FAMILY)
+    assert alive["used"] >= 0.25
+    assert alive["rss"] > 1 << 20
+    assert ended["used"] >= alive["used"]
+    assert ended["rss"] == 0
+
+
+def test_a_server_of_a_benchmark_does_not_count() -> None:
+    for seen in run("-c", FAMILY, "benchmarks.null_server"):
+        assert seen["used"] < 0.25
+        assert seen["rss"] == 0
+
+
+def test_the_cost_of_metrics_is_measured() -> None:
+    figures = run("-m", "benchmarks.metrics", "--rows", "2000", "--rounds", "1")
+    assert (figures["benchmark"], figures["rows"]) == ("metrics", 2000)
+    assert figures["lane_cpu_seconds"] > 0

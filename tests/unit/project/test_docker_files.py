@@ -1,0 +1,180 @@
+"""The container files, as far as they can be checked without a Docker engine."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.declarations import declarations
+
+DOCKER = Path(__file__).parents[3] / "docker"
+COMPOSE = ("compose.yaml", "compose.ports.yaml")
+PINNED = re.compile(r"[\w./-]+:(\$\{\w+:-)?v?\d+\.\d+[\w.-]*\}?")
+DONE = "service_completed_successfully"
+
+
+def services() -> dict[str, dict[str, Any]]:
+    return dict(yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"])
+
+
+def published() -> Iterator[str]:
+    for name in COMPOSE:
+        for service in yaml.safe_load((DOCKER / name).read_text())["services"].values():
+            yield from service.get("ports", ())
+
+
+def one_time() -> set[str]:
+    """Services that somebody waits for to end."""
+    waits = (service.get("depends_on", {}) for service in services().values())
+    return {name for wait in waits for name, how in wait.items() if how["condition"] == DONE}
+
+
+@pytest.mark.parametrize("name", services())
+def test_each_image_is_pinned_to_a_version(name: str) -> None:
+    assert PINNED.fullmatch(services()[name]["image"]), services()[name]["image"]
+
+
+@pytest.mark.parametrize("name", services())
+def test_what_runs_on_has_a_health_check_and_what_ends_is_waited_for(name: str) -> None:
+    service = services()[name]
+    assert ("healthcheck" in service) != (name in one_time())
+    for other, how in service.get("depends_on", {}).items():
+        assert how["condition"] == (DONE if other in one_time() else "service_healthy")
+
+
+def test_ports_are_published_on_the_loopback_only() -> None:
+    assert list(published())
+    assert all(port.startswith("127.0.0.1:") for port in published())
+
+
+def test_passwords_come_from_the_environment_and_must_be_there() -> None:
+    for service in services().values():
+        for name, value in service.get("environment", {}).items():
+            if "PASSWORD" in name:
+                assert re.fullmatch(r"\$\{\w+_PASSWORD:\?run ./make-env.sh first\}", value), (name, value)
+    text = "".join(path.read_text() for path in DOCKER.rglob("*") if path.suffix in {".json", ".sql", ".sh", ".yaml"})
+    assert not re.search(
+        r"password['\"]?\s*[=:]\s*['\"]?(?!\$|\"?\$\{|\()[A-Za-z0-9]{6,}", text.replace("key: password", "")
+    )
+
+
+def test_mounted_files_are_there_and_volumes_are_declared() -> None:
+    document = yaml.safe_load((DOCKER / "compose.yaml").read_text())
+    for service in document["services"].values():
+        for mount in service.get("volumes", ()):
+            source = mount.split(":")[0]
+            if source.startswith("./") and not source.startswith(("./prometheus", "./grafana")):
+                assert (DOCKER / source).is_file(), source
+            elif not source.startswith("."):
+                assert source in document["volumes"]
+        for config in service.get("configs", ()):
+            yaml.safe_load(document["configs"][config["source"]]["content"])
+
+
+def test_make_env_writes_different_passwords_for_the_owner_alone(tmp_path: Path) -> None:
+    target = tmp_path / "env"
+    subprocess.run(["bash", DOCKER / "make-env.sh", target], check=True, capture_output=True)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    values = dict(line.split("=") for line in target.read_text().splitlines())
+    assert len(set(values.values())) == len(values)
+    assert all(len(value) == 48 for value in values.values())
+    wanted = set(re.findall(r"\$\{(\w+):\?", (DOCKER / "compose.yaml").read_text()))
+    assert wanted == set(values)
+    again = subprocess.run(["bash", DOCKER / "make-env.sh", target], check=False, capture_output=True)
+    assert again.returncode == 1
+
+
+@pytest.mark.parametrize("script", sorted(DOCKER.rglob("*.sh")), ids=lambda path: path.name)
+def test_scripts_parse_and_stop_at_errors(script: Path) -> None:
+    subprocess.run(["bash", "-n", script], check=True)
+    assert re.search(r"^set -eu", script.read_text(), re.MULTILINE)
+
+
+def test_the_dockerfile_keeps_to_the_usual_rules() -> None:
+    lines = (DOCKER / "driver" / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    instructions = [line.split(None, 1) for line in lines if line and not line.startswith("#")]
+    words = [word for word, *_ in instructions]
+    assert PINNED.fullmatch(instructions[0][1])
+    assert "ADD" not in words
+    assert "HEALTHCHECK" in words
+    users = [rest for word, rest in instructions if word == "USER"]
+    assert users
+    assert users[-1] not in {"root", "0"}
+    for word, rest in instructions:
+        if word == "RUN" and "apt-get install" in rest:
+            assert "--no-install-recommends" in rest
+            assert "rm -rf /var/lib/apt/lists" in rest
+        if word == "RUN" and "pip install" in rest:
+            assert "--no-cache-dir" in rest
+            assert "--require-hashes" in rest or "--no-deps" in rest
+        if word == "COPY":
+            assert all((DOCKER.parent / source).exists() for source in rest.split()[:-1])
+        if word in {"CMD", "ENTRYPOINT"}:
+            json.loads(rest)
+
+
+def test_what_the_image_copies_is_enough_to_build_the_package(tmp_path: Path) -> None:
+    root, place = DOCKER.parent, tmp_path / "image"
+    for line in (DOCKER / "driver" / "Dockerfile").read_text().splitlines():
+        if line.startswith("RUN pip install") and line.endswith(" ."):
+            break
+        if line.startswith("COPY"):
+            *sources, target = line.split()[1:]
+            for source in sources:
+                there = place / (target if not target.endswith("/") else f"{target}{Path(source).name}")
+                there.parent.mkdir(parents=True, exist_ok=True)
+                if (root / source).is_dir():
+                    shutil.copytree(root / source, there, ignore=shutil.ignore_patterns("__pycache__"))
+                else:
+                    shutil.copy(root / source, there)
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path / "dist")]
+    built = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr[-500:]
+    assert list((tmp_path / "dist").glob("*.whl"))
+
+
+def test_the_pipeline_uses_options_that_exist() -> None:
+    tree = ast.parse((DOCKER / "driver" / "pipeline.py").read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    (made,) = (call for call in calls if getattr(call.func, "id", "") == "SinkOptions")
+    given = {word.arg for word in made.keywords if word.arg}
+    assert given <= {name for name, _ in declarations(SinkOptions)}
+    values = {word.arg: ast.literal_eval(word.value) for word in made.keywords if isinstance(word.value, ast.Constant)}
+    SinkOptions(**{"load_url": "http://a:1", "query_url": "mysql://a:2", **values})
+
+
+def test_the_connector_tells_transactions_and_keeps_its_password_elsewhere() -> None:
+    config = json.loads((DOCKER / "connect" / "shop.json").read_text())
+    assert config["provide.transaction.metadata"] == "true"
+    assert config["database.password"] == "${env:POSTGRES_PASSWORD}"
+
+
+def test_the_kubernetes_example_is_a_spark_application() -> None:
+    document = yaml.safe_load((DOCKER / "kubernetes" / "spark-application.yaml").read_text())
+    assert (document["apiVersion"], document["kind"]) == ("sparkoperator.k8s.io/v1beta2", "SparkApplication")
+    spec = document["spec"]
+    assert spec["driver"]["env"] == spec["executor"]["env"]
+    secret = next(one for one in spec["driver"]["env"] if one["name"].endswith("PASSWORD"))
+    assert "secretKeyRef" in secret["valueFrom"]
+
+
+def test_compose_itself_takes_the_files(tmp_path: Path) -> None:
+    docker = shutil.which("docker")
+    if docker is None or subprocess.run([docker, "compose", "version"], check=False, capture_output=True).returncode:
+        pytest.skip("The Compose plugin of Docker is not installed.")
+    target = tmp_path / "env"
+    subprocess.run(["bash", DOCKER / "make-env.sh", target], check=True, capture_output=True)
+    files = [part for name in COMPOSE for part in ("--file", str(DOCKER / name))]
+    subprocess.run([docker, "compose", "--env-file", target, *files, "config", "--quiet"], check=True)

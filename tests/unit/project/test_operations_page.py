@@ -1,0 +1,108 @@
+"""docs/operations.md and docs/cli.md: what leads there arrives, and what they say exists."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from starrocks_txn_sink import cli
+from starrocks_txn_sink.metrics.catalogue import ERRORS, SPARK
+from starrocks_txn_sink.operations.where import JobLedgerMissing
+from starrocks_txn_sink.telemetry import logs
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "operations.md").read_text()
+ALERTS = ROOT / "docker" / "prometheus" / "alerts.yml"
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub makes of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(text: str) -> list[str]:
+    plain = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [anchor(heading) for heading in re.findall(r"^#{1,6} +(.+)$", plain, re.MULTILINE)]
+
+
+EXPLAINED = ERRORS | {JobLedgerMissing.code: JobLedgerMissing}
+CODES = sorted({*EXPLAINED, SPARK})
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_error_code_has_a_section(code: str) -> None:
+    assert anchors(PAGE).count(f"error-{code}") == 1
+
+
+@pytest.mark.parametrize("code", sorted(EXPLAINED))
+def test_the_section_of_an_error_begins_with_its_summary(code: str) -> None:
+    section = PAGE.partition(f"\n### Error `{code}`\n")[2].split()
+    assert " ".join(section).startswith(EXPLAINED[code].summary.removesuffix("."))
+
+
+def test_no_section_is_about_a_code_that_does_not_exist() -> None:
+    found = {one.removeprefix("error-") for one in anchors(PAGE) if one.startswith("error-")}
+    assert found - {"codes"} == set(CODES)
+
+
+def test_sections_are_told_apart() -> None:
+    found = anchors(PAGE)
+    assert len(found) == len(set(found))
+
+
+def alert_names() -> list[str]:
+    return re.findall(r"^\s*-?\s*alert:\s*\"?(\w+)", ALERTS.read_text(), re.MULTILINE) if ALERTS.exists() else []
+
+
+@pytest.mark.parametrize("name", alert_names())
+def test_every_alert_has_a_section(name: str) -> None:
+    kebab = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name.removeprefix("StarRocksSink").removeprefix("StarRocksTxnSink"))
+    assert f"alert-{kebab.lower()}" in anchors(PAGE)
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^):]+)\)", PAGE))))
+def test_links_lead_somewhere(link: str) -> None:
+    file, _, place = link.partition("#")
+    assert not file or (DOCS / file).is_file()
+    assert not place or place in anchors((DOCS / file).read_text() if file else PAGE)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("line", [line for block in blocks("console") for line in block.splitlines()])
+def test_documented_commands_parse(line: str) -> None:
+    prompt, program, name, *words = shlex.split(line)
+    assert (prompt, program) == ("$", cli.PROGRAM)
+    command = next(command for command in cli.COMMANDS if command.name == name)
+    parser = argparse.ArgumentParser()
+    importlib.import_module(command.module).add_arguments(parser)
+    parser.parse_args(words)
+
+
+@pytest.mark.parametrize("snippet", blocks("python"))
+def test_documented_python_uses_names_that_exist(snippet: str) -> None:
+    tree = ast.parse(snippet)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module or "")
+            assert all(getattr(module, alias.name) for alias in node.names)
+
+
+def test_every_line_that_is_no_debug_line_is_documented() -> None:
+    missing = [name for name in logs._LEVELS if f"`{name}`" not in PAGE]
+    assert missing == []
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS, ids=lambda command: command.name)
+def test_every_command_is_in_the_page(command: cli.Command) -> None:
+    page = (DOCS / "cli.md").read_text()
+    assert f"\n## {command.name}\n" in page

@@ -1,0 +1,46 @@
+"""The files around the code agree: versions of Python and StarRocks, the repository's address."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from integration.starrocks import TAG
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TEXTS = (
+    "*.md",
+    ".github/**/*.md",
+    ".github/**/*.yml",
+    "docs/**/*.md",
+    "docs/*.py",
+    "tools/*.py",
+    "starrocks_txn_sink/**/*.py",
+)
+
+
+def jobs() -> dict[str, Any]:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    return dict(workflow["jobs"])
+
+
+def test_every_python_that_the_package_names_is_tried() -> None:
+    prefix = "Programming Language :: Python :: 3."
+    named = ["3." + each.removeprefix(prefix) for each in PROJECT["classifiers"] if each.startswith(prefix)]
+    assert jobs()["test"]["strategy"]["matrix"]["python"] == named
+    assert PROJECT["requires-python"] == f">={named[0]}"
+
+
+def test_the_usual_starrocks_is_among_those_that_are_tried() -> None:
+    assert TAG in jobs()["integration"]["strategy"]["matrix"]["starrocks"]
+
+
+def test_the_address_of_the_repository_stands_in_one_file() -> None:
+    address = PROJECT["urls"]["Repository"].removeprefix("https://")
+    files = {file for pattern in TEXTS for file in ROOT.glob(pattern)}
+    assert len(files) > 100
+    assert [file.name for file in files if address in file.read_text(encoding="utf-8")] == []

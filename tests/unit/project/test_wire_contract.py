@@ -1,0 +1,94 @@
+"""docs/wire-contract.md: each rule that code, tests and pages name has its section, and is named in one form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "wire-contract.md").read_text(encoding="utf-8")
+FOLDERS = ("starrocks_txn_sink", "starrocks_emulator", "starrocks_demo", "tools", "tests", "integration", "docs", "news", "benchmarks")
+PAGES = ("CONTRIBUTING.md", "README.md", "CHANGELOG.md")
+
+NUMBERS = r"(\d+(?:\.\d+)*(?:, \d+(?:\.\d+)*)*)"
+REFERENCE = re.compile(rf"\bwire contract {NUMBERS}", re.IGNORECASE)
+INSIDE = re.compile(rf"\(?\bsee {NUMBERS}")
+HEADING = re.compile(r"^#{2,3} (\d+(?:\.\d+)*) ", re.MULTILINE)
+OTHER_FORMS = re.compile(
+    r"(?<!wire )contract,? §?\d"
+    r"|\bcontract,? sections?\b"
+    r"|\bcontract \(sections?\b"
+    r"|\bdesign (?:sections? )?\d"
+    r"|\bdesign sections?\b"
+    r"|\bsections? \d"
+    r"|§ ?\d",
+    re.IGNORECASE,
+)
+IN_DOCUMENT = re.compile(r'\bdocs/([\w/-]+\.md), "([^"]+)"')
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Path and text of each file that may name a rule; a line break inside a comment or docstring counts as a space."""
+    here = Path(__file__)
+    found = [file for folder in FOLDERS for kind in ("*.py", "*.md") for file in (ROOT / folder).rglob(kind)]
+    for file in sorted((*found, *(ROOT / page for page in PAGES))):
+        if file != here and "__pycache__" not in file.parts:
+            text = re.sub(r"\s*\n\s*(?:#\s*)?", " ", file.read_text(encoding="utf-8"))
+            yield str(file.relative_to(ROOT)), text
+
+
+TEXTS = dict(texts())
+
+
+def numbers(pattern: re.Pattern[str], text: str) -> list[str]:
+    return [number for found in pattern.findall(text) for number in found.split(", ")]
+
+
+SECTIONS = HEADING.findall(PAGE)
+REFERENCES = [(place, number) for place, text in TEXTS.items() for number in numbers(REFERENCE, text)]
+
+
+def test_sections_are_numbered_in_order_and_once() -> None:
+    parts = [tuple(int(part) for part in number.split(".")) for number in SECTIONS]
+    assert parts == sorted(set(parts))
+    assert {part[0] for part in parts} == set(range(1, 11))
+
+
+def test_every_reference_leads_to_a_section() -> None:
+    assert len(REFERENCES) > 150
+    assert {place.split("/")[0] for place, _ in REFERENCES} >= {"starrocks_txn_sink", "tests", "integration", "docs"}
+    assert [found for found in REFERENCES if found[1] not in SECTIONS] == []
+
+
+def test_references_inside_the_page_lead_to_a_section() -> None:
+    found = numbers(INSIDE, re.sub(r"\s+", " ", PAGE))
+    assert len(found) > 30
+    assert [number for number in found if number not in SECTIONS] == []
+
+
+def test_no_rule_is_named_in_another_form() -> None:
+    others = [(place, found) for place, text in TEXTS.items() for found in OTHER_FORMS.findall(text)]
+    assert others == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["contract section 4.8", "contract 5", "(contract, section 2)", "design section 5", "section 2", "§ 3"],
+)
+def test_other_forms_are_noticed(text: str) -> None:
+    assert OTHER_FORMS.search(text)
+    assert not OTHER_FORMS.search("wire contract 4.8, 5")
+
+
+def test_named_headings_of_pages_exist() -> None:
+    found = {one for text in TEXTS.values() for one in IN_DOCUMENT.findall(text)}
+    assert len(found) >= 2
+    missing = [
+        (page, heading)
+        for page, heading in sorted(found)
+        if f"\n## {heading}\n" not in (ROOT / "docs" / page).read_text(encoding="utf-8")
+    ]
+    assert missing == []

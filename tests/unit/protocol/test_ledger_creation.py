@@ -1,0 +1,70 @@
+"""Whether the ledger's table is created, and what is said when it is not there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink import SinkOptions
+from starrocks_txn_sink.errors import QueryRefused
+from starrocks_txn_sink.protocol.ledger import create_table
+from starrocks_txn_sink.sink.session import open_session
+
+DOCS = Path(__file__).parents[3] / "docs" / "exactly-once.md"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path) as made:
+        ask(made, "CREATE DATABASE shop")
+        yield made
+
+
+def ask(server: Emulator, sql: str) -> list[tuple[object, ...]]:
+    with (
+        pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def start(server: Emulator, **changes: bool) -> str:
+    options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", **changes)  # type: ignore[arg-type]
+    return open_session(options, "run", "job", "checkpoint").token
+
+
+def tables(server: Emulator) -> list[object]:
+    return [name for (name,) in ask(server, "SHOW TABLES FROM shop")]
+
+
+def test_it_is_created_on_first_use_and_used_again(server: Emulator) -> None:
+    assert start(server)
+    assert tables(server) == ["_starrocks_txn_sink_ledger"]
+    assert start(server)
+
+
+def test_creation_can_be_forbidden_and_then_the_error_says_what_to_do(server: Emulator) -> None:
+    with pytest.raises(QueryRefused, match="create the ledger's table by hand"):
+        start(server, ledger_create=False)
+    assert tables(server) == []
+
+
+def test_a_table_that_was_made_with_the_documented_statement_will_do(server: Emulator) -> None:
+    documented = re.search(r"```sql\n(CREATE TABLE.*?)\n```", DOCS.read_text(), re.DOTALL)
+    assert documented is not None
+    made = create_table("shop", 3)
+    assert re.sub(r"\s", "", documented[1]) == re.sub(r"\s", "", made)
+    ask(server, documented[1])
+    assert start(server, ledger_create=False)
+
+
+def test_a_user_who_may_not_create_it_is_told(server: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("starrocks_txn_sink.sql.leader.create_table", lambda *_: "CREATE TABLE nowhere.x (id INT)")
+    with pytest.raises(QueryRefused, match="set ledger_create=False"):
+        start(server)

@@ -1,0 +1,435 @@
+"""Named regressions of the take-over and of recovery: each was a way to write rows twice, or to wait in vain.
+
+All were found by the exhaustive exploration of the protocol, or while writing it (docs/reliability/found.md).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.actions import PositionSpan
+from starrocks_txn_sink.coordinator.batch import Work
+from starrocks_txn_sink.coordinator.input import Ended
+from starrocks_txn_sink.coordinator.ownership import Authority, first_owner
+from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
+from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, check_owner, refuse_others, take_over
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Family, Label, Question, Steps, Unknown, begin, run
+from starrocks_txn_sink.protocol.ledger import (
+    LEDGER_TABLE,
+    Claim,
+    Mark,
+    Marked,
+    Owner,
+    Owners,
+    Position,
+    ReadOwners,
+    ReadPositions,
+    Unfinished,
+    lane_name,
+    statement,
+)
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
+from tests.support.manual_clock import ManualClock
+
+
+class Ledger:
+    """A ledger whose inserts become visible one question later than `delay` says; `log` tells what was asked."""
+
+    def __init__(self, *, delay: int = 0, unfinished: tuple[str, ...] = ()) -> None:
+        self.delay = delay
+        self.unfinished = unfinished
+        self.log: list[str] = []
+        self.rows: dict[str, Claim | Mark] = {}
+        self.pending: list[tuple[int, str, Claim | Mark]] = []
+        self.positions: dict[str, Position] = {}
+        self.before: Callable[[Question], TransportError | None] = lambda _: None
+
+    def ask(self, question: Question, deadline: Deadline) -> Any:
+        del deadline
+        self.log.append(type(question).__name__)
+        failure = self.before(question)
+        if failure is not None:
+            raise failure
+        self._publish()
+        match question:
+            case Claim() | Mark():
+                self.pending.append((self.delay, key_of(question), question))
+                if not self.delay:
+                    self._publish()
+            case Marked(job, scope, token):
+                row = self.rows.get(f"{job}/marker/{scope}")
+                return isinstance(row, Mark) and row.token == token
+            case ReadOwners():
+                return self._owners(question)
+            case Unfinished():
+                self.log[-1] += f" while visible: {sorted(self.rows)}"
+                return self.unfinished
+            case ReadPositions():
+                return dict(self.positions)
+        return None
+
+    def _owners(self, question: ReadOwners) -> Owners:
+        driver = self.rows.get(f"{question.job}/driver/")
+        name = "" if question.lane is None else lane_name(question.epoch, question.batch, question.lane)
+        lane = self.rows.get(f"{question.job}/lane/{name}")
+        return Owners(*(row.owner if isinstance(row, Claim) else None for row in (driver, lane)))
+
+    def _publish(self) -> None:
+        """In the order of the commits."""
+        self.pending = [(left - 1, key, row) for left, key, row in self.pending]
+        while self.pending and self.pending[0][0] < 0:
+            _, key, row = self.pending.pop(0)
+            self.rows[key] = row
+
+
+def key_of(question: Claim | Mark) -> str:
+    """The key of the row as the SQL has it."""
+    _, (_, job, kind, name, *_) = statement("shop", question)
+    return f"{job}/{kind}/{name}"
+
+
+class Server:
+    """Rolls everything back, and notes it in the ledger's log."""
+
+    def __init__(self, ledger: Ledger, *replies: Reply | TransportError) -> None:
+        self.ledger = ledger
+        self.replies = list(replies)
+        self.requests: list[Request] = []
+
+    def send(self, request: Request, deadline: Deadline) -> Reply:
+        del deadline
+        assert request.operation is Operation.ROLLBACK
+        self.requests.append(request)
+        self.ledger.log.append(f"rollback {request.label}")
+        answer = self.replies.pop(0) if self.replies else Reply(Status.OK)
+        if isinstance(answer, TransportError):
+            raise answer
+        return answer
+
+    def close(self) -> None: ...
+
+
+def play(steps: Steps[Any], ledger: Ledger, server: Server | None = None, seconds: float = 600) -> Any:
+    clock = ManualClock()
+    return run(steps, server or Server(ledger), clock, Deadline.after(seconds, clock), ledger)
+
+
+def tokens(name: str) -> Callable[[], str]:
+    counter = iter(range(10**6))
+    return lambda: f"{name}{next(counter)}"
+
+
+def taking_over(owner: Owner, name: str, driver_token: str | None = None) -> Steps[TakenOver]:
+    return take_over(Scope("job", "shop", owner), tokens(name), random.Random(1), driver_token)
+
+
+DRIVER = Owner("", "e1", "cp")
+
+
+def lane(token: str = "", epoch: str = "e1", batch: int = 7) -> Owner:
+    return Owner(token, epoch, "cp", batch, 0)
+
+
+@pytest.mark.parametrize("delay", [0, 1, 2, 5, 30])
+def test_labels_are_listed_only_when_the_claim_is_visible(delay: int) -> None:
+    """An INSERT may be answered while it is only committed; who loads after the list must see the claim."""
+    ledger = Ledger(delay=delay, unfinished=("job-e0-0-1-1_0",))
+    taken = play(taking_over(DRIVER, "t"), ledger)
+    assert taken.owner.token == "t0"
+    listed = next(n for n, line in enumerate(ledger.log) if line.startswith("Unfinished"))
+    assert "job/driver/" in ledger.log[listed]
+    after = [line.split()[0] for line in ledger.log[listed + 1 :]]
+    assert after[:2] == ["rollback", "Mark"]
+    assert after[-2:] == ["ReadOwners", "ReadPositions"]
+
+
+def test_a_visible_claim_costs_one_question() -> None:
+    ledger = Ledger()
+    play(taking_over(DRIVER, "t"), ledger)
+    asked = [line.split()[0] for line in ledger.log]
+    assert asked == ["Claim", "ReadOwners", "Unfinished", "Mark", "Marked", "ReadOwners", "ReadPositions"]
+
+
+def test_a_claim_of_another_run_or_micro_batch_does_not_hide_the_one_that_fences() -> None:
+    """A retry has claimed the lane; a late claim from elsewhere arrives; the first attempt must still be stopped."""
+    ledger = Ledger()
+    play(taking_over(DRIVER, "d"), ledger)
+    play(taking_over(lane(), "retry", "d0"), ledger)
+    for late in (lane("late", epoch="e0"), lane("late", batch=6), Owner("late", "e1", "cp", 7, 1)):
+        ledger.ask(Claim("job", late), Deadline.after(1, ManualClock()))
+    with pytest.raises(Fenced):
+        play(check_owner("job", lane(), "d0", random.Random(1)), ledger)
+    play(check_owner("job", lane("retry0"), "d0", random.Random(1)), ledger)
+    play(check_owner("job", lane(batch=8), "d0", random.Random(1)), ledger)
+
+
+def test_a_marker_that_another_writer_overwrote_is_written_again() -> None:
+    ledger = Ledger()
+    overwritten: list[str] = []
+
+    def overwrite(question: Question) -> None:
+        if isinstance(question, Marked) and not overwritten:
+            overwritten.append(question.token)
+            ledger.rows[f"job/marker/{question.scope}"] = Mark("job", question.scope, "another's")
+
+    ledger.before = overwrite
+    assert play(taking_over(DRIVER, "t"), ledger, seconds=60).owner.token == "t0"
+    assert ledger.log.count("Mark") == 2
+
+
+def test_a_slow_server_is_not_outrun_by_new_markers() -> None:
+    """Each marker is looked for longer than the one before, so that some marker is seen however slow the server is."""
+    ledger = Ledger(delay=40)
+    assert play(taking_over(DRIVER, "t"), ledger).owner.token == "t0"
+
+
+def test_unanswered_claims_and_markers_are_repeated_with_other_tokens() -> None:
+    ledger = Ledger()
+    claims: list[str] = []
+    marks: list[str] = []
+
+    def lose_first(question: Question) -> TransportError | None:
+        if isinstance(question, Claim):
+            claims.append(question.owner.token)
+            return QueryFailed("lost") if len(claims) == 1 else None
+        if isinstance(question, Mark):
+            marks.append(question.token)
+            return QueryFailed("lost") if len(marks) == 1 else None
+        return None
+
+    ledger.before = lose_first
+    taken = play(taking_over(DRIVER, "t"), ledger)
+    assert claims == ["t0", "t1"]
+    assert taken.owner.token == "t1"
+    assert len(set(marks)) == 2
+
+
+def authority(ledger: Ledger, token: str = "") -> Authority:
+    play(taking_over(DRIVER, "d"), ledger)
+    return Authority("job", "shop", "d0", lane(token), tokens("mine"), lambda: "2026-01-01 00:00:00")
+
+
+def known(label: str, position: int, partition: str = "p") -> Position:
+    return Position(partition, position, "cp", 7, label, 1, "")
+
+
+SPANS = (PositionSpan("p", 11, 20, 2), PositionSpan("q", 31, 40, 2))
+
+
+@pytest.mark.parametrize(
+    ("positions", "expected"),
+    [
+        ([known("L", 20), known("L", 40, "q")], Committed),
+        ([], Aborted),
+        ([known("before", 10), known("before", 30, "q")], Aborted),
+        ([known("L", 20), known("before", 30, "q")], Unknown),
+        ([known("other", 20), known("other", 40, "q")], Fenced),
+        ([known("other", 15)], Fenced),
+        ([known("other", 11)], Fenced),
+        ([known("L", 19), known("L", 40, "q")], Fenced),
+        ([known("other", 60), known("other", 60, "q")], Fenced),
+    ],
+)
+def test_an_unknown_outcome_is_settled_by_positions(positions: list[Position], expected: type) -> None:
+    """Rows that another attempt wrote meanwhile are neither ours nor missing: trying again would double them."""
+    ledger = Ledger()
+    ledger.positions = {position.partition: position for position in positions}
+    steps = authority(ledger).recover("L", SPANS, random.Random(1))
+    if expected is Fenced:
+        with pytest.raises(Fenced):
+            play(steps, ledger)
+    else:
+        assert type(play(steps, ledger)) is expected
+
+
+OURS, THEIRS = "job-e1-0-7-3_0", "job-e1-0-7-4_0"
+
+
+@pytest.mark.parametrize(
+    ("other", "seen", "fenced"),
+    [
+        (THEIRS, frozenset(), True),
+        ("job-e1-0-8-4_0", frozenset(), True),  # the driver has gone on to the next micro-batch
+        (THEIRS, frozenset({THEIRS}), False),  # known from the take-over before
+        ("job-e1-0-7-3_7", frozenset(), False),  # our own commit
+        ("job-e1-1-7-4_0", frozenset(), False),  # another lane
+        ("job-e0-0-6-4_0", frozenset(), False),  # another run, long ago
+        ("job-x-e1-0-7-4_0", frozenset(), False),  # another job
+    ],
+)
+def test_a_lane_that_was_taken_over_while_nobody_answered_does_not_go_on(
+    other: str, seen: frozenset[str], fenced: bool
+) -> None:
+    """Its commit took effect; but what it still holds for the next one may have been written by the other try."""
+    ledger = Ledger()
+    ledger.positions = {"p": known(OURS, 20), "q": known(other, 90, "q")}
+    mine = authority(ledger)
+    mine.seen = seen
+    steps = mine.recover(OURS, SPANS[:1], random.Random(1))
+    if fenced:
+        with pytest.raises(Fenced, match=other) as caught:
+            play(steps, ledger)
+        assert caught.value.context["label"] == OURS
+    else:
+        assert isinstance(play(steps, ledger), Committed)
+        assert mine.seen == {OURS, other}
+
+
+def test_recovery_ends_its_own_label_first_and_insists_on_it() -> None:
+    ledger = Ledger()
+    mine = authority(ledger)
+    ledger.log.clear()
+    during = Reply(Status.FAILED, "Can not abort transaction 1 during committing, label is L")
+    play(mine.recover("L", SPANS, random.Random(1)), ledger, Server(ledger, during, ReplyLost("lost")))
+    assert ledger.log[:4] == ["rollback L", "rollback L", "rollback L", "Claim"]
+    assert mine.owner.token.startswith("mine")
+
+
+def owner(token: str, *, at: int | None = None, epoch: str = "e1", batch: int = 7) -> Owner:
+    return Owner(token, epoch, "cp", batch, at, "noon")
+
+
+@pytest.mark.parametrize(
+    ("driver", "claim", "mine", "refused"),
+    [
+        (owner("d0"), None, Owner("d0", "e1", "cp"), ""),
+        (None, None, Owner("d0", "e1", "cp"), "no owner"),
+        (owner("d1"), None, Owner("d0", "e1", "cp"), "The job was taken over"),
+        (owner("d0"), None, lane(), ""),
+        (owner("d0"), owner("t", at=0), lane(), "Lane 0 was taken over"),
+        (owner("d0"), owner("t", at=0), lane("t"), ""),
+        (owner("d0"), owner("u", at=0), lane("t"), "Lane 0 was taken over"),
+        (owner("d0"), None, lane("t"), "Lane 0 has no owner"),
+        (None, owner("t", at=0), lane("t"), "The job has no owner"),
+        (owner("d1"), owner("t", at=0), lane("t"), "The job was taken over"),
+    ],
+)
+def test_who_may_commit(driver: Owner | None, claim: Owner | None, mine: Owner, refused: str) -> None:
+    if not refused:
+        refuse_others(Owners(driver, claim), mine, "d0")
+        return
+    with pytest.raises(Fenced, match=refused) as caught:
+        refuse_others(Owners(driver, claim), mine, "d0")
+    if "taken over" in refused:
+        assert caught.value.context == {"epoch": "e1", "checkpoint": "cp", "since": "noon"}
+
+
+def test_a_fate_carries_its_label_and_its_reason() -> None:
+    ledger = Ledger()
+    outcome = play(authority(ledger).recover("L", SPANS, random.Random(1)), ledger)
+    assert (outcome.label, outcome.error.context) == ("L", {"label": "L"})
+    assert "not committed" in outcome.error.message
+    ledger.positions = {"p": known("L", 20)}
+    unknown = play(authority(ledger).recover("L", SPANS, random.Random(1)), ledger)
+    assert (unknown.label, unknown.error.context) == ("L", {"label": "L"})
+    assert "only a part" in unknown.error.message
+    ledger.positions = {"p": known("L", 20), "q": known("L", 40, "q")}
+    assert play(authority(ledger).recover("L", SPANS, random.Random(1)), ledger) == Committed("L", None)
+    ledger.positions = {"p": known("other", 20)}
+    with pytest.raises(Fenced, match="under label other") as caught:
+        play(authority(ledger).recover("L", SPANS, random.Random(1)), ledger)
+    assert caught.value.context == {"label": "L"}
+
+
+class Exact(random.Random):
+    """Takes the longest wait."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return max(a, b)
+
+
+def test_everything_that_is_repeated_waits_longer_each_time() -> None:
+    ledger, clock = Ledger(unfinished=("job-e0-0-1-1_0",)), ManualClock()
+    times: dict[str, list[float]] = {}
+
+    def lose_thrice(question: Question) -> TransportError | None:
+        asked = times.setdefault(type(question).__name__, [])
+        asked.append(clock.monotonic())
+        return QueryFailed("lost") if len(asked) < 4 else None
+
+    ledger.before = lose_thrice
+    server = Server(ledger, ReplyLost("lost"), Reply(Status.FAILED, "x"), ReplyLost("lost"))
+    steps = take_over(Scope("job", "shop", DRIVER), tokens("t"), Exact())
+    run(steps, server, clock, Deadline.after(60, clock), ledger)
+    for name in ("Claim", "Unfinished", "Mark", "Marked", "ReadPositions"):
+        first, *later = times[name][:4]
+        waits = [round(time - before, 6) for before, time in zip([first, *later], later, strict=False)]
+        assert waits == [0.05, 0.1, 0.2], name
+    assert [request.label for request in server.requests] == ["job-e0-0-1-1_0"] * 4
+    assert {request.database for request in server.requests} == {"shop"}
+
+
+def test_a_lane_lists_its_own_labels_and_a_driver_all_of_the_job() -> None:
+    families = []
+    for mine in (DRIVER, lane()):
+        ledger = Ledger()
+
+        def listed(question: Question) -> None:
+            if isinstance(question, Unfinished):
+                families.append(question.family)
+
+        play(taking_over(DRIVER, "d"), ledger)
+        ledger.before = listed  # type: ignore[assignment]
+        play(taking_over(mine, "t", None if mine is DRIVER else "d0"), ledger)
+    assert families == [Family("job"), Family("job", "e1", 0)]
+
+
+def test_the_entries_of_a_work_are_the_last_positions_of_its_partitions() -> None:
+    work = Work(1000)
+    for partition, table_name, rows in (("p", "orders", 2), ("p", "items", 3), ("q", "orders", 1)):
+        chunk = Chunk(partition, table_name)
+        chunk.append(memoryview(b",{}" * rows), rows)
+        work.add(chunk)
+    work.end_transactions(Ended("p", 11, 20, 2, "crc1:x"))
+    work.end_transactions(Ended("q", 31, 31, 1, "crc1:y"))
+    entries = authority(Ledger()).entries("L", work)
+    assert (entries.table, entries.partition, entries.rows) == (LEDGER_TABLE, "", 2)
+    rows = orjson.loads(b"[" + b"".join(entries.pieces).lstrip(b",") + b"]")
+    assert [(row["name"], row["position"], row["row_count"], row["digest"]) for row in rows] == [
+        ("p", 20, 5, "crc1:x"),
+        ("q", 31, 1, "crc1:y"),
+    ]
+    assert {(row["job"], row["kind"], row["label"], row["batch"], row["checkpoint"]) for row in rows} == {
+        ("job", "position", "L", 7, "cp")
+    }
+    assert {row["updated_at"] for row in rows} == {"2026-01-01 00:00:00"}
+
+
+def test_a_lane_checks_recovers_and_rolls_back_in_its_own_name() -> None:
+    ledger = Ledger(unfinished=("job-e1-0-7-1_0",))
+    mine = authority(ledger)
+    mine.owner = first_owner("e1", "cp", 7, 0)
+    assert (mine.owner.token, mine.owner.lane, mine.owner.batch) == ("", 0, 7)
+    play(mine.check(Exact()), ledger)
+    server = Server(ledger, ReplyLost("lost"), Reply(Status.OK), ReplyLost("lost"))
+    play(mine.recover("L", SPANS, Exact()), ledger, server)
+    assert {(request.database, request.label) for request in server.requests} == {
+        ("shop", "L"),
+        ("shop", "job-e1-0-7-1_0"),
+    }
+    play(mine.check(Exact()), ledger)
+    other = authority(ledger)
+    play(other.take_over(Exact()), ledger)
+    with pytest.raises(Fenced, match="Lane 0"):
+        play(authority(ledger).check(Exact()), ledger)
+
+
+def test_a_lane_waits_for_its_own_claim_whoever_owns_the_job() -> None:
+    ledger = Ledger()
+    play(taking_over(DRIVER, "d"), ledger)
+    ledger.delay = 3
+    play(taking_over(lane(), "t", "d0"), ledger)
+    listed = [line for line in ledger.log if line.startswith("Unfinished")][-1]
+    assert f"job/lane/{lane_name('e1', 7, 0)}" in listed
+
+
+def test_a_begin_takes_its_headers_along() -> None:
+    steps = begin(Label("shop", "L"), {"timeout": "600"})
+    assert next(steps) == Request(Operation.BEGIN, "shop", "L", headers={"timeout": "600"})

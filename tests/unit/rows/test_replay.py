@@ -1,0 +1,179 @@
+"""What a replay leaves out, and what it notices."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink.coordinator.input import Ended, Written
+from starrocks_txn_sink.errors import InputError, SourceChanged
+from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.rows.columns import COLUMNS
+from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.rows.segments import Segmenter
+from starrocks_txn_sink.rows.unpositioned import UnitSegmenter, unit_of
+
+Row = tuple[str, int, str, bool, str]
+TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
+
+
+def batch(rows: list[Row]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True) if rows else [()] * 5
+    arrays = [pa.array(list(column), kind) for column, kind in zip(columns, TYPES, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=list(COLUMNS))
+
+
+def rows_of(sizes: list[int], partition: str = "p", salt: str = "") -> list[Row]:
+    """Source transactions of the given sizes at positions 10, 20, …"""
+    return [
+        (partition, 10 * position, f"t{seq % 2}", seq == size - 1, f",{position}.{seq}{salt}")
+        for position, size in enumerate(sizes, start=1)
+        for seq in range(size)
+    ]
+
+
+def play(segmenter: Segmenter, rows: list[Row], cuts: list[int]) -> tuple[dict[str, str], list[Ended]]:
+    written: dict[str, str] = {}
+    ended = []
+    bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
+    for low, high in itertools.pairwise(bounds):
+        for segment in segmenter.split(batch(rows[low:high])):
+            if isinstance(segment, Written):
+                written[segment.table] = written.get(segment.table, "") + bytes(segment.piece).decode()
+            else:
+                ended.append(segment)
+    return written, ended
+
+
+def known(position: int, digest: str = "", batch_id: int = 3, label: str = "job-e1-0-3-1_0") -> Position:
+    return Position("p", position, "c", batch_id, label, 0, digest)
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=8),
+    st.lists(st.integers(0, 40), max_size=5),
+    st.lists(st.integers(0, 40), max_size=5),
+    st.integers(0, 9),
+)
+def test_a_replay_cut_in_another_way_writes_what_is_missing_and_nothing_else(
+    sizes: list[int], first_cuts: list[int], second_cuts: list[int], done: int
+) -> None:
+    rows = rows_of(sizes)
+    done = min(done, len(sizes))
+    cut = sum(sizes[:done])
+    _, ended = play(Segmenter(), rows[:cut], first_cuts)
+    digest = ended[-1].digest if ended else ""
+    replay = Replay({"p": known(10 * done, digest)} if done else {})
+    written, again = play(Segmenter(replay), rows, second_cuts)
+    missing: dict[str, str] = {}
+    for _, _, table, _, payload in rows[cut:]:
+        missing[table] = missing.get(table, "") + payload
+    assert written == missing
+    assert sum(segment.count for segment in again) == len(sizes) - done
+    assert (replay.skipped_rows, replay.skipped_transactions) == (cut, done)
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.lists(st.integers(0, 30), max_size=5))
+def test_the_fingerprint_does_not_depend_on_how_batches_are_cut(sizes: list[int], cuts: list[int]) -> None:
+    _, whole = play(Segmenter(), rows_of(sizes), [])
+    _, pieces = play(Segmenter(), rows_of(sizes), cuts)
+    assert whole[-1].digest == pieces[-1].digest != ""
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [4], [1, 2, 3, 4, 5, 6]])
+def test_other_content_at_the_ledgers_position_is_an_error(cuts: list[int]) -> None:
+    _, ended = play(Segmenter(), rows_of([2, 3]), [])
+    with pytest.raises(SourceChanged, match=r"source partition p, position 20.*job-e1.*check_replays=False"):
+        play(Segmenter(Replay({"p": known(20, ended[-1].digest)})), rows_of([2, 3, 1], salt="x"), cuts)
+    play(Segmenter(Replay({"p": known(20, ended[-1].digest)}, compare=False)), rows_of([2, 3, 1], salt="x"), cuts)
+    play(Segmenter(Replay({"p": known(20, "other way:1234")})), rows_of([2, 3, 1], salt="x"), cuts)
+
+
+def test_a_source_that_goes_back_in_the_same_run_is_an_error() -> None:
+    position = known(20, batch_id=3)
+    with pytest.raises(InputError, match="went back to position 10, after position 20 was written in micro-batch 3"):
+        play(Segmenter(Replay({"p": position}, epoch="e1", batch=4)), rows_of([1, 1, 1]), [])
+    for replay in (Replay({"p": position}, epoch="e1", batch=3), Replay({"p": position}, epoch="e2", batch=4)):
+        written, _ = play(Segmenter(replay), rows_of([1, 1, 1]), [])
+        assert written == {"t0": ",3.0"}
+
+
+def test_partitions_are_told_apart() -> None:
+    rows = rows_of([1, 1], "o") + rows_of([1, 1], "p")
+    written, _ = play(Segmenter(Replay({"p": known(10)})), rows, [])
+    assert written == {"t0": ",1.0,2.0,2.0"}
+
+
+# --- plain rows ---
+
+
+def plain(values: list[int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "table": pa.array([f"t{value % 2}" for value in values], pa.string()),
+            "payload": pa.array([f",{value}" for value in values], pa.string()),
+            "hash": pa.array([value * 2**61 - 2**62 for value in values], pa.int64()),
+        }
+    )
+
+
+def unit(values: list[int], committed: Position | None = None, number: int = 7, compare: bool = True) -> list[Any]:
+    segmenter = UnitSegmenter("c/0", number, committed, compare)
+    return [*segmenter.split(plain(values[:2])), *segmenter.split(plain(values[2:])), *segmenter.end()]
+
+
+def test_plain_rows_are_one_unit_whose_digest_ignores_their_order() -> None:
+    segments = unit([1, 2, 3])
+    assert b"".join(bytes(s.piece) for s in segments if isinstance(s, Written) and s.table == "t1") == b",1,3"
+    end = segments[-1]
+    assert (end.partition, end.last, end.count) == ("c/0", 7, 0)
+    shuffled = [1, 2, 3]
+    random.Random(4).shuffle(shuffled)
+    assert unit(shuffled)[-1].digest == end.digest
+    assert unit([1, 2])[-1].digest != end.digest
+    assert unit([]) == []
+
+
+def test_a_unit_that_is_written_is_left_out_and_compared() -> None:
+    done = Position("c/0", 7, "c", 7, "label", 3, unit([1, 2, 3])[-1].digest)
+    assert unit([3, 1, 2], done) == []
+    with pytest.raises(SourceChanged, match="micro-batch 7"):
+        unit([1, 2], done)
+    assert unit([1, 2], done, compare=False) == []
+    assert len(unit([1, 2], done, number=8)) == 3
+    with pytest.raises(SourceChanged, match="the ledger has micro-batch 7"):
+        unit([1, 2], done, number=6)
+
+
+def units(*known: tuple[str, int]) -> dict[str, Position]:
+    return {name: Position(name, number, "c", number, "label", 0, "") for name, number in known}
+
+
+@pytest.mark.parametrize(
+    ("known", "lanes", "refused"),
+    [
+        ([], 2, None),
+        ([("c/0/2", 5), ("c/1/2", 4)], 2, None),  # the lane of the replay that was not written goes on
+        ([("c/0/2", 4), ("c/1/2", 4)], 1, None),  # all of it is over: the number may change
+        ([("c/0/2", 5)], 1, "lanes=2"),
+        ([("c/1/2", 5)], 3, "lanes=2"),
+        ([("c/0/1", 6)], 2, "lanes=1"),
+        ([("another/0/2", 9), ("c", 9), ("c/0", 9), ("p-0", 9), ("d/c/0/2", 9), ("c/0/x", 9)], 1, None),
+    ],
+)
+def test_a_micro_batch_that_was_written_in_part_is_finished_with_the_same_number_of_lanes(
+    known: list[tuple[str, int]], lanes: int, refused: str | None
+) -> None:
+    for lane in range(lanes):
+        if refused is None:
+            made = unit_of("c", lane, lanes, 5, units(*known), True)
+            assert made.replayed is (dict(known).get(f"c/{lane}/{lanes}", 0) >= 5)
+        else:
+            with pytest.raises(SourceChanged, match=f"set {refused} until"):
+                unit_of("c", lane, lanes, 5, units(*known), True)

@@ -1,0 +1,83 @@
+"""Progress of a long write: a bar on a terminal, events elsewhere, and never in the work's way."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from starrocks_txn_sink.sink.lifecycle import Bar, Done, Lines, Show, display, followed
+from starrocks_txn_sink.telemetry.events import Event
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Context:
+    """What `display` asks a SparkContext for."""
+
+    def __init__(self, drawn: str) -> None:
+        self.drawn = drawn
+
+    def getConf(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return {"spark.ui.showConsoleProgress": self.drawn}
+
+
+def test_a_line_every_so_often_and_none_for_short_work() -> None:
+    told: list[Event] = []
+    lines = Lines(told.append, every=10.0)
+    for seconds in (1.0, 9.9, 10.0, 15.0, 20.1, 21.0):
+        lines.show(Done(int(seconds), 40), seconds)
+    assert [(event.name, event.fields["tasks"]) for event in told] == [
+        ("write.progressed", 10),
+        ("write.progressed", 20),
+    ]
+
+
+def test_a_bar_shows_tasks_and_leaves_the_terminal_as_it_was() -> None:
+    stream = Terminal()
+    bar = Bar(stream)
+    bar.show(Done(3, 7), 1.0)
+    bar.close()
+    assert "3/7" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("stream", "drawn", "kind"),
+    [(Terminal(), "false", Bar), (Terminal(), "true", Lines), (io.StringIO(), "false", Lines)],
+)
+def test_the_display_fits_where_it_goes(stream: io.StringIO, drawn: str, kind: type[Show]) -> None:
+    shown = display(Context(drawn), lambda _: None, stream)
+    shown.close()
+    assert isinstance(shown, kind)
+
+
+def test_the_work_goes_on_whatever_the_display_does() -> None:
+    class Broken:
+        asked = 0
+
+        def show(self, done: Done, seconds: float) -> None:
+            del done, seconds
+            self.asked += 1
+            raise ValueError
+
+        def close(self) -> None:
+            raise ValueError
+
+    shown = Broken()
+    with followed(lambda: Done(1, 2), shown, every=0.001):
+        limit = time.monotonic() + 10
+        while shown.asked < 3:
+            assert time.monotonic() < limit
+            time.sleep(0.001)
+    assert not [thread for thread in threading.enumerate() if thread.name == "starrocks-progress"]
+
+
+def test_an_error_of_the_work_comes_through() -> None:
+    with pytest.raises(KeyError), followed(lambda: None, Lines(lambda _: None)):
+        raise KeyError

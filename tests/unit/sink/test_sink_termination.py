@@ -1,0 +1,324 @@
+"""SIGTERM: open work is given up within bounded time, and the process still ends by the signal."""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from starrocks_txn_sink import SinkOptions, StarRocksSink
+from starrocks_txn_sink.sink import lifecycle as termination
+from starrocks_txn_sink.sink import sink as sink_module
+from starrocks_txn_sink.sink.session import Session
+
+_PRELUDE = """
+import os, signal, sys, threading, time
+from starrocks_txn_sink.sink import lifecycle as termination
+from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.lifecycle import roll_back_at_exit
+
+def watch(*writers):
+    for writer in writers:
+        roll_back_at_exit(writer, on_sigterm=True)
+
+def say(text):
+    os.write(1, (text + "\\n").encode())
+
+class Writer:
+    def __init__(self, name):
+        self.name = name
+    def give_up(self, seconds):
+        say("gave up " + self.name)
+
+class Hanging(Writer):
+    def give_up(self, seconds):
+        say("hangs " + self.name)
+        time.sleep(600)
+
+def wait():
+    say("ready")
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def process(body: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs `body`; it has said that it is ready."""
+    script = _PRELUDE + textwrap.dedent(body)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as made:
+        try:
+            assert made.stdout is not None
+            assert made.stdout.readline() == "ready\n"
+            yield made
+        finally:
+            made.kill()
+
+
+def terminated(body: str) -> tuple[list[str], int]:
+    """What a process said after SIGTERM, and its exit status."""
+    with process(body) as made:
+        made.send_signal(signal.SIGTERM)
+        said = rest(made)
+        return said.splitlines(), made.returncode
+
+
+def rest(made: subprocess.Popen[str]) -> str:
+    """What a process says until it ends. (`communicate` would miss what came with the line that was read before.)"""
+    assert made.stdout is not None
+    said = made.stdout.read()
+    made.wait(30)
+    return said
+
+
+def test_every_writer_that_lives_gives_up_and_the_signal_ends_the_process() -> None:
+    said, status = terminated(
+        """
+        kept = [Writer("a"), Writer("b")]
+        gone = Writer("c")
+        watch(*kept, gone)
+        del gone
+        wait()
+        """
+    )
+    assert (sorted(said), status) == (["gave up a", "gave up b"], -signal.SIGTERM)
+
+
+def test_a_writer_that_hangs_keeps_neither_the_others_nor_the_process() -> None:
+    began = time.monotonic()
+    said, status = terminated(
+        """
+        termination.SECONDS = 0.5
+        kept = [Hanging("a"), Writer("b")]
+        watch(*kept)
+        wait()
+        """
+    )
+    assert (sorted(said), status) == (["gave up b", "hangs a"], -signal.SIGTERM)
+    assert time.monotonic() - began < 20
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    with process(
+        """
+        termination.SECONDS = 600.0
+        kept = Hanging("a")
+        watch(kept)
+        wait()
+        """
+    ) as made:
+        made.send_signal(signal.SIGTERM)
+        assert made.stdout is not None
+        assert made.stdout.readline() == "hangs a\n"
+        made.send_signal(signal.SIGTERM)
+        assert made.wait(20) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("handler", ["lambda *_: os._exit(7)", "signal.SIG_IGN"])
+def test_a_handler_of_the_applications_stays(handler: str) -> None:
+    with process(
+        f"""
+        theirs = {handler}
+        signal.signal(signal.SIGTERM, theirs)
+        kept = Writer("a")
+        watch(kept)
+        say("ready")
+        assert signal.getsignal(signal.SIGTERM) is theirs
+        os._exit(3)
+        """
+    ) as made:
+        said = rest(made)
+        assert (said, made.returncode) == ("", 3)
+
+
+@pytest.mark.parametrize(("last", "status"), [("", 0), ("raise RuntimeError", 1), ("sys.exit(4)", 4)])
+def test_a_program_that_ends_or_fails_gives_up_what_it_was_writing(last: str, status: int) -> None:
+    with process(
+        f"""
+        kept = Writer("a")
+        watch(kept)
+        say("ready")
+        sys.stderr = open(os.devnull, "w")
+        {last}
+        """
+    ) as made:
+        said = rest(made)
+        assert (said, made.returncode) == ("gave up a\n", status)
+
+
+def test_where_no_thread_can_be_started_any_more_the_work_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    done: list[int] = []
+    termination.in_time([lambda: done.append(1), lambda: done.append(2)], 1.0)
+    assert done == [1, 2]
+    assert termination.begun(lambda: done.append(3)) is None
+
+
+def test_a_forked_child_leaves_the_work_of_its_parent_alone() -> None:
+    with process(
+        """
+        say("ready")
+        kept = Writer("parent's")
+        watch(kept)
+        child = os.fork()
+        if not child:
+            own = Writer("child's")
+            watch(own)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        ended, status = os.waitpid(child, 0)
+        assert os.WTERMSIG(status) == signal.SIGTERM
+        say("child ended")
+        """
+    ) as made:
+        said = rest(made)
+        assert (said.splitlines(), made.returncode) == (["gave up child's", "child ended", "gave up parent's"], 0)
+
+
+@pytest.mark.parametrize("busy", ["time.sleep(60)", "threading.Event().wait()", "while True: pass"])
+def test_a_first_write_in_another_thread_takes_the_signal_whatever_the_main_thread_does(busy: str) -> None:
+    said, status = terminated(
+        f"""
+        kept = Writer("a")
+        thread = threading.Thread(target=watch, args=(kept,))
+        thread.start()
+        thread.join()
+        say("ready")
+        {busy}
+        """
+    )
+    assert (said, status) == (["gave up a"], -signal.SIGTERM)
+
+
+def test_without_the_option_the_signal_is_left_alone() -> None:
+    said, status = terminated(
+        """
+        kept = Writer("a")
+        roll_back_at_exit(kept, on_sigterm=False)
+        wait()
+        """
+    )
+    assert (said, status) == ([], -signal.SIGTERM)
+
+
+def test_a_handler_that_the_application_sets_later_wins() -> None:
+    said, status = terminated(
+        """
+        kept = Writer("a")
+        watch(kept)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        wait()
+        """
+    )
+    assert (said, status) == (["gave up a"], 7)  # at its exit
+
+
+def test_a_program_that_fails_because_its_work_is_given_up_still_ends_by_the_signal() -> None:
+    said, status = terminated(
+        """
+        stopped = threading.Event()
+        class Cancelled(Writer):
+            def give_up(self, seconds):
+                stopped.set()
+                time.sleep(0.5)
+                super().give_up(seconds)
+        sys.stderr = open(os.devnull, "w")
+        kept = Cancelled("a")
+        watch(kept)
+        say("ready")
+        stopped.wait(60)
+        raise RuntimeError("the query was stopped")
+        """
+    )
+    assert (said, status) == (["gave up a"], -signal.SIGTERM)
+
+
+def test_nothing_new_begins_while_the_rest_is_given_up() -> None:
+    said, status = terminated(
+        """
+        stopped = threading.Event()
+        class Cancelled(Writer):
+            def give_up(self, seconds):
+                stopped.set()
+                time.sleep(0.5)
+                super().give_up(seconds)
+        kept, new = Cancelled("a"), Writer("b")
+        watch(kept)
+        say("ready")
+        stopped.wait(60)
+        watch(kept)
+        say("wrote again")
+        """
+    )
+    assert (said, status) == (["gave up a"], -signal.SIGTERM)
+
+
+def test_forked_children_that_are_ended_at_once_do_not_end_their_parent() -> None:
+    with process(
+        """
+        say("ready")
+        kept = Writer("parent's")
+        watch(kept)
+        ended = set()
+        for _ in range(200):
+            child = os.fork()
+            if not child:
+                time.sleep(30)
+                os._exit(9)
+            os.kill(child, signal.SIGTERM)
+            ended.add(os.waitpid(child, 0)[1])
+        say(f"children ended by {ended}")
+        """
+    ) as made:
+        said = rest(made)
+        expected = [f"children ended by {{{int(signal.SIGTERM)}}}", "gave up parent's"]
+        assert (said.splitlines(), made.returncode) == (expected, 0)
+
+
+def test_making_a_sink_changes_nothing_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a constructor has no such effects")
+
+    monkeypatch.setattr(termination, "roll_back_at_exit", refuse)
+    monkeypatch.setattr(sink_module, "roll_back_at_exit", refuse)
+    for module, name in ((atexit, "register"), (signal, "signal"), (faulthandler, "register")):
+        monkeypatch.setattr(module, name, refuse)
+    before = set(threading.enumerate())
+    StarRocksSink(_options())
+    assert set(threading.enumerate()) == before
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_write_asks_for_the_clean_up_and_for_the_signal_if_the_option_says_so(
+    wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, asked = StarRocksSink(_options(roll_back_on_sigterm=wanted)), list[tuple[object, bool]]()
+    monkeypatch.setattr(sink_module, "roll_back_at_exit", lambda writer, on_sigterm: asked.append((writer, on_sigterm)))
+    monkeypatch.setattr(sink, "_commit", lambda *_: [])
+    frame: Any = None
+    sink._write(frame, sink_module.Origin(1, "job", "c", "k", streaming=False))
+    assert asked == [(sink, wanted)]
+
+
+def test_a_sink_that_writes_nothing_asks_nobody() -> None:
+    sink = StarRocksSink(_options())
+    sink._sessions["job"] = Session("key", "job", "epoch", "checkpoint", {})
+    began = time.monotonic()
+    sink.give_up(30.0)
+    assert time.monotonic() - began < 5
+
+
+def _options(**changes: bool) -> SinkOptions:
+    return SinkOptions(load_url="http://127.0.0.1:9", query_url="mysql://127.0.0.1:9", database="shop", **changes)  # type: ignore[arg-type]

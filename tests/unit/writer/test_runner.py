@@ -1,0 +1,141 @@
+"""The lane's threads against the model server: real threads, real time, and no waiting without an end."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.coordinator.actions import Action, Identity
+from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.input import Ended, Segment, Written
+from starrocks_txn_sink.errors import DeadlineExceeded, InputError, LoadFailed, StarRocksSinkError
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.label import labels
+from starrocks_txn_sink.protocol.wire import Operation
+from starrocks_txn_sink.writer.performer import Performer
+from starrocks_txn_sink.writer.runner import DaemonThreadPool, LaneRunner, Perform
+from tests.support.lane_driver import small_limits
+from tests.support.model_server import Fault, ModelServer, plan_faults
+
+
+@pytest.fixture
+def pool() -> Iterator[DaemonThreadPool]:
+    before = set(threading.enumerate())
+    pool = DaemonThreadPool(5, "test-lane")
+    yield pool
+    pool.close()
+    deadline = time.monotonic() + 5
+    while set(threading.enumerate()) - before and time.monotonic() < deadline:
+        threading.Event().wait(0.01)
+    assert not set(threading.enumerate()) - before
+
+
+def runner(
+    server: ModelServer, pool: DaemonThreadPool, seconds: float = 30.0, perform: Perform | None = None, **limits: object
+) -> LaneRunner:
+    clock, rng = SystemClock(), random.Random(1)
+    deadline = Deadline.after(seconds, clock)
+    core = SharedTransactionCoordinator(
+        Identity("job", 0, 0), small_limits(**limits), labels("job", "e", 0, 0, 1), rng, clock.wall
+    )
+    options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
+    return LaneRunner(core, perform or Performer(options, server, clock, deadline, rng), pool, clock, deadline)
+
+
+def segments(transactions: int, rows: int = 4) -> Iterator[Segment]:
+    for position in range(1, transactions + 1):
+        for number in range(rows):
+            data = b"," + orjson.dumps([position, number])
+            yield Written("p0", ["orders", "items"][number % 2], memoryview(data), 1)
+        yield Ended("p0", position, position, 1)
+
+
+def test_rows_arrive_in_order_under_one_label(pool: DaemonThreadPool) -> None:
+    server = ModelServer()
+    (receipt,) = runner(server, pool, buffer_bytes=2_000).run(segments(2_000))
+    assert receipt.rows == 8_000
+    assert server.tables["orders"] == [[p, n] for p in range(1, 2_001) for n in (0, 2)]
+    assert server.tables["items"] == [[p, n] for p in range(1, 2_001) for n in (1, 3)]
+
+
+def test_a_failed_load_is_repeated(pool: DaemonThreadPool) -> None:
+    server = ModelServer(faults=plan_faults({(Operation.LOAD, 0): Fault.LOST_AFTER}))
+    (receipt,) = runner(server, pool).run(segments(3))
+    assert receipt.attempts == 2
+    assert len(server.tables["orders"]) == 6
+
+
+def test_the_first_error_is_raised_and_nothing_stays_open(pool: DaemonThreadPool) -> None:
+    server = ModelServer(faults=plan_faults({(Operation.LOAD, n): Fault.REFUSED for n in range(9)}))
+    with pytest.raises(LoadFailed, match="no room"):
+        runner(server, pool).run(segments(3))
+    assert server.open_labels() == []
+
+
+def test_what_the_input_raises_comes_through_untouched_and_is_rolled_back(pool: DaemonThreadPool) -> None:
+    server = ModelServer()
+    stop = KeyboardInterrupt("stop")
+
+    def stopped() -> Iterator[Segment]:
+        yield from segments(2)
+        raise stop
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        runner(server, pool).run(stopped())
+    assert caught.value is stop
+    assert server.open_labels() == []
+    assert server.tables == {}
+
+
+def test_a_name_too_long_for_the_ledger_is_refused_before_anything_is_visible(pool: DaemonThreadPool) -> None:
+    server = ModelServer()
+    longest, beyond = "ü" * 512, "p" * 1025
+
+    def rows() -> Iterator[Segment]:
+        for partition in (longest, beyond):
+            yield Written(partition, "orders", memoryview(b',{"n":1}'), 1)
+            yield Ended(partition, 1, 1, 1)
+
+    with pytest.raises(InputError, match=r"The name of source partition p{60}… has 1025 bytes\."):
+        runner(server, pool).run(rows())
+    assert server.tables == {}
+    assert server.open_labels() == []
+
+
+def test_a_thread_that_hangs_cannot_keep_the_deadline_from_firing(
+    pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("starrocks_txn_sink.writer.runner._GRACE_SECONDS", 0.2)
+    release = threading.Event()
+
+    def hang(action: Action) -> object:
+        del action
+        release.wait(60)
+        return None
+
+    started = time.monotonic()
+    with pytest.raises(DeadlineExceeded, match="label job-e-0-0-1_0 in phase beginning"):
+        runner(ModelServer(), pool, seconds=0.3, perform=hang).run(segments(1))
+    assert time.monotonic() - started < 20
+    release.set()
+
+
+def test_a_bug_in_a_thread_ends_the_lane_at_once(pool: DaemonThreadPool) -> None:
+    def broken(action: Action) -> object:
+        raise ZeroDivisionError(action)
+
+    started = time.monotonic()
+    with pytest.raises(StarRocksSinkError, match="ZeroDivisionError"):
+        runner(ModelServer(), pool, perform=broken).run(segments(1))
+    assert time.monotonic() - started < 10
+
+
+def test_an_impossible_result_ends_the_lane_at_once(pool: DaemonThreadPool) -> None:
+    with pytest.raises(TypeError, match="A commit cannot end"):
+        runner(ModelServer(), pool, perform=lambda _: None).run(segments(1))

@@ -1,0 +1,212 @@
+"""A worker process: its collections leave alone what it has loaded, and it keeps resources for few option sets."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import NotSent
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
+from starrocks_txn_sink.writer import worker
+from starrocks_txn_sink.writer.worker import ResourceCache, WorkerResources, spare_loaded
+from tests.support.http_peer import Peer
+
+
+@pytest.fixture(autouse=True)
+def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    gc.unfreeze()
+    monkeypatch.setattr(worker, "_spared", False)
+    yield
+    gc.unfreeze()
+
+
+def test_in_a_task_what_is_loaded_is_left_alone_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker.TaskContext, "get", object)
+    before = len(gc.get_objects())
+    spare_loaded()
+    assert gc.get_freeze_count() > before / 2
+    assert len(gc.get_objects()) < before / 2
+
+
+def test_only_the_first_task_does_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker.TaskContext, "get", object)
+    spare_loaded()
+    frozen = gc.get_freeze_count()
+    kept = [[] for _ in range(1000)]
+    spare_loaded()
+    assert gc.get_freeze_count() <= frozen
+    assert len(kept) == 1000
+
+
+def test_outside_of_spark_nothing_changes() -> None:
+    spare_loaded()
+    assert gc.get_freeze_count() == 0
+
+
+# --- resources ---
+
+PASSWORD = "geheim"
+BEGIN = Request(Operation.BEGIN, "shop", "label")
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    with Peer(lambda caller, _: caller.answer({"Status": "OK"})) as made:
+        yield made
+
+
+@pytest.fixture
+def cache() -> Iterator[ResourceCache]:
+    made = ResourceCache()
+    yield made
+    made.close()
+
+
+def option_set(peer: Peer, number: int) -> SinkOptions:
+    return SinkOptions(
+        load_url=peer.url,
+        database="shop",
+        delivery="at-least-once",
+        password=PASSWORD,
+        load_parallelism=1 + number % 3,
+        job=f"job-{number}",
+    )
+
+
+def send(resources: WorkerResources) -> Reply:
+    """A request in one of the threads, whose connection then stays open."""
+    answers: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+    deadline = Deadline.after(20, SystemClock())
+    resources.threads.submit(lambda: answers.put(resources.transport.send(BEGIN, deadline)))
+    return answers.get(timeout=20)
+
+
+def threads() -> int:
+    return sum(thread.name.startswith("starrocks-lane") for thread in threading.enumerate())
+
+
+def connections(peer: Peer) -> int:
+    port = int(peer.url.rpartition(":")[2])
+    open_now = psutil.Process().net_connections("tcp4")
+    return sum(bool(each.raddr) and each.raddr.port == port and each.status == "ESTABLISHED" for each in open_now)
+
+
+def soon(reached: Callable[[], bool]) -> bool:
+    limit = time.monotonic() + 10
+    while not reached() and time.monotonic() < limit:
+        time.sleep(0.01)
+    return reached()
+
+
+def test_twenty_option_sets_leave_two_sets_of_threads_and_connections(peer: Peer, cache: ResourceCache) -> None:
+    before = threads()
+    for number in range(20):
+        with cache.lease(option_set(peer, number)) as resources:
+            assert send(resources).ok
+            assert connections(peer) <= 2
+    last_two = sum(2 + number % 3 for number in (18, 19))
+    assert soon(lambda: threads() - before == last_two)
+    assert soon(lambda: connections(peer) == 2)
+    cache.close()
+    assert soon(lambda: threads() == before)
+    assert soon(lambda: connections(peer) == 0)
+
+
+def test_the_same_options_get_the_same_resources_and_the_longest_unused_ones_go_first(
+    peer: Peer, cache: ResourceCache
+) -> None:
+    first, second, third = (option_set(peer, number) for number in range(3))
+    found: dict[int, WorkerResources] = {}
+    for number, options in enumerate((first, second, pickle.loads(pickle.dumps(first)), third)):
+        with cache.lease(options) as found[number]:
+            send(found[number])
+    assert found[2] is found[0]
+    assert send(found[0]).ok
+    with pytest.raises(NotSent, match="closed"):
+        found[1].transport.send(BEGIN, Deadline.after(20, SystemClock()))
+
+
+def test_resources_in_use_are_never_closed(peer: Peer, cache: ResourceCache) -> None:
+    options = option_set(peer, 0)
+    with cache.lease(options) as used:
+        for number in range(1, 6):
+            with cache.lease(option_set(peer, number)) as other:
+                send(other)
+        cache.close()
+        assert send(used).ok
+        with cache.lease(options) as again:
+            assert again is used
+        assert send(used).ok
+
+
+def test_an_error_ends_the_resources_once_nobody_uses_them(peer: Peer, cache: ResourceCache) -> None:
+    options = option_set(peer, 0)
+
+    def fail() -> None:
+        with cache.lease(options) as shared:
+            assert shared is used
+            raise ZeroDivisionError
+
+    with cache.lease(options) as used:
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert send(used).ok  # a task that works on is left alone
+        with cache.lease(options) as new:
+            assert new is not used
+    with pytest.raises(NotSent, match="closed"):
+        used.transport.send(BEGIN, Deadline.after(20, SystemClock()))
+    with cache.lease(options) as kept:
+        assert kept is new
+        assert send(kept).ok
+
+
+def test_many_threads_at_once_share_and_end_what_they_use(peer: Peer, cache: ResourceCache) -> None:
+    before, failures = threads(), list[BaseException]()
+
+    def use(number: int) -> None:
+        try:
+            for turn in range(10):
+                with cache.lease(option_set(peer, (number + turn) % 4)) as resources:
+                    assert send(resources).ok
+        except BaseException as failure:
+            failures.append(failure)
+
+    users = [threading.Thread(target=use, args=(number,)) for number in range(6)]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join(60)
+    assert failures == []
+    cache.close()
+    assert soon(lambda: threads() == before)
+
+
+def test_the_password_is_in_no_key(peer: Peer, cache: ResourceCache) -> None:
+    with cache.lease(option_set(peer, 0)):
+        (key,) = cache._kept
+        assert PASSWORD.encode() not in key
+        assert len(key) <= 64
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process() -> None:
+    script = """
+        import threading
+        from starrocks_txn_sink.writer.runner import DaemonThreadPool
+        begun = threading.Event()
+        pool = DaemonThreadPool(1, "test")
+        pool.submit(lambda: (begun.set(), threading.Event().wait(600)))
+        begun.wait(20)
+    """
+    lines = "\n".join(line.strip() for line in script.splitlines())
+    assert subprocess.run([sys.executable, "-c", lines], timeout=60, check=False).returncode == 0
