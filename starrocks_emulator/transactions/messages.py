@@ -70,7 +70,7 @@ class Credentials:
     password: str
 
     def objection(self, request: Request) -> str | None:
-        """Why the request is not let in (the 401 message of section 7), or None."""
+        """Why the request is not let in (the 401 message of wire contract 7.2), or None."""
         scheme, _, encoded = request.header("authorization").partition(" ")
         if scheme.lower() != "basic":
             return "Need auth information."
