@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink import assemble_transactions
 from starrocks_txn_sink.errors import InputError, OptionError
@@ -97,6 +97,7 @@ def until(true: Callable[[], bool], seconds: float = 60) -> None:
 @pytest.fixture(params=["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"])
 def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stream]:
     before = spark.conf.get(PROVIDER)
+    assert before is not None
     spark.conf.set(PROVIDER, STATE + request.param)
     running = Stream(spark, tmp_path)
     yield running

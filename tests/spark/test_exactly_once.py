@@ -219,7 +219,7 @@ def test_write_with_the_same_batch_id_twice_writes_once(shop: Shop) -> None:
 
 def test_at_least_once_needs_no_sql_and_repeats_after_a_replay(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1]))
-    changes = {"delivery": "at-least-once", "query_url": None}
+    changes: dict[str, Any] = {"delivery": "at-least-once", "query_url": None}
     assert len(shop.run(**changes)) == 1
     shop.forget_commit(0)
     assert len(shop.run(**changes)) == 1

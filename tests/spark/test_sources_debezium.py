@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink import assemble_debezium
 from starrocks_txn_sink.errors import InputError, OptionError
@@ -227,6 +227,7 @@ class Stream:
 @pytest.fixture(params=["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"])
 def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stream]:
     before = spark.conf.get(PROVIDER)
+    assert before is not None
     spark.conf.set(PROVIDER, STATE + request.param)
     running = Stream(spark, tmp_path)
     yield running

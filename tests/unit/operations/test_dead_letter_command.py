@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +123,10 @@ def test_a_replay_that_slept_writes_nothing_that_a_newer_one_has_written(
     set_aside(server, 9, items=['{"id":1}'])
     set_aside(server, 10, items=['{"id":2}'])
     place = dead_letter_replay if step == "check_owner" else protocol
-    real, newer = getattr(place, step), []
+    real = getattr(place, step)
+    newer: list[int | None] = []
 
-    def slept(*words: Any) -> Iterator[Any]:
+    def slept(*words: Any) -> Generator[Any, Any, Any]:
         if not newer:
             newer.append(None)
             newer[0] = command(server, "replay")

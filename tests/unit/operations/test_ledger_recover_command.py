@@ -61,7 +61,7 @@ def write_a_position(server: Emulator, job: str = "shop", *, retry: bool = False
     """What a query leaves in the ledger after one micro-batch, without Spark; a `retry` claims its lane."""
     given = options(server, job)
     session = open_session(given, "run", job, "checkpoint-1")
-    row = {
+    row: dict[str, list[Any]] = {
         "source_partition": ["p-0", None],
         "position": [42, END_POSITION],
         "table": ["items", None],

@@ -90,18 +90,16 @@ def write(
     server: Emulator, positions: list[int], batch: int, *, value: str = "1", clock: Clock | None = None, **changes: Any
 ) -> None:
     """One micro-batch of a query, without Spark; every source transaction is one row."""
-    given = SinkOptions(
-        **{
-            "load_url": server.load_url,
-            "query_url": server.query_url,
-            "database": "shop",
-            "job": "job",
-            "receipts_log": True,
-        }
-        | changes
-    )
+    values: dict[str, Any] = {
+        "load_url": server.load_url,
+        "query_url": server.query_url,
+        "database": "shop",
+        "job": "job",
+        "receipts_log": True,
+    }
+    given = SinkOptions(**values | changes)
     session = open_session(given, "run", "job", "checkpoint", clock)
-    columns = {
+    columns: dict[str, list[Any]] = {
         "source_partition": ["p-0"] * len(positions) + [None],
         "position": [*positions, END_POSITION],
         "table": ["items"] * len(positions) + [None],
