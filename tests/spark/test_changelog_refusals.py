@@ -112,7 +112,7 @@ ROWS = "row_kind string, id int, name string, lsn long, op string, m map<int,str
         (wrongly(to_changelog, op="code", after=7), OptionError, "after is 7"),
         (wrongly(upsert_materializer, sink_key="id", mode=None), OptionError, "mode is None"),
         (wrongly(upsert_materializer, sink_key="id", uid=1), OptionError, "uid is 1"),
-        (wrongly(upsert_materializer, sink_key=F.col("id")), OptionError, "sink_key is Column"),
+        (lambda frame: wrongly(upsert_materializer, sink_key=F.col("id"))(frame), OptionError, "sink_key is Column"),
         (
             lambda frame: to_starrocks_ops(frame, sink_key="id", sequence="lsn", row_kind=""),
             OptionError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.changelog.rules import decode, encode, release
@@ -34,10 +34,11 @@ from starrocks_txn_sink.changelog.rules.kinds import (
     kinds_to_code,
 )
 from tests.support.changelog_model import live_rows, multiset, retract_changelog, upserted
+from tests.support.depth import examples
 
 SEEDS = st.integers(0, 2**32)
-PER_SEED = 100  # sequences; with `many`, 12 000 a test
-many = settings(max_examples=120, deadline=None)
+PER_SEED = 100  # sequences; with `many`, 12 000 a test in the deep profile
+many = examples(120)
 
 ALL_CODES = {kind: kind.name for kind in RowKind}
 DEBEZIUM = {"INSERT": "c", "DELETE": "d", "UPDATE_BEFORE, UPDATE_AFTER": "u"}

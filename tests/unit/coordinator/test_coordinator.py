@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.coordinator.actions import LoadAction
@@ -15,6 +15,7 @@ from starrocks_txn_sink.errors import (
     TransactionTimedOut,
 )
 from starrocks_txn_sink.protocol.wire import Operation
+from tests.support.depth import examples
 from tests.support.lane_driver import LaneDriver, small_limits
 from tests.support.model_server import Fault, ModelServer, plan_faults
 
@@ -289,7 +290,7 @@ FAULTY = st.dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     faults=FAULTY,
     generation=st.sampled_from("BC"),
