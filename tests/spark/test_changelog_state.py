@@ -136,6 +136,7 @@ def settled(changes: DataFrame) -> DataFrame:
     return upsert_materializer(changes, sink_key="id", sequence="seq")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("call", [exported, settled])
 def test_a_batch_gives_what_the_stream_gave(
     spark: SparkSession, tmp_path: Path, call: Callable[[DataFrame], DataFrame]
@@ -156,6 +157,7 @@ def test_a_batch_gives_what_the_stream_gave(
     assert len(streamed) > 10
 
 
+@pytest.mark.deep
 def test_order_and_state_in_one_call(spark: SparkSession, tmp_path: Path) -> None:
     """Two state operators behind each other, the first of them by event time."""
     feed = Feed(spark, tmp_path, "op string, id int, name string, at timestamp")

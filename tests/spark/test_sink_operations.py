@@ -112,6 +112,7 @@ def test_how_far_a_write_is_can_be_asked_of_spark(spark: SparkSession, server: E
 CANARY = "canary-of-a-row"
 
 
+@pytest.mark.deep
 def test_a_pipelines_lines_name_every_step_once_and_no_row(spark: SparkSession, server: Emulator) -> None:
     stream = io.StringIO()
     logger = logging.getLogger("starrocks_txn_sink")
