@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pymysql
 import pytest
 
 from starrocks_emulator.server import Emulator
@@ -23,6 +22,7 @@ from starrocks_txn_sink.protocol.dead_letters import (
     create_table,
     dead_letter_rows,
 )
+from tests.support.query_port import query as ask
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,13 +35,6 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
         ask(emulator, "CREATE TABLE shop.items (id BIGINT, b VARBINARY) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
         ask(emulator, create_table("shop"))
         yield emulator
-
-
-def ask(server: Emulator, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(sql, values)
-        return list(cursor.fetchall())
 
 
 def set_aside(server: Emulator, position: int, job: str = "j", **tables: list[str]) -> None:

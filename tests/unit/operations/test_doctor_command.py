@@ -22,6 +22,7 @@ from starrocks_txn_sink import SinkOptions, cli
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.protocol.wire import Operation, Request
+from tests.support.query_port import query
 
 PASSWORD = "secret-of-the-doctor"
 PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
@@ -41,12 +42,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator
         yield emulator
 
 
-def ask(server: Emulator, sql: str) -> None:
-    connection = pymysql.connect(
-        host="127.0.0.1", port=server.query_port, user="root", password=PASSWORD, autocommit=True
-    )
-    with connection, connection.cursor() as cursor:
-        cursor.execute(sql)
+def ask(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
+    return query(server, sql, password=PASSWORD)
 
 
 class Visit:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pymysql
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from starrocks_txn_sink.rows.columns import END_POSITION
 from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
+from tests.support.query_port import query as ask
 
 # --- the rule ---
 
@@ -77,13 +77,6 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
         ask(emulator, "CREATE DATABASE shop")
         ask(emulator, "CREATE TABLE shop.items (id BIGINT NOT NULL) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
         yield emulator
-
-
-def ask(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
-    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(sql)
-        return list(cursor.fetchall())
 
 
 def write(
