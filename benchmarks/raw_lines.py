@@ -54,7 +54,7 @@ def _variants(spark: SparkSession, server: NullServer, folder: Path, home: Path,
     source = spark.readStream.option("maxFilesPerTrigger", feeds.PARTITIONS).text(str(folder))
     options = SinkOptions(load_url=server.load_url, database="shop", delivery="at-least-once", job="benchmark", lanes=1)
 
-    def run(frame: DataFrame, sink: object) -> None:
+    def run(frame: DataFrame, sink: StarRocksSink | None) -> None:
         writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
         made = writer.format("noop") if sink is None else writer.foreachBatch(sink)
         made.start().awaitTermination()

@@ -9,7 +9,7 @@ import contextlib
 import gc
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 NO_ENGINE = "No Docker engine answers here, so nothing runs against a real StarRocks."
 
@@ -54,8 +54,8 @@ class DockerEngine:
         from testcontainers.core.container import DockerContainer
 
         container = DockerContainer(image)
-        for inner in ports:
-            container.ports[f"{inner}/tcp"] = ("127.0.0.1", None)
+        free: dict[str, Any] = {f"{inner}/tcp": ("127.0.0.1", None) for inner in ports}  # Docker chooses the outer ones
+        container.ports.update(free)
         for name, value in environment.items():
             container.with_env(name, value)
         container.start()
@@ -84,15 +84,13 @@ class DockerRunning:
 
 
 def _pinged() -> bool:
+    from docker.api import APIClient
     from docker.errors import DockerException
     from docker.utils import kwargs_from_env
     from requests.exceptions import RequestException
 
-    from docker import APIClient
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.suppress(DockerException, RequestException, OSError))
-        client = APIClient(version="1.41", timeout=5, **kwargs_from_env())
-        stack.enter_context(contextlib.closing(client))
-        return bool(client.ping())
-    return False
+    try:
+        with contextlib.closing(APIClient(version="1.41", timeout=5, **kwargs_from_env())) as client:
+            return bool(client.ping())
+    except (DockerException, RequestException, OSError):
+        return False

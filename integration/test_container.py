@@ -37,7 +37,8 @@ class FakeContainer:
 
 class FakeEngine:
     def __init__(self, container: FakeContainer) -> None:
-        self.container, self.asked = container, ("", ())
+        self.container = container
+        self.asked: tuple[str, tuple[int, ...]] = ("", ())
 
     def start(self, image: str, ports: Sequence[int], environment: Mapping[str, str]) -> Running:
         del environment

@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _run(home: Path) -> None:
-    conf = {
+    conf: dict[str, bool | float | int | str | None] = {
         **recommended_conf(2),
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
@@ -46,6 +46,7 @@ def _run(home: Path) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     _stream(spark.readStream.schema("value string").json(str(_events(home))), home)
     gateway = spark.sparkContext._gateway
+    assert gateway is not None
     spark.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()

@@ -1,14 +1,25 @@
-"""For all tests: how long an example takes says nothing about the code; and JVMs live for seconds."""
+"""For all tests: how deep they dig, how long one may take; and JVMs live for seconds."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
-from hypothesis import settings
+import pytest
 
 from tests import jvm
+from tests.support import depth
 
-settings.register_profile("shared machines", deadline=None)
-settings.load_profile("shared machines")
+UNIT = Path(__file__).parent / "unit"
+UNIT_SECONDS = 60
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", jvm.options())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A unit test that hangs ends after a minute, so that a broken rule does not stall the suite."""
+    if depth.is_deep():
+        return
+    for item in items:
+        if UNIT in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(UNIT_SECONDS))

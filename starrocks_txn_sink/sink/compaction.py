@@ -31,7 +31,7 @@ from starrocks_txn_sink.rows.columns import DELETED, FINGERPRINT, PARTITION, PAY
 from starrocks_txn_sink.sink.typed import TypedRoute
 from starrocks_txn_sink.sql.leader import LeaderConnection
 
-# Understood alike by the JVM and by Python, in which a test says the rule once more (`tests/key_forms.py`).
+# Understood alike by the JVM and by Python, in which a test says the rule once more (`tests/support/key_forms.py`).
 NUMBER = r"^[ \t]*([+-]?)0*([0-9]*?)(?:\.([0-9]*?)0*)?[ \t]*$"
 A_DIGIT = r"[0-9]"
 DAY = r"^[ \t]*([0-9]{4})([0-9]{2})([0-9]{2})[ \t]*$"

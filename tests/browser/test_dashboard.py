@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -155,8 +156,16 @@ def test_a_driver_that_has_ended_is_said(screen: Screen, metrics: MetricsServer,
     expect(page.locator("#verdict")).to_have_attribute("data-light", "bad")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 1280, 390])
+def screens(*widths: int) -> pytest.MarkDecorator:
+    """Every width in both colour schemes; the quick tests take the widest light and the narrowest dark one."""
+    quick = {(max(widths), "light"), (min(widths), "dark")}
+    every = itertools.product(widths, ("light", "dark"))
+    return pytest.mark.parametrize(
+        ("width", "scheme"), [pytest.param(*each, marks=[] if each in quick else pytest.mark.deep) for each in every]
+    )
+
+
+@screens(1440, 1280, 390)
 def test_everybody_can_read_it(
     screen: Screen, metrics: MetricsServer, pipeline: Pipeline, scheme: str, width: int
 ) -> None:
@@ -175,8 +184,7 @@ def test_everybody_can_read_it(
     assert page.locator("main .figures dt, main .figures dd, figcaption").evaluate_all(two_lines) == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@screens(1440, 390)
 def test_everybody_can_read_the_runbook(screen: Screen, metrics: MetricsServer, scheme: str, width: int) -> None:
     page = screen.open(metrics.url, width=width, scheme=scheme)
     page.goto(f"{metrics.url}runbook#error-commit_failed")

@@ -19,7 +19,7 @@ from playwright.sync_api import Page, expect
 
 from tests.support.screen import Screen, refresh
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.deep]
 
 FAIL = {"rules": [{"operation": "commit", "action": "commit_ok_rolled_back"}]}
 

@@ -42,7 +42,7 @@ class Faulty:
         return self.session.request(method, url, headers=headers, allow_redirects=False, timeout=timeout)
 
     def status(self, name: str, **headers: str) -> str:
-        return str(self.op(name, **headers).json()["Status"])
+        return str(self.op(name, 20, **headers).json()["Status"])
 
     def load(self, body: bytes = BODY) -> str:
         url = self.op("load").headers["Location"]

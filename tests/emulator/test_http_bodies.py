@@ -12,8 +12,8 @@ from starrocks_emulator.http.listener import HttpBody
 from starrocks_emulator.transactions.backend import BodyBroken
 
 
-def body_of(data: bytes, **headers: str) -> tuple[HttpBody, io.BufferedReader, list[str]]:
-    stream = io.BufferedReader(io.BytesIO(data))  # type: ignore[arg-type]
+def body_of(data: bytes, **headers: str) -> tuple[HttpBody, io.BufferedReader[io.BytesIO], list[str]]:
+    stream = io.BufferedReader(io.BytesIO(data))
     asked: list[str] = []
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return HttpBody(named, stream, lambda: asked.append("asked")), stream, asked

@@ -15,6 +15,7 @@ import requests
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import FRONTEND_BODY_LIMIT, Generation, Limits, SettingError, Settings
+from tests.support.query_port import query as execute
 
 AUTH = ("root", "")
 MULTI = {"db": "shop", "transaction_type": "multi", "table": "t", "format": "json"}
@@ -27,15 +28,6 @@ def emulator(tmp_path: Path) -> Iterator[Emulator]:
         for table in ("t", "u"):
             execute(emulator, f"CREATE TABLE shop.{table} (id INT NOT NULL) PRIMARY KEY (id) DISTRIBUTED BY HASH(id)")
         yield emulator
-
-
-def execute(emulator: Emulator, statement: str) -> None:
-    connection = pymysql.connect(host="127.0.0.1", port=emulator.query_port, user="root", password="", autocommit=True)
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute(statement)
-    finally:
-        connection.close()
 
 
 def call(method: str, url: str, **more: object) -> requests.Response:

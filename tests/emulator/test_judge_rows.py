@@ -8,12 +8,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_emulator.sql.session import QuerySession
 from starrocks_emulator.sql.statements import run
 from starrocks_emulator.tables.store import CommitRejected, Store
+from tests.support.depth import examples
 from tests.support.store_setup import JSON_ARRAY, load, rows, with_tables
 
 WIDE = """CREATE TABLE test.wide (id BIGINT NOT NULL, bo BOOLEAN, ti TINYINT, si SMALLINT, i INT, bi BIGINT,
@@ -165,7 +166,7 @@ def test_a_too_large_primary_key_fails_the_commit(store: Store) -> None:
 
 
 @given(unscaled=st.integers(-(10**10) + 1, 10**10 - 1), quoted=st.booleans())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_decimals_stay_exact(store: Store, unscaled: int, quoted: bool) -> None:
     text = str(Decimal(unscaled).scaleb(-2))
     value = f'"{text}"' if quoted else text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_a_lost_backend_fails_the_commit(tmp_path: Path) -> None:
 def test_tables_are_spread_over_backends_and_stay_there(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.begin("l")
-    targets = {}
+    targets: dict[str, Any] = {}
     for table in ("t", "u", "t", "u"):
         request = stage.request("l", table=table)
         found = stage.frontend.load(transaction_parameters(request), request)

@@ -142,6 +142,7 @@ def test_show_statements(listener: QueryListener) -> None:
 def test_a_slow_statement_does_not_hold_up_others(listener: QueryListener) -> None:
     """While a statement waits for an invisible commit, another connection is answered."""
     store = listener.store
+    assert isinstance(store, Store)
     txn_id, _ = load(store, "orders", [{"order_id": 1, "customer_id": 1}], visible=False)
     done = threading.Event()
 

@@ -13,19 +13,13 @@ import pytest
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Limits, Settings
+from tests.support.query_port import query as ask
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Emulator]:
     with Emulator(tmp_path / "data", Settings(limits=Limits(label_keep_max_num=77))) as emulator:
         yield emulator
-
-
-def ask(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
-    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root")
-    with connection, connection.cursor() as cursor:
-        cursor.execute(sql)
-        return list(cursor.fetchall())
 
 
 def query_rule(label: str, **fault: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def judged_late(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Path]]:
     """The bodies that a commit had to judge itself."""
     late: list[Sequence[Path]] = []
-    stage = tables_store.stage
+    stage = staging.stage
 
     def noted(cursor: Any, plan: Plan, paths: Sequence[Path], name: str, spool: Path) -> Any:
         late.append(paths)
@@ -91,7 +91,8 @@ def test_bodies_of_one_stream_are_judged_together(store: Store, judged_late: lis
 def test_what_is_wrong_is_told_by_the_commit_as_ever(store: Store, content: Any) -> None:
     asked = plan(store)
     causes = []
-    for judge in (lambda _: None, lambda path: store.judge_ahead(asked, path)):
+    judges: tuple[Callable[[Path], object], ...] = (lambda _: None, lambda path: store.judge_ahead(asked, path))
+    for judge in judges:
         path = body(store, content)
         judge(path)
         with pytest.raises(CommitRejected) as rejected:

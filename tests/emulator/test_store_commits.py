@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_emulator.sql.session import QuerySession, SqlError
 from starrocks_emulator.sql.statements import run
 from starrocks_emulator.tables.plan import PlanRejected
 from starrocks_emulator.tables.store import CommitRejected, Store
+from tests.support.depth import examples
 from tests.support.store_setup import JSON_ARRAY, body, load, rows, with_tables
 
 
@@ -217,7 +218,7 @@ OPERATIONS = st.lists(
 
 
 @given(transactions=OPERATIONS)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_upserts_and_deletes_agree_with_a_dictionary(transactions: list[list[tuple[int, bool, int]]]) -> None:
     expected: dict[int, int] = {}
     with tempfile.TemporaryDirectory() as folder:

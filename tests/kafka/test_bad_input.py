@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_emulator.process import EmulatorProcess
 from starrocks_txn_sink import SinkOptions, StarRocksSink, assemble_debezium, assemble_transactions

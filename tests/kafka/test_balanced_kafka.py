@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink.sources.balanced.plan import skew_of
 from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
@@ -75,7 +75,8 @@ def _arrived(error: Any, _: Any) -> None:
 
 
 def _milliseconds(row: Row) -> int:
-    return round(row.timestamp.timestamp() * 1000) - T0
+    at: float = row.timestamp.timestamp()
+    return round(at * 1000) - T0
 
 
 @pytest.fixture
@@ -147,7 +148,8 @@ def test_skew_and_rows_held_back_are_in_the_progress(reading: Reading) -> None:
     until(lambda: query.lastProgress is not None and bool(reading.batches))
     until(lambda: skew_of(query.recentProgress[-1].sources[0]).read_until is not None)
     found = skew_of(query.recentProgress[-1].sources[0])
-    assert (found.read_until, found.seconds) == ((T0 + 500) / 1000, pytest.approx(9.49, abs=0.001))
+    assert found.read_until == (T0 + 500) / 1000
+    assert found.seconds == pytest.approx(9.49, abs=0.001)
     assert found.held_back == {f"{reading.topics[0]}-0": 949, f"{reading.topics[0]}-1": 0, f"{reading.topics[1]}-0": 1}
     assert found.held_back_rows == 950
 

@@ -130,10 +130,11 @@ class Checker:
             if (row["label"], row["row_count"], told) != (label, expected, True):
                 self.report("other", f"{label}: ledger row {row} for {expected} rows")
         for partition, number in self._next.items():
-            row = self._store.ledger.get((self._job, "position", partition))
-            expected = self._source.truth[int(partition[1:])][number - 1].position if number else None
-            if (row["position"] if row else None) != expected:
-                self.report("other", f"the ledger has {row and row['position']} for {partition}, the data {expected}")
+            kept = self._store.ledger.get((self._job, "position", partition))
+            position = kept["position"] if kept else None
+            newest = self._source.truth[int(partition[1:])][number - 1].position if number else None
+            if position != newest:
+                self.report("other", f"the ledger has {position} for {partition}, the data {newest}")
 
     def _digest_expected(self) -> bool:
         """Whether every position has the fingerprint of its source transaction."""

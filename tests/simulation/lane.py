@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.protocol.fencing import TakenOver
 from starrocks_txn_sink.protocol.label import Patience, labels
 from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.protocol.wire import Transport
 from starrocks_txn_sink.writer.performer import Performer
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
@@ -94,7 +95,7 @@ class LaneAttempt(Node):
         )
         self._performer = Performer(
             task.options,
-            None,  # type: ignore[arg-type] - a fiber sends
+            cast(Transport, None),  # a fiber sends
             world.clock,
             self._deadline,
             world.rng,

@@ -131,7 +131,7 @@ class Network:
         return min(fiber.left(), 0.01 if self._rng.random() < 0.5 else READ_TIMEOUT)
 
     def _lateness(self) -> float:
-        return 0.03 * (LATEST / 0.03) ** self._rng.random()
+        return float(0.03 * (LATEST / 0.03) ** self._rng.random())
 
 
 def _silent(answer: object) -> None:

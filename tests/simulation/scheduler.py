@@ -24,10 +24,10 @@ class Scheduler:
     def __init__(self) -> None:
         self.now = 0.0
         self.executed = 0
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._made = 0
 
-    def after(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
+    def after(self, seconds: float, call: Callable[..., object], *args: Any) -> None:
         self._made += 1
         heapq.heappush(self._heap, (self.now + seconds, self._made, call, args))
 

@@ -8,13 +8,14 @@ import orjson
 import pytest
 
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request
+from tests.support.depth import scaled
 from tests.support.model_server import Fault, ModelServer
 
 from .prove import prove
 from .sabotage import BUGS, seeds_needed
 from .world import run_schedule
 
-SCHEDULES = 300
+SCHEDULES = scaled(300)
 
 
 def test_schedules_with_faults_keep_every_promise() -> None:

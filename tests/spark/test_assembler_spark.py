@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink import assemble_transactions
 from starrocks_txn_sink.errors import InputError, OptionError
@@ -21,6 +21,7 @@ pytestmark = pytest.mark.spark
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 STATE = "org.apache.spark.sql.execution.streaming.state."
+STORES = ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"]
 SCHEMA = (
     "source_partition INT, position BIGINT, type STRING, txn_id STRING, database STRING, table STRING, op STRING, "
     "row STRING, at TIMESTAMP, price DECIMAL(30, 3)"
@@ -94,9 +95,10 @@ def until(true: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture(params=["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"])
+@pytest.fixture(params=[STORES[0], pytest.param(STORES[1], marks=pytest.mark.deep)])
 def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stream]:
     before = spark.conf.get(PROVIDER)
+    assert before is not None
     spark.conf.set(PROVIDER, STATE + request.param)
     running = Stream(spark, tmp_path)
     yield running
@@ -106,9 +108,11 @@ def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) 
 
 
 # What both operators have from assembler.keyed_state, and what comes after them, is tested with one of them.
-with_rocksdb = pytest.mark.parametrize("stream", ["RocksDBStateStoreProvider"], indirect=True)
+with_rocksdb = pytest.mark.parametrize("stream", STORES[:1], indirect=True)
+with_both = pytest.mark.parametrize("stream", STORES, indirect=True)
 
 
+@with_both
 def test_whole_transactions_over_batches_partitions_and_a_restart(stream: Stream) -> None:
     """Two partitions, out of order inside a batch, repeats, a BEGIN that abandons, a restart in the middle."""
     before = stream.all(

@@ -35,7 +35,7 @@ def give(**parameters: Any) -> Callable[[DataFrame], DataFrame]:
 
 UPDATES = {"c, r": "INSERT", "d": "DELETE", "u": "UPDATE_AFTER"}
 PAIRS = {"c, r": "INSERT", "d": "DELETE", "u": "UPDATE_BEFORE, UPDATE_AFTER"}
-IMAGES = {"before": "before", "after": "after"}
+IMAGES: dict[str, Any] = {"before": "before", "after": "after"}
 PERSON = "struct<id:int,name:string>"
 ENVELOPE = f"op string, before {PERSON}, after {PERSON}"
 OLD, NEW = (5, "old"), (5, "new")

@@ -69,6 +69,11 @@ def test_from_changelog_refuses_at_the_call(
         from_changelog(frame, **parameters)
 
 
+def wrongly(operator: Callable[..., DataFrame], **parameters: Any) -> Callable[[DataFrame], DataFrame]:
+    """A call with values that no type checker would let pass."""
+    return lambda frame: operator(frame, **parameters)
+
+
 ROWS = "row_kind string, id int, name string, lsn long, op string, m map<int,string>"
 
 
@@ -99,15 +104,15 @@ ROWS = "row_kind string, id int, name string, lsn long, op string, m map<int,str
             "The column m is map<int,string>, which cannot be kept in state",
         ),
         (
-            lambda frame: to_changelog(frame, op="code", produces_full_deletes="false"),
+            wrongly(to_changelog, op="code", produces_full_deletes="false"),
             OptionError,
             "produces_full_deletes is 'false'.*True or False",
         ),
-        (lambda frame: to_changelog(frame, op="code", partition_by=7), OptionError, "partition_by is 7"),
-        (lambda frame: to_changelog(frame, op="code", after=7), OptionError, "after is 7"),
-        (lambda frame: upsert_materializer(frame, sink_key="id", mode=None), OptionError, "mode is None"),
-        (lambda frame: upsert_materializer(frame, sink_key="id", uid=1), OptionError, "uid is 1"),
-        (lambda frame: upsert_materializer(frame, sink_key=F.col("id")), OptionError, "sink_key is Column"),
+        (wrongly(to_changelog, op="code", partition_by=7), OptionError, "partition_by is 7"),
+        (wrongly(to_changelog, op="code", after=7), OptionError, "after is 7"),
+        (wrongly(upsert_materializer, sink_key="id", mode=None), OptionError, "mode is None"),
+        (wrongly(upsert_materializer, sink_key="id", uid=1), OptionError, "uid is 1"),
+        (lambda frame: wrongly(upsert_materializer, sink_key=F.col("id"))(frame), OptionError, "sink_key is Column"),
         (
             lambda frame: to_starrocks_ops(frame, sink_key="id", sequence="lsn", row_kind=""),
             OptionError,
@@ -117,7 +122,7 @@ ROWS = "row_kind string, id int, name string, lsn long, op string, m map<int,str
         (lambda frame: upsert_materializer(frame, sink_key=()), OptionError, "sink_key is empty"),
         (lambda frame: upsert_materializer(frame, sink_key="id", upsert_key=()), OptionError, "upsert_key is empty"),
         (
-            lambda frame: upsert_materializer(frame, sink_key="id", mode="always"),
+            wrongly(upsert_materializer, sink_key="id", mode="always"),
             OptionError,
             "mode is 'always'.*auto, none, force",
         ),
@@ -213,7 +218,7 @@ def test_the_running_query_names_the_place_and_not_the_content(
 def test_skipped_events_are_gone_and_the_others_stay(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("INSERT", 1), ("x", 2), (None, 3), ("DELETE", 4)], "op string, id int").coalesce(1)
     for handling in ("SKIP", "LOG"):
-        kept = from_changelog(frame, invalid_op_handling=handling)  # type: ignore[arg-type]
+        kept = from_changelog(frame, invalid_op_handling=handling)
         assert [tuple(row) for row in kept.collect()] == [("+I", 1), ("-D", 4)]
 
 
@@ -232,11 +237,11 @@ def test_whatever_needs_no_state_stays_in_the_jvm(spark: SparkSession) -> None:
         to_changelog(rows, before="payload", after="payload", op_mapping=codes),
     ]
     for frame in stateless:
-        plan = frame._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+        plan = frame._jdf.queryExecution().executedPlan().toString()
         assert "Project" in plan
         assert not [word for word in ("Python", "Arrow", "Exchange", "InPandas") if word in plan]
     reduced = to_starrocks_ops(rows, sink_key="id", sequence="lsn")
-    assert "Python" not in reduced._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
+    assert "Python" not in reduced._jdf.queryExecution().executedPlan().toString()
 
 
 def test_warnings_say_why(spark: SparkSession) -> None:

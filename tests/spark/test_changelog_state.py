@@ -17,13 +17,14 @@ from tests.support.changelog_feed import Feed, FileTime, running
 pytestmark = pytest.mark.spark
 
 STATE = "org.apache.spark.sql.execution.streaming.state."
+STORES = ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"]
 UPSERT = {"upsert": "INSERT, UPDATE_BEFORE, UPDATE_AFTER", "delete": "DELETE"}
 PAIRS = {"INSERT": "c", "UPDATE_BEFORE, UPDATE_AFTER": "u", "DELETE": "d"}
 
 Rows = list[tuple[Any, ...]]
 
 
-@pytest.fixture(params=["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"], ids=["rocksdb", "other"])
+@pytest.fixture(params=[STORES[0], pytest.param(STORES[1], marks=pytest.mark.deep)], ids=["rocksdb", "other"])
 def provider(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
     before = spark.conf.get(PROVIDER)
     spark.conf.set(PROVIDER, STATE + request.param)
@@ -97,6 +98,7 @@ def test_a_before_image_waits_over_a_restart(spark: SparkSession, tmp_path: Path
         assert sorted(query.new()) == [("d", (2, 5), None), ("u", (1, 10), (1, 20))]
 
 
+@pytest.mark.parametrize("provider", STORES, indirect=True, ids=["rocksdb", "other"])
 @pytest.mark.usefixtures("provider")
 def test_the_rows_of_a_sink_key_are_remembered_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, tmp_path, "seq long, row_kind string, id int, level int")
@@ -134,6 +136,7 @@ def settled(changes: DataFrame) -> DataFrame:
     return upsert_materializer(changes, sink_key="id", sequence="seq")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("call", [exported, settled])
 def test_a_batch_gives_what_the_stream_gave(
     spark: SparkSession, tmp_path: Path, call: Callable[[DataFrame], DataFrame]
@@ -154,6 +157,7 @@ def test_a_batch_gives_what_the_stream_gave(
     assert len(streamed) > 10
 
 
+@pytest.mark.deep
 def test_order_and_state_in_one_call(spark: SparkSession, tmp_path: Path) -> None:
     """Two state operators behind each other, the first of them by event time."""
     feed = Feed(spark, tmp_path, "op string, id int, name string, at timestamp")

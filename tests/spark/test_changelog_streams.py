@@ -210,7 +210,7 @@ ATTRIBUTES = "op string, aid int, attr string"
 OLD, MOVED = (1, 10, "a1"), (1, 20, "b1")
 
 
-@pytest.mark.parametrize("mode", ["auto", "none"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("none", marks=pytest.mark.deep)])
 def test_a_join_of_two_cdc_streams_whose_rows_arrive_out_of_order(
     spark: SparkSession, tmp_path: Path, mode: Any
 ) -> None:

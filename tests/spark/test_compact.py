@@ -19,8 +19,8 @@ from starrocks_txn_sink import StarRocksSink, TableRoute
 from starrocks_txn_sink.errors import InputError, OptionError, SourceChanged
 from starrocks_txn_sink.sink import compaction
 from starrocks_txn_sink.sink.compaction import Family, KeyColumn, _normal_form
-from tests.key_forms import normal_form
 from tests.support.exactly_once_shop import SCHEMA, Shop
+from tests.support.key_forms import normal_form
 
 pytestmark = pytest.mark.spark
 

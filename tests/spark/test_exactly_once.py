@@ -151,18 +151,20 @@ HTML = {"action": "answer", "status": 200, "headers": {"Content-Type": "text/htm
 @pytest.mark.parametrize(
     "faults",
     [
-        pytest.param([{"action": "drop", "when": "before"}], id="lost-before"),
+        pytest.param([{"action": "drop", "when": "before"}], id="lost-before", marks=pytest.mark.deep),
         pytest.param([{"action": "drop", "when": "after"}], id="lost-after"),
         pytest.param([{"action": "commit_ok_rolled_back"}], id="ok-but-rolled-back"),
         pytest.param([{"action": "hold_commit", "seconds": 0.7}], id="committed-not-visible"),
-        pytest.param([{**HTML, "when": "before"}], id="html-before"),
-        pytest.param([{**HTML, "when": "after"}], id="html-after"),
+        pytest.param([{**HTML, "when": "before"}], id="html-before", marks=pytest.mark.deep),
+        pytest.param([{**HTML, "when": "after"}], id="html-after", marks=pytest.mark.deep),
         pytest.param(
             [{"action": "forget_labels", "when": "after"}, {"action": "drop", "when": "after"}], id="forgotten"
         ),
-        pytest.param([{"action": "forget_labels", "when": "after"}], id="forgotten-after-ok"),
+        pytest.param([{"action": "forget_labels", "when": "after"}], id="forgotten-after-ok", marks=pytest.mark.deep),
         pytest.param([{"action": "restart_frontend", "when": "after"}], id="frontend-restarted"),
-        pytest.param([{"action": "answer", "status": 503, "body": "", "when": "after"}], id="503-after"),
+        pytest.param(
+            [{"action": "answer", "status": 503, "body": "", "when": "after"}], id="503-after", marks=pytest.mark.deep
+        ),
     ],
 )
 def test_every_commit_ends_known(shop: Shop, faults: list[dict[str, Any]]) -> None:
@@ -219,7 +221,7 @@ def test_write_with_the_same_batch_id_twice_writes_once(shop: Shop) -> None:
 
 def test_at_least_once_needs_no_sql_and_repeats_after_a_replay(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1]))
-    changes = {"delivery": "at-least-once", "query_url": None}
+    changes: dict[str, Any] = {"delivery": "at-least-once", "query_url": None}
     assert len(shop.run(**changes)) == 1
     shop.forget_commit(0)
     assert len(shop.run(**changes)) == 1

@@ -112,6 +112,7 @@ def test_a_failed_task_is_taken_over_by_its_retry(drivers: Drivers, tmp_path: Pa
         assert shop.open_labels() == []
 
 
+@pytest.mark.deep
 def test_a_driver_that_gets_sigterm_rolls_back_what_is_open_and_ends_by_the_signal(
     drivers: Drivers, tmp_path: Path
 ) -> None:
@@ -147,6 +148,7 @@ def site(shop: Shop, **options: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.deep
 def test_killed_drivers_and_a_killed_server_lose_and_double_nothing(tmp_path: Path) -> None:
     """A sample of the matrix that `make crash` runs in full."""
     names = ("kill driver, after commit", "kill server, after ledger load", "pause driver, after check")

@@ -193,6 +193,7 @@ def test_an_answer_that_cannot_get_better_ends_the_lane_at_once(shop: Shop, oper
     assert shop.written() == (0, 0)
 
 
+@pytest.mark.deep
 @pytest.mark.spark
 def test_a_whole_job_ends_when_the_server_hangs_and_leaves_nothing_on_the_driver(
     spark: SparkSession, tmp_path: Path

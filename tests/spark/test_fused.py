@@ -63,9 +63,9 @@ def test_a_replayed_micro_batch_starts_from_the_same_state_and_writes_nothing_tw
 
 
 def test_a_checkpoint_restored_from_an_older_copy_brings_its_state_along(shop: FusedShop) -> None:
-    files = []
+    files: list[Path] = []
     for texts in (["B D D E B D"], ["D D"], ["D E"]):
-        files.append(shop.put(script("p-0", texts[0], 1 + sum(map(_lines, files)))))
+        files.append(shop.put(script("p-0", texts[0], 1 + sum(_lines(file) for file in files))))
         shop.go()
         if len(files) == 1:
             shutil.copytree(shop.checkpoint(), shop.checkpoint("copy"))

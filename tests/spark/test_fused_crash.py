@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tests.support.exactly_once_shop import open_shop
 from tests.support.fused_shop import FusedShop, script
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.deep]
 
 ROOT = Path(__file__).parents[2]
 

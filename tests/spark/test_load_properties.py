@@ -72,7 +72,12 @@ def test_where_columns_timezone_and_compression_of_a_table(spark: SparkSession, 
 def test_a_filter_ratio_lets_bad_rows_go_and_strict_mode_makes_them_bad(spark: SparkSession, server: Emulator) -> None:
     lines = [(6, '{"id": 6, "a": 6}'), (7, '{"id": 7, "a": "many"}'), (8, '{"id": null}')]
     frame = spark.createDataFrame([("t", line) for _, line in lines], "table string, row string")
-    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    values: dict[str, Any] = {
+        "load_url": server.load_url,
+        "query_url": server.query_url,
+        "database": "shop",
+        "job": "test",
+    }
     with pytest.raises(PythonException, match="RowsRejected"):
         StarRocksSink(SinkOptions(**values)).write(frame)
     (receipt,) = StarRocksSink(SinkOptions(**values, tables={"t": {"max_filter_ratio": "0.5"}})).write(frame)

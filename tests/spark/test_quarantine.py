@@ -69,7 +69,7 @@ def test_the_error_names_table_count_and_reasons_but_no_values(spark: SparkSessi
     assert str(SECRET) not in told
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("lanes", [pytest.param(1, marks=pytest.mark.deep), 2])
 def test_bad_source_transactions_are_set_aside_whole(spark: SparkSession, server: Emulator, lanes: int) -> None:
     bad = {4, 5, 33, 59}
     receipts = sink(server, on_bad_rows="quarantine", lanes=lanes).write(frame(spark, bad))

@@ -20,6 +20,7 @@ from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.telemetry.events import Event
 from tests.support.query_port import query
 
 pytestmark = pytest.mark.spark
@@ -109,7 +110,8 @@ def test_the_last_change_of_a_key_wins_and_deletes_delete(spark: SparkSession, s
 
 
 def test_streaming_through_foreach_batch(spark: SparkSession, server: Emulator, tmp_path: Path) -> None:
-    source, events = tmp_path / "source", []
+    source = tmp_path / "source"
+    events: list[Event] = []
     source.mkdir()
     for number in range(3):
         lines = [

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -21,6 +20,7 @@ from starrocks_txn_sink.sink import lifecycle as progress
 from starrocks_txn_sink.sink.lifecycle import Done
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event
+from tests.support.query_port import query as execute
 
 pytestmark = pytest.mark.spark
 
@@ -42,13 +42,6 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
                 " DISTRIBUTED BY HASH(id)",
             )
         yield emulator
-
-
-def execute(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
-    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(sql)
-        return list(cursor.fetchall())
 
 
 def options(server: Emulator, **changes: Any) -> SinkOptions:
@@ -112,6 +105,7 @@ def test_how_far_a_write_is_can_be_asked_of_spark(spark: SparkSession, server: E
 CANARY = "canary-of-a-row"
 
 
+@pytest.mark.deep
 def test_a_pipelines_lines_name_every_step_once_and_no_row(spark: SparkSession, server: Emulator) -> None:
     stream = io.StringIO()
     logger = logging.getLogger("starrocks_txn_sink")

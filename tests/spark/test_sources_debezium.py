@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink import assemble_debezium
 from starrocks_txn_sink.errors import InputError, OptionError
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.spark
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 STATE = "org.apache.spark.sql.execution.streaming.state."
+STORES = ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"]
 ORDERS, ITEMS = postgres("orders", 90), postgres("order_items", 91)
 
 
@@ -224,9 +225,10 @@ class Stream:
         return [(r.source_partition, r.position, r.seq, r.transaction_end, r.txn_id, r.table) for r in self.out]
 
 
-@pytest.fixture(params=["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"])
+@pytest.fixture(params=[STORES[0], pytest.param(STORES[1], marks=pytest.mark.deep)])
 def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stream]:
     before = spark.conf.get(PROVIDER)
+    assert before is not None
     spark.conf.set(PROVIDER, STATE + request.param)
     running = Stream(spark, tmp_path)
     yield running
@@ -236,7 +238,8 @@ def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) 
 
 
 # What both operators have from assembler.keyed_state, and what comes after them, is tested with one of them.
-with_rocksdb = pytest.mark.parametrize("stream", ["RocksDBStateStoreProvider"], indirect=True)
+with_rocksdb = pytest.mark.parametrize("stream", STORES[:1], indirect=True)
+with_both = pytest.mark.parametrize("stream", STORES, indirect=True)
 
 
 def observed(query: StreamingQuery, name: str = "assemble_debezium") -> Counter[str]:
@@ -254,6 +257,7 @@ def until(true: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
+@with_both
 def test_rows_and_ends_meet_over_micro_batches_and_a_restart(stream: Stream) -> None:
     query = stream.start()
     stream.put(change(ORDERS, None, None, {"id": 0}, op="r"), change(ORDERS, "5:90", 1, {"id": 1}))

@@ -14,7 +14,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from starrocks_emulator.server import Emulator
@@ -156,7 +156,12 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
 
 
 def sink(server: Emulator, columns: Any, **changes: Any) -> StarRocksSink:
-    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    values: dict[str, Any] = {
+        "load_url": server.load_url,
+        "query_url": server.query_url,
+        "database": "shop",
+        "job": "test",
+    }
     return StarRocksSink(SinkOptions(**{**values, **changes}), routes=[TableRoute("t", columns)])
 
 
@@ -207,7 +212,7 @@ def test_left_out_columns_take_their_default(spark: SparkSession, server: Emulat
     assert query(server, "SELECT v, n, w, d FROM shop.t") == [("ok", 7, "there", None)]
 
 
-FAULTS = {
+FAULTS: dict[str, tuple[str, Callable[[], Column]]] = {
     "NaN or infinite": ("d", lambda: F.lit(float("nan"))),
     "column d of table t is NaN or infinite": ("d", lambda: F.lit(float("-inf"))),
     "longer than 4 bytes": ("v", lambda: F.lit("ééé")),
@@ -269,7 +274,12 @@ def test_tables_follow_the_frame_between_two_micro_batches(spark: SparkSession, 
 
 
 def test_new_tables_and_ignored_columns(spark: SparkSession, server: Emulator) -> None:
-    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    values: dict[str, Any] = {
+        "load_url": server.load_url,
+        "query_url": server.query_url,
+        "database": "shop",
+        "job": "test",
+    }
     frame = one_row(spark, note=F.lit("new"))
     route = TableRoute("fresh", ["note", "id"], keys=["id"])
     StarRocksSink(SinkOptions(**values, schema_changes="apply"), routes=[route]).write(frame)

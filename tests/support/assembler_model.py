@@ -89,13 +89,13 @@ class Model:
         if owner is not None and event.txn is not None and owner != event.txn:
             self.refused = True
             return
-        if kind == "DATA" and rows is None:
-            self.count(dropped_rows=1)
-        elif kind == "DATA":
-            rows.append(event)
-        else:
+        if kind != "DATA":
             del self.open[key]
             self.end(event, owner, rows)
+        elif rows is None:
+            self.count(dropped_rows=1)
+        else:
+            rows.append(event)
 
     def end(self, event: Ev, owner: str | None, rows: list[Ev] | None) -> None:
         if rows is None:

@@ -19,9 +19,9 @@ from tests.crash.driver import _spark
 def main(folder: str, source: str, checkpoint: str, options: str, batch: str, point: str) -> None:
     publish = TailLog.publish
 
-    def stopping(log: TailLog, manifest: Manifest) -> None:
+    def stopping(self: TailLog, manifest: Manifest) -> None:
         if manifest.batch != int(batch) or point == "after":
-            publish(log, manifest)
+            publish(self, manifest)
         if manifest.batch == int(batch):
             print("there", flush=True)  # noqa: T201 - the test reads it
             threading.Event().wait()

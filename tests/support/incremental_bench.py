@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.incremental import HELD_BYTES, IncrementalAssembler, all_counters, expire
-from starrocks_txn_sink.assembler.rules.model import Counters, Policy
+from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
 from starrocks_txn_sink.assembler.rules.spill import Manifest, SpillStorage
 from tests.support.memory_directory import MemoryDirectory
 
@@ -22,7 +22,7 @@ class IncrementalBench:
         self.arrival_order, self.held = arrival_order, held
         self.directory = MemoryDirectory()
         self.stored = Manifest().to_json()
-        self.out: dict[str, list[dict[str, Any]]] = {}
+        self.out: dict[Partition, list[dict[str, Any]]] = {}
         self.total = Counters()
         self.peak = 0
         self.batch = 0

@@ -122,7 +122,13 @@ class Pipeline:
         lags = {partition: int(120 * wave) + int(partition) for partition in self._positions}
         progress = QueryProgress(rows, phases, state_rows=9, state_bytes=3 << 20, lags=lags)
         self._tell("query.progressed", query=QUERY, progress=progress)
-        counts = {"events": rows, "open": 4, "open_rows": 90, "state_bytes": int(40_000 * wave), "abandoned": 2}
+        counts: dict[str, float] = {
+            "events": rows,
+            "open": 4,
+            "open_rows": 90,
+            "state_bytes": int(40_000 * wave),
+            "abandoned": 2,
+        }
         counts["oldest_open"] = self.clock.wall() - 1.7
         first = {"partition": "1", "position": 4711, "since": counts["oldest_open"], "rows": 40, "bytes": 20_000}
         self._tell("assembler.counted", query=QUERY, name=f"{QUERY}/fused", counts=counts, oldest=[first])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,7 +117,7 @@ def _count_off(rows: list[Fields], marker: Fields, by: int) -> list[Fields]:
     return [*rows, marker | {"event_count": marker["event_count"] + by}]
 
 
-FLAWS: dict[str | None, Any] = {
+FLAWS: dict[str | None, Callable[[list[Fields], Fields], list[Fields]]] = {
     None: lambda rows, marker: [*rows, marker],
     "no END": lambda rows, _: rows,
     "first row missing": lambda rows, marker: [*rows[1:], marker],

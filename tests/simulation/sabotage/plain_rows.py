@@ -7,7 +7,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from starrocks_txn_sink.rows import replay as unit
+from starrocks_txn_sink.rows import unpositioned
+from starrocks_txn_sink.rows.columns import HASH
+from starrocks_txn_sink.rows.replay import _MASK
 from starrocks_txn_sink.rows.unpositioned import UnitSegmenter
 from starrocks_txn_sink.writer import task
 
@@ -30,7 +32,7 @@ def the_unit_that_the_ledger_has_is_written_again(put: Any) -> None:
 
 @bug
 def the_digest_of_a_replayed_unit_is_not_compared(put: Any) -> None:
-    right = unit.unit_of
+    right = unpositioned.unit_of
     put(task, "unit_of", lambda *given: dataclasses.replace(right(*given), compare=False))
 
 
@@ -40,8 +42,8 @@ def the_digest_of_a_unit_depends_on_the_order_of_its_rows(put: Any) -> None:
 
     def broken(self: Any, batch: Any) -> Iterator[Any]:
         yield from right(self, batch)
-        for value in batch.column(unit.HASH).to_pylist():
-            self._sum = (self._sum * 31 + value) & unit._MASK
+        for value in batch.column(HASH).to_pylist():
+            self._sum = (self._sum * 31 + value) & _MASK
 
     put(UnitSegmenter, "split", broken)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -144,7 +144,7 @@ def a_replay_does_not_check_the_owner(put: Any) -> None:
 
 @bug
 def a_replay_leaves_the_letters(put: Any) -> None:
-    right = replays._loads
+    right = dead_letter_replay._loads
 
     def broken(*words: Any) -> Any:
         return [load for load in right(*words) if load[0] != DEAD_LETTER_TABLE]
@@ -155,7 +155,7 @@ def a_replay_leaves_the_letters(put: Any) -> None:
 @bug
 def a_replay_has_no_row_in_the_ledger(put: Any) -> None:
     """Then its commit is none that the barrier of the next replay waits for."""
-    right = replays._loads
+    right = dead_letter_replay._loads
 
     def broken(*words: Any) -> Any:
         return [load for load in right(*words) if load[0] != LEDGER_TABLE]
@@ -168,10 +168,9 @@ def _without(step: str) -> Any:
     right = dead_letter_replay.take_over_replays
 
     def nothing(*_: object) -> Iterator[Any]:
-        return
-        yield
+        yield from ()
 
-    def broken(*words: Any) -> Iterator[Any]:
+    def broken(*words: Any) -> Generator[Any, Any, Any]:
         steps = right(*words)
         answer = None
         while True:  # what is left out is left out while these steps run, and no others

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from starrocks_txn_sink.protocol import fencing as take_over
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Committed
 from starrocks_txn_sink.protocol.ledger import ReadOwners
+from starrocks_txn_sink.rows import segments
 from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.writer import task
 
@@ -40,7 +41,7 @@ def a_source_transaction_is_split_by_a_commit(put: Any) -> None:
 @bug
 def chunks_go_back_in_the_wrong_order(put: Any) -> None:
     def broken(self: Any) -> int:
-        put_back = self.sent_bytes
+        put_back: int = self.sent_bytes
         for chunk in self.sent:
             self.pending[chunk.table].appendleft(chunk)
         self.sent, self.sent_bytes, self.loads = [], 0, 0
@@ -113,7 +114,7 @@ def rows_that_the_ledger_has_are_written_again(put: Any) -> None:
     put(Replay, "new_rows", lambda self, runs, rows: None)
 
 
-def _filter_with(put: Any, side: str, more: int) -> None:
+def _filter_with(put: Any, side: Literal["left", "right"], more: int) -> None:
     def broken(self: Any, runs: Any, rows: Any) -> Any:
         keep = np.ones(len(rows.positions), np.bool_)
         for partition, low, high in runs:
@@ -139,7 +140,7 @@ def more_than_the_ledger_has_is_left_out(put: Any) -> None:
 
 @bug
 def rows_that_were_cut_off_count_as_all_rows(put: Any) -> None:
-    right = task.until_end
+    right = segments.until_end
 
     def broken(batches: Any, column: str) -> Iterator[Any]:
         try:
@@ -177,8 +178,7 @@ def the_owner_is_read_when_the_transaction_begins(put: Any) -> None:
         del rng
         mine = [n for n in kept if n.startswith(f"job-{self.owner.epoch}-{self.owner.lane}-{self.owner.batch}-")]
         take_over.refuse_others(kept[mine[-1]], self.owner, self.driver_token)
-        return
-        yield
+        yield from ()
 
     put(protocol, "begin", early)
     put(Authority, "check", late)

@@ -19,6 +19,7 @@ from starrocks_txn_sink.protocol.label import Wait
 from starrocks_txn_sink.protocol.ledger import Mark, Marked, Owner, ReadPositions
 from starrocks_txn_sink.protocol.wire import Operation
 from starrocks_txn_sink.writer import task
+from starrocks_txn_sink.writer.worker import Attempt
 
 from .. import driver
 from .registry import bug, nothing
@@ -38,7 +39,7 @@ def the_ledger_entry_is_left_out(put: Any) -> None:
 
 @bug
 def the_ledger_gets_the_position_before(put: Any) -> None:
-    rows = authority.position_rows
+    rows = table.position_rows
 
     def broken(job: str, positions: Any, at: str) -> memoryview:
         return rows(job, [dataclasses.replace(one, position=one.position - 1) for one in positions], at)
@@ -170,8 +171,7 @@ def claims_of_all_micro_batches_share_a_row(put: Any) -> None:
 
 @bug
 def a_retried_task_does_not_take_its_lane_over(put: Any) -> None:
-    attempt = driver.Attempt
-    put(driver, "Attempt", lambda lane, number, retry: attempt(lane, number, False))
+    put(driver, "Attempt", lambda lane, number, retry: Attempt(lane, number, False))
 
 
 @bug

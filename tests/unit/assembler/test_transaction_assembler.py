@@ -12,6 +12,7 @@ from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.errors import InputError, OptionError, SourceTransactionError
 from tests.support.assembler_bench import Bench
 from tests.support.assembler_model import Ev, Model, table
+from tests.support.depth import scaled
 
 KINDS = ["BEGIN", "DATA", "DATA", "DATA", "END"]
 
@@ -108,12 +109,13 @@ def test_ill_formed_interleaved_histories_follow_the_policy(
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_a_long_fuzzed_history_loses_nothing_without_a_count(interleaved: bool) -> None:
-    """300 000 events in random order and cuts, checked against the model at the end."""
+    """150 000 events (fewer in the quick profile) in random order and cuts, checked against the model at the end."""
     rng = random.Random(7)
     policy = Policy(interleaved=interleaved, missing_begin="drop")
     bench, model = Bench(policy), Model(interleaved, "drop")
     position = 0
-    for _ in range(30):
+    batches = scaled(30)
+    for _ in range(batches):
         batch = []
         for _ in range(5_000):
             position += 1
@@ -127,7 +129,7 @@ def test_a_long_fuzzed_history_loses_nothing_without_a_count(interleaved: bool) 
     assert bench.out == model.out
     assert bench.total.dropped > 0
     assert bench.total.abandoned > 0
-    assert bench.total.repeats == model.counts["repeats"] == 1500
+    assert bench.total.repeats == model.counts["repeats"] == 50 * batches
 
 
 def test_only_whole_transactions_come_out_numbered_and_marked() -> None:

@@ -49,12 +49,14 @@ def test_a_mapping_replaces_the_defaults_and_codes_are_case_sensitive() -> None:
         UPDATE_AFTER: "false",
         DELETE: "true",
     }
-    assert kinds_to_code({("INSERT",): ("c",)}) == {INSERT: "c"}
+    one_code: dict[tuple[str, ...], tuple[str, ...]] = {("INSERT",): ("c",)}
+    assert kinds_to_code(one_code) == {INSERT: "c"}
 
 
 def test_updates_are_paired_only_where_one_entry_names_both_halves() -> None:
     assert pairs_updates({"UPDATE_BEFORE, UPDATE_AFTER": "u"})
-    assert pairs_updates({("INSERT", "UPDATE_BEFORE", "UPDATE_AFTER"): ("u",)})
+    of_three: dict[tuple[str, ...], tuple[str, ...]] = {("INSERT", "UPDATE_BEFORE", "UPDATE_AFTER"): ("u",)}
+    assert pairs_updates(of_three)
     assert not pairs_updates({"UPDATE_BEFORE": "u", "UPDATE_AFTER": "u"})
     assert not pairs_updates(None)
 

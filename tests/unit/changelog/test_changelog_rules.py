@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.changelog.rules import decode, encode, release
@@ -34,10 +34,11 @@ from starrocks_txn_sink.changelog.rules.kinds import (
     kinds_to_code,
 )
 from tests.support.changelog_model import live_rows, multiset, retract_changelog, upserted
+from tests.support.depth import examples
 
 SEEDS = st.integers(0, 2**32)
-PER_SEED = 100  # sequences; with `many`, 12 000 a test
-many = settings(max_examples=120, deadline=None)
+PER_SEED = 100  # sequences; with `many`, 12 000 a test in the deep profile
+many = examples(120)
 
 ALL_CODES = {kind: kind.name for kind in RowKind}
 DEBEZIUM = {"INSERT": "c", "DELETE": "d", "UPDATE_BEFORE, UPDATE_AFTER": "u"}
@@ -293,7 +294,7 @@ def test_any_order_that_adds_before_it_retracts_ends_with_the_row_that_lives(see
             if event[0] == "+U" and event[1] < retractable:
                 waiting.append(("-U", event[1]))
         output, rows = run(arrivals)
-        expected = None if deleted else versions - 1
+        expected: Any = None if deleted else versions - 1
         assert upserted([RowChange(RowKind(kind), row) for kind, row in output]) == expected
         assert len(rows) == (0 if deleted else 1)
 
@@ -323,7 +324,10 @@ def test_a_row_at_the_watermark_is_late_and_a_held_one_leaves() -> None:
 def test_timely_rows_all_leave_sorted_and_late_ones_are_counted(seed: int) -> None:
     random = Random(seed)
     for _ in range(PER_SEED):
-        watermark, held, out, late, sent = None, [], [], 0, 0
+        watermark: int | None = None
+        held: list[TimedRow] = []
+        out: list[TimedRow] = []
+        late = sent = 0
         for _ in range(random.randrange(1, 6)):
             arrived = [
                 TimedRow(random.randrange(20), (random.randrange(3),), object()) for _ in range(random.randrange(5))

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.coordinator.actions import LoadAction
@@ -15,6 +15,7 @@ from starrocks_txn_sink.errors import (
     TransactionTimedOut,
 )
 from starrocks_txn_sink.protocol.wire import Operation
+from tests.support.depth import examples
 from tests.support.lane_driver import LaneDriver, small_limits
 from tests.support.model_server import Fault, ModelServer, plan_faults
 
@@ -252,19 +253,22 @@ def test_a_stop_rolls_back_what_is_open() -> None:
     assert lane.server.tables == {}
 
 
+def commits(lane: LaneDriver) -> bool:
+    return lane.core.phase is Phase.COMMITTING
+
+
 def test_a_stop_during_the_commit_waits_for_its_outcome() -> None:
     lane = driver()
     transaction(lane, "p0", 1, "orders")
     lane.core.finish(0.0)
-    while lane.core.phase is not Phase.COMMITTING:
+    while not commits(lane):
         lane.waiting += lane.core.tick(0.0)
-        if lane.core.phase is not Phase.COMMITTING:
+        if not commits(lane):
             lane.step()
     lane.core.fail(DeadlineExceeded("stop"))
-    assert not lane.core.finished
+    assert lane.core.finished is False
     lane.settle()
-    assert lane.core.finished
-    assert len(lane.core.receipts) == 1
+    assert (lane.core.finished, len(lane.core.receipts)) == (True, 1)
     assert isinstance(lane.core.error, DeadlineExceeded)
 
 
@@ -286,7 +290,7 @@ FAULTY = st.dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     faults=FAULTY,
     generation=st.sampled_from("BC"),

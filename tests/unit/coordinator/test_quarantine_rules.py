@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.coordinator.actions import Identity
@@ -18,6 +18,7 @@ from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.errors import InputError, RowsRejected
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import labels
+from tests.support.depth import examples
 from tests.support.lane_driver import LaneDriver, small_limits
 from tests.support.model_server import Fault, ModelServer, Task
 
@@ -88,7 +89,7 @@ def runs(draw: st.DrawFn) -> list[Transactions]:
     return made
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(runs(), st.integers(0, 2**32), st.sampled_from([None, 60, 300]))
 def test_the_bad_are_buried_whole_and_the_good_are_there_once_in_order(
     feed: list[Transactions], seed: int, seal: int | None

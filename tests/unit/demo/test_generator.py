@@ -9,11 +9,12 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_demo.shop import EventLog, EventRow, ItemRow, OrderRow, Truth
 from starrocks_demo.workload import SourceTransaction, Workload, WorkloadOptions
+from tests.support.depth import examples
 
 Tables = dict[str, dict[int, dict[str, Any]]]
 KEYS = {"orders": "order_id", "order_items": "item_id", "order_events": "event_id"}
@@ -95,7 +96,7 @@ def test_the_order_in_which_partitions_are_asked_does_not_matter() -> None:
     assert lines_one == lines_two[::-1]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     seed=st.integers(0, 2**32),
     partitions=st.integers(1, 5),
@@ -112,7 +113,7 @@ def test_serial_replay_of_the_lines_gives_the_truth(seed: int, partitions: int, 
     assert with_numbers(tables) == truth_rows(workload.truth())
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(seed=st.integers(0, 2**32))
 def test_every_committed_state_keeps_the_invariants(seed: int) -> None:
     workload, tables = (

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,12 @@ def test_the_dashboard_shows_every_metric() -> None:
 
 
 def test_a_selector_of_a_metric_or_label_that_does_not_exist_cannot_be_written() -> None:
-    for wrong in (lambda: metric("rows"), lambda: metric("rows_total", kind="a"), lambda: metric("rows_total", "_sum")):
+    wrongs: tuple[Callable[[], str], ...] = (
+        lambda: metric("rows"),
+        lambda: metric("rows_total", kind="a"),
+        lambda: metric("rows_total", "_sum"),
+    )
+    for wrong in wrongs:
         with pytest.raises(KeyError):
             wrong()
     assert metric("errors_total", code="input") == 'starrocks_txn_sink_errors_total{code="input"}'
@@ -209,19 +215,19 @@ def test_every_expression_of_the_dashboard_can_be_read(tmp_path: Path) -> None:
 def test_the_alert_fires(tmp_path: Path, alert: Alert) -> None:
     given, minutes = FIRES[alert.name]
     # What the labels and texts of a firing alert are is not asked: an empty expectation must fail.
-    test = {
+    test: dict[str, object] = {
         "interval": "1m",
         "input_series": series(given),
         "alert_rule_test": [{"eval_time": f"{minutes}m", "alertname": alert.name, "exp_alerts": []}],
     }
     with pytest.raises(AssertionError, match="FAILED"):
         run_rules(tmp_path, [test])
-    calm = {"interval": "1m", "input_series": series(given)}
-    calm["promql_expr_test"] = [
-        {"expr": f'count(ALERTS{{alertname="{alert.name}",alertstate="firing"}})', "eval_time": f"{minutes}m"}
-    ]
-    calm["promql_expr_test"][0]["exp_samples"] = [{"labels": "{}", "value": 1}]  # type: ignore[index]
-    run_rules(tmp_path, [calm])
+    firing = {
+        "expr": f'count(ALERTS{{alertname="{alert.name}",alertstate="firing"}})',
+        "eval_time": f"{minutes}m",
+        "exp_samples": [{"labels": "{}", "value": 1}],
+    }
+    run_rules(tmp_path, [{"interval": "1m", "input_series": series(given), "promql_expr_test": [firing]}])
 
 
 @needs_promtool

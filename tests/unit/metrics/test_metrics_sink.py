@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.writer.messages import LaneReport, envelope
 
 VALUES: dict[str, Any] = {"load_url": "http://fe:8030", "database": "shop", "delivery": "at-least-once"}
+dumps: Callable[[object], bytes] = cloudpickle.dumps
 OPTIONS = SinkOptions(**VALUES)
 
 
@@ -46,7 +47,7 @@ def test_a_sink_starts_its_endpoint_and_shows_it() -> None:
 
 def test_a_pickled_sink_arrives_with_an_endpoint_of_its_own_that_knows_the_options() -> None:
     with MetricsServer(0) as metrics:
-        there = cloudpickle.loads(cloudpickle.dumps(StarRocksSink(OPTIONS, metrics=metrics))).metrics
+        there = cloudpickle.loads(dumps(StarRocksSink(OPTIONS, metrics=metrics))).metrics
     assert there is not metrics
     assert there.url == ""
     assert there.model.metrics.value("buffer_limit_bytes") == OPTIONS.buffer_bytes

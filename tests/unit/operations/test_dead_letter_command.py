@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pymysql
 import pytest
 
 from starrocks_emulator.server import Emulator
@@ -23,6 +22,7 @@ from starrocks_txn_sink.protocol.dead_letters import (
     create_table,
     dead_letter_rows,
 )
+from tests.support.query_port import query as ask
 
 ROOT = Path(__file__).parents[3]
 
@@ -35,13 +35,6 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
         ask(emulator, "CREATE TABLE shop.items (id BIGINT, b VARBINARY) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
         ask(emulator, create_table("shop"))
         yield emulator
-
-
-def ask(server: Emulator, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(sql, values)
-        return list(cursor.fetchall())
 
 
 def set_aside(server: Emulator, position: int, job: str = "j", **tables: list[str]) -> None:
@@ -123,9 +116,10 @@ def test_a_replay_that_slept_writes_nothing_that_a_newer_one_has_written(
     set_aside(server, 9, items=['{"id":1}'])
     set_aside(server, 10, items=['{"id":2}'])
     place = dead_letter_replay if step == "check_owner" else protocol
-    real, newer = getattr(place, step), []
+    real = getattr(place, step)
+    newer: list[int | None] = []
 
-    def slept(*words: Any) -> Iterator[Any]:
+    def slept(*words: Any) -> Generator[Any, Any, Any]:
         if not newer:
             newer.append(None)
             newer[0] = command(server, "replay")

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from starrocks_emulator.settings import Limits, Settings
 from starrocks_txn_sink import SinkOptions, cli
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.operations.doctor import libraries
 from starrocks_txn_sink.protocol.wire import Operation, Request
+from tests.support.query_port import query
 
 PASSWORD = "secret-of-the-doctor"
 PAGE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
@@ -41,12 +42,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator
         yield emulator
 
 
-def ask(server: Emulator, sql: str) -> None:
-    connection = pymysql.connect(
-        host="127.0.0.1", port=server.query_port, user="root", password=PASSWORD, autocommit=True
-    )
-    with connection, connection.cursor() as cursor:
-        cursor.execute(sql)
+def ask(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
+    return query(server, sql, password=PASSWORD)
 
 
 class Visit:
@@ -273,8 +270,8 @@ def test_each_privilege_that_is_missing(
 
 def test_grants_of_the_user_and_of_its_roles_count(server: Emulator, capsys: Shown) -> None:
     columns = ["UserIdentity", "Catalog", "Grants"]
-    own = [["'root'@'%'", None, "GRANT 'writer' TO 'root'@'%'"]]
-    role = [["writer", "default_catalog", "GRANT INSERT ON TABLE shop.orders TO ROLE 'writer'"]]
+    own: list[list[object]] = [["'root'@'%'", None, "GRANT 'writer' TO 'root'@'%'"]]
+    role: list[list[object]] = [["writer", "default_catalog", "GRANT INSERT ON TABLE shop.orders TO ROLE 'writer'"]]
     server.faults.replace(
         [
             query_fault("SHOW GRANTS FOR ROLE 'writer'", rows=role, columns=columns),
@@ -351,14 +348,14 @@ def test_a_clock_that_is_wrong(server: Emulator, capsys: Shown) -> None:
 def test_each_library_that_does_not_work(
     server: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch, name: str, module: str, version: str | None
 ) -> None:
-    really = libraries.metadata.version
+    really = metadata.version
 
     def installed(asked: str) -> str:
         if asked == name and version is None:
-            raise libraries.metadata.PackageNotFoundError
+            raise metadata.PackageNotFoundError
         return version if asked == name and version else really(asked)
 
-    monkeypatch.setattr(libraries.metadata, "version", installed)
+    monkeypatch.setattr(metadata, "version", installed)
     if version is None:
         monkeypatch.setitem(sys.modules, module, None)
     visit = Visit(server, capsys)

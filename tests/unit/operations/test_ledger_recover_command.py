@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pymysql
 import pytest
 
 from starrocks_emulator.server import Emulator
@@ -25,6 +24,7 @@ from starrocks_txn_sink.rows.columns import END_POSITION
 from starrocks_txn_sink.sink.session import Session, open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
+from tests.support.query_port import query
 
 PASSWORD = "secret-of-the-test"
 
@@ -43,12 +43,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
-    connection = pymysql.connect(
-        host="127.0.0.1", port=server.query_port, user="root", password=PASSWORD, autocommit=True
-    )
-    with connection, connection.cursor() as cursor:
-        cursor.execute(sql)
-        return list(cursor.fetchall())
+    return query(server, sql, password=PASSWORD)
 
 
 def options(server: Emulator, job: str = "shop") -> SinkOptions:
@@ -61,7 +56,7 @@ def write_a_position(server: Emulator, job: str = "shop", *, retry: bool = False
     """What a query leaves in the ledger after one micro-batch, without Spark; a `retry` claims its lane."""
     given = options(server, job)
     session = open_session(given, "run", job, "checkpoint-1")
-    row = {
+    row: dict[str, list[Any]] = {
         "source_partition": ["p-0", None],
         "position": [42, END_POSITION],
         "table": ["items", None],

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pymysql
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +22,7 @@ from starrocks_txn_sink.rows.columns import END_POSITION
 from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
+from tests.support.query_port import query as ask
 
 # --- the rule ---
 
@@ -79,29 +79,20 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
         yield emulator
 
 
-def ask(server: Emulator, sql: str) -> list[tuple[Any, ...]]:
-    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
-    with connection, connection.cursor() as cursor:
-        cursor.execute(sql)
-        return list(cursor.fetchall())
-
-
 def write(
     server: Emulator, positions: list[int], batch: int, *, value: str = "1", clock: Clock | None = None, **changes: Any
 ) -> None:
     """One micro-batch of a query, without Spark; every source transaction is one row."""
-    given = SinkOptions(
-        **{
-            "load_url": server.load_url,
-            "query_url": server.query_url,
-            "database": "shop",
-            "job": "job",
-            "receipts_log": True,
-        }
-        | changes
-    )
+    values: dict[str, Any] = {
+        "load_url": server.load_url,
+        "query_url": server.query_url,
+        "database": "shop",
+        "job": "job",
+        "receipts_log": True,
+    }
+    given = SinkOptions(**values | changes)
     session = open_session(given, "run", "job", "checkpoint", clock)
-    columns = {
+    columns: dict[str, list[Any]] = {
         "source_partition": ["p-0"] * len(positions) + [None],
         "position": [*positions, END_POSITION],
         "table": ["items"] * len(positions) + [None],

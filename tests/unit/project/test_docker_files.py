@@ -149,9 +149,9 @@ def test_the_pipeline_uses_options_that_exist() -> None:
     tree = ast.parse((DOCKER / "driver" / "pipeline.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     (made,) = (call for call in calls if getattr(call.func, "id", "") == "SinkOptions")
-    given = {word.arg for word in made.keywords if word.arg}
-    assert given <= {name for name, _ in declarations(SinkOptions)}
-    values = {word.arg: ast.literal_eval(word.value) for word in made.keywords if isinstance(word.value, ast.Constant)}
+    named = {word.arg: word.value for word in made.keywords if word.arg}
+    assert set(named) <= {name for name, _ in declarations(SinkOptions)}
+    values = {name: ast.literal_eval(value) for name, value in named.items() if isinstance(value, ast.Constant)}
     SinkOptions(**{"load_url": "http://a:1", "query_url": "mysql://a:2", **values})
 
 

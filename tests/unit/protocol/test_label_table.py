@@ -34,7 +34,7 @@ def failed(text: str) -> Reply:
     return Reply(Status.FAILED, text)
 
 
-MESSAGES = {
+MESSAGES: dict[str, Reply | TransportError] = {
     "already committed": Reply(Status.OK, "Transaction 7 has already committed, label is L", "L", 7),
     "abort pending": Reply(
         Status.OK, "stream load L abort initiated, rollback pending (background retry will continue)"
@@ -71,7 +71,7 @@ MESSAGES = {
     "not sent": NotSent("refused"),
     "no reply": BadReply("HTTP 502 with an HTML page came back."),
 }
-ANSWERS: dict[str, Reply | TransportError] = {status.value: Reply(status) for status in Status} | MESSAGES
+ANSWERS: dict[str, Reply | TransportError] = {**{status.value: Reply(status) for status in Status}, **MESSAGES}
 STATES = [*LabelState.__members__, "lost"]
 
 # In the columns of commits each letter stands for a state, in this order:
@@ -141,10 +141,10 @@ class Server:
 
     def __init__(self, operation: Operation, answer: Any, state: str, rollback: Any = None, again: Any = None) -> None:
         self.operation = operation
-        self.answer = answer
+        self.answer: Reply | TransportError = answer
         self.state = state
-        self.rollback = rollback if rollback is not None else _rollback(state)
-        self.again = again if again is not None else answer
+        self.rollback: Reply | TransportError = rollback if rollback is not None else _rollback(state)
+        self.again: Reply | TransportError = again if again is not None else answer
         self.asked: list[Operation] = []
 
     def send(self, request: Request, deadline: Deadline) -> Reply:
@@ -155,7 +155,7 @@ class Server:
             raise answer
         return answer
 
-    def _answer(self, operation: Operation) -> Any:
+    def _answer(self, operation: Operation) -> Reply | TransportError:
         if operation is self.operation:
             return self.answer if self.asked.count(operation) == 1 else self.again
         if operation is Operation.ROLLBACK:

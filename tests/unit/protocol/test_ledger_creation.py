@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pymysql
 import pytest
 
 from starrocks_emulator.server import Emulator
@@ -14,6 +13,7 @@ from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.protocol.ledger import create_table
 from starrocks_txn_sink.sink.session import open_session
+from tests.support.query_port import query as ask
 
 DOCS = Path(__file__).parents[3] / "docs" / "exactly-once.md"
 
@@ -23,15 +23,6 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
     with Emulator(tmp_path) as made:
         ask(made, "CREATE DATABASE shop")
         yield made
-
-
-def ask(server: Emulator, sql: str) -> list[tuple[object, ...]]:
-    with (
-        pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True) as connection,
-        connection.cursor() as cursor,
-    ):
-        cursor.execute(sql)
-        return list(cursor.fetchall())
 
 
 def start(server: Emulator, **changes: bool) -> str:

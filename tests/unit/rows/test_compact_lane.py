@@ -20,7 +20,7 @@ from starrocks_txn_sink.rows.columns import COLUMNS, FINGERPRINT
 from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.rows.segments import Segmenter
 from starrocks_txn_sink.writer.task import Compacted, limits
-from tests.key_forms import survivors
+from tests.support.key_forms import survivors
 from tests.support.lane_driver import LaneDriver, small_limits
 from tests.support.model_server import ModelServer
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.sink.compaction import Family, KeyColumn
-from tests.key_forms import normal_form, survivors
+from tests.support.key_forms import normal_form, survivors
 
 Change = tuple[str, int, bool, int]  # table, key, whether it is a delete, value
 

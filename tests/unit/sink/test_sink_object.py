@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from pyspark import cloudpickle
 
@@ -9,13 +11,14 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.errors import LoadFailed, OptionError, StarRocksSinkError
 from starrocks_txn_sink.sink.session import Session
 
+dumps: Callable[[object], bytes] = cloudpickle.dumps
 OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", password="geheim")
 
 
 def test_it_travels_to_another_process_without_its_session() -> None:
     sink = StarRocksSink(OPTIONS, routes=[TableRoute("orders", {"id": "key"})])
     sink._sessions["job"] = Session("key", "job", "epoch", "checkpoint", {})
-    there = cloudpickle.loads(cloudpickle.dumps(sink))
+    there = cloudpickle.loads(dumps(sink))
     assert there.options == OPTIONS
     assert there.routes == sink.routes
     assert there._sessions == {}  # whoever runs it takes the job over for itself
@@ -36,7 +39,7 @@ def test_routes_that_route_nothing_are_refused(table: str, columns: object, said
 
 def test_errors_survive_pickling_and_end_in_advice() -> None:
     error = LoadFailed("The load failed: x", label="job-1", table="orders", hint="Do this.")
-    there = cloudpickle.loads(cloudpickle.dumps(error))
+    there = cloudpickle.loads(dumps(error))
     assert isinstance(there, LoadFailed)
     assert isinstance(there, StarRocksSinkError)
     assert there.context == {"label": "job-1", "table": "orders"}

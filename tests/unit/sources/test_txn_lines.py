@@ -33,10 +33,11 @@ def batch(values: list[Any], partition: list[str] | None = None, position: list[
 
 
 def read(*values: Any, lines: TxnEventLines = IN_JSON) -> list[dict[str, Any]]:
-    return lines.parse(batch(list(values))).to_pylist()
+    found: list[dict[str, Any]] = lines.parse(batch(list(values))).to_pylist()
+    return found
 
 
-texts = st.none() | st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+texts = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
 @given(st.lists(st.fixed_dictionaries({name: texts for name in NAMES if name != "position"}), min_size=1, max_size=20))

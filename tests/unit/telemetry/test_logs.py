@@ -179,7 +179,7 @@ def write(server: Emulator, row: str) -> None:
         properties={"strict_mode": "true"},
     )
     session = open_session(given, "run", "shop", "checkpoint")
-    columns = {
+    columns: dict[str, list[Any]] = {
         "source_partition": ["p-0", None],
         "position": [1, END_POSITION],
         "table": ["items", None],
@@ -216,7 +216,7 @@ def test_each_step_of_a_commit_is_one_line_with_its_place(server: Emulator) -> N
     assert [line["result"] for line in lines if line["step"] == "commit"] == ["committed"]
 
 
-FAULTS = (
+FAULTS: tuple[list[dict[str, Any]], ...] = (
     [],
     [{"operation": "commit", "action": "drop", "when": "after", "nth": 1}],
     [{"operation": "load", "action": "drop", "when": "before", "nth": 1}],

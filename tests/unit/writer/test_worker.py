@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
+from pyspark import TaskContext
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import NotSent
@@ -32,7 +33,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_in_a_task_what_is_loaded_is_left_alone_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker.TaskContext, "get", object)
+    monkeypatch.setattr(TaskContext, "get", object)
     before = len(gc.get_objects())
     spare_loaded()
     assert gc.get_freeze_count() > before / 2
@@ -40,10 +41,10 @@ def test_in_a_task_what_is_loaded_is_left_alone_from_then_on(monkeypatch: pytest
 
 
 def test_only_the_first_task_does_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker.TaskContext, "get", object)
+    monkeypatch.setattr(TaskContext, "get", object)
     spare_loaded()
     frozen = gc.get_freeze_count()
-    kept = [[] for _ in range(1000)]
+    kept: list[list[int]] = [[] for _ in range(1000)]
     spare_loaded()
     assert gc.get_freeze_count() <= frozen
     assert len(kept) == 1000

@@ -78,6 +78,9 @@ class Lane:
         self.now += seconds
         self.core.completed(action, result, self.now)
 
+    def phase(self) -> Phase:
+        return self.core.phase
+
     def loaded(self) -> None:
         """Up to the moment before the check: begun, and all loads accepted."""
         self.core.finish(self.now)
@@ -93,6 +96,7 @@ class Lane:
         assert check == CheckAction("L0")
         self.done(check)
         commit = self.one()
+        assert isinstance(commit, CommitAction)
         assert commit == CommitAction("L0")
         return commit
 
@@ -202,12 +206,12 @@ def test_a_stop_waits_for_a_commit_and_for_its_recovery_and_then_ends() -> None:
     lane.rows("a")
     commit = lane.sent()
     lane.core.fail(stop)
-    assert lane.core.phase is Phase.COMMITTING
+    assert lane.phase() is Phase.COMMITTING
     lane.done(commit, UNKNOWN)
     lane.core.fail(StarRocksSinkError("a later one"))
-    assert lane.core.phase is Phase.RECOVERING
+    assert lane.phase() is Phase.RECOVERING
     lane.done(lane.one(), Committed("L0", None))
-    assert lane.core.phase is Phase.FAILED
+    assert lane.phase() is Phase.FAILED
     assert lane.core.error is stop
     assert len(lane.core.receipts) == 1
     lane.core.fail(StarRocksSinkError("too late"))

@@ -376,7 +376,7 @@ def test_a_lane_lists_its_own_labels_and_a_driver_all_of_the_job() -> None:
                 families.append(question.family)
 
         play(taking_over(DRIVER, "d"), ledger)
-        ledger.before = listed  # type: ignore[assignment]
+        ledger.before = listed
         play(taking_over(mine, "t", None if mine is DRIVER else "d0"), ledger)
     assert families == [Family("job"), Family("job", "e1", 0)]
 

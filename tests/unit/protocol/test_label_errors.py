@@ -140,7 +140,9 @@ def test_questions_for_the_outcome_come_at_growing_intervals() -> None:
 
 
 def test_without_a_ledger_a_commit_is_repeated_a_bounded_number_of_times() -> None:
-    answers = [LOST, *[state("UNKNOWN"), LOST] * 6]
+    answers: list[Reply | TransportError] = [LOST]
+    for _ in range(6):
+        answers += [state("UNKNOWN"), LOST]
     outcome, server = committing(*answers, patience=Patience(unknown_tries=6))
     assert isinstance(outcome, Unknown)
     assert [request.operation for request in server.asked].count(Operation.COMMIT) == 7

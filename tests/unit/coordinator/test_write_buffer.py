@@ -153,17 +153,14 @@ def test_sealing_takes_what_is_not_frozen_and_starts_its_mini_interval() -> None
 
 def test_it_is_finished_when_no_more_rows_come_and_all_are_committed() -> None:
     rows = gathering()
-    assert not rows.finished
-    assert not rows.has_rows
+    assert (rows.finished, rows.has_rows) == (False, False)
     write(rows, 5.0)
     assert rows.has_rows  # not frozen yet, and something to begin with
     end(rows, 5.0)
     rows.finish(6.0)
-    assert rows.has_rows
-    assert not rows.finished
+    assert (rows.finished, rows.has_rows) == (False, True)
     assert rows.committed().sealed
-    assert rows.finished
-    assert not rows.has_rows
+    assert (rows.finished, rows.has_rows) == (True, False)
 
 
 def test_there_is_always_a_work_to_fill() -> None:

@@ -1,0 +1,63 @@
+"""A forbidden import in a new file of a pure package breaks the lint: the contract names packages, not files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+LINTER: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+(PURE,) = (contract for contract in LINTER["contracts"] if contract["name"].startswith("Pure packages"))
+PLANTED = ("pyspark", "socket")
+
+
+def lint(tree: Path) -> subprocess.CompletedProcess[str]:
+    """`make lint`'s import rules, on a copy of the packages."""
+    program = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+    return subprocess.run(
+        [sys.executable, "-c", program, "--no-cache"],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the linter reads."""
+    made = tmp_path_factory.mktemp("tree")
+    shutil.copy(ROOT / "pyproject.toml", made)
+    for package in LINTER["root_packages"]:
+        shutil.copytree(ROOT / package, made / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return made
+
+
+@pytest.fixture(scope="module")
+def complaints(tree: Path) -> str:
+    """What the linter says when each pure package has a new file with forbidden imports (a module has them itself)."""
+    clean = lint(tree)
+    assert clean.returncode == 0, clean.stdout + clean.stderr
+    for name in PURE["source_modules"]:
+        place = tree / name.replace(".", "/")
+        with (place / "planted.py" if place.is_dir() else place.with_suffix(".py")).open("a") as file:
+            file.write("".join(f"import {module}\n" for module in PLANTED))
+    broken = lint(tree)
+    assert broken.returncode == 1
+    return broken.stdout
+
+
+@pytest.mark.parametrize("module", PLANTED)
+@pytest.mark.parametrize("name", PURE["source_modules"])
+def test_a_forbidden_import_in_a_pure_package_breaks_the_contract(complaints: str, name: str, module: str) -> None:
+    importing = f"{name}.planted" if (ROOT / name.replace(".", "/")).is_dir() else name
+    assert f"{name} is not allowed to import {module}" in complaints
+    assert f"{importing} -> {module} " in complaints
