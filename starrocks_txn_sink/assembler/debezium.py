@@ -27,13 +27,13 @@ from starrocks_txn_sink.assembler.keyed_state import (
     KeyState,
     Packet,
     pack,
-    seconds_of,
+    processing_time,
     unpack,
 )
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.model import seconds
 from starrocks_txn_sink.assembler.rules.state import from_blob, pieces, to_blob
-from starrocks_txn_sink.assembler.spark import PROVIDER, ROCKSDB, as_frame, log_notices
+from starrocks_txn_sink.assembler.spark import PROVIDER, ROCKSDB, log_notices, packet_frame
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified.intake import EVENTS, VerifiedCounters, VerifiedState
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout, VerifiedAssembler, VerifiedPolicy, VerifiedStep
@@ -62,7 +62,7 @@ _OUTPUT: Final = (
     "transaction_end boolean, txn_id string"
 )
 
-LETTERS = "#quarantine"
+DEAD_LETTER_SUFFIX = "#quarantine"
 """What the source partition of dead letters has after the source's name: they have positions of their own."""
 
 
@@ -99,17 +99,19 @@ def assemble_debezium(
     SourceTransactionError a transaction that is overdue under `fail`.
     """
     policy = VerifiedPolicy(seconds(open_timeout), on_open_timeout, dead_letter_table)
-    events = _common(rows, v.ROW_COLUMNS, "rows").unionByName(_common(transactions, v.MARKER_COLUMNS, "transactions"))
+    events = _event_columns(rows, v.ROW_COLUMNS, "rows").unionByName(
+        _event_columns(transactions, v.MARKER_COLUMNS, "transactions")
+    )
     if events.isStreaming:
         assembled = _stateful(events.mapInArrow(pack, _PACKED), policy)
     else:
         ordered = events.repartition(_SOURCE).sortWithinPartitions(_SOURCE)
-        assembled = ordered.mapInArrow(_in_task(policy), _DONE)
+        assembled = ordered.mapInArrow(_assemble_in_task(policy), _DONE)
     counts = [_count(each).alias(each) for each in VerifiedCounters.names()]
     return assembled.observe(name, *counts).mapInArrow(unpack, _OUTPUT)
 
 
-def _common(frame: DataFrame, columns: tuple[str, ...], which: str) -> DataFrame:
+def _event_columns(frame: DataFrame, columns: tuple[str, ...], which: str) -> DataFrame:
     """The columns of intake.EVENTS; those that this kind of event has not are NULL."""
     missing = [each for each in (_SOURCE, *columns) if each not in frame.columns]
     if missing:
@@ -139,42 +141,42 @@ def _stateful(packed: DataFrame, policy: VerifiedPolicy) -> DataFrame:
     return grouped.applyInPandasWithState(group_function(policy), done, GROUP_STATE_TYPE, "append", timeout)
 
 
-def _in_task(policy: VerifiedPolicy) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _assemble_in_task(policy: VerifiedPolicy) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """All events of each source in one step; a source's events lie together."""
 
     def assemble(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         packed = (pair for batch in pack(batches) for pair in zip(*(each.to_pylist() for each in batch), strict=True))
         for source, pairs in groupby(packed, key=lambda pair: pair[0]):
-            events = gather(blob for _, blob in pairs)
-            step = VerifiedAssembler(policy, source).feed(VerifiedState(), events, 0.0, _nothing_held)
-            for partition, blob, counts in packets(source, step):
+            events = concat_events(blob for _, blob in pairs)
+            step = VerifiedAssembler(policy, source).feed(VerifiedState(), events, 0.0, _no_blob)
+            for partition, blob, counts in step_packets(source, step):
                 columns = [pa.array([partition]), pa.array([blob], pa.binary()), pa.array([counts], pa.string())]
                 yield pa.record_batch(columns, [_SOURCE, BLOB, COUNTS])
 
     return assemble
 
 
-def _nothing_held(number: int) -> pa.Table:
+def _no_blob(number: int) -> pa.Table:
     raise LookupError(f"blob {number} was never written")
 
 
-def gather(blobs: Iterable[bytes]) -> pa.Table:
+def concat_events(blobs: Iterable[bytes]) -> pa.Table:
     """The packed events of one source, in the schema that the rules want."""
     tables = [from_blob(blob).select(EVENTS.names).cast(EVENTS) for blob in blobs]
     return pa.concat_tables(tables) if tables else EVENTS.empty_table()
 
 
-def packets(source: str, step: VerifiedStep) -> Iterator[Packet]:
+def step_packets(source: str, step: VerifiedStep) -> Iterator[Packet]:
     """What a step gives out, as packed rows of bounded size, and one that only holds its counts; notices are logged."""
     log_notices(step.notices)
-    for partition, tables in ((source, step.released), (source + LETTERS, step.letters)):
+    for partition, tables in ((source, step.released), (source + DEAD_LETTER_SUFFIX, step.dead_letters)):
         for table in tables:
             for piece in pieces(table):
                 yield partition, to_blob(piece), None
     yield source, None, orjson.dumps(step.counters.as_dict()).decode()
 
 
-def _stored(header: str | None) -> VerifiedState:
+def _read_state(header: str | None) -> VerifiedState:
     return VerifiedState() if header is None else VerifiedState.from_json(header)
 
 
@@ -188,7 +190,7 @@ class VerifiedProcessor(StatefulProcessor):
         self._kept = KeyState(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
-        return self._step(key[0], gather(blob for frame in rows for blob in frame[BLOB]), timerValues)
+        return self._step(key[0], concat_events(blob for frame in rows for blob in frame[BLOB]), timerValues)
 
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
@@ -199,10 +201,10 @@ class VerifiedProcessor(StatefulProcessor):
         """Nothing is held outside the state store."""
 
     def _step(self, source: str, events: pa.Table, timer_values: TimerValues) -> Iterator[pd.DataFrame]:
-        now = seconds_of(timer_values.getCurrentProcessingTimeInMs())
+        now = processing_time(timer_values.getCurrentProcessingTimeInMs())
         assembler = VerifiedAssembler(self._policy, source)
-        step = assembler.feed(_stored(self._kept.header), events, now, self._kept.read)
-        yield from map(as_frame, packets(source, step))
+        step = assembler.feed(_read_state(self._kept.header), events, now, self._kept.read)
+        yield from map(packet_frame, step_packets(source, step))
         self._kept.write(step.state.to_json(), step.removed, step.added)
         if self._policy.open_timeout is not None:
             self._kept.wake_at(step.state.expires_at(self._policy.open_timeout))
@@ -214,11 +216,13 @@ def group_function(
     """The same for applyInPandasWithState."""
 
     def assemble(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
-        source, now = key[0], seconds_of(group.getCurrentProcessingTimeMs())
+        source, now = key[0], processing_time(group.getCurrentProcessingTimeMs())
         kept = GroupKeyState(group)
-        events = EVENTS.empty_table() if group.hasTimedOut else gather(b for frame in frames for b in frame[BLOB])
-        step = VerifiedAssembler(policy, source).feed(_stored(kept.header), events, now, kept.read)
-        yield from map(as_frame, packets(source, step))
+        events = (
+            EVENTS.empty_table() if group.hasTimedOut else concat_events(b for frame in frames for b in frame[BLOB])
+        )
+        step = VerifiedAssembler(policy, source).feed(_read_state(kept.header), events, now, kept.read)
+        yield from map(packet_frame, step_packets(source, step))
         kept.write(step.state.to_json(), step.removed, step.added)
         kept.wake_at(step.state.expires_at(policy.open_timeout), now)
 

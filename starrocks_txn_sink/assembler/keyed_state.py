@@ -22,7 +22,7 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import partitioned
+from starrocks_txn_sink.assembler.rules.intake import group_by_partition
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition
 from starrocks_txn_sink.assembler.rules.state import AssemblerState, from_blob, pieces, to_blob
 from starrocks_txn_sink.clock import SystemClock
@@ -38,7 +38,7 @@ Packet = tuple[Partition, bytes | None, str | None]
 def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """One packed row per record batch and source partition; InputError for a NULL source partition."""
     for batch in batches:
-        parts = partitioned(pa.Table.from_batches([batch])).each()
+        parts = group_by_partition(pa.Table.from_batches([batch])).by_partition()
         packed = [(part.names[0], to_blob(part.table)) for part in parts]
         if packed:
             partitions, blobs = zip(*packed, strict=True)
@@ -59,14 +59,14 @@ def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 yield from rows.combine_chunks().to_batches()
 
 
-def packets(partition: Partition, released: Iterable[pa.Table]) -> Iterator[Packet]:
+def row_packets(partition: Partition, released: Iterable[pa.Table]) -> Iterator[Packet]:
     """Released rows as packed rows of bounded size."""
     for table in released:
         for piece in pieces(table):
             yield partition, to_blob(piece), None
 
 
-def receipt(partition: Partition, counters: Counters, state: AssemblerState | None = None) -> Packet:
+def counts_packet(partition: Partition, counters: Counters, state: AssemblerState | None = None) -> Packet:
     """The packed row that only holds the counts of a step, and since when the oldest of `state` has been open."""
     opened = [each.opened_at for each in state.live()] if state is not None else []
     counts = {**counters.as_dict(), **({OLDEST: min(opened)} if opened else {})}
@@ -136,7 +136,7 @@ class GroupKeyState:
             self._group.setTimeoutDuration(max(1, math.ceil((seconds - now) * 1000)))
 
 
-def seconds_of(milliseconds: int) -> float:
+def processing_time(milliseconds: int) -> float:
     """Spark's processing time of the micro-batch in seconds; the machine's where Spark gives none (no open_timeout)."""
     return milliseconds / 1000 if milliseconds > 0 else SystemClock().wall()
 

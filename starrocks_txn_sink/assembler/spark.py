@@ -34,14 +34,14 @@ from starrocks_txn_sink.assembler.keyed_state import (
     GroupKeyState,
     KeyState,
     Packet,
+    counts_packet,
     pack,
-    packets,
-    receipt,
-    seconds_of,
+    processing_time,
+    row_packets,
     unpack,
 )
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.assembler import Change, TransactionAssembler
+from starrocks_txn_sink.assembler.rules.assembler import PartitionChange, TransactionAssembler
 from starrocks_txn_sink.assembler.rules.incremental import assemble_sorted
 from starrocks_txn_sink.assembler.rules.intake import one_partition
 from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnOpenTimeout, Partition, Policy, seconds
@@ -115,7 +115,7 @@ def assemble_transactions(
     else:
         ordered = prepared.repartition(model.SOURCE_PARTITION)
         ordered = ordered.sortWithinPartitions(model.SOURCE_PARTITION, model.POSITION)
-        assembled = ordered.mapInArrow(_in_task(policy, _ARROW[type(key)]), done)
+        assembled = ordered.mapInArrow(_assemble_in_task(policy, _ARROW[type(key)]), done)
     counts = [_count(each).alias(each) for each in Counters.names()]
     oldest = F.min(F.get_json_object(F.col(COUNTS), f"$.{OLDEST}").cast("double"))
     counts.append(F.coalesce(oldest, F.lit(0.0)).alias(OLDEST))
@@ -140,10 +140,12 @@ def _stateful(packed: DataFrame, done: T.StructType, policy: Policy) -> DataFram
     return grouped.applyInPandasWithState(group_function(policy), done, GROUP_STATE_TYPE, "append", timeout)
 
 
-def _in_task(policy: Policy, kind: pa.DataType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _assemble_in_task(
+    policy: Policy, kind: pa.DataType
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def assemble(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for name, out in assemble_sorted(batches, policy, log_notices):
-            packed = [receipt(name, out)] if isinstance(out, Counters) else packets(name, [out])
+            packed = [counts_packet(name, out)] if isinstance(out, Counters) else row_packets(name, [out])
             for partition, blob, counts in packed:
                 columns = [pa.array([partition], kind), pa.array([blob], pa.binary()), pa.array([counts], pa.string())]
                 yield pa.record_batch(columns, [model.SOURCE_PARTITION, BLOB, COUNTS])
@@ -209,7 +211,7 @@ def log_notices(notices: Iterable[Event]) -> None:
         _log.warning(notice.name, **notice.fields)
 
 
-def gather(frames: Iterable[pd.DataFrame]) -> pa.Table:
+def concat_events(frames: Iterable[pd.DataFrame]) -> pa.Table:
     """The events of a source partition's packed rows, those with the lowest positions first."""
     tables = [from_blob(blob) for frame in frames for blob in frame[BLOB]]
     tables.sort(key=_lowest_position)
@@ -221,7 +223,7 @@ def _lowest_position(table: pa.Table) -> int:
     return 0 if first is None else int(first)  # a NULL position is refused later, with its place
 
 
-def as_frame(packet: Packet) -> pd.DataFrame:
+def packet_frame(packet: Packet) -> pd.DataFrame:
     """One packed row as the pandas frame that Spark wants."""
     import pandas as pd  # the lanes need this module too, and no pandas
 
@@ -243,14 +245,14 @@ class _KeyStep:
             self._step = assembler.expire(states, now)
         else:
             self._step = assembler.feed(one_partition(name, events), states, now, lambda _, number: kept.read(number))
-        self._change = self._step.changes.get(name, Change(before))
+        self._change = self._step.changes.get(name, PartitionChange(before))
 
     def frames(self) -> Iterator[pd.DataFrame]:
         """Yield released rows and a receipt, then write the state; notices are logged."""
         step, change = self._step, self._change
         log_notices(step.notices)
-        yield from map(as_frame, packets(self._name, (released.rows for released in step.released)))
-        yield as_frame(receipt(self._name, step.counters.at(change.state), change.state))
+        yield from map(packet_frame, row_packets(self._name, (released.rows for released in step.released)))
+        yield packet_frame(counts_packet(self._name, step.counters.with_levels_of(change.state), change.state))
         self._kept.write(change.state.to_json(), change.removed, change.added)
 
     def expires_at(self) -> float | None:
@@ -267,13 +269,13 @@ class Processor(StatefulProcessor):
         self._kept = KeyState(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
-        now = seconds_of(timerValues.getCurrentProcessingTimeInMs())
-        return self._frames(_KeyStep(self._policy, key[0], self._kept, gather(rows), now))
+        now = processing_time(timerValues.getCurrentProcessingTimeInMs())
+        return self._frames(_KeyStep(self._policy, key[0], self._kept, concat_events(rows), now))
 
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
-        now = seconds_of(timerValues.getCurrentProcessingTimeInMs())
+        now = processing_time(timerValues.getCurrentProcessingTimeInMs())
         return self._frames(_KeyStep(self._policy, key[0], self._kept, None, now))
 
     def close(self) -> None:
@@ -289,8 +291,8 @@ def group_function(policy: Policy) -> Callable[[Any, Iterator[pd.DataFrame], Gro
     """The same for applyInPandasWithState."""
 
     def assemble(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
-        now, kept = seconds_of(group.getCurrentProcessingTimeMs()), GroupKeyState(group)
-        step = _KeyStep(policy, key[0], kept, None if group.hasTimedOut else gather(frames), now)
+        now, kept = processing_time(group.getCurrentProcessingTimeMs()), GroupKeyState(group)
+        step = _KeyStep(policy, key[0], kept, None if group.hasTimedOut else concat_events(frames), now)
         yield from step.frames()
         kept.wake_at(step.expires_at(), now)
 

@@ -29,13 +29,13 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import BadReply, NotSent, OptionError, ReplyLost, TransportError
-from starrocks_txn_sink.http.messages import LIMIT
+from starrocks_txn_sink.http.messages import REPLY_LIMIT
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import Body
 
 
-class Pieces:
+class BodyPieces:
     """Views of a body's buffers; nothing is copied or joined. Each iteration starts from the beginning.
 
     `complete` says whether the last iteration handed out everything. That is known only here: the HTTP library reads
@@ -79,17 +79,17 @@ SEND_SIZE = 1 << 20
 """Bytes handed to the socket at once: one wait is for these, not for a whole body."""
 
 
-class Waiting:
+class RequestTimer:
     """The time one request may take, and how far it came. One per request; connections look it up in a `Slot`."""
 
     def __init__(self, deadline: Deadline, reply_seconds: float) -> None:
         self._deadline = deadline
         self._reply_seconds = reply_seconds
         self._reply: Deadline | None = None
-        self.dialled = False
+        self.connected = False
         self.sent = 0
 
-    def for_sending(self) -> float:
+    def send_timeout(self) -> float:
         """Seconds that the next piece may take."""
         return self._bounded(self._deadline, self._reply_seconds)
 
@@ -97,7 +97,7 @@ class Waiting:
         """From now on the reply is waited for, all of it within `reply_seconds`."""
         self._reply = self._deadline.earlier(self._reply_seconds)
 
-    def for_reply(self) -> float:
+    def reply_timeout(self) -> float:
         """Seconds left for the rest of the reply."""
         return self._bounded(self._reply or self._deadline, self._reply_seconds)
 
@@ -109,22 +109,22 @@ class Waiting:
         return left
 
 
-class Slot:
+class RequestSlot:
     """Where the connections of one thread find the request that is under way."""
 
     def __init__(self) -> None:
-        self.waiting: Waiting | None = None
+        self.waiting: RequestTimer | None = None
 
-    def current(self) -> Waiting:
+    def current(self) -> RequestTimer:
         if self.waiting is None:
             raise RuntimeError("a connection is used outside a request")
         return self.waiting
 
 
-class BoundedSocket:
+class DeadlineSocket:
     """A connected socket (plain or TLS) whose waits are bounded by the slot's request."""
 
-    def __init__(self, connected: socket.socket, slot: Slot) -> None:
+    def __init__(self, connected: socket.socket, slot: RequestSlot) -> None:
         self._socket = connected
         self._slot = slot
 
@@ -133,14 +133,14 @@ class BoundedSocket:
         for start in range(0, len(view), SEND_SIZE):
             piece = view[start : start + SEND_SIZE]
             waiting = self._slot.current()
-            self._socket.settimeout(waiting.for_sending())
+            self._socket.settimeout(waiting.send_timeout())
             waiting.sent += len(piece)  # before the call: a part of it may go out although it fails
             self._socket.sendall(piece)
 
     def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
         """What the HTTP library reads the reply from; when it asks, the wait for the reply begins."""
         self._slot.current().begin_reply()
-        return io.BufferedReader(_ReplyBytes(self._socket, self._slot))
+        return io.BufferedReader(_ReplyStream(self._socket, self._slot))
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -149,10 +149,10 @@ class BoundedSocket:
         return getattr(self._socket, name)
 
 
-class _ReplyBytes(io.RawIOBase):
+class _ReplyStream(io.RawIOBase):
     """Received bytes; each receive is given what is left of the reply's time."""
 
-    def __init__(self, connected: socket.socket, slot: Slot) -> None:
+    def __init__(self, connected: socket.socket, slot: RequestSlot) -> None:
         self._socket = connected
         self._slot = slot
         self._raw = connected.makefile("rb", buffering=0)  # holds the socket open until the reply is read
@@ -161,7 +161,7 @@ class _ReplyBytes(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._socket.settimeout(self._slot.current().for_reply())
+        self._socket.settimeout(self._slot.current().reply_timeout())
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -170,26 +170,26 @@ class _ReplyBytes(io.RawIOBase):
 
 
 class _PlainConnection(HTTPConnection):
-    slot: Slot
+    slot: RequestSlot
 
     def connect(self) -> None:
-        self.slot.current().dialled = True
+        self.slot.current().connected = True
         super().connect()
-        self.sock = BoundedSocket(self.sock, self.slot)
+        self.sock = DeadlineSocket(self.sock, self.slot)
 
 
 class _SecureConnection(HTTPSConnection):
-    slot: Slot
+    slot: RequestSlot
 
     def connect(self) -> None:
-        self.slot.current().dialled = True
+        self.slot.current().connected = True
         super().connect()
-        self.sock = BoundedSocket(self.sock, self.slot)
+        self.sock = DeadlineSocket(self.sock, self.slot)
 
 
 class _PlainPool(HTTPConnectionPool):
     ConnectionCls = _PlainConnection
-    slot: Slot
+    slot: RequestSlot
 
     def _new_conn(self) -> Any:
         return _with_slot(super()._new_conn, self.slot)
@@ -197,7 +197,7 @@ class _PlainPool(HTTPConnectionPool):
 
 class _SecurePool(HTTPSConnectionPool):
     ConnectionCls = _SecureConnection
-    slot: Slot
+    slot: RequestSlot
 
     def _new_conn(self) -> Any:
         return _with_slot(super()._new_conn, self.slot)
@@ -206,7 +206,7 @@ class _SecurePool(HTTPSConnectionPool):
 class _Pools(urllib3.PoolManager):
     """Pools whose connections know the slot."""
 
-    def __init__(self, slot: Slot, **settings: Any) -> None:
+    def __init__(self, slot: RequestSlot, **settings: Any) -> None:
         super().__init__(**settings)
         self._slot = slot
         self.pool_classes_by_scheme = {"http": _PlainPool, "https": _SecurePool}
@@ -223,16 +223,16 @@ class _Pools(urllib3.PoolManager):
         super().clear()
 
 
-def _with_slot(make: Callable[..., Any], slot: Slot, *place: Any, **settings: Any) -> Any:
+def _with_slot(make: Callable[..., Any], slot: RequestSlot, *place: Any, **settings: Any) -> Any:
     made = make(*place, **settings)
     made.slot = slot
     return made
 
 
-class BoundedAdapter(HTTPAdapter):
+class DeadlineAdapter(HTTPAdapter):
     """Lets `requests` use bounded connections, without retries of its own. For one thread."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: RequestSlot) -> None:
         self._slot = slot
         super().__init__(max_retries=0)
 
@@ -240,14 +240,14 @@ class BoundedAdapter(HTTPAdapter):
         self.poolmanager = _Pools(self._slot, num_pools=connections, maxsize=maxsize, block=block, **settings)
 
 
-def failure_of(error: Exception, waiting: Waiting, address: Address, step: str) -> TransportError:
+def transport_error(error: Exception, waiting: RequestTimer, address: Address, step: str) -> TransportError:
     """The typed error for `error`, raised by the HTTP library while `step` was asked of `address`.
 
     `NotSent` needs proof: the address could not be connected to, or the connection was made for this request and not
     one byte of it went out. Everything else may have reached the server, a kept-alive connection that died among it.
     The library's exceptions are not chained, because they hold the request with its credentials.
     """
-    chain = _chain(error)
+    chain = _cause_chain(error)
     name = type(chain[-1]).__name__
     place = {"url": str(address)}
     if _never_connected(chain):
@@ -258,7 +258,7 @@ def failure_of(error: Exception, waiting: Waiting, address: Address, step: str) 
             hint="Check tls_ca, tls_certificate and tls_key, and that the port speaks TLS.",
             **place,
         )
-    if waiting.sent == 0 and waiting.dialled:
+    if waiting.sent == 0 and waiting.connected:
         return NotSent(f"The new connection broke before {step} was sent ({name}).", **place)
     if any(isinstance(one, http.client.BadStatusLine) for one in chain) and not _disconnected(chain):
         return BadReply(f"What answered to {step} was not HTTP.", **place)
@@ -282,7 +282,7 @@ def _disconnected(chain: list[BaseException]) -> bool:
     return any(isinstance(one, http.client.RemoteDisconnected) for one in chain)
 
 
-def _chain(error: BaseException) -> list[BaseException]:
+def _cause_chain(error: BaseException) -> list[BaseException]:
     """`error` and what it was made of, outermost first: the libraries nest causes as arguments or as `reason`."""
     found: list[BaseException] = []
     current: object = error
@@ -295,7 +295,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """What came back over HTTP, not yet understood. `body` ends one byte after the limit of replies at most; `whole`
     is false when the peer answered, and closed its side, before it had the whole request."""
 
@@ -314,68 +314,68 @@ class Exchange:
     address: Address
     path: str
     headers: Mapping[str, bytes] = field(repr=False)
-    body: Pieces | None
+    body: BodyPieces | None
     deadline: Deadline
     reply_seconds: float
 
 
-class Link:
+class ThreadConnections:
     """The connections of one thread. Nothing of the environment is used: no proxies, no netrc, no cookies."""
 
     def __init__(self, options: SinkOptions) -> None:
-        self._slot = Slot()
+        self._slot = RequestSlot()
         self._connect_timeout = options.connect_timeout
         self._verify: bool | str = options.tls_ca or options.tls_verify
-        self._certificate = _certificate(options)
-        self._adapter = BoundedAdapter(self._slot)
+        self._certificate = _client_certificate(options)
+        self._adapter = DeadlineAdapter(self._slot)
 
-    def perform(self, exchange: Exchange) -> Answer:
+    def perform(self, exchange: Exchange) -> HttpResponse:
         """Send one request and read its answer, never following a redirect.
 
         Raises NotSent, ReplyLost or BadReply, and DeadlineExceeded when no time was left to begin with.
         """
         connect = exchange.deadline.bounded(self._connect_timeout, exchange.step)
         reply = min(exchange.reply_seconds, exchange.deadline.remaining()) or connect
-        waiting = Waiting(exchange.deadline, exchange.reply_seconds)
+        waiting = RequestTimer(exchange.deadline, exchange.reply_seconds)
         self._slot.waiting = waiting
         try:
             with self._adapter.send(
-                _prepared(exchange),
+                _prepare_request(exchange),
                 stream=True,
                 timeout=(connect, reply),
                 verify=self._verify,
                 cert=self._certificate,
             ) as response:
-                received = _read(response)
+                received = _read_body(response)
         except (OSError, urllib3.exceptions.HTTPError) as error:
-            raise failure_of(error, waiting, exchange.address, exchange.step) from None
+            raise transport_error(error, waiting, exchange.address, exchange.step) from None
         whole = exchange.body is None or exchange.body.complete or waiting.sent == 0
         if not whole:
             self._adapter.close()  # the rest of this body must never be taken for the next request
-        return Answer(response.status_code, response.headers.get("Location"), received, whole)
+        return HttpResponse(response.status_code, response.headers.get("Location"), received, whole)
 
     def close(self) -> None:
         self._adapter.close()
 
 
-class Links:
+class ConnectionsByThread:
     """A link for each thread that asks for one."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._lock = threading.Lock()
-        self._all: weakref.WeakSet[Link] = weakref.WeakSet()  # a thread that ends takes its link along
+        self._all: weakref.WeakSet[ThreadConnections] = weakref.WeakSet()  # a thread that ends takes its link along
         self._own = threading.local()
         self._closed = False
 
-    def mine(self) -> Link:
+    def for_this_thread(self) -> ThreadConnections:
         """The calling thread's link. Raises NotSent after `close`."""
         with self._lock:
             if self._closed:
                 raise NotSent("The transport is closed.", hint="Make a new one.")
-            link: Link | None = getattr(self._own, "link", None)
+            link: ThreadConnections | None = getattr(self._own, "link", None)
             if link is None:
-                link = self._own.link = Link(self._options)
+                link = self._own.link = ThreadConnections(self._options)
                 self._all.add(link)
             return link
 
@@ -387,7 +387,7 @@ class Links:
             link.close()
 
 
-def _certificate(options: SinkOptions) -> str | tuple[str, str] | None:
+def _client_certificate(options: SinkOptions) -> str | tuple[str, str] | None:
     """The client's certificate as `requests` takes it. Raises OptionError when one of the TLS files is missing."""
     for name in ("tls_ca", "tls_certificate", "tls_key"):
         place: str | None = getattr(options, name)
@@ -400,7 +400,7 @@ def _certificate(options: SinkOptions) -> str | tuple[str, str] | None:
     return options.tls_certificate, options.tls_key
 
 
-def _prepared(exchange: Exchange) -> requests.PreparedRequest:
+def _prepare_request(exchange: Exchange) -> requests.PreparedRequest:
     """The request as an adapter takes it, with the headers of the exchange and those of its body alone."""
     made = requests.PreparedRequest()
     made.prepare_method(exchange.method)
@@ -411,10 +411,10 @@ def _prepared(exchange: Exchange) -> requests.PreparedRequest:
     return made
 
 
-def _read(response: requests.Response) -> bytes:
+def _read_body(response: requests.Response) -> bytes:
     """The body as it came, up to one byte over the limit of replies; one that the peer cut short is an error."""
-    body: bytes = response.raw.read(LIMIT + 1, decode_content=False)
+    body: bytes = response.raw.read(REPLY_LIMIT + 1, decode_content=False)
     missing = getattr(response.raw, "length_remaining", None)
-    if missing and len(body) <= LIMIT:
+    if missing and len(body) <= REPLY_LIMIT:
         raise urllib3.exceptions.IncompleteRead(len(body), missing)
     return body

@@ -59,10 +59,10 @@ def headers_of(request: Request, authorization: str) -> dict[str, bytes]:
         given.update(db=request.database, label=request.label, transaction_type="multi")
     if request.table is not None:
         given["table"] = request.table
-    return {name: _encoded(name, value) for name, value in given.items()}
+    return {name: _encode_header(name, value) for name, value in given.items()}
 
 
-def _encoded(name: str, value: str) -> bytes:
+def _encode_header(name: str, value: str) -> bytes:
     if _NAME.fullmatch(name) is None:
         raise InputError(f"{name[:40]!r} is no name of an HTTP header.", hint="Check the stream-load properties.")
     if _VALUE.fullmatch(value) is None:
@@ -73,7 +73,7 @@ def _encoded(name: str, value: str) -> bytes:
     return value.encode("utf-8")
 
 
-_PASSING = frozenset((307, 408, 421, 425, 429))  # below 500, and may be another answer the next time
+_TRANSIENT_STATUSES = frozenset((307, 408, 421, 425, 429))  # below 500, and may be another answer the next time
 _WRONG_ADDRESS = "Check that load_url names StarRocks frontends (http_port, 8030 by default), and not another service."
 _ADVICE = {
     400: "Check what stands between the sink and StarRocks: it does not take the request's headers or its label.",
@@ -87,7 +87,7 @@ _REDIRECTED = (
     "Let load_url name the frontends themselves: they redirect with 307, which is the only way that is followed."
 )
 
-LIMIT = 1 << 20
+REPLY_LIMIT = 1 << 20
 """Bytes of a reply that are read at most; the longest real ones have a few hundred."""
 
 
@@ -111,7 +111,7 @@ def read_load_state(http_status: int, body: bytes) -> Reply:
         return Reply(status=status, message=message)
     state = fields.get("state")
     if not isinstance(state, str) or state.upper() not in LabelState.__members__:
-        raise _bad(http_status, "a reply without a known state")
+        raise _bad_reply(http_status, "a reply without a known state")
     return Reply(status=status, message=message, state=LabelState[state.upper()])
 
 
@@ -119,36 +119,36 @@ def _fields(http_status: int, body: bytes) -> dict[str, Any]:
     """The reply's object under lower-case keys; of keys that differ in case only, the first counts."""
     if http_status == 401:
         raise AuthenticationFailed("The server refused user and password.", status=401)
-    if len(body) > LIMIT:
-        raise _bad(http_status, f"more than {LIMIT} bytes")
+    if len(body) > REPLY_LIMIT:
+        raise _bad_reply(http_status, f"more than {REPLY_LIMIT} bytes")
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError:
-        raise _bad(http_status, _kind(body)) from None
+        raise _bad_reply(http_status, _describe_body(body)) from None
     if not isinstance(parsed, dict):
-        raise _bad(http_status, f"JSON that is no object but {type(parsed).__name__}")
+        raise _bad_reply(http_status, f"JSON that is no object but {type(parsed).__name__}")
     fields: dict[str, Any] = {}
     for key, value in parsed.items():
         fields.setdefault(key.lower(), value)
     if http_status != 200:
-        raise _bad(http_status, "JSON", excerpt=fields.get("message") or fields.get("msg"))
+        raise _bad_reply(http_status, "JSON", excerpt=fields.get("message") or fields.get("msg"))
     return fields
 
 
 def _status(fields: dict[str, Any], http_status: int) -> Status:
     status = fields.get("status")
     if not isinstance(status, str):
-        raise _bad(http_status, "JSON without a Status")
+        raise _bad_reply(http_status, "JSON without a Status")
     try:
         return Status(status.upper())
     except ValueError:
-        raise _bad(http_status, "an unknown Status", excerpt=status) from None
+        raise _bad_reply(http_status, "an unknown Status", excerpt=status) from None
 
 
 def _text(fields: dict[str, Any], key: str, http_status: int) -> str | None:
     value = fields.get(key)
     if value is not None and not isinstance(value, str):
-        raise _bad(http_status, f"{key} that is no text but {type(value).__name__}")
+        raise _bad_reply(http_status, f"{key} that is no text but {type(value).__name__}")
     return value
 
 
@@ -157,31 +157,31 @@ def _number(fields: dict[str, Any], key: str, http_status: int) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
         return int(value)
     if isinstance(value, bool) or (value is not None and not isinstance(value, int)):
-        raise _bad(http_status, f"{key} that is no number but {type(value).__name__}")
+        raise _bad_reply(http_status, f"{key} that is no number but {type(value).__name__}")
     return value
 
 
-def _kind(body: bytes) -> str:
+def _describe_body(body: bytes) -> str:
     """What sort of thing `body` is, by its first characters."""
     start = body[:512].lstrip().lower()
     if not start:
         return "an empty body"
     if start.startswith(b"<"):
         title = re.search(rb"<title>(.{0,80})", body[:4096], re.IGNORECASE | re.DOTALL)
-        return f"an HTML page{f' titled {_harmless(title[1])!r}' if title else ''}"
+        return f"an HTML page{f' titled {_safe_excerpt(title[1])!r}' if title else ''}"
     if start.startswith((b"{", b"[")):
         return "broken or truncated JSON"
     return "plain text" if start.isascii() and b"\x00" not in start else "binary data"
 
 
-def _harmless(text: bytes | str) -> str:
+def _safe_excerpt(text: bytes | str) -> str:
     """At most 80 printable ASCII characters of one line, up to the next tag."""
     decoded = text.decode("ascii", "replace") if isinstance(text, bytes) else text
     return re.sub(r"[^\x20-\x7e]+", " ", decoded.partition("<")[0])[:80].strip()
 
 
-def _bad(http_status: int, what: str, *, excerpt: object = None) -> StarRocksSinkError:
-    said = f", saying {_harmless(excerpt)!r}" if isinstance(excerpt, str) and excerpt else ""
+def _bad_reply(http_status: int, what: str, *, excerpt: object = None) -> StarRocksSinkError:
+    said = f", saying {_safe_excerpt(excerpt)!r}" if isinstance(excerpt, str) and excerpt else ""
     message = f"HTTP {http_status} with {what}{said} came back."
     if not is_final(http_status):
         return BadReply(message, status=http_status)
@@ -191,4 +191,4 @@ def _bad(http_status: int, what: str, *, excerpt: object = None) -> StarRocksSin
 
 def is_final(http_status: int) -> bool:
     """Whether the same request would get the same status again: redirects elsewhere and errors of the asker's."""
-    return 300 <= http_status < 500 and http_status not in _PASSING
+    return 300 <= http_status < 500 and http_status not in _TRANSIENT_STATUSES

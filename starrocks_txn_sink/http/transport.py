@@ -21,7 +21,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import BadReply, HttpRefused, NotSent, RedirectRefused, ReplyLost, StarRocksSinkError
-from starrocks_txn_sink.http.connection import Answer, Exchange, Links, Pieces
+from starrocks_txn_sink.http.connection import BodyPieces, ConnectionsByThread, Exchange, HttpResponse
 from starrocks_txn_sink.http.messages import (
     METHODS,
     basic_authorization,
@@ -54,11 +54,11 @@ class Frontends:
         with self._lock:
             return address in self._configured or address == self._leader
 
-    def found_leader(self, address: Address) -> None:
+    def remember_leader(self, address: Address) -> None:
         with self._lock:
             self._leader = address
 
-    def lost(self, address: Address) -> None:
+    def forget_leader(self, address: Address) -> None:
         """Forget `address` as the leader, because it could not be reached or passed a request on."""
         with self._lock:
             if self._leader == address:
@@ -72,43 +72,43 @@ REDIRECT = 307
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class RedirectedRequest:
     """Holds one request to the end. `perform` makes one exchange; `reply_seconds` bounds the wait for each reply."""
 
     request: Request
-    body: Pieces
+    body: BodyPieces
     headers: Mapping[str, bytes] = field(repr=False)
     deadline: Deadline
     reply_seconds: float
     rules: RedirectRules
     frontends: Frontends
-    perform: Callable[[Exchange], Answer]
+    perform: Callable[[Exchange], HttpResponse]
 
-    def hold(self, first: Address) -> Reply:
+    def send(self, first: Address) -> Reply:
         """Ask `first`, follow its redirects, and return the reply of whoever answers."""
         target, sending = first, False
         asked = first  # the last server that surely is a frontend, at the end the leader
         seen = {(first, False)}
         for _ in range(HOPS + 1):
-            answer = self._ask(target, sending)
+            answer = self._exchange(target, sending)
             if answer.status != REDIRECT:
-                reply = self._understand(answer, target, sending)
-                self.frontends.found_leader(asked if sending else target)
+                reply = self._read_answer(answer, target, sending)
+                self.frontends.remember_leader(asked if sending else target)
                 return reply
             asked = target
-            target = self._redirected(answer, target)
+            target = self._redirect_target(answer, target)
             sending = self.request.operation is Operation.LOAD and not self.frontends.includes(target)
             if (target, sending) in seen:
                 break
             seen.add((target, sending))
-        self.frontends.lost(first)
+        self.frontends.forget_leader(first)
         raise NotSent(
             f"The frontends redirect {self.request.operation.value} to each other; it reached no one.",
             hint="They may be choosing a new leader; if it lasts, check their state (SHOW FRONTENDS).",
             url=str(first),
         )
 
-    def _ask(self, target: Address, sending: bool) -> Answer:
+    def _exchange(self, target: Address, sending: bool) -> HttpResponse:
         exchange = Exchange(
             step=self.request.operation.value,
             method=METHODS[self.request.operation],
@@ -122,10 +122,10 @@ class Conversation:
         try:
             return self.perform(exchange)
         except NotSent:
-            self.frontends.lost(target)
+            self.frontends.forget_leader(target)
             raise
 
-    def _redirected(self, answer: Answer, asked: Address) -> Address:
+    def _redirect_target(self, answer: HttpResponse, asked: Address) -> Address:
         """Where to go next. Path, query and user of the redirect are left aside: ours hold on every server."""
         try:
             parts = urlsplit(answer.location or "")
@@ -144,7 +144,7 @@ class Conversation:
             )
         return target
 
-    def _understand(self, answer: Answer, target: Address, sending: bool) -> Reply:
+    def _read_answer(self, answer: HttpResponse, target: Address, sending: bool) -> Reply:
         read = read_load_state if self.request.operation is Operation.LOAD_STATE else read_reply
         try:
             reply = read(answer.status, answer.body)
@@ -178,7 +178,7 @@ class HttpTransport:
         self._options = options
         self._rules = options.redirect_rules
         self._frontends = Frontends(options.frontends)
-        self._links = Links(options)
+        self._connections = ConnectionsByThread(options)
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._authorization: str | None = None
@@ -186,7 +186,7 @@ class HttpTransport:
     def send(self, request: Request, deadline: Deadline) -> Reply:
         """Send `request` and return its reply; see `wire.Transport` for the errors."""
         try:
-            return self._with_failover(request, Pieces(request.body), deadline)
+            return self._with_failover(request, BodyPieces(request.body), deadline)
         except StarRocksSinkError as error:
             error.context.setdefault("label", request.label)
             if request.table is not None:
@@ -195,10 +195,10 @@ class HttpTransport:
 
     def close(self) -> None:
         """Close the connections of all threads; later requests raise NotSent."""
-        self._links.close()
+        self._connections.close()
 
-    def _with_failover(self, request: Request, body: Pieces, deadline: Deadline) -> Reply:
-        conversation = Conversation(
+    def _with_failover(self, request: Request, body: BodyPieces, deadline: Deadline) -> Reply:
+        redirected = RedirectedRequest(
             request=request,
             body=body,
             headers=self._headers(request),
@@ -218,7 +218,7 @@ class HttpTransport:
         )
         for attempt in retrying:
             with attempt:
-                return conversation.hold(addresses[(attempt.retry_state.attempt_number - 1) % len(addresses)])
+                return redirected.send(addresses[(attempt.retry_state.attempt_number - 1) % len(addresses)])
         raise AssertionError("tenacity neither returned nor raised")
 
     def _pause(self, addresses: int, deadline: Deadline, state: RetryCallState) -> float:
@@ -233,8 +233,8 @@ class HttpTransport:
             self._authorization = basic_authorization(self._options.username, self._options.read_password())
         return headers_of(request, self._authorization)
 
-    def _perform(self, exchange: Exchange) -> Answer:
-        return self._links.mine().perform(exchange)
+    def _perform(self, exchange: Exchange) -> HttpResponse:
+        return self._connections.for_this_thread().perform(exchange)
 
 
 def _may_repeat(operation: Operation, error: BaseException) -> bool:

@@ -48,7 +48,7 @@ def tables(name: str, value: Mapping[Any, Any]) -> dict[str, TableOptions]:
         properties = given.properties if isinstance(given, TableOptions) else given
         if not isinstance(properties, Mapping):
             raise refusal(f"{name}[{str(table)[:80]!r}]", given, "TableOptions or a mapping of stream-load properties")
-        good = load_properties.check_properties(properties, load_properties.scope(str(table)))
+        good = load_properties.check_properties(properties, load_properties.table_label(str(table)))
         checked[str(table)] = TableOptions(properties=good)
     return checked
 
@@ -104,7 +104,7 @@ def check_tls(scheme: str, ca: str | None, certificate: str | None, key: str | N
         raise OptionError("tls_ca is set, but tls_verify is off.", hint="Remove one of them.", option="tls_ca")
 
 
-def own_tables(given: Mapping[str, Any], database: str) -> dict[str, Any]:
+def plain_table_names(given: Mapping[str, Any], database: str) -> dict[str, Any]:
     """`given` under the tables' plain names; refuses those of another database."""
     renamed = {}
     for written, properties in given.items():

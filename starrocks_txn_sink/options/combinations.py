@@ -40,9 +40,9 @@ class Feature(Enum):
     PLAIN_ROWS = "rows without positions", "the rows have no positions"
     DATA_SOURCE = "the data source", "rows go through the data source"
 
-    def __init__(self, title: str, said: str) -> None:
+    def __init__(self, title: str, phrase: str) -> None:
         self.title = title
-        self.said = said
+        self.phrase = phrase
 
 
 Features = Mapping[Feature, str]
@@ -60,37 +60,43 @@ class Conflict:
     option: str
 
 
-def _needs_sql(feature: Feature, option: str, why: str, instead: str) -> Conflict:
+def _needs_query_url(feature: Feature, option: str, why: str, instead: str) -> Conflict:
     advice = f"Set query_url='mysql://<frontend>:9030', or {instead}."
     return Conflict(feature, Feature.NO_QUERY_URL, why, advice, option)
 
 
-def _last_row_misled(feature: Feature, name: str, why: str) -> Conflict:
+def _not_with_compact(feature: Feature, name: str, why: str) -> Conflict:
     advice = f"Remove {name}, turn compact off, or give such tables a sink of their own."
     return Conflict(Feature.COMPACT, feature, why, advice, "compact")
 
 
-def _not_in_data_source(feature: Feature, option: str, why: str) -> Conflict:
+def _not_with_data_source(feature: Feature, option: str, why: str) -> Conflict:
     return Conflict(feature, Feature.DATA_SOURCE, why, f"Leave {option} out, or use StarRocksSink.", option)
 
 
 CONFLICTS: Final = (
-    _needs_sql(
+    _needs_query_url(
         Feature.EXACTLY_ONCE,
         "delivery",
         "exactly-once keeps a ledger of positions, which is read over SQL",
         "choose delivery='at-least-once', with which a replay after a failure may write rows a second time",
     ),
-    _needs_sql(Feature.RECEIPTS_LOG, "receipts_log", "the log's table is created over SQL", "turn receipts_log off"),
-    _needs_sql(
+    _needs_query_url(
+        Feature.RECEIPTS_LOG, "receipts_log", "the log's table is created over SQL", "turn receipts_log off"
+    ),
+    _needs_query_url(
         Feature.QUARANTINE,
         "on_bad_rows",
         "the dead-letter table is looked after over SQL",
         "set on_bad_rows='fail'",
     ),
-    _needs_sql(Feature.SCHEMA_IGNORE, "schema_changes", "tables are looked up over SQL", "set schema_changes='fail'"),
-    _needs_sql(Feature.SCHEMA_APPLY, "schema_changes", "tables are altered over SQL", "set schema_changes='fail'"),
-    _needs_sql(Feature.COMPACT, "compact", "the key columns are asked for over SQL", "turn compact off"),
+    _needs_query_url(
+        Feature.SCHEMA_IGNORE, "schema_changes", "tables are looked up over SQL", "set schema_changes='fail'"
+    ),
+    _needs_query_url(
+        Feature.SCHEMA_APPLY, "schema_changes", "tables are altered over SQL", "set schema_changes='fail'"
+    ),
+    _needs_query_url(Feature.COMPACT, "compact", "the key columns are asked for over SQL", "turn compact off"),
     Conflict(
         Feature.NO_SHUFFLE,
         Feature.SEVERAL_LANES,
@@ -127,11 +133,11 @@ CONFLICTS: Final = (
         "Remove format, or turn compact off.",
         "compact",
     ),
-    _last_row_misled(Feature.JSONPATHS, "jsonpaths", "it says where a row's key is"),
-    _last_row_misled(Feature.PARTIAL_UPDATE, "partial_update", "rows of one key add up"),
-    _last_row_misled(Feature.MERGE_CONDITION, "merge_condition", "it lets an earlier row win"),
-    _last_row_misled(Feature.WHERE, "where", "it may refuse the last row of a key and take an earlier one"),
-    _last_row_misled(
+    _not_with_compact(Feature.JSONPATHS, "jsonpaths", "it says where a row's key is"),
+    _not_with_compact(Feature.PARTIAL_UPDATE, "partial_update", "rows of one key add up"),
+    _not_with_compact(Feature.MERGE_CONDITION, "merge_condition", "it lets an earlier row win"),
+    _not_with_compact(Feature.WHERE, "where", "it may refuse the last row of a key and take an earlier one"),
+    _not_with_compact(
         Feature.MAX_FILTER_RATIO,
         "max_filter_ratio",
         "it may let the last row of a key fail and take an earlier one",
@@ -172,12 +178,14 @@ CONFLICTS: Final = (
         "Use assemble_transactions before it, or StarRocksSink.",
         "assemble",
     ),
-    _not_in_data_source(
+    _not_with_data_source(
         Feature.COMPACT, "compact", "the tables' keys would have to be asked for before each micro-batch"
     ),
-    _not_in_data_source(Feature.NO_SHUFFLE, "shuffle", "rows are laid out before their order can be looked at"),
-    _not_in_data_source(Feature.METRICS_PORT, "metrics_port", "none of its processes lives from one write to the next"),
-    _not_in_data_source(Feature.SCHEMA_APPLY, "schema_changes", "its frame is made before the first write"),
+    _not_with_data_source(Feature.NO_SHUFFLE, "shuffle", "rows are laid out before their order can be looked at"),
+    _not_with_data_source(
+        Feature.METRICS_PORT, "metrics_port", "none of its processes lives from one write to the next"
+    ),
+    _not_with_data_source(Feature.SCHEMA_APPLY, "schema_changes", "its frame is made before the first write"),
     Conflict(
         Feature.PLAIN_ROWS,
         Feature.QUARANTINE,
@@ -209,7 +217,7 @@ ALTERNATIVES: Final = (
 )
 """Pairs of which a user can only choose one."""
 
-SORTED_FIRST: Final[Mapping[Feature, str]] = {
+ALWAYS_SORTED: Final[Mapping[Feature, str]] = {
     Feature.SEVERAL_LANES: "the rows of a source partition must reach the lane that owns it",
     Feature.COMPACT: "the last row of a key is found by a shuffle",
     Feature.QUARANTINE: "a lane commits rows that are not sorted at its end only, and a quarantine may have to commit "
@@ -224,33 +232,33 @@ COMMITTED_AT_END: Final[Mapping[Feature, str]] = {
 """Features with which a lane makes one StarRocks transaction of a micro-batch, however long it takes, and why."""
 
 
-def spoken(*features: Feature) -> dict[Feature, str]:
+def default_phrases(*features: Feature) -> dict[Feature, str]:
     """`features` in use, spoken of as usual."""
-    return {feature: feature.said for feature in features}
+    return {feature: feature.phrase for feature in features}
 
 
-def conflict(features: Features) -> Conflict | None:
+def find_conflict(features: Features) -> Conflict | None:
     """The first pair of `features` that excludes itself; None when all of them go together."""
     return next((each for each in CONFLICTS if each.one in features and each.other in features), None)
 
 
-def refuse(features: Features) -> None:
+def refuse_conflicts(features: Features) -> None:
     """Raise an error for the first pair of `features` that excludes itself.
 
     Raises InputError where the rows themselves have no positions, OptionError otherwise; both say what, why, and what
     to do.
     """
-    found = conflict(features)
+    found = find_conflict(features)
     if found is not None:
         error = InputError if found.one is Feature.PLAIN_ROWS else OptionError
         said = f"{features[found.one]}, and {features[found.other]}: {found.why}."
         raise error(said, hint=found.advice, option=found.option)
 
 
-def sorted_first(features: Features, *, assembled: bool = False) -> bool:
+def always_sorted(features: Features, *, assembled: bool = False) -> bool:
     """Whether `shuffle` "auto" sorts rows, or with `assembled` events, before any lane has looked at them."""
     not_counted = {Feature.QUARANTINE} if assembled else set()
-    return not (features.keys() - not_counted).isdisjoint(SORTED_FIRST)
+    return not (features.keys() - not_counted).isdisjoint(ALWAYS_SORTED)
 
 
 def committed_at_end(features: Features) -> bool:
@@ -261,15 +269,15 @@ def committed_at_end(features: Features) -> bool:
 # --- the page ---
 
 
-def between(one: Feature, other: Feature) -> Conflict | None:
+def find_conflict_between(one: Feature, other: Feature) -> Conflict | None:
     """Why `one` and `other`, with what comes with them, exclude each other; None when they go together."""
     with_implied = [each for feature in (one, other) for each in (feature, IMPLIED.get(feature, feature))]
-    return conflict(spoken(*with_implied))
+    return find_conflict(default_phrases(*with_implied))
 
 
 def render_combinations() -> str:
     """The Markdown page: every pair of features, and why pairs are refused."""
-    return "\n".join([*_matrix(), *_reasons(), *_decided()]) + "\n"
+    return "\n".join([*_matrix(), *_reasons(), *_consequences()]) + "\n"
 
 
 def _matrix() -> Iterator[str]:
@@ -294,7 +302,7 @@ def _letter(number: int) -> str:
 def _cell(one: Feature, other: Feature) -> str:
     if one is other:
         return ""
-    if (found := between(one, other)) is not None:
+    if (found := find_conflict_between(one, other)) is not None:
         return str(CONFLICTS.index(found) + 1)
     return "–" if frozenset((one, other)) in ALTERNATIVES else ""
 
@@ -309,13 +317,13 @@ def _reasons() -> Iterator[str]:
         yield f"| {number} | {each.one.title} and {each.other.title} | {each.why} | {each.advice} |"
 
 
-def _decided() -> Iterator[str]:
+def _consequences() -> Iterator[str]:
     yield ""
     yield "## What a feature decides"
     yield ""
     yield "| feature | what happens | why |"
     yield "|---|---|---|"
-    for feature, why in SORTED_FIRST.items():
+    for feature, why in ALWAYS_SORTED.items():
         yield f'| {feature.title} | `shuffle` "auto" always sorts rows before their lanes | {why} |'
     for feature, why in COMMITTED_AT_END.items():
         yield f"| {feature.title} | a lane makes exactly one StarRocks transaction of a micro-batch | {why} |"

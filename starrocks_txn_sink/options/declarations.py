@@ -74,7 +74,7 @@ def refusal(option: str, value: object, allowed: str) -> OptionError:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OptionKind:
     """`name` is what the reference page calls it."""
 
     name: str
@@ -82,25 +82,25 @@ class Kind:
     parse: Parse
 
 
-def text(allowed: str = "a non-empty text", pattern: str = r"[^\x00-\x1f\x7f]+", *, secret: bool = False) -> Kind:
+def text(allowed: str = "a non-empty text", pattern: str = r"[^\x00-\x1f\x7f]+", *, secret: bool = False) -> OptionKind:
     def check(option: str, value: Any) -> str:
         if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
             raise refusal(option, "unusable (not shown)" if secret else value, allowed)
         return value
 
-    return Kind("text", check, check)
+    return OptionKind("text", check, check)
 
 
-def count(least: int = 1) -> Kind:
+def count(least: int = 1) -> OptionKind:
     def check(option: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise refusal(option, value, f"a whole number from {least} on")
         return value
 
-    return Kind("whole number", check, lambda option, written: check(option, _integer(written)))
+    return OptionKind("whole number", check, lambda option, written: check(option, _integer(written)))
 
 
-def whole_seconds(least: int, most: int) -> Kind:
+def whole_seconds(least: int, most: int) -> OptionKind:
     def check(option: str, value: Any) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -108,29 +108,29 @@ def whole_seconds(least: int, most: int) -> Kind:
             raise refusal(option, value, f"a whole number of seconds from {least} to {most}")
         return value
 
-    return Kind("whole number", check, lambda option, written: check(option, _seconds(written)))
+    return OptionKind("whole number", check, lambda option, written: check(option, _seconds(written)))
 
 
-def seconds() -> Kind:
+def seconds() -> OptionKind:
     def check(option: str, value: Any) -> float:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not math.isfinite(value) or value <= 0:
             raise refusal(option, value, "a number of seconds above 0")
         return float(value)
 
-    return Kind("number", check, lambda option, written: check(option, _seconds(written)))
+    return OptionKind("number", check, lambda option, written: check(option, _seconds(written)))
 
 
-def size() -> Kind:
+def size() -> OptionKind:
     def check(option: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise refusal(option, value, "a number of bytes above 0, in text also as 16 MiB")
         return value
 
-    return Kind("size", check, lambda option, written: check(option, _bytes(written)))
+    return OptionKind("size", check, lambda option, written: check(option, _bytes(written)))
 
 
-def switch() -> Kind:
+def switch() -> OptionKind:
     def check(option: str, value: Any) -> bool:
         if not isinstance(value, bool):
             raise refusal(option, value, "true or false")
@@ -139,20 +139,20 @@ def switch() -> Kind:
     def parse(option: str, written: str) -> bool:
         return check(option, {"true": True, "false": False}.get(written.strip().lower(), written))
 
-    return Kind("true or false", check, parse)
+    return OptionKind("true or false", check, parse)
 
 
-def choice(values: type[Enum]) -> Kind:
+def choice(values: type[Enum]) -> OptionKind:
     def check(option: str, value: Any) -> Enum:
         try:
             return values(value)
         except ValueError:
             raise refusal(option, value, " or ".join(str(one.value) for one in values)) from None
 
-    return Kind("choice", check, lambda option, written: check(option, written.strip().lower()))
+    return OptionKind("choice", check, lambda option, written: check(option, written.strip().lower()))
 
 
-def names(check_one: Check) -> Kind:
+def names(check_one: Check) -> OptionKind:
     def check(option: str, value: Any) -> tuple[str, ...]:
         if isinstance(value, str):
             value = [part.strip() for part in re.split(r"[,;]", value) if part.strip()]
@@ -162,10 +162,10 @@ def names(check_one: Check) -> Kind:
             check_one(option, one)
         return tuple(value)
 
-    return Kind("list", check, check)
+    return OptionKind("list", check, check)
 
 
-def mapping(check_all: Check) -> Kind:
+def mapping(check_all: Check) -> OptionKind:
     def check(option: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise refusal(option, value, "a mapping")
@@ -178,11 +178,11 @@ def mapping(check_all: Check) -> Kind:
             raise refusal(option, written, "a list of pairs, as in a=b,c=d")
         return check(option, {name.strip(): value.strip() for name, _, value in pairs})
 
-    return Kind("mapping", check, parse)
+    return OptionKind("mapping", check, parse)
 
 
-def custom(name: str, check: Check) -> Kind:
-    return Kind(name, check, check)
+def custom(name: str, check: Check) -> OptionKind:
+    return OptionKind(name, check, check)
 
 
 _TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3600.0}
@@ -214,7 +214,7 @@ _REQUIRED: Any = MISSING
 class Declaration:
     """What is known about one option beside its name."""
 
-    kind: Kind
+    kind: OptionKind
     meaning: str
     unit: str
     default: Any
@@ -223,7 +223,7 @@ class Declaration:
 
 
 def option(
-    kind: Kind,
+    kind: OptionKind,
     meaning: str,
     *,
     default: Any = _REQUIRED,
@@ -249,7 +249,7 @@ def declarations(options: Any) -> Iterator[tuple[str, Declaration]]:
         yield one.name, one.metadata["option"]
 
 
-def settle(options: Any) -> None:
+def apply_declarations(options: Any) -> None:
     """Check every option of a frozen dataclass in its `__post_init__`, and fill in the derived defaults.
 
     None means "left out": it is replaced by the default. Raises OptionError for the first option that is wrong.

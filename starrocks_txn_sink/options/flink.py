@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.options.declarations import Kind, refusal
+from starrocks_txn_sink.options.declarations import OptionKind, refusal
 from starrocks_txn_sink.telemetry.logs import get_logger
 
 Convert = Callable[[str, str], Any]
@@ -21,7 +21,7 @@ _log = get_logger("options")
 
 
 @dataclass(frozen=True, slots=True)
-class Becomes:
+class MapsTo:
     """Sets our option `option`; `convert(name, text)` gives its value, None leaves the default."""
 
     option: str
@@ -69,13 +69,13 @@ def _milliseconds(name: str, written: str) -> float:
     return _integer(name, written) / 1000
 
 
-def _patience(name: str, written: str) -> float | None:
+def _wait_seconds(name: str, written: str) -> float | None:
     """Zero and negative times mean "wait for ever" there; here no wait is without an end."""
     given = _integer(name, written)
     return given / 1000 if given > 0 else None
 
 
-def _named(_: str, written: str) -> str | None:
+def _database_name(_: str, written: str) -> str | None:
     return None if written.strip() == "*" else written
 
 
@@ -89,31 +89,31 @@ def _compression(name: str, written: str) -> str:
 _EXACTLY_ONCE = "it tunes that connector's own exactly-once mode"
 _MERGE_COMMIT = "merge commit joins loads of different writers and cannot keep a source transaction whole"
 
-FLINK_OPTIONS: Mapping[str, Becomes | Refused | WithoutEffect] = {
+FLINK_OPTIONS: Mapping[str, MapsTo | Refused | WithoutEffect] = {
     "connector": Refused("this is the StarRocks sink", ("starrocks",)),
-    "load-url": Becomes("load_url", _text),
-    "jdbc-url": Becomes("query_url", _text),
-    "database-name": Becomes("database", _named, "with *, name the database itself: a transaction has only one"),
+    "load-url": MapsTo("load_url", _text),
+    "jdbc-url": MapsTo("query_url", _text),
+    "database-name": MapsTo("database", _database_name, "with *, name the database itself: a transaction has only one"),
     "table-name": WithoutEffect("every row names its table"),
-    "username": Becomes("username", _text),
-    "password": Becomes("password", _text),
+    "username": MapsTo("username", _text),
+    "password": MapsTo("password", _text),
     "sink.version": Refused("V1 does not know the transaction interface", ("v2", "auto")),
-    "sink.semantic": Becomes("delivery", lambda _, written: written.strip().lower()),
-    "sink.label-prefix": Becomes("job", _text, "the first part of every label"),
-    "sink.parallelism": Becomes("lanes", _integer, "a subtask there and a lane here each have their own transaction"),
-    "sink.max-retries": Becomes("max_attempts", lambda name, text: _integer(name, text) + 1, "attempts = retries + 1"),
-    "sink.io.thread-count": Becomes("load_parallelism", _integer),
-    "sink.connect.timeout-ms": Becomes("connect_timeout", _milliseconds),
-    "sink.socket.timeout-ms": Becomes("read_timeout", _patience, "0 and less mean for ever there, the default here"),
-    "sink.buffer-flush.interval-ms": Becomes("commit_interval", _milliseconds),
+    "sink.semantic": MapsTo("delivery", lambda _, written: written.strip().lower()),
+    "sink.label-prefix": MapsTo("job", _text, "the first part of every label"),
+    "sink.parallelism": MapsTo("lanes", _integer, "a subtask there and a lane here each have their own transaction"),
+    "sink.max-retries": MapsTo("max_attempts", lambda name, text: _integer(name, text) + 1, "attempts = retries + 1"),
+    "sink.io.thread-count": MapsTo("load_parallelism", _integer),
+    "sink.connect.timeout-ms": MapsTo("connect_timeout", _milliseconds),
+    "sink.socket.timeout-ms": MapsTo("read_timeout", _wait_seconds, "0 and less mean for ever there, the default here"),
+    "sink.buffer-flush.interval-ms": MapsTo("commit_interval", _milliseconds),
     "sink.transaction.multi-table.enabled": Refused("every transaction here spans tables", ("true",)),
-    "sink.transaction.multi-table.buffer-size": Becomes("buffer_bytes", _integer),
+    "sink.transaction.multi-table.buffer-size": MapsTo("buffer_bytes", _integer),
     "sink.transaction.multi-table.max-txn-bytes": WithoutEffect(
         "a source transaction of any size is sent within buffer_bytes"
     ),
-    "sink.properties.timeout": Becomes("timeout", _integer),
-    "sink.properties.compression": Becomes("compression", _compression),
-    "sink.properties.warehouse": Becomes("warehouse", _text),
+    "sink.properties.timeout": MapsTo("timeout", _integer),
+    "sink.properties.compression": MapsTo("compression", _compression),
+    "sink.properties.warehouse": MapsTo("warehouse", _text),
     "sink.properties.enable_merge_commit": Refused(_MERGE_COMMIT, ("false",)),
     "sink.buffer-flush.max-bytes": WithoutEffect("buffer_bytes bounds the buffer, chunk_bytes the size of a load"),
     "sink.buffer-flush.max-rows": WithoutEffect("the buffer is bounded by bytes (buffer_bytes), not by rows"),
@@ -143,7 +143,7 @@ FLINK_PREFIXES: Mapping[str, Refused] = {
 """Families of names; `sink.properties.<name>` and `table.<table>.properties.<name>` are read by `translate`."""
 
 
-def translate(properties: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Translation:
+def translate(properties: Mapping[str, Any], kinds: Mapping[str, OptionKind]) -> Translation:
     """Turn text properties into values of our options, whose `kinds` are given by name.
 
     A name that is accepted without effect is a warning in the log. Raises OptionError for a name that is unknown,
@@ -151,14 +151,14 @@ def translate(properties: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Trans
     """
     result = Translation()
     for name, value in properties.items():
-        if not _family(str(name), value, result):
-            _single(str(name), value, kinds, result)
+        if not _read_property(str(name), value, result):
+            _read_option(str(name), value, kinds, result)
     for name, reason in result.without_effect.items():
         _log.warning("option.without_effect", option=name, why=reason)
     return result
 
 
-def _family(name: str, value: Any, result: Translation) -> bool:
+def _read_property(name: str, value: Any, result: Translation) -> bool:
     """Read `sink.properties.<p>` and `table.<t>.properties.<p>`; False when `name` is neither."""
     found = re.fullmatch(r"table\.(.+)\.properties\.([^.]+)", name)
     if found is not None:
@@ -171,7 +171,7 @@ def _family(name: str, value: Any, result: Translation) -> bool:
     return False
 
 
-def _single(name: str, value: Any, kinds: Mapping[str, Kind], result: Translation) -> None:
+def _read_option(name: str, value: Any, kinds: Mapping[str, OptionKind], result: Translation) -> None:
     lower = name.strip().lower()
     rule = FLINK_OPTIONS.get(lower) or next(
         (rule for prefix, rule in FLINK_PREFIXES.items() if lower.startswith(prefix)), None
@@ -180,8 +180,8 @@ def _single(name: str, value: Any, kinds: Mapping[str, Kind], result: Translatio
     if isinstance(rule, WithoutEffect):
         result.without_effect[name] = rule.reason
     elif isinstance(rule, Refused):
-        _let_through(name, value, rule)
-    elif isinstance(rule, Becomes):
+        _check_refused(name, value, rule)
+    elif isinstance(rule, MapsTo):
         _set(result, rule.option, rule.convert(name, _as_text(value)), name)
     elif ours in kinds:
         kind = kinds[ours]
@@ -190,7 +190,7 @@ def _single(name: str, value: Any, kinds: Mapping[str, Kind], result: Translatio
         raise _unknown(name, [*kinds, *FLINK_OPTIONS])
 
 
-def _let_through(name: str, value: Any, rule: Refused) -> None:
+def _check_refused(name: str, value: Any, rule: Refused) -> None:
     if _as_text(value).strip().lower() not in rule.values:
         allowed = f"Allowed is {' or '.join(rule.values)}." if rule.values else f"Remove {name}."
         raise OptionError(f"{name} makes no sense here: {rule.reason}.", hint=allowed, option=name)
@@ -223,16 +223,16 @@ def _unknown(name: str, known: list[str]) -> OptionError:
 def render_flink_options() -> str:
     """Markdown: a line for each option, in the order of the code."""
     lines = ["| Flink connector | here |", "|---|---|"]
-    lines += [f"| `{name}` | {_told(rule)} |" for name, rule in FLINK_OPTIONS.items()]
+    lines += [f"| `{name}` | {_render_rule(rule)} |" for name, rule in FLINK_OPTIONS.items()]
     lines.append("| `sink.properties.<name>` | `properties[<name>]` |")
     lines.append("| `table.<table>.properties.<name>` | `tables[<table>][<name>]` |")
-    lines += [f"| `{prefix}…` | {_told(rule)} |" for prefix, rule in FLINK_PREFIXES.items()]
+    lines += [f"| `{prefix}…` | {_render_rule(rule)} |" for prefix, rule in FLINK_PREFIXES.items()]
     return "\n".join(lines) + "\n"
 
 
-def _told(rule: Becomes | Refused | WithoutEffect) -> str:
+def _render_rule(rule: MapsTo | Refused | WithoutEffect) -> str:
     match rule:
-        case Becomes(option, _, note):
+        case MapsTo(option, _, note):
             return f"`{option}`" + (f" ({note})" if note else "")
         case WithoutEffect(reason):
             return f"accepted, changes nothing: {reason}"

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.combinations import Feature, Features
 
-Judge = Callable[[str], bool]
+ValueTest = Callable[[str], bool]
 
 CSV_COLUMN, CSV_ROW = "\x01", "\x02"
 """What separates columns and rows where `format` is csv."""
 
 
-def _one_of(*values: str) -> Judge:
+def _one_of(*values: str) -> ValueTest:
     return lambda value: value in values
 
 
@@ -37,7 +37,7 @@ def _text(value: str) -> bool:
 
 _SWITCH = _one_of("true", "false")
 
-ALLOWED: Mapping[str, tuple[Judge, str]] = {
+ALLOWED: Mapping[str, tuple[ValueTest, str]] = {
     "columns": (_text, "a list of columns"),
     "where": (_text, "a condition"),
     "max_filter_ratio": (_ratio, "a number from 0 to 1"),
@@ -133,7 +133,7 @@ def features(properties: Mapping[str, str], option: str) -> Features:
     return found
 
 
-def scope(table: str) -> str:
+def table_label(table: str) -> str:
     """What errors call the properties of one table."""
     return f"tables[{table[:80]!r}]"
 

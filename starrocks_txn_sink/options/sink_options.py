@@ -21,13 +21,14 @@ from starrocks_txn_sink.options.addresses import (
     parse_host_rule,
     parse_query_url,
 )
-from starrocks_txn_sink.options.combinations import Feature, Features, refuse, spoken
+from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.declarations import (
     Compression,
     Delivery,
     OnBadRows,
     SchemaChanges,
     TableOptions,
+    apply_declarations,
     choice,
     count,
     custom,
@@ -36,7 +37,6 @@ from starrocks_txn_sink.options.declarations import (
     names,
     option,
     seconds,
-    settle,
     size,
     switch,
     text,
@@ -279,7 +279,7 @@ class SinkOptions:
     warehouse: str | None = option(_NAME, "Warehouse that the transaction runs in, sent at begin.", default=None)
 
     def __post_init__(self) -> None:
-        settle(self)
+        apply_declarations(self)
         checks.check_times(self.commit_interval, self.timeout)
         checks.check_sizes(self.buffer_bytes, chunk_bytes=self.chunk_bytes, load_bytes=self.load_bytes)
         checks.check_password(
@@ -289,10 +289,10 @@ class SinkOptions:
         )
         tls = (self.tls_ca, self.tls_certificate, self.tls_key)
         checks.check_tls(self.frontends[0].scheme, *tls, verify=self.tls_verify)
-        object.__setattr__(self, "tables", checks.own_tables(self.tables, self.database))
+        object.__setattr__(self, "tables", checks.plain_table_names(self.tables, self.database))
         for place, properties in self._properties():
             load_properties.check_modes(properties, place)
-        self.check_with()
+        self.check_features()
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any], **overrides: Any) -> SinkOptions:
@@ -379,7 +379,7 @@ class SinkOptions:
         return headers if compression is None else {**headers, "compression": compression}
 
     @property
-    def lets_rows_go(self) -> bool:
+    def allows_filtered_rows(self) -> bool:
         """Whether the server may leave out rows of some table without refusing the commit."""
         return any(float(one.get("max_filter_ratio", "0")) > 0 for _, one in self._properties())
 
@@ -391,12 +391,12 @@ class SinkOptions:
         """How the bodies of loads into `table` are compressed."""
         return Compression(self.properties_of(table).get("compression", self.compression))
 
-    def check_with(self, *more: Feature) -> None:
+    def check_features(self, *more: Feature) -> None:
         """Raise OptionError (InputError for rows without positions) when features of these options, or `more` beside
         them, exclude each other."""
-        ours = {**self.features, **spoken(*more)}
+        ours = {**self.features, **default_phrases(*more)}
         for place, properties in self._properties():
-            refuse({**ours, **load_properties.features(properties, place)})
+            refuse_conflicts({**ours, **load_properties.features(properties, place)})
 
     @property
     def features(self) -> Features:
@@ -416,13 +416,13 @@ class SinkOptions:
         said = {Feature.SEVERAL_LANES: f"there are {self.lanes} lanes"}
         if self.delivery is None:
             said[Feature.EXACTLY_ONCE] = "delivery is not set"
-        return {feature: said.get(feature, feature.said) for feature, used in on.items() if used}
+        return {feature: said.get(feature, feature.phrase) for feature, used in on.items() if used}
 
     def _properties(self) -> Iterator[tuple[str, Mapping[str, str]]]:
         """The stream-load properties of all tables, and of each that has its own: what errors call them, and they."""
         yield "properties", self.properties
         for table in self.tables:
-            yield load_properties.scope(table), self.properties_of(table)
+            yield load_properties.table_label(table), self.properties_of(table)
 
     def properties_of(self, table: str) -> dict[str, str]:
         """The stream-load properties that the user gave `table`; the sink's own tables take none of them."""

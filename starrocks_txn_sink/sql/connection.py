@@ -41,7 +41,7 @@ class SqlConnection:
 
     def __init__(self, options: SinkOptions, address: Address) -> None:
         self.address = address
-        settings = login(options, address, options.connect_timeout, options.read_timeout)
+        settings = connect_arguments(options, address, options.connect_timeout, options.read_timeout)
         try:
             self._connection = pymysql.connect(**settings)
         except (MySQLError, OSError) as error:
@@ -92,7 +92,9 @@ class SqlConnection:
             self._connection.close()
 
 
-def login(options: SinkOptions, address: Address, connect_seconds: float, answer_seconds: float) -> dict[str, Any]:
+def connect_arguments(
+    options: SinkOptions, address: Address, connect_seconds: float, answer_seconds: float
+) -> dict[str, Any]:
     """What `pymysql.connect` needs for `address`, with the password as it is now. Raises OptionError."""
     return {
         "host": address.host,

@@ -19,10 +19,10 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.label import Question
 from starrocks_txn_sink.protocol.ledger import LedgerQuestion, create_table, read, statement
-from starrocks_txn_sink.sql.connection import login
+from starrocks_txn_sink.sql.connection import connect_arguments
 
-_BROKEN = frozenset({0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1205, 2003, 2005, 2006, 2013, 2014, 2055})
-_PASSING = ("timeout", "timed out", "not alive", "no alive", "publish", "too many", "mem_limit", "not ready")
+_TRANSIENT_NUMBERS = frozenset({0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1205, 2003, 2005, 2006, 2013, 2014, 2055})
+_TRANSIENT_TEXTS = ("timeout", "timed out", "not alive", "no alive", "publish", "too many", "mem_limit", "not ready")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -59,10 +59,10 @@ class LeaderConnection:
     def _broken(self, error: Exception) -> QueryFailed | QueryRefused:
         """After any error the connection is given up: its state, and who leads, are uncertain."""
         self._drop()
-        if _passing(error):
-            return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {_said(error)}")
+        if _is_transient(error):
+            return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {_error_kind(error)}")
         return QueryRefused(
-            f"StarRocks refused a statement over the MySQL protocol: {_said(error)}",
+            f"StarRocks refused a statement over the MySQL protocol: {_error_kind(error)}",
             hint="Check the user's privileges, and that database and tables are there.",
         )
 
@@ -85,7 +85,7 @@ class LeaderConnection:
             try:
                 connection = self._open(address, deadline)
             except (OperationalError, OSError) as error:
-                if not _passing(error):
+                if not _is_transient(error):
                     raise
                 failure = error
                 continue
@@ -94,7 +94,7 @@ class LeaderConnection:
                 return connection
             connection.close()
             return self._open(leader, deadline)
-        raise QueryFailed(f"No address of query_url could be connected to: {_said(failure)}") from failure
+        raise QueryFailed(f"No address of query_url could be connected to: {_error_kind(failure)}") from failure
 
     def _leader_of(self, connection: Any, address: Address) -> Address | None:
         """Where the leader is, or None when `address` is the leader itself."""
@@ -102,14 +102,14 @@ class LeaderConnection:
             try:
                 cursor.execute("SHOW FRONTENDS")
             except (MySQLError, OSError) as error:
-                raise error if _passing(error) else _no_leader(error) from error
+                raise error if _is_transient(error) else _no_leader_error(error) from error
             names = [column[0].lower() for column in cursor.description]
             frontends = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         for frontend in frontends:
-            if str(frontend.get("role", "")).upper() == "LEADER" or _true(frontend.get("ismaster")):
+            if str(frontend.get("role", "")).upper() == "LEADER" or _is_true(frontend.get("ismaster")):
                 host, port = str(frontend["ip"]), int(frontend["queryport"])
                 leader = self._rewritten(host, port)
-                return None if _same(leader, address) or len(frontends) == 1 else leader
+                return None if _is_same_address(leader, address) or len(frontends) == 1 else leader
         return None
 
     def _rewritten(self, host: str, port: int) -> Address:
@@ -122,7 +122,7 @@ class LeaderConnection:
     def _open(self, address: Address, deadline: Deadline) -> Any:
         left = deadline.bounded(self._options.connect_timeout, f"connecting to {address.host}:{address.port}")
         answers = min(self._options.read_timeout, deadline.remaining() + 0.001)  # of the login and of SHOW FRONTENDS
-        return self._connect(**login(self._options, address, left, answers))
+        return self._connect(**connect_arguments(self._options, address, left, answers))
 
     def _bound(self, connection: Any, deadline: Deadline) -> None:
         """The socket may wait as long as the deadline allows, not as long as it was opened for."""
@@ -152,32 +152,32 @@ class SqlLedger:
         self._connection.close()
 
 
-def _no_leader(error: Exception) -> QueryRefused:
+def _no_leader_error(error: Exception) -> QueryRefused:
     return QueryRefused(
-        f"The leader frontend cannot be looked up with SHOW FRONTENDS: {_said(error)}",
+        f"The leader frontend cannot be looked up with SHOW FRONTENDS: {_error_kind(error)}",
         hint="Grant the user OPERATE ON SYSTEM, or set find_leader=False and let query_url name the leader alone.",
     )
 
 
-def _passing(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     """Whether the connection or the moment was to blame, rather than what was asked."""
     if isinstance(error, (OSError, InterfaceError)):
         return True
     number, text = error.args[0] if error.args else 0, str(error).lower()
-    return number in _BROKEN or any(fragment in text for fragment in _PASSING)
+    return number in _TRANSIENT_NUMBERS or any(fragment in text for fragment in _TRANSIENT_TEXTS)
 
 
-def _same(leader: Address, address: Address) -> bool:
+def _is_same_address(leader: Address, address: Address) -> bool:
     if leader.port != address.port:
         return False
     return leader.host == address.host or {leader.host, address.host} <= set(_LOOPBACK)
 
 
-def _true(value: object) -> bool:
+def _is_true(value: object) -> bool:
     return str(value).lower() in ("true", "1")
 
 
-def _said(error: Exception | None) -> str:
+def _error_kind(error: Exception | None) -> str:
     """The error's kind and number; its text may repeat a statement, which is nobody's business."""
     if error is None:
         return "no address was given"

@@ -24,7 +24,7 @@ class Event:
 Listener = Callable[[Event], None]
 
 
-def nobody(event: Event) -> None:
+def ignore_event(event: Event) -> None:
     """Listen to nothing. Code that emits often asks for it by identity, and makes no event then."""
 
 

@@ -15,10 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import Intake, Kind, Mask, PartitionedEvents, starts, take_in
+from starrocks_txn_sink.assembler.rules.intake import (
+    EventKind,
+    Intake,
+    Mask,
+    PartitionedEvents,
+    starts,
+    validate_events,
+)
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
-from starrocks_txn_sink.assembler.rules.release import ReadBlob, Released, release
-from starrocks_txn_sink.assembler.rules.segments import Classification, Grouped, Groups, classify
+from starrocks_txn_sink.assembler.rules.release import ReadBlob, ReleasedRows, release
+from starrocks_txn_sink.assembler.rules.segments import Grouped, Groups, SegmentClasses, classify
 from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransaction, pieces
 from starrocks_txn_sink.errors import OptionError, SourceTransactionError
 from starrocks_txn_sink.telemetry.events import Event
@@ -29,7 +36,7 @@ States = Mapping[Partition, AssemblerState]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PartitionChange:
     """The effect of one step on one source partition: its next state, blobs to delete, blobs to write."""
 
     state: AssemblerState
@@ -38,18 +45,18 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AssemblerStep:
     """The effect of one step, to be applied in this order.
 
     1. hand on the tables of `released` (they are made, and carried-over blobs read, while iterating);
     2. of each changed source partition delete the blobs `removed`; 3. write the blobs `added`; 4. write `state`.
 
-    `counters` has the flows of all source partitions (Counters.at adds levels).
+    `counters` has the flows of all source partitions (Counters.with_levels_of adds levels).
     """
 
-    changes: dict[Partition, Change]
+    changes: dict[Partition, PartitionChange]
     counters: Counters
-    released: Iterable[Released] = ()
+    released: Iterable[ReleasedRows] = ()
     notices: tuple[Event, ...] = ()
 
 
@@ -59,7 +66,7 @@ class TransactionAssembler:
 
     policy: Policy
 
-    def feed(self, events: PartitionedEvents, states: States, now: float, read: ReadBlob) -> Step:
+    def feed(self, events: PartitionedEvents, states: States, now: float, read: ReadBlob) -> AssemblerStep:
         """Take in the events of a micro-batch (model.EVENT_FIELDS), those of a source partition in any order.
 
         A source partition without a state is new. `now` is the processing time in seconds since the epoch. The step
@@ -67,51 +74,57 @@ class TransactionAssembler:
         SourceTransactionError for transactions that cannot be released whole and, by policy, must not be dropped. With
         several source partitions the error may be that of any of them.
         """
-        intake = take_in(events, states, need_txn_id=self.policy.interleaved)
+        intake = validate_events(events, states, need_txn_id=self.policy.interleaved)
         counters = Counters(
             events=events.table.num_rows,
-            data=intake.repeated_rows + int(np.count_nonzero(intake.kinds == Kind.DATA)),
+            data=intake.repeated_rows + int(np.count_nonzero(intake.kinds == EventKind.DATA)),
             repeats=intake.repeats,
             repeated_rows=intake.repeated_rows,
         )
         if len(intake.kinds):
             fed = self._assemble(intake, states, counters, now, read)
         else:
-            fed = Step({name: Change(states.get(name, AssemblerState())) for name in events.names}, counters)
+            fed = AssemblerStep(
+                {name: PartitionChange(states.get(name, AssemblerState())) for name in events.names}, counters
+            )
         if self.policy.open_timeout is None:
             return fed
-        return _both(fed, self.expire({name: change.state for name, change in fed.changes.items()}, now))
+        return _merge_steps(fed, self.expire({name: change.state for name, change in fed.changes.items()}, now))
 
-    def expire(self, states: States, now: float) -> Step:
+    def expire(self, states: States, now: float) -> AssemblerStep:
         """Give up the transactions that have been open for `open_timeout` at `now`; the step has what changes.
 
         Raises SourceTransactionError instead when the policy says `fail`.
         """
-        changes, counters, notices = dict[Partition, Change](), Counters(), list[Event]()
+        changes, counters, notices = dict[Partition, PartitionChange](), Counters(), list[Event]()
         limit = self.policy.open_timeout
         for name, state in states.items():
             late = [each for each in state.live() if limit is not None and each.opened_at + limit <= now]
             if not late:
                 continue
             if self.policy.on_open_timeout == "fail":
-                raise _open_too_long(name, late[0], now)
-            after = replace(state, open=_bounded([each.given_up() if each in late else each for each in state.open]))
+                raise _open_timeout_error(name, late[0], now)
+            after = replace(
+                state, open=_limit_dropped([each.as_dropped() if each in late else each for each in state.open])
+            )
             rows = sum(each.rows for each in late)
             notices.append(_notice("transaction.timed_out", name, late[0].position, late[0].txn_id, len(late), rows))
             counters += Counters(dropped=len(late), dropped_rows=rows)
-            changes[name] = Change(after, tuple(number for each in late for number in each.blobs))
-        return Step(changes, counters, notices=tuple(notices))
+            changes[name] = PartitionChange(after, tuple(number for each in late for number in each.blobs))
+        return AssemblerStep(changes, counters, notices=tuple(notices))
 
-    def _assemble(self, intake: Intake, states: States, counters: Counters, now: float, read: ReadBlob) -> Step:
+    def _assemble(
+        self, intake: Intake, states: States, counters: Counters, now: float, read: ReadBlob
+    ) -> AssemblerStep:
         groups = Groups.of(intake, states, interleaved=self.policy.interleaved)
         self._refuse_several_open(intake, states)
         grouped = Grouped.of(intake, groups)
         classes = classify(grouped.segments, grouped.held, self.policy.missing_begin)
         self._refuse(grouped, classes)
         payload = intake.table.select(model.payload_names(intake.table.schema))
-        return Step(
+        return AssemblerStep(
             _changes(grouped, classes, states, payload, now),
-            counters + _counted(grouped, classes, self.policy),
+            counters + _outcome_counters(grouped, classes, self.policy),
             release(grouped, classes.released, payload, read),
             tuple(self._notices(grouped, classes)),
         )
@@ -127,28 +140,28 @@ class TransactionAssembler:
                 hint="Go on with interleaved=True.",
             )
 
-    def _refuse(self, grouped: Grouped, classes: Classification) -> None:
+    def _refuse(self, grouped: Grouped, classes: SegmentClasses) -> None:
         """Raise for the first event that the policy does not let pass."""
-        stranger = None if self.policy.interleaved else grouped.first_stranger()
+        stranger = None if self.policy.interleaved else grouped.first_foreign_event()
         orphans = grouped.segments.start[classes.orphan] if self.policy.missing_begin == "fail" else np.array([], int)
         if len(orphans):
             orphan = int(orphans[grouped.positions[orphans].argmin()])
             if stranger is None or orphan <= stranger:
-                raise _refusal(
+                raise _event_error(
                     grouped,
                     orphan,
                     "A source transaction's BEGIN was never seen, so it cannot be released whole.",
                     'Start reading at a BEGIN, or pass missing_begin="drop" to skip it to its END.',
                 )
         if stranger is not None:
-            raise _refusal(
+            raise _event_error(
                 grouped,
                 stranger,
                 "An event belongs to another source transaction than the one that is open.",
                 "If the source interleaves its transactions, pass interleaved=True.",
             )
 
-    def _notices(self, grouped: Grouped, classes: Classification) -> Iterator[Event]:
+    def _notices(self, grouped: Grouped, classes: SegmentClasses) -> Iterator[Event]:
         """One notice for each source partition and way of losing transactions."""
         lost = [("transaction.abandoned", classes.abandoned)]
         if self.policy.missing_begin == "drop":
@@ -168,7 +181,7 @@ class TransactionAssembler:
                     yield _notice(name, grouped.intake.names[at], position, txn_id, count, lost_rows)
 
 
-def _refusal(grouped: Grouped, place: int, message: str, hint: str) -> SourceTransactionError:
+def _event_error(grouped: Grouped, place: int, message: str, hint: str) -> SourceTransactionError:
     """An error about the event at `place` in grouped order."""
     row = place if grouped.groups.order is None else int(grouped.groups.order[place])
     return SourceTransactionError(
@@ -180,7 +193,7 @@ def _refusal(grouped: Grouped, place: int, message: str, hint: str) -> SourceTra
     )
 
 
-def _open_too_long(name: Partition, transaction: OpenTransaction, now: float) -> SourceTransactionError:
+def _open_timeout_error(name: Partition, transaction: OpenTransaction, now: float) -> SourceTransactionError:
     return SourceTransactionError(
         "A source transaction has been open for longer than open_timeout.",
         hint='Find out why its END does not come, raise open_timeout, or pass on_open_timeout="drop".',
@@ -197,7 +210,7 @@ def _notice(kind: str, name: Partition, position: int, txn_id: str | None, count
     return Event(kind, {"partition": name, "position": position, "txn_id": txn_id, "count": count, "rows": rows})
 
 
-def _counted(grouped: Grouped, classes: Classification, policy: Policy) -> Counters:
+def _outcome_counters(grouped: Grouped, classes: SegmentClasses, policy: Policy) -> Counters:
     rows = grouped.segments.rows + grouped.held
 
     def total(mask: Mask) -> int:
@@ -215,8 +228,8 @@ def _counted(grouped: Grouped, classes: Classification, policy: Policy) -> Count
 
 
 def _changes(
-    grouped: Grouped, classes: Classification, states: States, payload: pa.Table, now: float
-) -> dict[Partition, Change]:
+    grouped: Grouped, classes: SegmentClasses, states: States, payload: pa.Table, now: float
+) -> dict[Partition, PartitionChange]:
     """Of each source partition the next state, and the new rows of its open transactions as numbered blobs."""
     intake, partition = grouped.intake, grouped.groups.partition.tolist()
     before = [states[name] if name in states else AssemblerState() for name in intake.names]
@@ -227,7 +240,7 @@ def _changes(
         at = partition[group]
         each = grouped.carried_into(tail) or OpenTransaction(grouped.owners[tail].as_py(), position, now)
         if waiting:
-            still[at].append(each.given_up())
+            still[at].append(each.as_dropped())
             continue
         rows = _tail_rows(grouped, tail, payload)
         size = rows.nbytes
@@ -243,7 +256,7 @@ def _changes(
     }
 
 
-def _tails(grouped: Grouped, classes: Classification) -> Iterator[tuple[int, int, int, bool]]:
+def _tails(grouped: Grouped, classes: SegmentClasses) -> Iterator[tuple[int, int, int, bool]]:
     """Of each transaction that stays open: its last segment, its group, the position of its first event, and whether
     it is skipped."""
     tails = np.flatnonzero(classes.open | classes.waiting)
@@ -269,17 +282,19 @@ def _last_positions(intake: Intake, before: Sequence[AssemblerState]) -> list[in
 
 def _change(
     before: AssemblerState, last_position: int | None, opened: list[OpenTransaction], added: dict[int, pa.Table]
-) -> Change:
+) -> PartitionChange:
     if len(opened) > 1:
         opened.sort(key=lambda each: each.position)
-    after = AssemblerState(last_position, _bounded(opened), before.next_blob + len(added))
+    after = AssemblerState(last_position, _limit_dropped(opened), before.next_blob + len(added))
     if not before.open:
-        return Change(after, (), added)
+        return PartitionChange(after, (), added)
     kept = {number for each in after.open for number in each.blobs}
-    return Change(after, tuple(number for each in before.open for number in each.blobs if number not in kept), added)
+    return PartitionChange(
+        after, tuple(number for each in before.open for number in each.blobs if number not in kept), added
+    )
 
 
-def _bounded(transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:
+def _limit_dropped(transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:
     """`transactions` without the oldest dropped ones when too many ENDs are awaited in vain."""
     surplus = sum(each.dropped for each in transactions) - REMEMBERED_DROPS
     if surplus <= 0:
@@ -288,14 +303,14 @@ def _bounded(transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, 
     return tuple(each for each in transactions if each not in forgotten)
 
 
-def _both(fed: Step, late: Step) -> Step:
+def _merge_steps(fed: AssemblerStep, late: AssemblerStep) -> AssemblerStep:
     """One step for both: transactions that the second gives up leave no blobs of the first behind."""
     changes = dict(fed.changes)
     for name, change in late.changes.items():
         first, stale = fed.changes[name], set(change.removed)
-        changes[name] = Change(
+        changes[name] = PartitionChange(
             change.state,
             (*first.removed, *(number for number in change.removed if number not in first.added)),
             {number: table for number, table in first.added.items() if number not in stale},
         )
-    return Step(changes, fed.counters + late.counters, fed.released, (*fed.notices, *late.notices))
+    return AssemblerStep(changes, fed.counters + late.counters, fed.released, (*fed.notices, *late.notices))

@@ -16,23 +16,23 @@ import numpy as np
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.assembler import Change, Step, TransactionAssembler
+from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
 from starrocks_txn_sink.assembler.rules.intake import (
     Indexes,
     PartitionedEvents,
+    group_by_partition,
     not_ascending,
     one_partition,
-    partitioned,
     refuse_other_content,
 )
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
-from starrocks_txn_sink.assembler.rules.release import Released
-from starrocks_txn_sink.assembler.rules.spill import CarriedState, Place
+from starrocks_txn_sink.assembler.rules.release import ReleasedRows
+from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
 from starrocks_txn_sink.assembler.rules.state import BLOB_BYTES, AssemblerState, OpenTransaction
 from starrocks_txn_sink.errors import StarRocksSinkError, Unordered
 from starrocks_txn_sink.telemetry.events import Event
 
-HELD_BYTES: Final = 32 << 20
+MEMORY_BYTES: Final = 32 << 20
 
 Notify = Callable[[tuple[Event, ...]], None]
 
@@ -40,19 +40,19 @@ Notify = Callable[[tuple[Event, ...]], None]
 class RowStorage(Protocol):
     """Where rows of open source transactions are kept outside memory (spill.SpillStorage)."""
 
-    def write(self, blobs: list[pa.Table], *, small: bool = False) -> list[Place]: ...
+    def write(self, blobs: list[pa.Table], *, small: bool = False) -> list[BlobPlace]: ...
 
-    def read(self, place: Place) -> pa.Table: ...
+    def read(self, place: BlobPlace) -> pa.Table: ...
 
 
-class _Rows(NamedTuple):
+class _MemoryBlob(NamedTuple):
     """A blob in memory, and its Arrow bytes: pyarrow counts them anew each time, column by column."""
 
     table: pa.Table
     bytes: int
 
     @classmethod
-    def of(cls, rows: pa.Table) -> _Rows:
+    def of(cls, rows: pa.Table) -> _MemoryBlob:
         """`rows` in memory of their own, unless they are most of the table that they were cut from."""
         size = rows.nbytes
         if rows.get_total_buffer_size() > 2 * size:
@@ -61,12 +61,12 @@ class _Rows(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Holding:
+class _PartitionBuffer:
     """One source partition in this task: its state, and its blobs in memory or in the spill storage."""
 
     state: AssemblerState
-    places: dict[int, Place]
-    memory: dict[int, _Rows] = field(default_factory=dict)
+    places: dict[int, BlobPlace]
+    memory: dict[int, _MemoryBlob] = field(default_factory=dict)
     latest: int | None = None  # the last position that arrived in this task
 
 
@@ -86,10 +86,10 @@ class IncrementalAssembler:
     now: float
     storage: RowStorage
     arrival_order: bool
-    held_limit: int = HELD_BYTES
+    held_limit: int = MEMORY_BYTES
     flows: Counters = field(default_factory=Counters)
     notices: list[Event] = field(default_factory=list)
-    _holdings: dict[Partition, _Holding] = field(default_factory=dict)
+    _holdings: dict[Partition, _PartitionBuffer] = field(default_factory=dict)
     _held: int = 0
     _last: tuple[Partition, pa.Table] | None = None
     _assembler: TransactionAssembler = field(init=False)
@@ -98,7 +98,7 @@ class IncrementalAssembler:
         # A transaction may end in a later chunk of the micro-batch, so only `expire` judges open_timeout, afterwards.
         self._assembler = TransactionAssembler(replace(self.policy, open_timeout=None))
 
-    def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[Released]:
+    def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]:
         """Take in events with their source_partition; yield released rows.
 
         Each source partition's rows come whole source transactions at a time, in the order of their ENDs. The only
@@ -106,7 +106,7 @@ class IncrementalAssembler:
         shuffle. Raises Unordered, and the errors of TransactionAssembler.feed, for the first source partition that has
         an error.
         """
-        given = partitioned(events, sort_names=any_order)
+        given = group_by_partition(events, sort_names=any_order)
         if not given.names:
             return
         step = self._first_error_first(given, any_order=any_order)
@@ -120,17 +120,17 @@ class IncrementalAssembler:
         if self._held > self.held_limit:
             self._spill(small=False)
 
-    def _first_error_first(self, given: PartitionedEvents, *, any_order: bool) -> Step:
+    def _first_error_first(self, given: PartitionedEvents, *, any_order: bool) -> AssemblerStep:
         """The step, or the error of the first source partition that has one: the error does not depend on the others
         in the chunk."""
         try:
             return self._step(given, any_order=any_order)
         except StarRocksSinkError:
-            for each in given.each():
+            for each in given.by_partition():
                 self._step(each, any_order=any_order)
             raise
 
-    def _step(self, given: PartitionedEvents, *, any_order: bool) -> Step:
+    def _step(self, given: PartitionedEvents, *, any_order: bool) -> AssemblerStep:
         states = {name: self._holding(name).state for name in given.names}
         if not any_order:
             self._check_order(given)
@@ -146,11 +146,11 @@ class IncrementalAssembler:
         self._spill(small=True)
         return {str(name): CarriedState(each.state, dict(each.places)) for name, each in self._holdings.items()}
 
-    def _holding(self, name: Partition) -> _Holding:
+    def _holding(self, name: Partition) -> _PartitionBuffer:
         holding = self._holdings.get(name)
         if holding is None:
             before = self.carried.get(str(name), CarriedState())
-            holding = self._holdings[name] = _Holding(before.state, dict(before.places))
+            holding = self._holdings[name] = _PartitionBuffer(before.state, dict(before.places))
         return holding
 
     def _check_order(self, given: PartitionedEvents) -> None:
@@ -186,7 +186,7 @@ class IncrementalAssembler:
             self._holdings[name].latest = position
         self._last = given.names[-1], _row(given, int(given.ends[-1]) - 1)
 
-    def _apply(self, holding: _Holding, change: Change) -> None:
+    def _apply(self, holding: _PartitionBuffer, change: PartitionChange) -> None:
         for number in change.removed:
             gone = holding.memory.pop(number, None)
             if gone is None:
@@ -194,7 +194,7 @@ class IncrementalAssembler:
             else:
                 self._held -= gone.bytes
         for number, rows in change.added.items():
-            holding.memory[number] = kept = _Rows.of(rows)
+            holding.memory[number] = kept = _MemoryBlob.of(rows)
             self._held += kept.bytes
         holding.state = change.state
 
@@ -207,7 +207,7 @@ class IncrementalAssembler:
         """Write all open rows in memory to the spill storage; with `small` few of them may go into the manifest."""
         filled = [holding for holding in self._holdings.values() if holding.memory]
         for holding in filled:
-            _merge(holding)
+            _merge_blobs(holding)
         waiting = [(holding, number) for holding in filled for number in sorted(holding.memory)]
         places = self.storage.write([holding.memory[number].table for holding, number in waiting], small=small)
         for (holding, number), place in zip(waiting, places, strict=True):
@@ -239,13 +239,13 @@ def _row(given: PartitionedEvents, place: int) -> pa.Table:
     return given.table.slice(place if given.order is None else int(given.order[place]), 1)
 
 
-def _merge(holding: _Holding) -> None:
+def _merge_blobs(holding: _PartitionBuffer) -> None:
     """Merge the blobs that each open transaction has in memory into few; they keep the lower numbers."""
-    opened = [_merged(each, holding.memory) for each in holding.state.open]
+    opened = [_merge_transaction(each, holding.memory) for each in holding.state.open]
     holding.state = replace(holding.state, open=tuple(opened))
 
 
-def _merged(transaction: OpenTransaction, memory: dict[int, _Rows]) -> OpenTransaction:
+def _merge_transaction(transaction: OpenTransaction, memory: dict[int, _MemoryBlob]) -> OpenTransaction:
     if len(transaction.blobs) < 2:
         return transaction
     groups: list[list[int]] = []
@@ -261,15 +261,15 @@ def _merged(transaction: OpenTransaction, memory: dict[int, _Rows]) -> OpenTrans
     for group in groups:
         if len(group) > 1:
             merged = [memory.pop(number) for number in group]
-            memory[group[0]] = _Rows(
+            memory[group[0]] = _MemoryBlob(
                 pa.concat_tables([each.table for each in merged]), sum(each.bytes for each in merged)
             )
     return replace(transaction, blobs=tuple(group[0] for group in groups))
 
 
-def all_counters(flows: Iterable[Counters], levels: Counters) -> Counters:
+def total_counters(flows: Iterable[Counters], levels: Counters) -> Counters:
     """The flows of all lanes, with the levels of all source partitions."""
-    return sum(flows, Counters()).then(levels)
+    return sum(flows, Counters()).followed_by(levels)
 
 
 def assemble_sorted(
@@ -280,12 +280,12 @@ def assemble_sorted(
     Yields released rows with their source partition, and after those of each source partition its counters. Events that
     are open at the end are not released: the counters have them.
     """
-    runs = (each for batch in batches for each in partitioned(pa.Table.from_batches([batch])).each())
+    runs = (each for batch in batches for each in group_by_partition(pa.Table.from_batches([batch])).by_partition())
     for name, group in groupby(runs, key=lambda each: each.names[0]):
-        yield from _one_by_one(name, (each.table for each in group), policy, notify)
+        yield from _assemble_partition(name, (each.table for each in group), policy, notify)
 
 
-def _one_by_one(
+def _assemble_partition(
     name: Partition, tables: Iterable[pa.Table], policy: Policy, notify: Notify
 ) -> Iterator[tuple[Partition, pa.Table | Counters]]:
     assembler, state, total = TransactionAssembler(policy), AssemblerState(), Counters()
@@ -300,4 +300,4 @@ def _one_by_one(
         blobs.update(change.added)
         state, total = change.state, total + step.counters
         notify(step.notices)
-    yield name, total.at(state)
+    yield name, total.with_levels_of(state)

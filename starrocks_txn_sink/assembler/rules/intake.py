@@ -1,4 +1,4 @@
-"""Intake: events arranged by source partition, validated, in the order of their positions, without repeats."""
+"""Intake: events reordered by source partition, validated, in the order of their positions, without repeats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Indexes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-class Kind:
+class EventKind:
     """The type of an event in arrays: plain integers, because access to an enum's member is slow."""
 
     DATA: Final = 0
@@ -29,12 +29,12 @@ class Kind:
 
 
 _SPELLINGS: Final = {
-    "DATA": Kind.DATA,
-    "BEGIN": Kind.BEGIN,
-    "END": Kind.END,
-    "TXN_BEGIN": Kind.BEGIN,
-    "TXN_END": Kind.END,
-    "TXN_DATA": Kind.DATA,
+    "DATA": EventKind.DATA,
+    "BEGIN": EventKind.BEGIN,
+    "END": EventKind.END,
+    "TXN_BEGIN": EventKind.BEGIN,
+    "TXN_END": EventKind.END,
+    "TXN_DATA": EventKind.DATA,
 }
 _NAMES: Final = pa.array(list(_SPELLINGS))
 _KINDS: Final = np.array(list(_SPELLINGS.values()), dtype=np.int8)
@@ -70,12 +70,12 @@ class PartitionedEvents:
         positions: Indexes = self.table[model.POSITION].to_numpy()
         return positions if self.order is None else positions[self.order]
 
-    def arranged(self) -> pa.Table:
+    def reordered(self) -> pa.Table:
         return self.table if self.order is None else self.table.take(pa.array(self.order))
 
-    def each(self) -> Iterator[PartitionedEvents]:
+    def by_partition(self) -> Iterator[PartitionedEvents]:
         """The source partitions one by one."""
-        table = self.arranged()
+        table = self.reordered()
         for name, start, end in zip(self.names, self.starts.tolist(), self.ends.tolist(), strict=True):
             yield one_partition(name, table.slice(start, end - start))
 
@@ -85,7 +85,7 @@ def one_partition(name: Partition, events: pa.Table) -> PartitionedEvents:
     return PartitionedEvents([name], np.array([events.num_rows]), events)
 
 
-def partitioned(table: pa.Table, *, sort_names: bool = False) -> PartitionedEvents:
+def group_by_partition(table: pa.Table, *, sort_names: bool = False) -> PartitionedEvents:
     """Arrange events of any source partitions.
 
     Source partitions keep the order in which they first appear, or come in the order of their names; the events of
@@ -128,7 +128,9 @@ class Intake:
     repeated_rows: int = 0
 
 
-def take_in(events: PartitionedEvents, states: Mapping[Partition, AssemblerState], *, need_txn_id: bool) -> Intake:
+def validate_events(
+    events: PartitionedEvents, states: Mapping[Partition, AssemblerState], *, need_txn_id: bool
+) -> Intake:
     """Validate `events`, sort them by position, and drop repeats: events seen twice or at or below `last_position`.
 
     Raises InputError naming the place (partition, position, column), never the content, for a NULL position, type,
@@ -155,7 +157,7 @@ def take_in(events: PartitionedEvents, states: Mapping[Partition, AssemblerState
         return Intake(events.names, events.ends, table, kinds, positions)
     fresh = ~repeated
     ends = np.cumsum(np.bincount(events.groups[fresh], minlength=len(events.names)))
-    rows = int(np.count_nonzero(kinds[repeated] == Kind.DATA))
+    rows = int(np.count_nonzero(kinds[repeated] == EventKind.DATA))
     return Intake(
         events.names,
         ends,
@@ -222,10 +224,10 @@ def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDA
         found = pc.index_in(pc.utf8_upper(table[model.TYPE]), value_set=_NAMES)
     if found.null_count:
         unknown = found.is_null().to_numpy()
-        raise _refusal(events, unknown, model.TYPE, "An event has an unknown type.", "Use BEGIN, DATA or END.")
+        raise _event_error(events, unknown, model.TYPE, "An event has an unknown type.", "Use BEGIN, DATA or END.")
     kinds: npt.NDArray[np.int8] = _KINDS[found.to_numpy()]
     if table[model.TABLE].null_count:
-        _refuse_null(events, model.TABLE, kinds == Kind.DATA)
+        _refuse_null(events, model.TABLE, kinds == EventKind.DATA)
     if need_txn_id:
         _refuse_null(events, model.TXN_ID)
     return kinds
@@ -237,10 +239,10 @@ def _refuse_null(events: PartitionedEvents, column: str, among: Mask | bool = Tr
         return
     null = values.is_null().to_numpy() & among
     if null.any():
-        raise _refusal(events, null, column, f"An event has no {column} (NULL).", _FILTER_HINT)
+        raise _event_error(events, null, column, f"An event has no {column} (NULL).", _FILTER_HINT)
 
 
-def _refusal(events: PartitionedEvents, wrong: Mask, column: str, message: str, hint: str) -> InputError:
+def _event_error(events: PartitionedEvents, wrong: Mask, column: str, message: str, hint: str) -> InputError:
     """An error that names the first of the rows `wrong` of `events.table`."""
     place = int((wrong if events.order is None else wrong[events.order]).argmax())
     row = place if events.order is None else int(events.order[place])

@@ -99,11 +99,11 @@ def seconds(value: float | timedelta | str | None) -> float | None:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
-        return _parsed(value)
+        return _parse_duration(value)
     return float(value)
 
 
-def _parsed(text: str) -> float:
+def _parse_duration(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text.strip().lower().replace(" ", ""))
     unit = match and (match[2] or "s")
     if match and unit:
@@ -140,13 +140,13 @@ class Counters:
     def __add__(self, other: Counters) -> Counters:
         return Counters(*map(add, _values(self), _values(other)))
 
-    def at(self, state: AssemblerState) -> Counters:
+    def with_levels_of(self, state: AssemblerState) -> Counters:
         """These flows, with the levels of `state`."""
         live = state.live()
         size = sum(each.bytes for each in live)
         return replace(self, open=len(live), open_rows=sum(each.rows for each in live), state_bytes=size)
 
-    def then(self, later: Counters) -> Counters:
+    def followed_by(self, later: Counters) -> Counters:
         """The flows of both, and the levels after the later one."""
         return replace(self + later, open=later.open, open_rows=later.open_rows, state_bytes=later.state_bytes)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.model import Partition
-from starrocks_txn_sink.assembler.rules.segments import Grouped, spread
+from starrocks_txn_sink.assembler.rules.segments import Grouped, concat_ranges
 
 READ_BYTES: Final = 4 << 20  # of carried-over rows that may be in memory at once beside a single blob
 MANY_TABLES: Final = 8  # from here on a copy costs less than all later readers' work with each chunk
@@ -27,7 +27,7 @@ ReadBlob = Callable[[Partition, int], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class ReleasedRows:
     """Rows of whole source transactions: `counts[i]` rows of source partition `names[i]`, one after the other."""
 
     names: Sequence[Partition]
@@ -35,7 +35,7 @@ class Released:
     rows: pa.Table
 
 
-def release(grouped: Grouped, released: Mask, payload: pa.Table, read: ReadBlob) -> Iterator[Released]:
+def release(grouped: Grouped, released: Mask, payload: pa.Table, read: ReadBlob) -> Iterator[ReleasedRows]:
     """Yield the rows of the segments `released`; carried-over rows are read when they are due.
 
     A huge source transaction comes blob by blob, so that it costs no more memory than a small one.
@@ -65,7 +65,7 @@ def _carried_bytes(grouped: Grouped, segment: int) -> int:
     return carried.bytes if carried else 0
 
 
-def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBlob) -> Iterator[Released]:
+def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBlob) -> Iterator[ReleasedRows]:
     """Yield the rows of the segments `run`, each after the carried-over rows of its transaction."""
     new, rows, held = _new_rows(grouped, run, payload), grouped.segments.rows[run], grouped.held[run]
     offsets = (np.cumsum(rows) - rows).tolist()
@@ -82,14 +82,16 @@ def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBl
             if all(blob.schema == payload.schema for blob in blobs):
                 part += blobs
                 continue
-        yield from _marked(grouped, run[begin:at], seq[begin:at], (held + rows - seq)[begin:at], part)
+        yield from _with_transaction_columns(grouped, run[begin:at], seq[begin:at], (held + rows - seq)[begin:at], part)
         for blob in blobs:
             last = seq[at] + blob.num_rows == held[at] + rows[at]
-            yield from _marked(grouped, run[at : at + 1], seq[at : at + 1], np.array([blob.num_rows]), [blob], last)
+            yield from _with_transaction_columns(
+                grouped, run[at : at + 1], seq[at : at + 1], np.array([blob.num_rows]), [blob], last
+            )
             seq[at] += blob.num_rows
         part, begin = [], at
     part.append(new.slice(taken))
-    yield from _marked(grouped, run[begin:], seq[begin:], (held + rows - seq)[begin:], part)
+    yield from _with_transaction_columns(grouped, run[begin:], seq[begin:], (held + rows - seq)[begin:], part)
 
 
 def _blobs(grouped: Grouped, segment: int, read: ReadBlob) -> Iterator[pa.Table]:
@@ -101,7 +103,7 @@ def _blobs(grouped: Grouped, segment: int, read: ReadBlob) -> Iterator[pa.Table]
 def _new_rows(grouped: Grouped, segments: Indexes, payload: pa.Table) -> pa.Table:
     """The payload of the DATA events of `segments`."""
     start, rows = grouped.segments.start[segments], grouped.segments.rows[segments]
-    index = spread(start, rows)
+    index = concat_ranges(start, rows)
     if not len(index):
         return payload.slice(0, 0)
     if grouped.groups.order is not None:
@@ -113,9 +115,9 @@ def _new_rows(grouped: Grouped, segments: Indexes, payload: pa.Table) -> pa.Tabl
     return payload.filter(pa.array(chosen))
 
 
-def _marked(
+def _with_transaction_columns(
     grouped: Grouped, run: Indexes, seq: Indexes, counts: Indexes, part: list[pa.Table], ended: bool = True
-) -> Iterator[Released]:
+) -> Iterator[ReleasedRows]:
     """The rows in `part` with the columns that say where they belong; nothing when there are none.
 
     `counts[i]` of them are of segment `run[i]`, numbered from `seq[i]`, to its last row if they are `ended`.
@@ -142,10 +144,10 @@ def _marked(
     yield _by_partition(grouped, run, counts, table)
 
 
-def _by_partition(grouped: Grouped, run: Indexes, counts: Indexes, rows: pa.Table) -> Released:
+def _by_partition(grouped: Grouped, run: Indexes, counts: Indexes, rows: pa.Table) -> ReleasedRows:
     partition = grouped.partition_of(run)
     begins = np.concatenate([[0], np.flatnonzero(partition[1:] != partition[:-1]) + 1])
     sums = np.add.reduceat(counts, begins)
     filled = np.flatnonzero(sums)
     names = tuple(grouped.intake.names[at] for at in partition[begins[filled]].tolist())
-    return Released(names, sums[filled], rows)
+    return ReleasedRows(names, sums[filled], rows)

@@ -28,10 +28,10 @@ INLINE_BYTES: Final = 16 << 10
 FOLDER: Final = "rows"
 
 _RENAMES: Final = ("local", "hdfs", "abfs", "py")  # elsewhere a file appears only when it is complete
-_SAME: Final = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names for pyarrow's
+_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names for pyarrow's
 
 
-class Place(NamedTuple):
+class BlobPlace(NamedTuple):
     """The place of a blob's rows."""
 
     file: str
@@ -43,14 +43,14 @@ class CarriedState:
     """One source partition between two micro-batches; `places` has every blob that `state` names."""
 
     state: AssemblerState = field(default_factory=AssemblerState)
-    places: Mapping[int, Place] = field(default_factory=dict)
+    places: Mapping[int, BlobPlace] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return {"state": self.state.to_json(), "blobs": [(number, *place) for number, place in self.places.items()]}
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> CarriedState:
-        places = {number: Place(file, at) for number, file, at in value["blobs"]}
+        places = {number: BlobPlace(file, at) for number, file, at in value["blobs"]}
         return cls(AssemblerState.from_json(value["state"]), places)
 
 
@@ -74,9 +74,9 @@ class Manifest:
 
     def levels(self) -> Counters:
         """The levels of all source partitions; no flows."""
-        return sum((Counters().at(each.state) for each in self.partitions.values()), Counters())
+        return sum((Counters().with_levels_of(each.state) for each in self.partitions.values()), Counters())
 
-    def then(
+    def updated(
         self, batch: int, query: str, touched: Mapping[str, CarriedState], inline: Iterable[tuple[str, bytes]]
     ) -> Manifest:
         """The manifest after one more micro-batch, in which the source partitions `touched` had events."""
@@ -126,7 +126,7 @@ class StateNotWritten(StarRocksSinkError, Transient):
     )
 
 
-class Directory(Protocol):
+class StateDirectory(Protocol):
     """A directory for the state, on any file system. Names are relative, with `/` between folder and file.
 
     A file is written once and whole: readers see all of it or nothing. Nothing is ever changed in place. `names` of a
@@ -203,15 +203,15 @@ def _connect(uri: str) -> tuple[Any, str]:
         return fs.LocalFileSystem(), uri.rstrip("/")
     if scheme == "file":
         return fs.LocalFileSystem(), re.sub("^/+", "/", rest).rstrip("/")
-    known = f"{_SAME.get(scheme, scheme)}:{rest}"
+    known = f"{_SCHEMES.get(scheme, scheme)}:{rest}"
     try:
         system, path = fs.FileSystem.from_uri(known)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as refused:
-        system, path = _by_fsspec(uri, refused)
+        system, path = _connect_fsspec(uri, refused)
     return system, path.rstrip("/")
 
 
-def _by_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
+def _connect_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
     try:
         import fsspec  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
@@ -231,21 +231,21 @@ def _by_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
 class SpillStorage:
     """Writes the rows of open source transactions for one task, and reads rows that earlier tasks have written.
 
-    Blobs that are written together share one Arrow IPC file, a record batch each. `stem` begins the names of the files
-    written here, and each attempt at a task has its own, so that attempts never meet. A small file is not written but
-    handed over in `handed`, to live inside the manifest; `inline` has the content of such files of earlier tasks.
+    Blobs that are written together share one Arrow IPC file, one record batch per blob. File names begin with `stem`,
+    which is different for each attempt of a task, so two attempts never write the same file. A small file is not
+    written: its content goes to `new_inline` and from there into the manifest. `inline` has such files of earlier tasks.
     """
 
-    directory: Directory
+    directory: StateDirectory
     stem: str
     inline: Mapping[str, bytes] = field(default_factory=dict)
-    handed: dict[str, bytes] = field(default_factory=dict)
+    new_inline: dict[str, bytes] = field(default_factory=dict)
     written: int = 0
     _files: int = 0
     _opened: dict[str, tuple[pa.NativeFile, pa.ipc.RecordBatchFileReader]] = field(default_factory=dict)
 
-    def write(self, blobs: Sequence[pa.Table], *, small: bool = False) -> list[Place]:
-        """Write blobs into one file; with `small` a small one is handed over instead."""
+    def write(self, blobs: Sequence[pa.Table], *, small: bool = False) -> list[BlobPlace]:
+        """Write blobs into one file; with `small` a small one is new_inline over instead."""
         if not blobs:
             return []
         name = f"{self.stem}-{self._files}.arrow"
@@ -256,13 +256,13 @@ class SpillStorage:
                 writer.write_batch(_one_batch(blob))
         content = sink.getvalue()
         if small and content.size <= INLINE_BYTES:
-            self.handed[name] = content.to_pybytes()
+            self.new_inline[name] = content.to_pybytes()
         else:
             self.directory.write(f"{FOLDER}/{name}", content)
             self.written += content.size
-        return [Place(name, number) for number in range(len(blobs))]
+        return [BlobPlace(name, number) for number in range(len(blobs))]
 
-    def read(self, place: Place) -> pa.Table:
+    def read(self, place: BlobPlace) -> pa.Table:
         """The rows at `place`; InputError when the file is missing."""
         if place.file not in self._opened:
             self._opened[place.file] = self._open(place.file)
@@ -276,7 +276,7 @@ class SpillStorage:
         self._opened.clear()
 
     def _open(self, name: str) -> tuple[pa.NativeFile, pa.ipc.RecordBatchFileReader]:
-        content = self.handed.get(name) or self.inline.get(name)
+        content = self.new_inline.get(name) or self.inline.get(name)
         if content is not None:
             file = pa.BufferReader(content)
         else:

@@ -37,7 +37,7 @@ class OpenTransaction:
     def extended(self, rows: int, added: int, blobs: tuple[int, ...]) -> OpenTransaction:
         return replace(self, rows=self.rows + rows, bytes=self.bytes + added, blobs=self.blobs + blobs)
 
-    def given_up(self) -> OpenTransaction:
+    def as_dropped(self) -> OpenTransaction:
         return replace(self, rows=0, bytes=0, blobs=(), dropped=True)
 
 

@@ -32,7 +32,7 @@ SNAPSHOT: Final = "r"  # the op of a row that was read, not changed
 ROW_COLUMNS: Final = (model.TXN_ID, TOTAL_ORDER, COLLECTION, model.POSITION, *model.PAYLOAD)
 MARKER_COLUMNS: Final = (model.TXN_ID, STATUS, EVENT_COUNT, DATA_COLLECTIONS, SEQUENCE, model.POSITION)
 
-COUNTED: Final = pa.list_(pa.struct([("data_collection", pa.string()), ("event_count", pa.int64())]))
+COLLECTION_COUNTS: Final = pa.list_(pa.struct([("data_collection", pa.string()), ("event_count", pa.int64())]))
 
 EVENTS: Final = pa.schema(
     [
@@ -41,7 +41,7 @@ EVENTS: Final = pa.schema(
         (TOTAL_ORDER, pa.int64()),
         (COLLECTION, pa.string()),
         (EVENT_COUNT, pa.int64()),
-        (DATA_COLLECTIONS, COUNTED),
+        (DATA_COLLECTIONS, COLLECTION_COUNTS),
         (SEQUENCE, pa.int64()),
         (model.POSITION, pa.int64()),
         (model.DATABASE, pa.string()),
@@ -52,9 +52,9 @@ EVENTS: Final = pa.schema(
 )
 """What a step takes in. `table` NULL: the row counts for its transaction, but is not handed on."""
 
-HELD: Final = EVENTS.append(pa.field(ARRIVED, pa.float64()))
+HELD_EVENTS: Final = EVENTS.append(pa.field(ARRIVED, pa.float64()))
 
-RELEASED: Final = pa.schema(
+RELEASED_ROWS: Final = pa.schema(
     [
         (model.POSITION, pa.int64()),
         (model.SEQ, pa.int64()),
@@ -69,7 +69,7 @@ RELEASED: Final = pa.schema(
 """What a step gives out, without the source partition: the columns of `assemble_transactions`."""
 
 FORMAT: Final = 1
-REMEMBERED: Final = 10_000  # ids of settled transactions, so that what is repeated of them is known
+MAX_REMEMBERED: Final = 10_000  # ids of settled transactions, so that what is repeated of them is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,9 @@ class VerifiedState:
         return cls(**value)
 
 
-def remembered(known: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
+def remember_ids(known: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
     """`known` and `more`, the newest REMEMBERED of them."""
-    return tuple(dict.fromkeys([*known, *more]))[-REMEMBERED:]
+    return tuple(dict.fromkeys([*known, *more]))[-MAX_REMEMBERED:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class VerifiedIntake:
     counters: VerifiedCounters
 
 
-def take_in(state: VerifiedState, events: pa.Table, source: str) -> VerifiedIntake:
+def validate_events(state: VerifiedState, events: pa.Table, source: str) -> VerifiedIntake:
     """Check `events` (EVENTS); InputError names what is missing and where, never a row's content."""
     _check(events, source)
     marker = events[STATUS].is_valid()
@@ -182,7 +182,7 @@ def take_in(state: VerifiedState, events: pa.Table, source: str) -> VerifiedInta
     )
     fresh = events.filter(pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True))
     again = fresh.filter(_repeated_end(fresh, state.last_position))[model.TXN_ID].to_pylist()
-    settled = remembered(state.settled, again)
+    settled = remember_ids(state.settled, again)
     known = pc.is_in(fresh[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
     given_up = pc.is_in(fresh[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     given_up = pc.and_(given_up, pc.invert(known))

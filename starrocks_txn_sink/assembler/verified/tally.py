@@ -57,7 +57,7 @@ class Tally:
         return good
 
 
-def numbers(events: pa.Table, column: str, null: int) -> Ints:
+def integer_column(events: pa.Table, column: str, null: int) -> Ints:
     """An integer column as an array, `null` where it is NULL."""
     values: Ints = pc.fill_null(events[column], null).to_numpy()
     return values
@@ -69,19 +69,19 @@ def tally(events: pa.Table) -> Tally:
     ids = encoded.dictionary
     code: Ints = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)
     is_end = events[v.STATUS].is_valid().to_numpy()
-    orders = numbers(events, v.TOTAL_ORDER, 0)
+    orders = integer_column(events, v.TOTAL_ORDER, 0)
     end, spare = _ends(events, code, is_end, len(ids))
     placed = np.flatnonzero(~is_end & (code >= 0))
     placed = placed[np.lexsort((orders[placed], code[placed]))]
     again = np.zeros(len(placed), dtype=bool)
     again[1:] = (code[placed][1:] == code[placed][:-1]) & (orders[placed][1:] == orders[placed][:-1])
     conflict = np.zeros(len(ids), dtype=bool)
-    conflict[code[_differing(events, placed, again)]] = True
+    conflict[code[_conflicting_rows(events, placed, again)]] = True
     rows = placed[~again]
     first = np.searchsorted(code[rows], np.arange(len(ids) + 1))
     repeated = spare
     repeated[placed[again & ~conflict[code[placed]]]] = True
-    expected = np.where(end >= 0, numbers(events, v.EVENT_COUNT, -1)[end], -1) if len(end) else end
+    expected = np.where(end >= 0, integer_column(events, v.EVENT_COUNT, -1)[end], -1) if len(end) else end
     return Tally(
         ids,
         code,
@@ -99,7 +99,7 @@ def tally(events: pa.Table) -> Tally:
 def _ends(events: pa.Table, code: Ints, is_end: Bools, transactions: int) -> tuple[Ints, Bools]:
     """The END of each transaction, the newest where it was repeated; and which ENDs are not needed."""
     places = np.flatnonzero(is_end)
-    places = places[np.argsort(numbers(events, v.SEQUENCE, 0)[places], kind="stable")]
+    places = places[np.argsort(integer_column(events, v.SEQUENCE, 0)[places], kind="stable")]
     end = np.full(transactions, -1, dtype=np.int64)
     end[code[places]] = places
     spare = is_end.copy()
@@ -107,7 +107,7 @@ def _ends(events: pa.Table, code: Ints, is_end: Bools, transactions: int) -> tup
     return end, spare
 
 
-def _differing(events: pa.Table, placed: Ints, again: Bools) -> Ints:
+def _conflicting_rows(events: pa.Table, placed: Ints, again: Bools) -> Ints:
     """Of the rows that repeat the one before: those with another content."""
     later = np.flatnonzero(again)
     if not len(later):
@@ -148,7 +148,7 @@ def _collections_agree(events: pa.Table, code: Ints, rows: Ints, end: Ints) -> B
 
 
 def _positions(events: pa.Table, rows: Ints, first: Ints, end: Ints) -> Ints:
-    positions = numbers(events, model.POSITION, NOWHERE)
+    positions = integer_column(events, model.POSITION, NOWHERE)
     highest = np.where(end >= 0, positions[end], NOWHERE) if len(end) else end.copy()
     filled = np.flatnonzero(np.diff(first))
     if len(filled):
@@ -158,7 +158,7 @@ def _positions(events: pa.Table, rows: Ints, first: Ints, end: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Classification:
+class TransactionClasses:
     """Transactions by number (Tally); each is in one of the three, or waits.
 
     `released` is in the order of commit: that of the ENDs' sequence. `repeated` add up, at a position that has been
@@ -171,35 +171,37 @@ class Classification:
     incomplete: Bools
 
 
-def classify(events: pa.Table, found: Tally, last_position: int | None, arrived_before: float | None) -> Classification:
+def classify(
+    events: pa.Table, found: Tally, last_position: int | None, arrived_before: float | None
+) -> TransactionClasses:
     """Classify the transactions of the tallied `events`, which have the column `arrived`.
 
     A transaction is handed on when it adds up and all that committed before it are settled. One that does not add up
     and whose first event arrived at or before `arrived_before` is given up, so that it holds back the others no longer.
     """
     whole = _adds_up(events, found)
-    overdue = ~whole & _older(events, found, arrived_before)
+    overdue = ~whole & _arrived_by(events, found, arrived_before)
     ended = np.flatnonzero(found.end >= 0)
-    ended = ended[np.argsort(numbers(events, v.SEQUENCE, 0)[found.end[ended]], kind="stable")]
+    ended = ended[np.argsort(integer_column(events, v.SEQUENCE, 0)[found.end[ended]], kind="stable")]
     blocked = ~whole[ended] & ~overdue[ended]
     reached = ended[: int(blocked.argmax())] if blocked.any() else ended
     due = reached[whole[reached]]
     if not len(due):
-        return Classification(due, due, np.flatnonzero(overdue), ~whole)
+        return TransactionClasses(due, due, np.flatnonzero(overdue), ~whole)
     position = found.position[due]
     start = np.iinfo(np.int64).min if last_position is None else last_position
     passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
     new = (position > passed) | (found.expected[due] == 0)
-    return Classification(due[new], due[~new], np.flatnonzero(overdue), ~whole)
+    return TransactionClasses(due[new], due[~new], np.flatnonzero(overdue), ~whole)
 
 
 def _adds_up(events: pa.Table, found: Tally) -> Bools:
-    ordered = found.ordered(numbers(events, v.TOTAL_ORDER, 0))
+    ordered = found.ordered(integer_column(events, v.TOTAL_ORDER, 0))
     adds_up: Bools = (found.expected == found.count) & ordered & found.collections_agree & ~found.conflict
     return adds_up
 
 
-def _older(events: pa.Table, found: Tally, arrived_before: float | None) -> Bools:
+def _arrived_by(events: pa.Table, found: Tally, arrived_before: float | None) -> Bools:
     older = np.zeros(len(found.ids), dtype=bool)
     if arrived_before is not None:
         early = (found.code >= 0) & (events[v.ARRIVED].to_numpy() <= arrived_before)
@@ -219,7 +221,7 @@ def reason(found: Tally, transaction: int) -> str:
     return "table counts" if not found.collections_agree[transaction] else "gap in total_order"
 
 
-def counts(events: pa.Table, found: Tally, transaction: int) -> dict[str, str]:
+def collection_counts(events: pa.Table, found: Tally, transaction: int) -> dict[str, str]:
     """`{collection: "found/expected"}` of a transaction."""
     rows = found.rows[found.first[transaction] : found.first[transaction + 1]]
     tables = events[v.COLLECTION].take(pa.array(rows)).value_counts().to_pylist()

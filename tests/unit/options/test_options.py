@@ -252,8 +252,8 @@ def test_a_partial_update_of_untyped_rows_needs_columns(where: str) -> None:
     partial = {"partial_update": "true"}
     made = options(**{where: partial if where == "properties" else {"orders": partial}})
     with pytest.raises(OptionError, match=r"partial_update needs columns.*TableRoute"):
-        made.check_with(Feature.JSON_TEXTS)
-    options(tables={"orders": {**partial, "columns": "id,v"}}).check_with(Feature.JSON_TEXTS)
+        made.check_features(Feature.JSON_TEXTS)
+    options(tables={"orders": {**partial, "columns": "id,v"}}).check_features(Feature.JSON_TEXTS)
 
 
 def test_a_table_may_be_compressed_in_another_way() -> None:

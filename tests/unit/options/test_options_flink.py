@@ -9,7 +9,7 @@ import pytest
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.declarations import declarations
-from starrocks_txn_sink.options.flink import FLINK_OPTIONS, Becomes, Refused, translate
+from starrocks_txn_sink.options.flink import FLINK_OPTIONS, MapsTo, Refused, translate
 
 # The configuration of the connector's own multi-table example, as a user would move it over.
 BASE = {"load-url": "fe1:8030", "database": "shop", "delivery": "at-least-once"}
@@ -141,7 +141,7 @@ def test_the_table_of_names_is_complete_in_itself() -> None:
     ours = {name for name, _ in declarations(SinkOptions)}
     for name, rule in FLINK_OPTIONS.items():
         assert name == name.lower()
-        if isinstance(rule, Becomes):
+        if isinstance(rule, MapsTo):
             assert rule.option in ours, name
         else:
             assert rule.reason, name

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.errors import AuthenticationFailed, BadReply, HttpRefused, StarRocksSinkError
-from starrocks_txn_sink.http.messages import LIMIT, read_load_state, read_reply
+from starrocks_txn_sink.http.messages import REPLY_LIMIT, read_load_state, read_reply
 from starrocks_txn_sink.protocol.wire import LabelState, Reply, Status
 
 
@@ -78,7 +78,7 @@ def test_a_refused_question_for_the_state_has_a_message_and_no_state() -> None:
         (429, b"Slow down", "HTTP 429 with plain text"),
         (204, b"", "HTTP 204 with an empty body"),
         (503, b'{"Status": "OK"}', "HTTP 503"),
-        (200, b'{"Status": "OK", "Message": "' + b"x" * LIMIT + b'"}', f"more than {LIMIT} bytes"),
+        (200, b'{"Status": "OK", "Message": "' + b"x" * REPLY_LIMIT + b'"}', f"more than {REPLY_LIMIT} bytes"),
     ],
 )
 def test_what_is_no_reply_says_what_it_is(http_status: int, body: bytes, said: str) -> None:
