@@ -1,13 +1,13 @@
-"""The assembler's state under a key of Spark's state operators, and events and rows packed into Arrow blobs for them.
+"""The assembler's state in Spark's state operators, and Arrow blobs of events and rows for their input and output.
 
-A state operator moves few binary values instead of every single row: a packed frame has the source partition, a blob
-(an Arrow IPC stream of many events or rows) and, in the assembler's output, the counts of a step. Values never pass
-through pandas: NULL stays NULL and every string stays as it is.
+A state operator moves few binary values instead of every row: a packed frame has the source partition, a blob (an Arrow
+IPC stream of many events or rows) and, in the assembler's output, the counts of a step. Values do not pass through
+pandas, which would change NULLs and some strings.
 
-The state of a key is a header and numbered blobs. transformWithState (RocksDB) has a ValueState and a MapState: each
-blob is written once, under a key of its own. applyInPandasWithState (any provider) has a single value: all blobs stand
-in it one after the other. Spark cannot bring arrays in that state to Python, so a layout cuts them: JSON pairs of blob
-number and length.
+The state of a key is a header and numbered blobs. transformWithState (RocksDB) has a ValueState and a MapState: it
+writes each blob once, under its own key. applyInPandasWithState (any provider) has a single value, so all blobs are
+joined in it. Spark cannot pass arrays in that state to Python; therefore `layout`, JSON pairs of blob number and
+length, says where to split.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Packet = tuple[Partition, bytes | None, str | None]
 
 
 def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One packed row per record batch and source partition; InputError for a NULL source partition."""
+    """Pack record batches: one row per batch and source partition. Raises InputError for a NULL source partition."""
     for batch in batches:
         parts = group_by_partition(pa.Table.from_batches([batch])).by_partition()
         packed = [(part.names[0], to_blob(part.table)) for part in parts]
@@ -49,7 +49,7 @@ def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in the blobs of a packed frame, the source partition in front; rows that only hold counts vanish."""
+    """Unpack blobs into rows, with the source partition as first column; skips rows that only hold counts."""
     for batch in batches:
         partitions = batch.column(model.SOURCE_PARTITION)
         for partition, blob in zip(partitions, batch.column(BLOB), strict=True):
@@ -67,7 +67,7 @@ def row_packets(partition: Partition, released: Iterable[pa.Table]) -> Iterator[
 
 
 def counts_packet(partition: Partition, counters: Counters, state: AssemblerState | None = None) -> Packet:
-    """The packed row that only holds the counts of a step, and since when the oldest of `state` has been open."""
+    """The packed row with the counts of a step and the opening time of the oldest open transaction of `state`."""
     opened = [each.opened_at for each in state.live()] if state is not None else []
     counts = {**counters.as_dict(), **({OLDEST: min(opened)} if opened else {})}
     return partition, None, orjson.dumps(counts).decode()
@@ -87,14 +87,14 @@ class KeyState:
         return stored[0] if stored else None
 
     def read(self, number: int) -> pa.Table:
-        """The rows of a blob; LookupError when the store lost it."""
+        """The rows of a blob; LookupError if the state store does not have it."""
         stored = self._blobs.getValue((number,))
         if stored is None:
             raise LookupError(f"blob {number} is missing from the state store")
         return from_blob(stored[0])
 
     def write(self, header: str, removed: Iterable[int], added: Mapping[int, pa.Table]) -> None:
-        """Put the header and new blobs into the store, and take old blobs out."""
+        """Delete old blobs, then write new blobs and the header."""
         for number in removed:
             self._blobs.removeKey((number,))
         for number, rows in added.items():
@@ -113,7 +113,7 @@ class KeyState:
 
 
 class GroupKeyState:
-    """The same in the one value of a GroupState."""
+    """The state of the current key in the single value of a GroupState."""
 
     def __init__(self, group: GroupState) -> None:
         self._group = group
@@ -137,7 +137,7 @@ class GroupKeyState:
 
 
 def processing_time(milliseconds: int) -> float:
-    """Spark's processing time of the micro-batch in seconds; the machine's where Spark gives none (no open_timeout)."""
+    """Spark's processing time in seconds; the local clock if Spark has none (stages without open_timeout)."""
     return milliseconds / 1000 if milliseconds > 0 else SystemClock().wall()
 
 

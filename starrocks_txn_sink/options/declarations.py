@@ -1,8 +1,8 @@
-"""How an option is declared: once, as a dataclass field that carries its kind, unit, default and meaning.
+"""Declarations of options: dataclass fields that carry kind, unit, default and meaning.
 
-Construction (`settle`) and the page `docs/options.md` both read these declarations. A kind has two ways
-in: `check` takes what Python code passes, `parse` takes what a configuration file or Spark's `.option(…)` passes. Both
-raise OptionError that names the option, what was given and what is allowed; a secret value is never repeated.
+Construction (`apply_declarations`) and docs/options.md both read them. A kind has two inputs: `check` takes a Python
+value, `parse` takes text from a configuration file or Spark's `.option(…)`. Both raise OptionError that names the
+option, the value (never a secret one) and the allowed values.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from starrocks_txn_sink.errors import OptionError
 
 
 class Delivery(Enum):
-    """What a replayed batch does to the tables."""
+    """The effect of a replayed micro-batch on the tables."""
 
     AT_LEAST_ONCE = "at-least-once"
     EXACTLY_ONCE = "exactly-once"
 
 
 class SchemaChanges(Enum):
-    """What happens when a typed route and its table differ."""
+    """The reaction to a typed route that differs from its table."""
 
     FAIL = "fail"
     IGNORE = "ignore"
@@ -33,14 +33,14 @@ class SchemaChanges(Enum):
 
 
 class OnBadRows(Enum):
-    """What happens when the server rejects rows."""
+    """The reaction to rows that the server rejects."""
 
     FAIL = "fail"
     QUARANTINE = "quarantine"
 
 
 class Compression(Enum):
-    """How load bodies are compressed; the value is what the user writes, `header` what the server reads."""
+    """Compression of load bodies: `value` is the option's text, `header` the header `compression`."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -53,13 +53,13 @@ class Compression(Enum):
 
     @property
     def csv_format(self) -> str:
-        """The property `format` of CSV that is compressed so (wire contract 5.2)."""
+        """The property `format` of compressed CSV: the compression is part of its name (wire contract 5.2)."""
         return {"none": "csv", "lz4_frame": "lz4"}.get(self.value, self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """What differs for one table: stream-load properties that are laid over those of all tables."""
+    """Options of one table: `properties` override the stream-load properties of all tables."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -69,13 +69,13 @@ Parse = Callable[[str, str], Any]
 
 
 def refusal(option: str, value: object, allowed: str) -> OptionError:
-    """The error for one bad value."""
+    """The error for an invalid value."""
     return OptionError(f"{option} is {repr(value)[:80]}.", hint=f"Allowed is {allowed}.", option=option)
 
 
 @dataclass(frozen=True, slots=True)
 class OptionKind:
-    """`name` is what the reference page calls it."""
+    """A type of option values; `name` is its name on the reference page."""
 
     name: str
     check: Check
@@ -212,7 +212,7 @@ _REQUIRED: Any = MISSING
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is known about one option beside its name."""
+    """All properties of one option except its name."""
 
     kind: OptionKind
     meaning: str
@@ -232,7 +232,7 @@ def option(
     default_text: str = "",
     secret: bool = False,
 ) -> Any:
-    """Declare an option. With `derive` its default is computed from the other options when it is left out."""
+    """Declare an option. With `derive`, an omitted option gets a default computed from the other options."""
     shown = default_text or ("required" if default is MISSING else _show(default))
     declaration = Declaration(kind, meaning, unit, default, derive, shown)
     metadata = {"option": declaration}
@@ -244,15 +244,16 @@ def option(
 
 
 def declarations(options: Any) -> Iterator[tuple[str, Declaration]]:
-    """Name and declaration of each option of a dataclass, in the order of its fields."""
+    """Name and declaration of each option of a dataclass, in field order."""
     for one in fields(options):
         yield one.name, one.metadata["option"]
 
 
 def apply_declarations(options: Any) -> None:
-    """Check every option of a frozen dataclass in its `__post_init__`, and fill in the derived defaults.
+    """Check every option of a frozen dataclass and fill in defaults; for its `__post_init__`.
 
-    None means "left out": it is replaced by the default. Raises OptionError for the first option that is wrong.
+    None means "omitted". Derived defaults come last, because they read other options. Raises OptionError for the first
+    invalid option.
     """
     left_out = []
     for name, declared in declarations(options):

@@ -1,7 +1,7 @@
-"""The official Flink connector's option names, and what each becomes here.
+"""Option names of the official Flink connector and their translation.
 
-One table, `FLINK_OPTIONS`, says for every name which of our options it sets, why it is refused, or why it is accepted
-without effect. `translate` reads it for `SinkOptions.values_of`; the migration guide is made from it too.
+FLINK_OPTIONS maps each name to one of the sink's options, or to the reason why it is refused or has no effect.
+`translate` reads it for `SinkOptions.values_of`; docs/migration.md is generated from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = get_logger("options")
 
 @dataclass(frozen=True, slots=True)
 class MapsTo:
-    """Sets our option `option`; `convert(name, text)` gives its value, None leaves the default."""
+    """Sets the sink's `option` to `convert(name, text)`; None keeps the default."""
 
     option: str
     convert: Convert
@@ -31,7 +31,7 @@ class MapsTo:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Has no meaning here; `values` are let through because they ask for what happens anyway."""
+    """Not supported; `values` are accepted because they describe the sink's own behaviour."""
 
     reason: str
     values: tuple[str, ...] = ()
@@ -39,17 +39,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class WithoutEffect:
-    """Accepted, so that a configuration can be moved over as it is, and changes nothing."""
+    """Accepted without effect, so that a connector's configuration works unchanged."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """Our options' values, and the names that were accepted without effect, each with the reason.
-
-    A name whose value asks for what happens anyway is not among them.
-    """
+    """Values of the sink's options; `without_effect` has the accepted names without effect and their reasons."""
 
     values: dict[str, Any] = field(default_factory=dict)
     without_effect: dict[str, str] = field(default_factory=dict)
@@ -70,7 +67,7 @@ def _milliseconds(name: str, written: str) -> float:
 
 
 def _wait_seconds(name: str, written: str) -> float | None:
-    """Zero and negative times mean "wait for ever" there; here no wait is without an end."""
+    """The connector waits for ever with 0 or less; the sink has no unbounded wait and takes its default instead."""
     given = _integer(name, written)
     return given / 1000 if given > 0 else None
 
@@ -133,21 +130,21 @@ FLINK_OPTIONS: Mapping[str, MapsTo | Refused | WithoutEffect] = {
     "sink.exactly-once.enable-abort-lingering-txn": WithoutEffect(_EXACTLY_ONCE),
     "sink.exactly-once.check-num-lingering-txn": WithoutEffect(_EXACTLY_ONCE),
 }
-"""Name of the official connector (lower case) → what it becomes."""
+"""Option name of the official connector (lower case) → its translation."""
 
 FLINK_PREFIXES: Mapping[str, Refused] = {
     "scan.": Refused("this is a sink, it reads nothing from StarRocks"),
     "lookup.": Refused("this is a sink, it reads nothing from StarRocks"),
     "sink.merge-commit.": Refused(_MERGE_COMMIT),
 }
-"""Families of names; `sink.properties.<name>` and `table.<table>.properties.<name>` are read by `translate`."""
+"""Prefix of names → its translation. `_read_property` reads `sink.properties.…` and `table.….properties.…`."""
 
 
 def translate(properties: Mapping[str, Any], kinds: Mapping[str, OptionKind]) -> Translation:
-    """Turn text properties into values of our options, whose `kinds` are given by name.
+    """Values of the sink's options from text properties; `kinds` has the sink's options by name.
 
-    A name that is accepted without effect is a warning in the log. Raises OptionError for a name that is unknown,
-    refused, or given twice with different values.
+    Logs a warning for each name without effect. Raises OptionError for a name that is unknown, refused, or given twice
+    with different values.
     """
     result = Translation()
     for name, value in properties.items():
@@ -159,7 +156,7 @@ def translate(properties: Mapping[str, Any], kinds: Mapping[str, OptionKind]) ->
 
 
 def _read_property(name: str, value: Any, result: Translation) -> bool:
-    """Read `sink.properties.<p>` and `table.<t>.properties.<p>`; False when `name` is neither."""
+    """Read `sink.properties.<p>` or `table.<t>.properties.<p>` into `result`; False if `name` is neither."""
     found = re.fullmatch(r"table\.(.+)\.properties\.([^.]+)", name)
     if found is not None:
         result.values.setdefault("tables", {}).setdefault(found[1], {})[found[2]] = value
@@ -193,19 +190,19 @@ def _read_option(name: str, value: Any, kinds: Mapping[str, OptionKind], result:
 def _check_refused(name: str, value: Any, rule: Refused) -> None:
     if _as_text(value).strip().lower() not in rule.values:
         allowed = f"Allowed is {' or '.join(rule.values)}." if rule.values else f"Remove {name}."
-        raise OptionError(f"{name} makes no sense here: {rule.reason}.", hint=allowed, option=name)
+        raise OptionError(f"{name} is not supported: {rule.reason}.", hint=allowed, option=name)
 
 
 def _set(result: Translation, option: str, value: Any, name: str) -> None:
     if value is None:
         return
     if option in result.values and result.values[option] != value:
-        raise OptionError(f"{option} is given twice, and differently, the second time as {name}.", hint="Keep one.")
+        raise OptionError(f"{option} is set twice with different values, the second time by {name}.", hint="Keep one.")
     result.values[option] = value
 
 
 def _our_name(name: str) -> str:
-    """`commitInterval`, `commit-interval`, `commit.interval` and `COMMIT_INTERVAL` all mean `commit_interval`."""
+    """The sink's spelling: `commitInterval`, `commit-interval` and `COMMIT_INTERVAL` become `commit_interval`."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())
     return re.sub(r"[-.\s]", "_", words).lower()
 
@@ -216,12 +213,12 @@ def _as_text(value: Any) -> str:
 
 def _unknown(name: str, known: list[str]) -> OptionError:
     near = difflib.get_close_matches(name.lower(), known, n=1) or difflib.get_close_matches(_our_name(name), known, n=1)
-    advice = f"Did you mean {near[0]}?" if near else "See the page of options for all names."
+    advice = f"Did you mean {near[0]}?" if near else "docs/options.md lists all options."
     return OptionError(f"There is no option {name[:80]!r}.", hint=advice)
 
 
 def render_flink_options() -> str:
-    """Markdown: a line for each option, in the order of the code."""
+    """Markdown table of all translations, in the order of the code."""
     lines = ["| Flink connector | here |", "|---|---|"]
     lines += [f"| `{name}` | {_render_rule(rule)} |" for name, rule in FLINK_OPTIONS.items()]
     lines.append("| `sink.properties.<name>` | `properties[<name>]` |")

@@ -1,8 +1,8 @@
 """TransactionAssembler: events in, whole source transactions out, open transactions carried over.
 
-Pure and vectorised: values in, values out; time, and reading of carried-over rows, are arguments. One implementation
-serves one source partition and thousands, the stateful stage (a state store between micro-batches) and the lanes (files
-in the checkpoint, assembler.incremental).
+Pure and vectorised: time and the reader of carried-over rows are arguments. One implementation serves one source
+partition or thousands, in the stateful stage (state store) and in assembling lanes (files in the checkpoint,
+`rules.incremental`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransac
 from starrocks_txn_sink.errors import OptionError, SourceTransactionError
 from starrocks_txn_sink.telemetry.events import Event
 
-REMEMBERED_DROPS: Final = 1000  # dropped transactions whose END is still awaited, per source partition
+REMEMBERED_DROPS: Final = 1000  # dropped transactions without END, per source partition; bounds the state
 
 States = Mapping[Partition, AssemblerState]
 
@@ -46,10 +46,10 @@ class PartitionChange:
 
 @dataclass(frozen=True, slots=True)
 class AssemblerStep:
-    """The effect of one step, to be applied in this order.
+    """The effect of one step; the caller applies it in this order.
 
-    1. hand on the tables of `released` (they are made, and carried-over blobs read, while iterating);
-    2. of each changed source partition delete the blobs `removed`; 3. write the blobs `added`; 4. write `state`.
+    1. pass the tables of `released` on (iteration creates them and reads carried-over blobs);
+    2. per changed source partition delete the blobs `removed`; 3. write the blobs `added`; 4. write `state`.
 
     `counters` has the flows of all source partitions (Counters.with_levels_of adds levels).
     """
@@ -71,8 +71,8 @@ class TransactionAssembler:
 
         A source partition without a state is new. `now` is the processing time in seconds since the epoch. The step
         changes each source partition of `events`. Raises InputError for events that break the contract,
-        SourceTransactionError for transactions that cannot be released whole and, by policy, must not be dropped. With
-        several source partitions the error may be that of any of them.
+        SourceTransactionError for a transaction that cannot be released whole and must not be dropped by policy. With
+        several source partitions, any of their errors may be raised.
         """
         intake = validate_events(events, states, need_txn_id=self.policy.interleaved)
         counters = Counters(
@@ -92,9 +92,9 @@ class TransactionAssembler:
         return _merge_steps(fed, self.expire({name: change.state for name, change in fed.changes.items()}, now))
 
     def expire(self, states: States, now: float) -> AssemblerStep:
-        """Give up the transactions that have been open for `open_timeout` at `now`; the step has what changes.
+        """Drop the transactions that have been open for `open_timeout` at `now`.
 
-        Raises SourceTransactionError instead when the policy says `fail`.
+        Raises SourceTransactionError instead under `on_open_timeout="fail"`.
         """
         changes, counters, notices = dict[Partition, PartitionChange](), Counters(), list[Event]()
         limit = self.policy.open_timeout
@@ -137,11 +137,11 @@ class TransactionAssembler:
         if any(new and name in states and len(states[name].open) > 1 for name, new in found):
             raise OptionError(
                 "The checkpoint holds several open source transactions of one source partition.",
-                hint="Go on with interleaved=True.",
+                hint="Set interleaved=True, as before.",
             )
 
     def _refuse(self, grouped: Grouped, classes: SegmentClasses) -> None:
-        """Raise for the first event that the policy does not let pass."""
+        """Raise SourceTransactionError for the first event that the policy does not allow."""
         stranger = None if self.policy.interleaved else grouped.first_foreign_event()
         orphans = grouped.segments.start[classes.orphan] if self.policy.missing_begin == "fail" else np.array([], int)
         if len(orphans):
@@ -162,7 +162,7 @@ class TransactionAssembler:
             )
 
     def _notices(self, grouped: Grouped, classes: SegmentClasses) -> Iterator[Event]:
-        """One notice for each source partition and way of losing transactions."""
+        """Yield one notice per source partition and kind of loss."""
         lost = [("transaction.abandoned", classes.abandoned)]
         if self.policy.missing_begin == "drop":
             lost.append(("transaction.without_begin", classes.orphan))
@@ -206,7 +206,7 @@ def _open_timeout_error(name: Partition, transaction: OpenTransaction, now: floa
 
 
 def _notice(kind: str, name: Partition, position: int, txn_id: str | None, count: int, rows: int) -> Event:
-    """`count` source transactions, the first of them at `position`, will never be released."""
+    """Notice that `count` source transactions with `rows` rows are lost; `position`, `txn_id`: of the first one."""
     return Event(kind, {"partition": name, "position": position, "txn_id": txn_id, "count": count, "rows": rows})
 
 
@@ -230,7 +230,7 @@ def _outcome_counters(grouped: Grouped, classes: SegmentClasses, policy: Policy)
 def _changes(
     grouped: Grouped, classes: SegmentClasses, states: States, payload: pa.Table, now: float
 ) -> dict[Partition, PartitionChange]:
-    """Of each source partition the next state, and the new rows of its open transactions as numbered blobs."""
+    """Per source partition: its next state, and the new rows of its open transactions as numbered blobs."""
     intake, partition = grouped.intake, grouped.groups.partition.tolist()
     before = [states[name] if name in states else AssemblerState() for name in intake.names]
     going_on = {id(each) for each in grouped.groups.carried.values()}
@@ -257,8 +257,7 @@ def _changes(
 
 
 def _tails(grouped: Grouped, classes: SegmentClasses) -> Iterator[tuple[int, int, int, bool]]:
-    """Of each transaction that stays open: its last segment, its group, the position of its first event, and whether
-    it is skipped."""
+    """Per transaction that stays open: (last segment, group, position of its first event, whether it is skipped)."""
     tails = np.flatnonzero(classes.open | classes.waiting)
     group, waiting = grouped.segments.group[tails], classes.waiting[tails]
     position = grouped.positions[grouped.opened_by[tails]]
@@ -295,7 +294,7 @@ def _change(
 
 
 def _limit_dropped(transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:
-    """`transactions` without the oldest dropped ones when too many ENDs are awaited in vain."""
+    """`transactions` without the oldest dropped ones beyond REMEMBERED_DROPS: their END may never come."""
     surplus = sum(each.dropped for each in transactions) - REMEMBERED_DROPS
     if surplus <= 0:
         return tuple(transactions)
@@ -304,7 +303,7 @@ def _limit_dropped(transactions: Sequence[OpenTransaction]) -> tuple[OpenTransac
 
 
 def _merge_steps(fed: AssemblerStep, late: AssemblerStep) -> AssemblerStep:
-    """One step for both: transactions that the second gives up leave no blobs of the first behind."""
+    """Merge both steps; blobs that `late` removes are not written in the first place."""
     changes = dict(fed.changes)
     for name, change in late.changes.items():
         first, stale = fed.changes[name], set(change.removed)

@@ -1,8 +1,8 @@
-"""TransactionAssembler over the events of one task, a chunk at a time: IncrementalAssembler, and assemble_sorted.
+"""TransactionAssembler over the events of one task, chunk by chunk: IncrementalAssembler and assemble_sorted.
 
-The lanes assemble with IncrementalAssembler. A stateful stage would move every event to a state operator and back; a
-lane carries over only the open tail of each source partition. Pure: carried-over state comes in and goes out as values;
-rows of open source transactions go to the spill storage and come from it.
+Assembling lanes use IncrementalAssembler. A stateful stage would move every event to a state operator and back; a lane
+carries over only the open tail of each source partition. Pure: carried-over state is a value; rows of open source
+transactions go through the spill storage, an argument.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Notify = Callable[[tuple[Event, ...]], None]
 
 
 class RowStorage(Protocol):
-    """Where rows of open source transactions are kept outside memory (spill.SpillStorage)."""
+    """Storage outside memory for rows of open source transactions (spill.SpillStorage)."""
 
     def write(self, blobs: list[pa.Table], *, small: bool = False) -> list[BlobPlace]: ...
 
@@ -46,14 +46,14 @@ class RowStorage(Protocol):
 
 
 class _MemoryBlob(NamedTuple):
-    """A blob in memory, and its Arrow bytes: pyarrow counts them anew each time, column by column."""
+    """A blob in memory. Keeps its size too, because pyarrow recounts `nbytes` column by column."""
 
     table: pa.Table
     bytes: int
 
     @classmethod
     def of(cls, rows: pa.Table) -> _MemoryBlob:
-        """`rows` in memory of their own, unless they are most of the table that they were cut from."""
+        """Copy `rows` if they are a small slice: a slice keeps the whole table in memory."""
         size = rows.nbytes
         if rows.get_total_buffer_size() > 2 * size:
             rows = rows.take(pa.array(np.arange(rows.num_rows)))
@@ -72,13 +72,13 @@ class _PartitionBuffer:
 
 @dataclass(slots=True)
 class IncrementalAssembler:
-    """Takes the events of one task. `now` is the micro-batch's processing time (seconds since the epoch).
+    """Assembles the events of one task. `now` is the micro-batch's processing time (seconds since the epoch).
 
-    With `arrival_order` events are taken as they come, and a position that does not ascend raises Unordered; otherwise
-    they come sorted by (source partition, position), where the same event may come twice.
+    With `arrival_order` the events are unsorted, and a position that does not ascend raises Unordered. Otherwise they
+    are sorted by (source partition, position), and an event may be repeated.
 
-    Memory holds the rows of open source transactions up to `held_limit`; then all of them are spilled, and read back
-    piece by piece when their END comes, so a huge source transaction costs no more memory than a small one.
+    Memory holds rows of open source transactions up to `held_limit` bytes; beyond it all of them are spilled, and read
+    back blob by blob at their END. So a huge source transaction needs no more memory than a small one.
     """
 
     policy: Policy
@@ -101,10 +101,9 @@ class IncrementalAssembler:
     def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]:
         """Take in events with their source_partition; yield released rows.
 
-        Each source partition's rows come whole source transactions at a time, in the order of their ENDs. The only
-        chunk of a task may be in `any_order`; then source partitions come in the order of their names, as after a
-        shuffle. Raises Unordered, and the errors of TransactionAssembler.feed, for the first source partition that has
-        an error.
+        Yields whole source transactions, per source partition in the order of their ENDs. `any_order` is for a task
+        with a single chunk: source partitions are then processed in the order of their names, as after a shuffle.
+        Raises Unordered, and the errors of TransactionAssembler.feed, for the first source partition with an error.
         """
         given = group_by_partition(events, sort_names=any_order)
         if not given.names:
@@ -121,8 +120,8 @@ class IncrementalAssembler:
             self._spill(small=False)
 
     def _first_error_first(self, given: PartitionedEvents, *, any_order: bool) -> AssemblerStep:
-        """The step, or the error of the first source partition that has one: the error does not depend on the others
-        in the chunk."""
+        """The step of all source partitions. After an error, repeat them one by one: the first one's error counts, so
+        the error does not depend on the other source partitions of the chunk."""
         try:
             return self._step(given, any_order=any_order)
         except StarRocksSinkError:
@@ -138,11 +137,11 @@ class IncrementalAssembler:
 
     @property
     def source_partitions(self) -> int:
-        """How many have had events."""
+        """Number of source partitions with events in this task."""
         return len(self._holdings)
 
     def carry_over(self) -> dict[str, CarriedState]:
-        """The state of the source partitions that had events, for the next micro-batch; spills their open rows."""
+        """Spill all open rows; return the state of the source partitions with events, for the next micro-batch."""
         self._spill(small=True)
         return {str(name): CarriedState(each.state, dict(each.places)) for name, each in self._holdings.items()}
 
@@ -155,7 +154,7 @@ class IncrementalAssembler:
 
     def _check_order(self, given: PartitionedEvents) -> None:
         if given.table[model.POSITION].null_count:
-            return  # the assembler refuses these with their place
+            return  # the assembler rejects NULL positions and names their place
         positions, starts = given.positions(), given.starts
         if self.arrival_order:
             self._refuse_disorder(given, positions, starts)
@@ -204,7 +203,7 @@ class IncrementalAssembler:
         return rows.table if rows is not None else self.storage.read(holding.places[number])
 
     def _spill(self, *, small: bool) -> None:
-        """Write all open rows in memory to the spill storage; with `small` few of them may go into the manifest."""
+        """Write all open rows in memory to the spill storage; with `small`, a small file may go into the manifest."""
         filled = [holding for holding in self._holdings.values() if holding.memory]
         for holding in filled:
             _merge_blobs(holding)
@@ -219,9 +218,9 @@ class IncrementalAssembler:
 def expire(
     policy: Policy, partitions: Mapping[str, CarriedState], now: float
 ) -> tuple[dict[str, CarriedState], Counters, list[Event]]:
-    """Judge `open_timeout` over all source partitions; returns those that changed, the flows, and notices.
+    """Apply `open_timeout` to all source partitions; return the changed ones, the flows, and notices.
 
-    Raises SourceTransactionError when the policy says `fail`.
+    Raises SourceTransactionError under `on_open_timeout="fail"`.
     """
     if policy.open_timeout is None:
         return {}, Counters(), []
@@ -240,7 +239,7 @@ def _row(given: PartitionedEvents, place: int) -> pa.Table:
 
 
 def _merge_blobs(holding: _PartitionBuffer) -> None:
-    """Merge the blobs that each open transaction has in memory into few; they keep the lower numbers."""
+    """Merge the blobs of each open transaction that are in memory into few; a merged blob keeps the lowest number."""
     opened = [_merge_transaction(each, holding.memory) for each in holding.state.open]
     holding.state = replace(holding.state, open=tuple(opened))
 
@@ -275,10 +274,10 @@ def total_counters(flows: Iterable[Counters], levels: Counters) -> Counters:
 def assemble_sorted(
     batches: Iterable[pa.RecordBatch], policy: Policy, notify: Notify
 ) -> Iterator[tuple[Partition, pa.Table | Counters]]:
-    """Assemble record batches sorted by source partition and position; memory holds one partition's open rows.
+    """Assemble record batches sorted by source partition and position; holds one partition's open rows in memory.
 
-    Yields released rows with their source partition, and after those of each source partition its counters. Events that
-    are open at the end are not released: the counters have them.
+    Yields (source partition, released rows), then (source partition, counters) after each source partition. Open events
+    at the end are not released, only counted.
     """
     runs = (each for batch in batches for each in group_by_partition(pa.Table.from_batches([batch])).by_partition())
     for name, group in groupby(runs, key=lambda each: each.names[0]):

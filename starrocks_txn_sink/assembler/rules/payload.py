@@ -1,7 +1,7 @@
-"""Released rows made ready for a lane, over Arrow: the same content as `sink.projection` makes in the JVM.
+"""Payloads of released rows, encoded with Arrow for an assembling lane; equal to those of `sink.projection` (JVM).
 
-Rows of another database, an unknown `op`, and deletes for a table without a primary key are errors that name the place,
-never the row.
+Raises InputError for another database, an unknown `op`, and a delete from a table without primary key; the error names
+the place, never the row.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _DELETES: Final = pa.array(DELETES)
 
 @dataclass(frozen=True, slots=True)
 class PayloadEncoder:
-    """Makes payloads for tables of `database`; `keyless` are those that cannot delete."""
+    """Encodes rows of tables in `database`; `keyless` tables have no primary key, so they take no deletes."""
 
     database: str
     keyless: tuple[str, ...] = ()
 
     def batches(self, released: Iterable[ReleasedRows]) -> Iterator[pa.RecordBatch]:
-        """Batches of released rows; small ones go together, for each batch costs milliseconds."""
+        """Yield batches of lane rows; joins small parts, because each batch costs milliseconds."""
         waiting: list[ReleasedRows] = []
         size = 0
         for part in released:
@@ -61,7 +61,7 @@ class PayloadEncoder:
             yield self.batch(waiting)
 
     def batch(self, parts: Sequence[ReleasedRows]) -> pa.RecordBatch:
-        """A batch with the columns of `rows.segments`, of all `parts`."""
+        """One batch of all `parts`, with the columns of `rows.segments`."""
         rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
         names = pa.array([name for part in parts for name in part.names], pa.string())
         counts = np.concatenate([part.counts for part in parts])
@@ -82,7 +82,7 @@ class PayloadEncoder:
         return pa.RecordBatch.from_pydict(columns)
 
     def _payload(self, partitions: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Array | None]:
-        """The rows' content, and which of them are deletes, if any can be."""
+        """The payloads, and the mask of deletes (None if there are none)."""
         row, op = _array(rows[model.ROW]), _array(rows[model.OP])
         upsert = pc.binary_join_element_wise(SEPARATOR, row, "")
         kinds = None if op.null_count == len(op) else _lower_case_values(op)
@@ -124,7 +124,7 @@ class PayloadEncoder:
 
 
 def _lower_case_values(op: pa.Array) -> pa.Array:
-    """The different values of `op` in small letters; few, so the rows need not be looked at one by one."""
+    """The distinct values of `op` in lower case: there are few, so this avoids a pass over all rows."""
     return pc.utf8_lower(pc.drop_null(pc.unique(op)))
 
 

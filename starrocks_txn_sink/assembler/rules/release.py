@@ -14,11 +14,11 @@ from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.model import Partition
 from starrocks_txn_sink.assembler.rules.segments import Grouped, concat_ranges
 
-READ_BYTES: Final = 4 << 20  # of carried-over rows that may be in memory at once beside a single blob
-MANY_TABLES: Final = 8  # from here on a copy costs less than all later readers' work with each chunk
+READ_BYTES: Final = 4 << 20  # carried-over rows in memory at once, beside a single blob
+MANY_TABLES: Final = 8  # with more chunks, one copy costs less than the readers' work per chunk
 
-# Carried-over rows join the new rows in one table, because each table costs its readers most of 0.1 ms. Beside many new
-# rows, the rows of one or two transactions stay apart: columns that are cut in the middle cost more to write.
+# Carried-over rows join the new rows in one table, because each table costs its readers almost 0.1 ms. Beside many new
+# rows, the rows of one or two transactions stay separate: writing columns of several chunks costs more.
 FEW_TRANSACTIONS: Final = 2
 MANY_ROWS: Final = 10_000
 
@@ -36,9 +36,9 @@ class ReleasedRows:
 
 
 def release(grouped: Grouped, released: Mask, payload: pa.Table, read: ReadBlob) -> Iterator[ReleasedRows]:
-    """Yield the rows of the segments `released`; carried-over rows are read when they are due.
+    """Yield the rows of the segments `released`; reads carried-over rows late.
 
-    A huge source transaction comes blob by blob, so that it costs no more memory than a small one.
+    A huge source transaction comes blob by blob, so it needs no more memory than a small one.
     """
     ended = np.flatnonzero(released)
     if not len(ended):
@@ -50,7 +50,7 @@ def release(grouped: Grouped, released: Mask, payload: pa.Table, read: ReadBlob)
 
 
 def _runs(grouped: Grouped, ended: Indexes) -> list[Indexes]:
-    """Parts of `ended` with about READ_BYTES of carried-over rows each; a larger transaction begins its own."""
+    """Split `ended` into runs with about READ_BYTES of carried-over rows; a larger transaction starts its own run."""
     if not grouped.held[ended].any():
         return [ended]
     size = np.zeros(len(ended), dtype=np.int64)
@@ -118,9 +118,10 @@ def _new_rows(grouped: Grouped, segments: Indexes, payload: pa.Table) -> pa.Tabl
 def _with_transaction_columns(
     grouped: Grouped, run: Indexes, seq: Indexes, counts: Indexes, part: list[pa.Table], ended: bool = True
 ) -> Iterator[ReleasedRows]:
-    """The rows in `part` with the columns that say where they belong; nothing when there are none.
+    """Yield the rows of `part` with position, seq, transaction_end and txn_id; nothing if `part` has no rows.
 
-    `counts[i]` of them are of segment `run[i]`, numbered from `seq[i]`, to its last row if they are `ended`.
+    `counts[i]` of the rows belong to segment `run[i]`, with seq from `seq[i]` on. `ended`: they include the segment's
+    last row.
     """
     total = np.cumsum(counts)
     if not len(total) or not total[-1]:

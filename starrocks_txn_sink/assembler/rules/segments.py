@@ -1,9 +1,8 @@
 """Segments: runs of DATA events between markers, and their classification. Index arithmetic only, no Python per row.
 
-The event in front of a segment (a BEGIN, an END, or the carried-over state) and the event behind it (an END, a BEGIN,
-or none yet) decide together what becomes of the segment, so a few array operations classify the events of any number of
-source partitions. Each source partition is a group of its own; when source transactions are interleaved, each source
-transaction is, so that it reads as if it were alone.
+The event before a segment (a BEGIN, an END, or the carried-over state) and the event after it (an END, a BEGIN, or none
+yet) determine its class, so a few array operations classify the events of any number of source partitions. A group is a
+source partition or, with interleaved source transactions, one source transaction: each then reads as if it were alone.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ Bytes = npt.NDArray[np.int8]
 
 
 class Opener:
-    """The transaction that the DATA events of a segment belong to."""
+    """State of the transaction that a segment's DATA events belong to."""
 
     NOTHING: Final = 0  # no BEGIN was seen
     LIVE: Final = 1  # an open transaction
-    DROPPED: Final = 2  # a transaction that was given up and is skipped to its END
+    DROPPED: Final = 2  # a dropped transaction, skipped to its END
 
 
 class Closer:
-    """The event after the DATA events of a segment; a marker has the number of its Kind."""
+    """The event after a segment's DATA events; markers use their EventKind."""
 
     TAIL: Final = 0  # none yet: the events end here
     BEGIN: Final = EventKind.BEGIN
@@ -127,7 +126,7 @@ def classify(segments: Segments, held: Indexes, missing_begin: MissingBegin) -> 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Which events belong together. `order[i]` is the event at place i in grouped order (None: event i).
+    """Groups of events. `order[i]` is the event at place i in grouped order (`order` None: event i).
 
     Per group: its exclusive end in `ends`, and its source partition in `partition` (an index into Intake.names).
     `carried` has the open transactions of the carried-over state, by group.
@@ -200,13 +199,13 @@ class Grouped:
         return partition
 
     def carried_into(self, segment: int) -> OpenTransaction | None:
-        """The open transaction that the segment goes on with."""
+        """The carried-over transaction that the segment continues, if any."""
         return self.groups.carried.get(int(self.segments.group[segment])) if self.segments.first[segment] else None
 
     def first_foreign_event(self) -> int | None:
-        """The first DATA or END with another transaction id than its segment's owner; NULL never differs.
+        """The first DATA or END whose transaction id differs from its segment's owner; NULL never differs.
 
-        For events in their own order only, because interleaved events are grouped by that id.
+        Only without interleaving: interleaved events are grouped by that id.
         """
         lengths = self.segments.rows + (self.segments.closer != Closer.TAIL)
         expected = self.owners.take(pa.array(np.repeat(np.arange(len(lengths)), lengths)))
@@ -217,7 +216,7 @@ class Grouped:
 
 
 def _openers(groups: Groups) -> Bytes:
-    """What the first events of each group belong to."""
+    """The Opener of each group's first segment."""
     openers = np.full(len(groups.ends), Opener.NOTHING, dtype=np.int8)
     for group, each in groups.carried.items():
         openers[group] = Opener.DROPPED if each.dropped else Opener.LIVE
@@ -225,7 +224,7 @@ def _openers(groups: Groups) -> Bytes:
 
 
 def _resumed_segments(groups: Groups, segments: Segments) -> Indexes:
-    """The segments that go on with the transactions in `groups.carried`, in the order of that."""
+    """The segments that continue the transactions of `groups.carried`, in its order."""
     resumed: Indexes = np.flatnonzero(segments.first)[list(groups.carried)]
     return resumed
 

@@ -1,7 +1,7 @@
-"""The rules of verified transactions: rows and markers of one source in, transactions that add up out, in commit order.
+"""The rules of verified transactions: rows and markers of one source in, complete transactions out, in commit order.
 
-Rows and ENDs come through different topics and partitions, in any order, and more than once; they are joined by the
-transaction's id. Pure and vectorised: values in, values out; time, and reading what was held back, are arguments.
+Rows and ENDs arrive through different topics and partitions, in any order, perhaps repeated; the rules join them by
+transaction id. Pure and vectorised: time and the reader of held events are arguments.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from starrocks_txn_sink.telemetry.events import Event
 OnOpenTimeout = Literal["quarantine", "fail"]
 ReadBlob = Callable[[int], pa.Table]
 
-MANY_BLOBS: Final = 32  # from here on small ones are brought together
+MANY_BLOBS: Final = 32  # with more blobs, small ones are merged
 SMALL_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedPolicy:
-    """`open_timeout` (seconds of processing time; None: for ever) is how long a transaction may fail to add up.
+    """Options. `open_timeout` (seconds of processing time; None: no limit) bounds how long a transaction is incomplete.
 
-    After it, `quarantine` gives the transaction up: its rows go to `dead_letter_table`, or, without one, are dropped
-    and counted; `fail` stops the job.
+    Afterwards `quarantine` sends its rows to `dead_letter_table` or, without one, drops and counts them; `fail` stops
+    the job.
     """
 
     open_timeout: float | None = None
@@ -70,7 +70,7 @@ class VerifiedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedStep:
-    """The effect of one step: hand on `released` and `letters`, delete `removed`, write `added`, then `state`."""
+    """The effect of one step: pass `released` and `dead_letters` on, delete `removed`, write `added`, then `state`."""
 
     state: VerifiedState
     counters: VerifiedCounters
@@ -91,8 +91,8 @@ class VerifiedAssembler:
     def feed(self, state: VerifiedState, events: pa.Table, now: float, read: ReadBlob) -> VerifiedStep:
         """Take in the events of a micro-batch (intake.EVENTS, any order, may be empty) at `now` (seconds).
 
-        Raises InputError for events that break the contract, SourceTransactionError for a transaction that is overdue
-        under `on_open_timeout="fail"`.
+        Raises InputError for events that break the contract, SourceTransactionError for an overdue transaction under
+        `on_open_timeout="fail"`.
         """
         intake = validate_events(state, events, self.source)
         arrived = pa.array(np.full(intake.events.num_rows, float(now)))
@@ -131,7 +131,7 @@ class VerifiedAssembler:
     def _give_up(
         self, done: _StepEvents, intake: VerifiedIntake
     ) -> tuple[VerifiedState, list[pa.Table], tuple[Event, ...]]:
-        """The state that knows the ids given up, the dead letters, and what to say about them."""
+        """Quarantine overdue transactions: the next state, the dead letters, the notices."""
         table, found, state = done.table, done.found, done.state
         letters: list[pa.Table] = []
         lost = [
@@ -156,7 +156,7 @@ class VerifiedAssembler:
 
 @dataclass(frozen=True, slots=True)
 class _StepEvents:
-    """A step's events, and what becomes of them."""
+    """A step's events with their tally and classes."""
 
     state: VerifiedState
     table: pa.Table
@@ -164,7 +164,7 @@ class _StepEvents:
     classes: TransactionClasses
 
     def of(self, transactions: Ints) -> Bools:
-        """Events of `transactions`, repeats left out."""
+        """Mask of the events of `transactions`, without repeats."""
         chosen = np.zeros(len(self.found.ids) + 1, dtype=bool)
         chosen[transactions] = True
         mask: Bools = chosen[self.found.code] & (self.found.code >= 0) & ~self.found.repeated
@@ -176,14 +176,14 @@ class _StepEvents:
 
     @property
     def snapshot(self) -> Ints:
-        """A snapshot's rows, in the order in which they came."""
+        """Places of snapshot rows, in arrival order."""
         places: Ints = np.flatnonzero(self.found.code < 0)
         return places
 
     @property
     def snapshot_alone(self) -> bool:
-        """Before the first transaction a snapshot's rows make units of their own; afterwards they go in front of the
-        next transaction, so that positions grow and a later change of a row wins."""
+        """Whether snapshot rows form their own unit: before the first transaction. Afterwards they precede the next
+        transaction, so that positions ascend and a later change of a row wins."""
         return self.state.last_position is None
 
 
@@ -220,7 +220,7 @@ def _build_step(
 def _outcome_counters(
     done: _StepEvents, intake: VerifiedIntake, rows_out: int, full: Ints, handed_on: Bools
 ) -> VerifiedCounters:
-    """What became of the events, with what the intake counted."""
+    """The intake's counters plus the outcome of the step's events."""
     found, classes = done.found, done.classes
     again = done.of(classes.repeated) | found.repeated
     rows = done.table[v.STATUS].is_null().to_numpy()
@@ -249,7 +249,7 @@ def _levels(done: _StepEvents, state: VerifiedState, kept: Bools) -> VerifiedCou
 def _carry_over(
     state: VerifiedState, table: pa.Table, kept: Bools
 ) -> tuple[VerifiedState, tuple[int, ...], dict[int, pa.Table]]:
-    """Write what waits: blobs of which all events wait stay as they are, the rest is written anew."""
+    """Keep held events: blobs that are still complete stay unchanged, the other events go into new blobs."""
     rewrite = kept.copy()
     stay: list[HeldBlob] = []
     start = 0
@@ -268,7 +268,7 @@ def _carry_over(
 
 
 def released_rows(events: pa.Table, found: Tally, transactions: Ints, before: Ints) -> pa.Table:
-    """The rows of verified `transactions`, in that order; a snapshot's rows `before` in front of the first."""
+    """The rows of `transactions`, in that order, with the snapshot rows `before` in front of the first."""
     lengths = found.count[transactions]
     lengths[:1] += len(before)
     places = np.concatenate([before, found.rows[concat_ranges(found.first[transactions], found.count[transactions])]])
@@ -276,7 +276,7 @@ def released_rows(events: pa.Table, found: Tally, transactions: Ints, before: In
 
 
 def unit_rows(events: pa.Table, places: Ints, lengths: Ints, positions: Ints, ids: pa.Array) -> pa.Table:
-    """The rows at `places` as whole units (intake.RELEASED_ROWS), rows without a table left out.
+    """The rows at `places` as whole units (intake.RELEASED_ROWS), without rows that have no table.
 
     Unit i has the next `lengths[i]` places, `positions[i]` and `ids[i]`.
     """
@@ -301,7 +301,7 @@ def _with_transaction_columns(rows: pa.Table, unit: Ints, positions: Ints, ids: 
 
 
 def dead_letters(events: pa.Table, unit: int, txn_id: str, why: str, table: str) -> pa.Table:
-    """The rows of `events` as one unit for the dead-letter table, one JSON object a row."""
+    """The rows of `events` as one unit for the dead-letter table: one JSON object per row."""
     listed = events.select([v.TOTAL_ORDER, v.COLLECTION, model.POSITION, model.OP, model.ROW]).to_pylist()
     content = [
         orjson.dumps(

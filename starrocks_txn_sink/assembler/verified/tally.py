@@ -1,7 +1,7 @@
-"""Which transactions add up, and their classification: index arithmetic over rows and ENDs, no Python per row.
+"""Counts and classes of verified transactions: index arithmetic over rows and ENDs, no Python per row.
 
-A transaction adds up when its END has come, the number of its rows is `event_count`, their `total_order` is 1 … n
-without gap or repeat, and each collection has as many rows as `data_collections` says.
+A transaction is complete if its END has arrived, it has `event_count` rows, their `total_order` is 1 … n without gap or
+repeat, and each collection has as many rows as `data_collections` says.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CONTENT = (v.COLLECTION, model.POSITION, model.OP, model.ROW)
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Transactions by number, in the order in which they are first met.
+    """Transactions by number, in the order of first appearance.
 
     `code` is the transaction of each event (-1: none, a snapshot's row). `end` is the event that is a transaction's
     END, -1 without one. `rows` are the places of all rows, by (transaction, total_order), repeats left out; those of
@@ -37,8 +37,8 @@ class Tally:
     end: Ints
     rows: Ints
     first: Ints
-    repeated: Bools  # events that say again what another one said; none in a transaction with a conflict
-    conflict: Bools  # two different rows at one place
+    repeated: Bools  # exact repeats of other events; none in a transaction with a conflict
+    conflict: Bools  # two different rows with one total_order
     expected: Ints  # event_count; -1 without END
     collections_agree: Bools
     position: Ints
@@ -97,7 +97,7 @@ def tally(events: pa.Table) -> Tally:
 
 
 def _ends(events: pa.Table, code: Ints, is_end: Bools, transactions: int) -> tuple[Ints, Bools]:
-    """The END of each transaction, the newest where it was repeated; and which ENDs are not needed."""
+    """(the newest END of each transaction, mask of the other ENDs)."""
     places = np.flatnonzero(is_end)
     places = places[np.argsort(integer_column(events, v.SEQUENCE, 0)[places], kind="stable")]
     end = np.full(transactions, -1, dtype=np.int64)
@@ -108,7 +108,7 @@ def _ends(events: pa.Table, code: Ints, is_end: Bools, transactions: int) -> tup
 
 
 def _conflicting_rows(events: pa.Table, placed: Ints, again: Bools) -> Ints:
-    """Of the rows that repeat the one before: those with another content."""
+    """The rows of `again` (same total_order as the previous row) with different content."""
     later = np.flatnonzero(again)
     if not len(later):
         return later
@@ -122,7 +122,7 @@ def _conflicting_rows(events: pa.Table, placed: Ints, again: Bools) -> Ints:
 
 
 def _collections_agree(events: pa.Table, code: Ints, rows: Ints, end: Ints) -> Bools:
-    """Whether each transaction has, in every collection, as many rows as its END says."""
+    """Whether each transaction has the number of rows that its END says, in every collection."""
     transactions = len(end)
     agree = end >= 0
     ended = np.flatnonzero(agree)
@@ -159,10 +159,10 @@ def _positions(events: pa.Table, rows: Ints, first: Ints, end: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class TransactionClasses:
-    """Transactions by number (Tally); each is in one of the three, or waits.
+    """Transactions by number (Tally); each is in one of the three arrays, or waits.
 
-    `released` is in the order of commit: that of the ENDs' sequence. `repeated` add up, at a position that has been
-    passed already. `incomplete` says of each whether it does not add up yet.
+    `released` is in commit order, the sequence of ENDs. `repeated` are complete at a position that is already released.
+    `given_up` are overdue. `incomplete` is a mask over all transactions.
     """
 
     released: Ints
@@ -176,8 +176,8 @@ def classify(
 ) -> TransactionClasses:
     """Classify the transactions of the tallied `events`, which have the column `arrived`.
 
-    A transaction is handed on when it adds up and all that committed before it are settled. One that does not add up
-    and whose first event arrived at or before `arrived_before` is given up, so that it holds back the others no longer.
+    A transaction is released if it is complete and all earlier commits are settled. An incomplete transaction is given
+    up if its first event arrived at or before `arrived_before`; otherwise it would hold back all later ones.
     """
     whole = _adds_up(events, found)
     overdue = ~whole & _arrived_by(events, found, arrived_before)
@@ -210,7 +210,7 @@ def _arrived_by(events: pa.Table, found: Tally, arrived_before: float | None) ->
 
 
 def reason(found: Tally, transaction: int) -> str:
-    """Why a transaction does not add up, in a word of a bounded set."""
+    """Why a transaction is incomplete; a text of a bounded set."""
     expected, count = int(found.expected[transaction]), int(found.count[transaction])
     if found.end[transaction] < 0:
         return "no END"

@@ -92,7 +92,7 @@ def test_names_become_options(name: str, value: Any, option: str, expected: Any)
         ("sink.parallelism", "many", "a whole number"),
         ("sink.buffer-flush.interval", "5", "Did you mean sink.buffer-flush.interval-ms"),
         ("comit_interval", "5", "Did you mean commit_interval"),
-        ("zzz", "5", "page of options"),
+        ("zzz", "5", "docs/options.md"),
         ("buffer_bytes", "16MB", "buffer_bytes is '16MB'"),
         ("commit_interval", "soon", "commit_interval is 'soon'"),
         ("lanes", "1e3", "lanes is '1e3'"),
@@ -116,7 +116,7 @@ def test_exactly_once_needs_sql_under_the_connectors_name_too() -> None:
 def test_one_option_given_twice_must_agree() -> None:
     both = {**BASE, "sink.buffer-flush.interval-ms": "1000"}
     assert SinkOptions.from_properties({**both, "commit_interval": "1"}).commit_interval == 1.0
-    with pytest.raises(OptionError, match="given twice"):
+    with pytest.raises(OptionError, match="set twice"):
         SinkOptions.from_properties({**both, "commit_interval": "2"})
     assert SinkOptions.from_properties({**both}, commit_interval=2).commit_interval == 2.0
 
