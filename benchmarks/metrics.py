@@ -32,7 +32,7 @@ from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from starrocks_txn_sink.rows.columns import DELETED, END_POSITION, EVENT_TIME
-from starrocks_txn_sink.telemetry.events import Event, nobody
+from starrocks_txn_sink.telemetry.events import Event, ignore_event
 from starrocks_txn_sink.writer import task, worker
 from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
 from starrocks_txn_sink.writer.metrics import LaneMetrics
@@ -105,7 +105,7 @@ def lane(batches: list[pa.RecordBatch]) -> list[Message]:
 @contextlib.contextmanager
 def uncounted() -> Iterator[None]:
     """The lane without its metrics and step lines: no event is emitted, no row is looked at."""
-    with mock.patch.object(task, "fan_out", return_value=nobody), mock.patch.object(LaneMetrics, "read"):
+    with mock.patch.object(task, "fan_out", return_value=ignore_event), mock.patch.object(LaneMetrics, "read"):
         yield
 
 

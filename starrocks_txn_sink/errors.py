@@ -1,7 +1,7 @@
-"""One root for every error, and two mixins for the retry policy.
+"""Typed errors: one root class, and two mixins for the retry policy.
 
-The message of an error says what happened and where (`label`, `table`, `status`, …), and ends with the advice. Row
-values and secrets never enter a message. Errors can be pickled, because Spark ships them from executors to the driver.
+A message says what happened, where (`label`, `table`, `status`, …), and what to do. Messages never contain row values
+or secrets. Errors can be pickled, because Spark sends them from executors to the driver.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Unordered(InputError):
 
 
 class TransportError(StarRocksSinkError, Transient):
-    """No usable reply arrived. The request may have taken effect all the same, unless the error is a NotSent."""
+    """No usable reply arrived. The request may have taken effect, unless the error is NotSent."""
 
     code = "transport"
     summary = "StarRocks gave no usable reply."
@@ -114,16 +114,16 @@ class BadReply(TransportError):
     """The reply is not JSON, has no known `Status`, or its HTTP status is 5xx."""
 
     code = "bad_reply"
-    summary = "The reply is not a reply of StarRocks' transaction interface."
+    summary = "A reply did not come from StarRocks' transaction interface."
     hint = (
-        "Check that load_url names StarRocks frontends (http_port, 8030 by default) and that no proxy answers for them."
+        "Check that load_url names StarRocks frontends (http_port, 8030 by default), and that no proxy answers instead."
     )
 
 
 class HttpRefused(StarRocksSinkError, Terminal):
-    """No frontend or backend returns this status, and a retry would get it again.
+    """StarRocks never returns this status, and a retry would get it again.
 
-    The request may have taken effect; a take-over settles a commit that ends like this.
+    The request may have taken effect; after a commit that ends like this, a take-over finds the outcome.
     """
 
     code = "http_refused"

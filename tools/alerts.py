@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from starrocks_txn_sink.metrics.catalogue import BY_NAME, Kind
+from starrocks_txn_sink.metrics.catalogue import BY_NAME, MetricKind
 
 RUNBOOK = "docs/operations.md"
 
@@ -40,7 +40,7 @@ class Alert:
 def metric(name: str, suffix: str = "", **labels: str) -> str:
     """A selector of one of our metrics; raises KeyError for a name or a label that is not in the catalogue."""
     known = BY_NAME[name]
-    if suffix and known.kind is not Kind.HISTOGRAM:
+    if suffix and known.kind is not MetricKind.HISTOGRAM:
         raise KeyError(f"{name} is no histogram")
     if not labels.keys() <= set(known.labels):
         raise KeyError(f"{name} has no label {', '.join(labels.keys() - set(known.labels))}")

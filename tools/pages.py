@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.cli import COMMANDS, Command
-from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Kind
+from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, MetricKind
 from starrocks_txn_sink.metrics.series import bounds
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.declarations import declarations
-from starrocks_txn_sink.options.flink import FLINK_OPTIONS, FLINK_PREFIXES, Becomes, Refused, WithoutEffect
+from starrocks_txn_sink.options.flink import FLINK_OPTIONS, FLINK_PREFIXES, MapsTo, Refused, WithoutEffect
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import parse_type
 from tools.alerts import ALERTS
@@ -65,7 +65,7 @@ def metrics() -> str:
 
 def buckets() -> str:
     """The upper bounds of each histogram."""
-    histograms = (metric for metric in METRICS if metric.kind is Kind.HISTOGRAM)
+    histograms = (metric for metric in METRICS if metric.kind is MetricKind.HISTOGRAM)
     rows = ((f"`{metric.name}`", ", ".join(f"{bound:g}" for bound in bounds(metric.name))) for metric in histograms)
     return table("histogram | upper bounds", rows)
 
@@ -107,9 +107,9 @@ def flink_options() -> str:
     return table("Flink connector | here", iter(rows))
 
 
-def _outcome(rule: Becomes | Refused | WithoutEffect) -> str:
+def _outcome(rule: MapsTo | Refused | WithoutEffect) -> str:
     match rule:
-        case Becomes(option, _, note):
+        case MapsTo(option, _, note):
             return f"`{option}`" + (f" ({note})" if note else "")
         case WithoutEffect(reason):
             return f"accepted, changes nothing: {reason}"

@@ -1,5 +1,6 @@
-"""The assembler of source transactions: BEGIN, DATA and END events in, rows of ended transactions out.
+"""Assembly of source transactions: BEGIN, DATA and END events in, rows of ended transactions out.
 
-`assembler` (TransactionAssembler) is pure, and so is `incremental`, which feeds it the events of one task; `spark` is
-the adapter to Structured Streaming. `verified` assembles transactions whose markers count their rows.
+`rules` and `verified` are pure: `rules` needs only the order of events, `verified` (Debezium) checks the row counts of
+the markers. `spark` and `debezium` are their stages in Structured Streaming; `keyed_state` is the state of both. The
+lanes run `rules.incremental` themselves (docs/assembling-lanes.md).
 """

@@ -27,13 +27,13 @@ from starrocks_txn_sink.assembler.keyed_state import (
     KeyState,
     Packet,
     pack,
-    seconds_of,
+    processing_time,
     unpack,
 )
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.model import seconds
 from starrocks_txn_sink.assembler.rules.state import from_blob, pieces, to_blob
-from starrocks_txn_sink.assembler.spark import PROVIDER, ROCKSDB, as_frame, log_notices
+from starrocks_txn_sink.assembler.spark import PROVIDER, ROCKSDB, log_notices, packet_frame
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified.intake import EVENTS, VerifiedCounters, VerifiedState
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout, VerifiedAssembler, VerifiedPolicy, VerifiedStep
@@ -62,8 +62,8 @@ _OUTPUT: Final = (
     "transaction_end boolean, txn_id string"
 )
 
-LETTERS = "#quarantine"
-"""What the source partition of dead letters has after the source's name: they have positions of their own."""
+DEAD_LETTER_SUFFIX = "#quarantine"
+"""Suffix of the source partition of dead letters. They need their own partition, because they number positions."""
 
 
 def assemble_debezium(
@@ -75,7 +75,7 @@ def assemble_debezium(
     dead_letter_table: str | None = None,
     name: str = "assemble_debezium",
 ) -> DataFrame:
-    """Give out each source transaction whole once its rows and its END agree in every count, in commit order.
+    """Release each source transaction whole, in commit order, once its rows match every count of its END.
 
     `rows` come from `parse_debezium`, `transactions` from `parse_debezium_transactions`; they may be read from any
     number of topics and partitions, the transaction topic has one partition. The result has the columns of
@@ -83,34 +83,37 @@ def assemble_debezium(
     binlog position), seq counts from 0, database is NULL unless a table rule gives one.
 
     A transaction is released when it has `event_count` rows, `total_order` is 1 … n, each table has as many rows as
-    `data_collections` says, and all that committed before it are released. Repeated rows and ENDs are dropped. One that
-    does not add up within `open_timeout` of its first event (seconds, a timedelta or text like `10 min`, in processing
-    time; None: wait for ever, and hold back what committed later) is by `on_open_timeout` given up, with its id and its
-    counts in the log, or stops the query. The rows of a given up transaction go as a whole to `dead_letter_table` under
-    the source partition `<source>#quarantine`; without such a table they are dropped and counted.
+    `data_collections` says, and all earlier commits are released. Repeated rows and ENDs are dropped. `open_timeout`
+    limits the wait for the counts to match, from the first event on (seconds, a timedelta or text like `10 min`, in
+    processing time; None: no limit, and later commits wait too). Afterwards, by `on_open_timeout`, the transaction is
+    quarantined, with its id and counts in the log, or the query stops. All rows of a quarantined transaction go to
+    `dead_letter_table` under the source partition `<source>#quarantine`; without such a table they are dropped and
+    counted.
 
-    Rows of a snapshot have no transaction. Before the first transaction each micro-batch's are a unit of their own,
-    afterwards they go in front of the next transaction.
+    Snapshot rows have no transaction. Before the first transaction, those of each micro-batch form their own unit;
+    afterwards they precede the rows of the next transaction.
 
     Counts (assembler.verified.intake.VerifiedCounters) are in each progress of the query under
     `observedMetrics[name]`. A batch DataFrame gives what a stream gives after all of its input, without `open_timeout`.
 
-    Raises InputError at once for missing columns. In the running query InputError names an event that cannot be placed,
-    SourceTransactionError a transaction that is overdue under `fail`.
+    Raises InputError at once for missing columns. In the running query InputError names an event without a valid
+    transaction or position, SourceTransactionError an overdue transaction under `fail`.
     """
     policy = VerifiedPolicy(seconds(open_timeout), on_open_timeout, dead_letter_table)
-    events = _common(rows, v.ROW_COLUMNS, "rows").unionByName(_common(transactions, v.MARKER_COLUMNS, "transactions"))
+    events = _event_columns(rows, v.ROW_COLUMNS, "rows").unionByName(
+        _event_columns(transactions, v.MARKER_COLUMNS, "transactions")
+    )
     if events.isStreaming:
         assembled = _stateful(events.mapInArrow(pack, _PACKED), policy)
     else:
         ordered = events.repartition(_SOURCE).sortWithinPartitions(_SOURCE)
-        assembled = ordered.mapInArrow(_in_task(policy), _DONE)
+        assembled = ordered.mapInArrow(_assemble_in_task(policy), _DONE)
     counts = [_count(each).alias(each) for each in VerifiedCounters.names()]
     return assembled.observe(name, *counts).mapInArrow(unpack, _OUTPUT)
 
 
-def _common(frame: DataFrame, columns: tuple[str, ...], which: str) -> DataFrame:
-    """The columns of intake.EVENTS; those that this kind of event has not are NULL."""
+def _event_columns(frame: DataFrame, columns: tuple[str, ...], which: str) -> DataFrame:
+    """`frame` in the schema intake.EVENTS; columns that rows or markers lack are NULL."""
     missing = [each for each in (_SOURCE, *columns) if each not in frame.columns]
     if missing:
         origin = "parse_debezium" if which == "rows" else "parse_debezium_transactions"
@@ -139,47 +142,47 @@ def _stateful(packed: DataFrame, policy: VerifiedPolicy) -> DataFrame:
     return grouped.applyInPandasWithState(group_function(policy), done, GROUP_STATE_TYPE, "append", timeout)
 
 
-def _in_task(policy: VerifiedPolicy) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """All events of each source in one step; a source's events lie together."""
+def _assemble_in_task(policy: VerifiedPolicy) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Assemble a batch frame: one step for all events of a source, which arrive sorted by source."""
 
     def assemble(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         packed = (pair for batch in pack(batches) for pair in zip(*(each.to_pylist() for each in batch), strict=True))
         for source, pairs in groupby(packed, key=lambda pair: pair[0]):
-            events = gather(blob for _, blob in pairs)
-            step = VerifiedAssembler(policy, source).feed(VerifiedState(), events, 0.0, _nothing_held)
-            for partition, blob, counts in packets(source, step):
+            events = concat_events(blob for _, blob in pairs)
+            step = VerifiedAssembler(policy, source).feed(VerifiedState(), events, 0.0, _no_blob)
+            for partition, blob, counts in step_packets(source, step):
                 columns = [pa.array([partition]), pa.array([blob], pa.binary()), pa.array([counts], pa.string())]
                 yield pa.record_batch(columns, [_SOURCE, BLOB, COUNTS])
 
     return assemble
 
 
-def _nothing_held(number: int) -> pa.Table:
+def _no_blob(number: int) -> pa.Table:
     raise LookupError(f"blob {number} was never written")
 
 
-def gather(blobs: Iterable[bytes]) -> pa.Table:
-    """The packed events of one source, in the schema that the rules want."""
+def concat_events(blobs: Iterable[bytes]) -> pa.Table:
+    """The packed events of one source in the schema intake.EVENTS."""
     tables = [from_blob(blob).select(EVENTS.names).cast(EVENTS) for blob in blobs]
     return pa.concat_tables(tables) if tables else EVENTS.empty_table()
 
 
-def packets(source: str, step: VerifiedStep) -> Iterator[Packet]:
-    """What a step gives out, as packed rows of bounded size, and one that only holds its counts; notices are logged."""
+def step_packets(source: str, step: VerifiedStep) -> Iterator[Packet]:
+    """Log the step's notices; yield its rows as packed rows of bounded size, then a row with its counts."""
     log_notices(step.notices)
-    for partition, tables in ((source, step.released), (source + LETTERS, step.letters)):
+    for partition, tables in ((source, step.released), (source + DEAD_LETTER_SUFFIX, step.dead_letters)):
         for table in tables:
             for piece in pieces(table):
                 yield partition, to_blob(piece), None
     yield source, None, orjson.dumps(step.counters.as_dict()).decode()
 
 
-def _stored(header: str | None) -> VerifiedState:
+def _read_state(header: str | None) -> VerifiedState:
     return VerifiedState() if header is None else VerifiedState.from_json(header)
 
 
 class VerifiedProcessor(StatefulProcessor):
-    """For transformWithState."""
+    """The verified assembler for transformWithState."""
 
     def __init__(self, policy: VerifiedPolicy) -> None:
         self._policy = policy
@@ -188,7 +191,7 @@ class VerifiedProcessor(StatefulProcessor):
         self._kept = KeyState(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
-        return self._step(key[0], gather(blob for frame in rows for blob in frame[BLOB]), timerValues)
+        return self._step(key[0], concat_events(blob for frame in rows for blob in frame[BLOB]), timerValues)
 
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
@@ -196,13 +199,13 @@ class VerifiedProcessor(StatefulProcessor):
         return self._step(key[0], EVENTS.empty_table(), timerValues)
 
     def close(self) -> None:
-        """Nothing is held outside the state store."""
+        """Nothing to close: all state is in the state store."""
 
     def _step(self, source: str, events: pa.Table, timer_values: TimerValues) -> Iterator[pd.DataFrame]:
-        now = seconds_of(timer_values.getCurrentProcessingTimeInMs())
+        now = processing_time(timer_values.getCurrentProcessingTimeInMs())
         assembler = VerifiedAssembler(self._policy, source)
-        step = assembler.feed(_stored(self._kept.header), events, now, self._kept.read)
-        yield from map(as_frame, packets(source, step))
+        step = assembler.feed(_read_state(self._kept.header), events, now, self._kept.read)
+        yield from map(packet_frame, step_packets(source, step))
         self._kept.write(step.state.to_json(), step.removed, step.added)
         if self._policy.open_timeout is not None:
             self._kept.wake_at(step.state.expires_at(self._policy.open_timeout))
@@ -211,14 +214,16 @@ class VerifiedProcessor(StatefulProcessor):
 def group_function(
     policy: VerifiedPolicy,
 ) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    """The same for applyInPandasWithState."""
+    """The verified assembler for applyInPandasWithState."""
 
     def assemble(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
-        source, now = key[0], seconds_of(group.getCurrentProcessingTimeMs())
+        source, now = key[0], processing_time(group.getCurrentProcessingTimeMs())
         kept = GroupKeyState(group)
-        events = EVENTS.empty_table() if group.hasTimedOut else gather(b for frame in frames for b in frame[BLOB])
-        step = VerifiedAssembler(policy, source).feed(_stored(kept.header), events, now, kept.read)
-        yield from map(as_frame, packets(source, step))
+        events = (
+            EVENTS.empty_table() if group.hasTimedOut else concat_events(b for frame in frames for b in frame[BLOB])
+        )
+        step = VerifiedAssembler(policy, source).feed(_read_state(kept.header), events, now, kept.read)
+        yield from map(packet_frame, step_packets(source, step))
         kept.write(step.state.to_json(), step.removed, step.added)
         kept.wake_at(step.state.expires_at(policy.open_timeout), now)
 

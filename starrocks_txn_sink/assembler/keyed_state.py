@@ -1,13 +1,13 @@
-"""The assembler's state under a key of Spark's state operators, and events and rows packed into Arrow blobs for them.
+"""The assembler's state in Spark's state operators, and Arrow blobs of events and rows for their input and output.
 
-A state operator moves few binary values instead of every single row: a packed frame has the source partition, a blob
-(an Arrow IPC stream of many events or rows) and, in the assembler's output, the counts of a step. Values never pass
-through pandas: NULL stays NULL and every string stays as it is.
+A state operator moves few binary values instead of every row: a packed frame has the source partition, a blob (an Arrow
+IPC stream of many events or rows) and, in the assembler's output, the counts of a step. Values do not pass through
+pandas, which would change NULLs and some strings.
 
-The state of a key is a header and numbered blobs. transformWithState (RocksDB) has a ValueState and a MapState: each
-blob is written once, under a key of its own. applyInPandasWithState (any provider) has a single value: all blobs stand
-in it one after the other. Spark cannot bring arrays in that state to Python, so a layout cuts them: JSON pairs of blob
-number and length.
+The state of a key is a header and numbered blobs. transformWithState (RocksDB) has a ValueState and a MapState: it
+writes each blob once, under its own key. applyInPandasWithState (any provider) has a single value, so all blobs are
+joined in it. Spark cannot pass arrays in that state to Python; therefore `layout`, JSON pairs of blob number and
+length, says where to split.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import partitioned
+from starrocks_txn_sink.assembler.rules.intake import group_by_partition
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition
 from starrocks_txn_sink.assembler.rules.state import AssemblerState, from_blob, pieces, to_blob
 from starrocks_txn_sink.clock import SystemClock
@@ -36,9 +36,9 @@ Packet = tuple[Partition, bytes | None, str | None]
 
 
 def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One packed row per record batch and source partition; InputError for a NULL source partition."""
+    """Pack record batches: one row per batch and source partition. Raises InputError for a NULL source partition."""
     for batch in batches:
-        parts = partitioned(pa.Table.from_batches([batch])).each()
+        parts = group_by_partition(pa.Table.from_batches([batch])).by_partition()
         packed = [(part.names[0], to_blob(part.table)) for part in parts]
         if packed:
             partitions, blobs = zip(*packed, strict=True)
@@ -49,7 +49,7 @@ def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in the blobs of a packed frame, the source partition in front; rows that only hold counts vanish."""
+    """Unpack blobs into rows, with the source partition as first column; skips rows that only hold counts."""
     for batch in batches:
         partitions = batch.column(model.SOURCE_PARTITION)
         for partition, blob in zip(partitions, batch.column(BLOB), strict=True):
@@ -59,15 +59,15 @@ def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 yield from rows.combine_chunks().to_batches()
 
 
-def packets(partition: Partition, released: Iterable[pa.Table]) -> Iterator[Packet]:
+def row_packets(partition: Partition, released: Iterable[pa.Table]) -> Iterator[Packet]:
     """Released rows as packed rows of bounded size."""
     for table in released:
         for piece in pieces(table):
             yield partition, to_blob(piece), None
 
 
-def receipt(partition: Partition, counters: Counters, state: AssemblerState | None = None) -> Packet:
-    """The packed row that only holds the counts of a step, and since when the oldest of `state` has been open."""
+def counts_packet(partition: Partition, counters: Counters, state: AssemblerState | None = None) -> Packet:
+    """The packed row with the counts of a step and the opening time of the oldest open transaction of `state`."""
     opened = [each.opened_at for each in state.live()] if state is not None else []
     counts = {**counters.as_dict(), **({OLDEST: min(opened)} if opened else {})}
     return partition, None, orjson.dumps(counts).decode()
@@ -87,14 +87,14 @@ class KeyState:
         return stored[0] if stored else None
 
     def read(self, number: int) -> pa.Table:
-        """The rows of a blob; LookupError when the store lost it."""
+        """The rows of a blob; LookupError if the state store does not have it."""
         stored = self._blobs.getValue((number,))
         if stored is None:
             raise LookupError(f"blob {number} is missing from the state store")
         return from_blob(stored[0])
 
     def write(self, header: str, removed: Iterable[int], added: Mapping[int, pa.Table]) -> None:
-        """Put the header and new blobs into the store, and take old blobs out."""
+        """Delete old blobs, then write new blobs and the header."""
         for number in removed:
             self._blobs.removeKey((number,))
         for number, rows in added.items():
@@ -113,7 +113,7 @@ class KeyState:
 
 
 class GroupKeyState:
-    """The same in the one value of a GroupState."""
+    """The state of the current key in the single value of a GroupState."""
 
     def __init__(self, group: GroupState) -> None:
         self._group = group
@@ -136,8 +136,8 @@ class GroupKeyState:
             self._group.setTimeoutDuration(max(1, math.ceil((seconds - now) * 1000)))
 
 
-def seconds_of(milliseconds: int) -> float:
-    """Spark's processing time of the micro-batch in seconds; the machine's where Spark gives none (no open_timeout)."""
+def processing_time(milliseconds: int) -> float:
+    """Spark's processing time in seconds; the local clock if Spark has none (stages without open_timeout)."""
     return milliseconds / 1000 if milliseconds > 0 else SystemClock().wall()
 
 

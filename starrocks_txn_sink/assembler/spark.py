@@ -1,11 +1,11 @@
 """`assemble_transactions`: TransactionAssembler as a stage of a Spark query.
 
-Three steps: events are packed into Arrow blobs per source partition (assembler.keyed_state), the assembler runs where
-the state is, released blobs are unpacked into rows.
+Three steps: pack events into Arrow blobs per source partition (assembler.keyed_state), run the assembler in a state
+operator, unpack released blobs into rows.
 
-The two state operators behave alike; they differ in the cost of a long open transaction. `Processor`
-(transformWithState, RocksDB) writes each blob once. `group_function` (applyInPandasWithState, any provider) has one
-state value: Spark writes all of it anew, blobs included, whenever the source partition has events.
+Both state operators give the same result; they differ in the cost of a transaction that stays open for long.
+`Processor` (transformWithState, RocksDB) writes each blob once. `group_function` (applyInPandasWithState, any provider)
+has one state value, and Spark rewrites it, blobs included, whenever the source partition has events.
 """
 
 # ruff: noqa: N802, N803, ARG002 - some names of methods and arguments are Spark's
@@ -34,14 +34,14 @@ from starrocks_txn_sink.assembler.keyed_state import (
     GroupKeyState,
     KeyState,
     Packet,
+    counts_packet,
     pack,
-    packets,
-    receipt,
-    seconds_of,
+    processing_time,
+    row_packets,
     unpack,
 )
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.assembler import Change, TransactionAssembler
+from starrocks_txn_sink.assembler.rules.assembler import PartitionChange, TransactionAssembler
 from starrocks_txn_sink.assembler.rules.incremental import assemble_sorted
 from starrocks_txn_sink.assembler.rules.intake import one_partition
 from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnOpenTimeout, Partition, Policy, seconds
@@ -76,7 +76,7 @@ def assemble_transactions(
     passthrough: Sequence[str] = (),
     name: str = "assemble_transactions",
 ) -> DataFrame:
-    """Hold each source transaction until its END has arrived, then give out its rows, whole and in order.
+    """Hold each source transaction until its END has arrived, then release its rows, whole and in order.
 
     `events` has the columns `by` (string, int or bigint), position (an integer), type (BEGIN, DATA, END; TXN_BEGIN and
     TXN_END too; any case), txn_id, table, row (strings) and, if there are any, database and op (strings). Positions
@@ -92,15 +92,15 @@ def assemble_transactions(
     transactions open for longer than `open_timeout` (seconds, a timedelta or text like `10 min`, in processing time;
     `fail`, `drop`). A batch DataFrame gives what a stream gives after all of its input, without `open_timeout`.
 
-    Counts of all this (assembler.model.Counters) are in each progress of the query, under `observedMetrics[name]`:
-    flows of the micro-batch, and the levels open, open_rows, state_bytes of the source partitions that had events in
-    it, and oldest_open, since when (seconds since the epoch) the oldest of those is open, 0 when none is. Two
-    stages in one query need two names. Under foreachBatch they are there once an action has read the rows; reading
-    a micro-batch twice, or a task that is retried, counts once.
+    Each progress of the query has counts (assembler.rules.model.Counters) under `observedMetrics[name]`: flows of the
+    micro-batch; the levels open, open_rows and state_bytes of the source partitions with events in it; and oldest_open,
+    the time (seconds since the epoch) since which their oldest transaction is open, 0 if none is. Two stages in one
+    query need two names. Under foreachBatch the counts appear after an action has read the rows; a second read of a
+    micro-batch, or a retried task, does not count again.
 
-    With `open_timeout` Spark runs a micro-batch at every trigger, events or not: set a trigger interval.
-    transformWithState is used where the session's state store provider is RocksDB, applyInPandasWithState elsewhere:
-    a checkpoint belongs to one of them. A NULL `row` is passed on as it is.
+    With `open_timeout` Spark runs a micro-batch at every trigger, even without events: set a trigger interval.
+    The stage uses transformWithState if the session's state store provider is RocksDB, else applyInPandasWithState; a
+    checkpoint works with one of them only. A NULL `row` stays NULL.
 
     Raises InputError at once for missing columns or wrong types, OptionError for options. In the running query,
     InputError and SourceTransactionError name partition and position.
@@ -115,7 +115,7 @@ def assemble_transactions(
     else:
         ordered = prepared.repartition(model.SOURCE_PARTITION)
         ordered = ordered.sortWithinPartitions(model.SOURCE_PARTITION, model.POSITION)
-        assembled = ordered.mapInArrow(_in_task(policy, _ARROW[type(key)]), done)
+        assembled = ordered.mapInArrow(_assemble_in_task(policy, _ARROW[type(key)]), done)
     counts = [_count(each).alias(each) for each in Counters.names()]
     oldest = F.min(F.get_json_object(F.col(COUNTS), f"$.{OLDEST}").cast("double"))
     counts.append(F.coalesce(oldest, F.lit(0.0)).alias(OLDEST))
@@ -128,7 +128,7 @@ def _count(field: str) -> Column:
 
 
 def _stateful(packed: DataFrame, done: T.StructType, policy: Policy) -> DataFrame:
-    """The state operator that the session's state store provider allows."""
+    """Apply the state operator that the session's state store provider supports."""
     grouped = packed.groupBy(model.SOURCE_PARTITION)
     timed = policy.open_timeout is not None
     if packed.sparkSession.conf.get(PROVIDER, "") == ROCKSDB:
@@ -140,10 +140,12 @@ def _stateful(packed: DataFrame, done: T.StructType, policy: Policy) -> DataFram
     return grouped.applyInPandasWithState(group_function(policy), done, GROUP_STATE_TYPE, "append", timeout)
 
 
-def _in_task(policy: Policy, kind: pa.DataType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _assemble_in_task(
+    policy: Policy, kind: pa.DataType
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def assemble(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for name, out in assemble_sorted(batches, policy, log_notices):
-            packed = [receipt(name, out)] if isinstance(out, Counters) else packets(name, [out])
+            packed = [counts_packet(name, out)] if isinstance(out, Counters) else row_packets(name, [out])
             for partition, blob, counts in packed:
                 columns = [pa.array([partition], kind), pa.array([blob], pa.binary()), pa.array([counts], pa.string())]
                 yield pa.record_batch(columns, [model.SOURCE_PARTITION, BLOB, COUNTS])
@@ -152,17 +154,17 @@ def _in_task(policy: Policy, kind: pa.DataType) -> Callable[[Iterable[pa.RecordB
 
 
 def prepared_events(events: DataFrame, by: str, passthrough: tuple[str, ...] = ()) -> DataFrame:
-    """The columns the rules read, under their names and types; InputError for what is missing or of another type."""
+    """`events` with the names and types that the rules read; InputError for a missing column or a wrong type."""
     return events.select(*event_columns(events, by, passthrough))
 
 
 def event_columns(events: DataFrame, by: str, passthrough: tuple[str, ...] = ()) -> list[Column]:
-    """What `prepared_events` selects, the source partition first."""
+    """The columns of `prepared_events`, the source partition first."""
     missing = [each for each in (by, *model.REQUIRED, *passthrough) if each not in events.columns]
     if missing:
         raise InputError(
             f"The events lack the column {', '.join(missing)}.",
-            hint=f"They have {', '.join(events.columns)}; rename or add columns, or name the partition's with by=….",
+            hint=f"They have {', '.join(events.columns)}. Rename or add columns; `by` names the source partition's.",
         )
     clash = [each for each in passthrough if each in {*model.OUTPUT, model.TYPE}]
     if clash or len(set(passthrough)) < len(passthrough):
@@ -209,8 +211,8 @@ def log_notices(notices: Iterable[Event]) -> None:
         _log.warning(notice.name, **notice.fields)
 
 
-def gather(frames: Iterable[pd.DataFrame]) -> pa.Table:
-    """The events of a source partition's packed rows, those with the lowest positions first."""
+def concat_events(frames: Iterable[pd.DataFrame]) -> pa.Table:
+    """The events in packed rows of one source partition, the blob with the lowest position first."""
     tables = [from_blob(blob) for frame in frames for blob in frame[BLOB]]
     tables.sort(key=_lowest_position)
     return pa.concat_tables(tables)
@@ -218,19 +220,19 @@ def gather(frames: Iterable[pd.DataFrame]) -> pa.Table:
 
 def _lowest_position(table: pa.Table) -> int:
     first = table[model.POSITION][0].as_py()
-    return 0 if first is None else int(first)  # a NULL position is refused later, with its place
+    return 0 if first is None else int(first)  # the intake rejects a NULL position later and names its place
 
 
-def as_frame(packet: Packet) -> pd.DataFrame:
-    """One packed row as the pandas frame that Spark wants."""
-    import pandas as pd  # the lanes need this module too, and no pandas
+def packet_frame(packet: Packet) -> pd.DataFrame:
+    """One packed row as a pandas frame, which Spark's state operators require."""
+    import pandas as pd  # here, because lanes import this module without pandas
 
     partition, blob, counts = packet
     return pd.DataFrame({model.SOURCE_PARTITION: [partition], BLOB: [blob], COUNTS: [counts]})
 
 
 class _KeyStep:
-    """One step of one source partition in a state operator: of its events, or, None, of a timer that has expired."""
+    """One step of one source partition in a state operator: with its events, or None for an expired timer."""
 
     def __init__(
         self, policy: Policy, name: Partition, kept: KeyState | GroupKeyState, events: pa.Table | None, now: float
@@ -243,14 +245,14 @@ class _KeyStep:
             self._step = assembler.expire(states, now)
         else:
             self._step = assembler.feed(one_partition(name, events), states, now, lambda _, number: kept.read(number))
-        self._change = self._step.changes.get(name, Change(before))
+        self._change = self._step.changes.get(name, PartitionChange(before))
 
     def frames(self) -> Iterator[pd.DataFrame]:
-        """Yield released rows and a receipt, then write the state; notices are logged."""
+        """Log notices, yield released rows and the counts, then write the state."""
         step, change = self._step, self._change
         log_notices(step.notices)
-        yield from map(as_frame, packets(self._name, (released.rows for released in step.released)))
-        yield as_frame(receipt(self._name, step.counters.at(change.state), change.state))
+        yield from map(packet_frame, row_packets(self._name, (released.rows for released in step.released)))
+        yield packet_frame(counts_packet(self._name, step.counters.with_levels_of(change.state), change.state))
         self._kept.write(change.state.to_json(), change.removed, change.added)
 
     def expires_at(self) -> float | None:
@@ -258,7 +260,7 @@ class _KeyStep:
 
 
 class Processor(StatefulProcessor):
-    """For transformWithState."""
+    """The assembler for transformWithState."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -267,17 +269,17 @@ class Processor(StatefulProcessor):
         self._kept = KeyState(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
-        now = seconds_of(timerValues.getCurrentProcessingTimeInMs())
-        return self._frames(_KeyStep(self._policy, key[0], self._kept, gather(rows), now))
+        now = processing_time(timerValues.getCurrentProcessingTimeInMs())
+        return self._frames(_KeyStep(self._policy, key[0], self._kept, concat_events(rows), now))
 
     def handleExpiredTimer(
         self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
-        now = seconds_of(timerValues.getCurrentProcessingTimeInMs())
+        now = processing_time(timerValues.getCurrentProcessingTimeInMs())
         return self._frames(_KeyStep(self._policy, key[0], self._kept, None, now))
 
     def close(self) -> None:
-        """Nothing is held outside the state store."""
+        """Nothing to close: all state is in the state store."""
 
     def _frames(self, step: _KeyStep) -> Iterator[pd.DataFrame]:
         yield from step.frames()
@@ -286,11 +288,11 @@ class Processor(StatefulProcessor):
 
 
 def group_function(policy: Policy) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    """The same for applyInPandasWithState."""
+    """The assembler for applyInPandasWithState."""
 
     def assemble(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
-        now, kept = seconds_of(group.getCurrentProcessingTimeMs()), GroupKeyState(group)
-        step = _KeyStep(policy, key[0], kept, None if group.hasTimedOut else gather(frames), now)
+        now, kept = processing_time(group.getCurrentProcessingTimeMs()), GroupKeyState(group)
+        step = _KeyStep(policy, key[0], kept, None if group.hasTimedOut else concat_events(frames), now)
         yield from step.frames()
         kept.wake_at(step.expires_at(), now)
 

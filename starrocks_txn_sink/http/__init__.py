@@ -1,4 +1,4 @@
-"""The way to the server: the only place that knows `requests`. Give `HttpTransport` to whoever needs a transport."""
+"""The transaction interface over HTTP. No other package imports `requests`."""
 
 from starrocks_txn_sink.http.transport import HttpTransport
 

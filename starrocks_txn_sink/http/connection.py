@@ -1,11 +1,11 @@
-"""The connections of each thread, and a single exchange on them: bytes out, status and bytes back, all of it in time.
+"""Connections per thread, and one HTTP exchange on them, bounded by the request's deadline.
 
-An adapter of `requests` does it, without a `requests.Session` around it: cookies, hooks, proxies and the preparation of
-the next request after a redirect, none of which is used here, were 28 % of a small load's processor time.
+The exchange uses an adapter of `requests` without a `requests.Session`: the session's cookies, hooks, proxies and
+redirect preparation are not needed here, and they cost 28 % of a small load's processor time.
 
-A socket's own timeout starts anew with each byte. Here every send and every receive is given what is left of the
-request's time, so a request ends by its deadline whatever the peer does. The same place counts what was sent: an error
-before the first byte is proof that the request had no effect.
+A socket's own timeout restarts with each byte. DeadlineSocket gives every send and receive only the remaining time, so
+a request ends by its deadline even if the peer sends one byte at a time. DeadlineSocket also counts sent bytes: an
+error before the first byte proves that the request had no effect.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import BadReply, NotSent, OptionError, ReplyLost, TransportError
-from starrocks_txn_sink.http.messages import LIMIT
+from starrocks_txn_sink.http.messages import REPLY_LIMIT
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import Body
 
 
-class Pieces:
-    """Views of a body's buffers; nothing is copied or joined. Each iteration starts from the beginning.
+class BodyPieces:
+    """Iterates over a body's buffers as views, without a copy; each iteration starts from the beginning.
 
-    `complete` says whether the last iteration handed out everything. That is known only here: the HTTP library reads
-    the reply also when the peer closed its side in the middle of the body.
+    `complete`: whether the last iteration yielded the whole body. The HTTP library does not report this: it reads the
+    reply even if the peer closed its side in the middle of the body.
     """
 
     def __init__(self, body: Body | Sequence[memoryview | bytes] | None) -> None:
@@ -76,29 +76,32 @@ def _view(piece: memoryview | bytes) -> memoryview:
 
 
 SEND_SIZE = 1 << 20
-"""Bytes handed to the socket at once: one wait is for these, not for a whole body."""
+"""Bytes per socket send; the timeout is recomputed before each."""
 
 
-class Waiting:
-    """The time one request may take, and how far it came. One per request; connections look it up in a `Slot`."""
+class RequestTimer:
+    """Remaining time and progress of one request; connections find it through a RequestSlot.
+
+    `connected`: a new connection was opened for this request. `sent`: bytes given to the socket so far.
+    """
 
     def __init__(self, deadline: Deadline, reply_seconds: float) -> None:
         self._deadline = deadline
         self._reply_seconds = reply_seconds
         self._reply: Deadline | None = None
-        self.dialled = False
+        self.connected = False
         self.sent = 0
 
-    def for_sending(self) -> float:
-        """Seconds that the next piece may take."""
+    def send_timeout(self) -> float:
+        """Timeout in seconds for the next send; raises TimeoutError when no time is left."""
         return self._bounded(self._deadline, self._reply_seconds)
 
     def begin_reply(self) -> None:
-        """From now on the reply is waited for, all of it within `reply_seconds`."""
+        """Start the wait for the reply; the whole reply must arrive within `reply_seconds`."""
         self._reply = self._deadline.earlier(self._reply_seconds)
 
-    def for_reply(self) -> float:
-        """Seconds left for the rest of the reply."""
+    def reply_timeout(self) -> float:
+        """Timeout in seconds for the next receive; raises TimeoutError when no time is left."""
         return self._bounded(self._reply or self._deadline, self._reply_seconds)
 
     @staticmethod
@@ -109,22 +112,22 @@ class Waiting:
         return left
 
 
-class Slot:
-    """Where the connections of one thread find the request that is under way."""
+class RequestSlot:
+    """The current request of one thread; pooled connections outlive requests, so they read it from here."""
 
     def __init__(self) -> None:
-        self.waiting: Waiting | None = None
+        self.waiting: RequestTimer | None = None
 
-    def current(self) -> Waiting:
+    def current(self) -> RequestTimer:
         if self.waiting is None:
             raise RuntimeError("a connection is used outside a request")
         return self.waiting
 
 
-class BoundedSocket:
-    """A connected socket (plain or TLS) whose waits are bounded by the slot's request."""
+class DeadlineSocket:
+    """A connected socket (plain or TLS) that never waits past the deadline of the slot's request."""
 
-    def __init__(self, connected: socket.socket, slot: Slot) -> None:
+    def __init__(self, connected: socket.socket, slot: RequestSlot) -> None:
         self._socket = connected
         self._slot = slot
 
@@ -133,14 +136,14 @@ class BoundedSocket:
         for start in range(0, len(view), SEND_SIZE):
             piece = view[start : start + SEND_SIZE]
             waiting = self._slot.current()
-            self._socket.settimeout(waiting.for_sending())
-            waiting.sent += len(piece)  # before the call: a part of it may go out although it fails
+            self._socket.settimeout(waiting.send_timeout())
+            waiting.sent += len(piece)  # before the call: a failed sendall may have sent a part
             self._socket.sendall(piece)
 
     def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
-        """What the HTTP library reads the reply from; when it asks, the wait for the reply begins."""
+        """The reply stream. `http.client` calls this after it has sent the request, so the reply time starts here."""
         self._slot.current().begin_reply()
-        return io.BufferedReader(_ReplyBytes(self._socket, self._slot))
+        return io.BufferedReader(_ReplyStream(self._socket, self._slot))
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -149,19 +152,19 @@ class BoundedSocket:
         return getattr(self._socket, name)
 
 
-class _ReplyBytes(io.RawIOBase):
-    """Received bytes; each receive is given what is left of the reply's time."""
+class _ReplyStream(io.RawIOBase):
+    """Received bytes; each receive may take the remaining reply time."""
 
-    def __init__(self, connected: socket.socket, slot: Slot) -> None:
+    def __init__(self, connected: socket.socket, slot: RequestSlot) -> None:
         self._socket = connected
         self._slot = slot
-        self._raw = connected.makefile("rb", buffering=0)  # holds the socket open until the reply is read
+        self._raw = connected.makefile("rb", buffering=0)  # keeps the socket open until the reply is read
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._socket.settimeout(self._slot.current().for_reply())
+        self._socket.settimeout(self._slot.current().reply_timeout())
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -170,26 +173,26 @@ class _ReplyBytes(io.RawIOBase):
 
 
 class _PlainConnection(HTTPConnection):
-    slot: Slot
+    slot: RequestSlot
 
     def connect(self) -> None:
-        self.slot.current().dialled = True
+        self.slot.current().connected = True
         super().connect()
-        self.sock = BoundedSocket(self.sock, self.slot)
+        self.sock = DeadlineSocket(self.sock, self.slot)
 
 
 class _SecureConnection(HTTPSConnection):
-    slot: Slot
+    slot: RequestSlot
 
     def connect(self) -> None:
-        self.slot.current().dialled = True
+        self.slot.current().connected = True
         super().connect()
-        self.sock = BoundedSocket(self.sock, self.slot)
+        self.sock = DeadlineSocket(self.sock, self.slot)
 
 
 class _PlainPool(HTTPConnectionPool):
     ConnectionCls = _PlainConnection
-    slot: Slot
+    slot: RequestSlot
 
     def _new_conn(self) -> Any:
         return _with_slot(super()._new_conn, self.slot)
@@ -197,16 +200,16 @@ class _PlainPool(HTTPConnectionPool):
 
 class _SecurePool(HTTPSConnectionPool):
     ConnectionCls = _SecureConnection
-    slot: Slot
+    slot: RequestSlot
 
     def _new_conn(self) -> Any:
         return _with_slot(super()._new_conn, self.slot)
 
 
 class _Pools(urllib3.PoolManager):
-    """Pools whose connections know the slot."""
+    """Pools whose connections read their request from `slot`."""
 
-    def __init__(self, slot: Slot, **settings: Any) -> None:
+    def __init__(self, slot: RequestSlot, **settings: Any) -> None:
         super().__init__(**settings)
         self._slot = slot
         self.pool_classes_by_scheme = {"http": _PlainPool, "https": _SecurePool}
@@ -215,7 +218,7 @@ class _Pools(urllib3.PoolManager):
         return _with_slot(super()._new_pool, self._slot, *place, **settings)
 
     def clear(self) -> None:
-        """Close every pool, also one that the traceback of an error still holds; urllib3 would wait for its end."""
+        """Close every pool now: urllib3 waits for garbage collection, and a traceback may keep a pool alive."""
         for place in self.pools.keys():  # noqa: SIM118 - it cannot be iterated itself
             pool = self.pools.get(place)
             if pool is not None:
@@ -223,16 +226,16 @@ class _Pools(urllib3.PoolManager):
         super().clear()
 
 
-def _with_slot(make: Callable[..., Any], slot: Slot, *place: Any, **settings: Any) -> Any:
+def _with_slot(make: Callable[..., Any], slot: RequestSlot, *place: Any, **settings: Any) -> Any:
     made = make(*place, **settings)
     made.slot = slot
     return made
 
 
-class BoundedAdapter(HTTPAdapter):
-    """Lets `requests` use bounded connections, without retries of its own. For one thread."""
+class DeadlineAdapter(HTTPAdapter):
+    """Makes `requests` use DeadlineSocket, without retries of its own. For one thread."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: RequestSlot) -> None:
         self._slot = slot
         super().__init__(max_retries=0)
 
@@ -240,14 +243,14 @@ class BoundedAdapter(HTTPAdapter):
         self.poolmanager = _Pools(self._slot, num_pools=connections, maxsize=maxsize, block=block, **settings)
 
 
-def failure_of(error: Exception, waiting: Waiting, address: Address, step: str) -> TransportError:
-    """The typed error for `error`, raised by the HTTP library while `step` was asked of `address`.
+def transport_error(error: Exception, waiting: RequestTimer, address: Address, step: str) -> TransportError:
+    """The typed error for `error`, which the HTTP library raised while `step` was sent to `address`.
 
-    `NotSent` needs proof: the address could not be connected to, or the connection was made for this request and not
-    one byte of it went out. Everything else may have reached the server, a kept-alive connection that died among it.
-    The library's exceptions are not chained, because they hold the request with its credentials.
+    NotSent requires proof: no connection was made, or a connection made for this request broke before its first byte.
+    Anything else may have reached the server, including a kept-alive connection that died. Do not chain the library's
+    exceptions: they hold the request with its credentials.
     """
-    chain = _chain(error)
+    chain = _cause_chain(error)
     name = type(chain[-1]).__name__
     place = {"url": str(address)}
     if _never_connected(chain):
@@ -258,13 +261,14 @@ def failure_of(error: Exception, waiting: Waiting, address: Address, step: str) 
             hint="Check tls_ca, tls_certificate and tls_key, and that the port speaks TLS.",
             **place,
         )
-    if waiting.sent == 0 and waiting.dialled:
+    if waiting.sent == 0 and waiting.connected:
         return NotSent(f"The new connection broke before {step} was sent ({name}).", **place)
     if any(isinstance(one, http.client.BadStatusLine) for one in chain) and not _disconnected(chain):
-        return BadReply(f"What answered to {step} was not HTTP.", **place)
+        return BadReply(f"The answer to {step} is not HTTP.", **place)
     return ReplyLost(
         f"{step} was sent at least in part, but its reply did not arrive ({name}).",
-        hint="Whether it took effect is found out by asking for the label; check the network and the server's log.",
+        hint="The sink asks for the label's state to find out whether it took effect; check the network and the "
+        "server's log.",
         **place,
     )
 
@@ -282,8 +286,8 @@ def _disconnected(chain: list[BaseException]) -> bool:
     return any(isinstance(one, http.client.RemoteDisconnected) for one in chain)
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    """`error` and what it was made of, outermost first: the libraries nest causes as arguments or as `reason`."""
+def _cause_chain(error: BaseException) -> list[BaseException]:
+    """`error` and its causes, outermost first; urllib3 and requests store a cause in `args` or `reason`."""
     found: list[BaseException] = []
     current: object = error
     while isinstance(current, BaseException) and current not in found:
@@ -295,9 +299,9 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back over HTTP, not yet understood. `body` ends one byte after the limit of replies at most; `whole`
-    is false when the peer answered, and closed its side, before it had the whole request."""
+class HttpResponse:
+    """An unparsed HTTP response. `body` has at most REPLY_LIMIT + 1 bytes. `whole` is False if the peer answered and
+    closed its side before it had the whole request."""
 
     status: int
     location: str | None
@@ -314,81 +318,81 @@ class Exchange:
     address: Address
     path: str
     headers: Mapping[str, bytes] = field(repr=False)
-    body: Pieces | None
+    body: BodyPieces | None
     deadline: Deadline
     reply_seconds: float
 
 
-class Link:
-    """The connections of one thread. Nothing of the environment is used: no proxies, no netrc, no cookies."""
+class ThreadConnections:
+    """The connections of one thread. Ignores HTTP_PROXY, .netrc and cookies."""
 
     def __init__(self, options: SinkOptions) -> None:
-        self._slot = Slot()
+        self._slot = RequestSlot()
         self._connect_timeout = options.connect_timeout
         self._verify: bool | str = options.tls_ca or options.tls_verify
-        self._certificate = _certificate(options)
-        self._adapter = BoundedAdapter(self._slot)
+        self._certificate = _client_certificate(options)
+        self._adapter = DeadlineAdapter(self._slot)
 
-    def perform(self, exchange: Exchange) -> Answer:
-        """Send one request and read its answer, never following a redirect.
+    def perform(self, exchange: Exchange) -> HttpResponse:
+        """Send one request and read its response; never follows a redirect.
 
-        Raises NotSent, ReplyLost or BadReply, and DeadlineExceeded when no time was left to begin with.
+        Raises NotSent, ReplyLost or BadReply; DeadlineExceeded if no time is left at the start.
         """
         connect = exchange.deadline.bounded(self._connect_timeout, exchange.step)
         reply = min(exchange.reply_seconds, exchange.deadline.remaining()) or connect
-        waiting = Waiting(exchange.deadline, exchange.reply_seconds)
+        waiting = RequestTimer(exchange.deadline, exchange.reply_seconds)
         self._slot.waiting = waiting
         try:
             with self._adapter.send(
-                _prepared(exchange),
+                _prepare_request(exchange),
                 stream=True,
                 timeout=(connect, reply),
                 verify=self._verify,
                 cert=self._certificate,
             ) as response:
-                received = _read(response)
+                received = _read_body(response)
         except (OSError, urllib3.exceptions.HTTPError) as error:
-            raise failure_of(error, waiting, exchange.address, exchange.step) from None
+            raise transport_error(error, waiting, exchange.address, exchange.step) from None
         whole = exchange.body is None or exchange.body.complete or waiting.sent == 0
         if not whole:
-            self._adapter.close()  # the rest of this body must never be taken for the next request
-        return Answer(response.status_code, response.headers.get("Location"), received, whole)
+            self._adapter.close()  # else the server would read the rest of this body as the next request
+        return HttpResponse(response.status_code, response.headers.get("Location"), received, whole)
 
     def close(self) -> None:
         self._adapter.close()
 
 
-class Links:
-    """A link for each thread that asks for one."""
+class ConnectionsByThread:
+    """One ThreadConnections per calling thread."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._lock = threading.Lock()
-        self._all: weakref.WeakSet[Link] = weakref.WeakSet()  # a thread that ends takes its link along
+        self._all: weakref.WeakSet[ThreadConnections] = weakref.WeakSet()  # weak: a thread's connections end with it
         self._own = threading.local()
         self._closed = False
 
-    def mine(self) -> Link:
-        """The calling thread's link. Raises NotSent after `close`."""
+    def for_this_thread(self) -> ThreadConnections:
+        """The calling thread's connections. Raises NotSent after `close`."""
         with self._lock:
             if self._closed:
                 raise NotSent("The transport is closed.", hint="Make a new one.")
-            link: Link | None = getattr(self._own, "link", None)
-            if link is None:
-                link = self._own.link = Link(self._options)
-                self._all.add(link)
-            return link
+            own: ThreadConnections | None = getattr(self._own, "connections", None)
+            if own is None:
+                own = self._own.connections = ThreadConnections(self._options)
+                self._all.add(own)
+            return own
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            links = list(self._all)
-        for link in links:
-            link.close()
+            opened = list(self._all)
+        for connections in opened:
+            connections.close()
 
 
-def _certificate(options: SinkOptions) -> str | tuple[str, str] | None:
-    """The client's certificate as `requests` takes it. Raises OptionError when one of the TLS files is missing."""
+def _client_certificate(options: SinkOptions) -> str | tuple[str, str] | None:
+    """The `cert` argument of `requests`. Raises OptionError if a TLS file is missing."""
     for name in ("tls_ca", "tls_certificate", "tls_key"):
         place: str | None = getattr(options, name)
         if place is not None and not Path(place).exists():
@@ -400,21 +404,21 @@ def _certificate(options: SinkOptions) -> str | tuple[str, str] | None:
     return options.tls_certificate, options.tls_key
 
 
-def _prepared(exchange: Exchange) -> requests.PreparedRequest:
-    """The request as an adapter takes it, with the headers of the exchange and those of its body alone."""
+def _prepare_request(exchange: Exchange) -> requests.PreparedRequest:
+    """The request as an adapter takes it; adds only the body's headers to those of the exchange."""
     made = requests.PreparedRequest()
     made.prepare_method(exchange.method)
     made.prepare_url(f"{exchange.address}{exchange.path}", None)
     made.prepare_headers(exchange.headers)
-    made.prepare_cookies({})  # an adapter asks for the jar
+    made.prepare_cookies({})  # the adapter reads the cookie jar
     made.prepare_body(exchange.body if exchange.body is not None and len(exchange.body) else None, None)
     return made
 
 
-def _read(response: requests.Response) -> bytes:
-    """The body as it came, up to one byte over the limit of replies; one that the peer cut short is an error."""
-    body: bytes = response.raw.read(LIMIT + 1, decode_content=False)
+def _read_body(response: requests.Response) -> bytes:
+    """At most REPLY_LIMIT + 1 bytes of the body; raises IncompleteRead if the peer cut it short."""
+    body: bytes = response.raw.read(REPLY_LIMIT + 1, decode_content=False)
     missing = getattr(response.raw, "length_remaining", None)
-    if missing and len(body) <= LIMIT:
+    if missing and len(body) <= REPLY_LIMIT:
         raise urllib3.exceptions.IncompleteRead(len(body), missing)
     return body

@@ -1,14 +1,13 @@
-"""The protocol's messages over HTTP: path and headers of a request, and what the bytes of an answer mean.
+"""HTTP messages of the protocol: path and headers of requests, parsing of replies.
 
-Header values go out as UTF-8, because names of databases and tables may hold any letter; a line break in one would
-start a header of its own, so it is refused (wire contract 1.1).
+Header values are UTF-8, because names of databases and tables may hold any letter. A line break in a value would start
+another header, so it is refused (wire contract 1.1).
 
-Of a reply, keys are matched without regard to case, unknown keys and the Content-Type are ignored. What is not a reply
-of the transaction interface becomes `BadReply`, or `HttpRefused` when a repetition could only meet it again. The
-message says what kind of thing answered, never what it contained beyond a title or the server's own message, cut to 80
-harmless characters. The servers answer with 200 to everything but a wrong password (401), a follower's redirect (307),
-an unknown path (404) and a failure of their own (500); any other status is that of something in between (wire contract
-1.1, 2, 6, 7.2).
+Reply keys match in any case; unknown keys and the Content-Type are ignored. Anything that is not a reply of the
+transaction interface becomes BadReply, or HttpRefused if a repetition would get the same answer. The error names the
+kind of answer, and repeats at most 80 printable characters of an HTML title or a server message. StarRocks answers 200
+except for a wrong password (401), a follower's redirect (307), an unknown path (404) and its own failure (500); any
+other status comes from a proxy or another service (wire contract 1.1, 2, 6, 7.2).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def basic_authorization(username: str, password: str) -> str:
 
 
 def path_of(request: Request) -> str:
-    """Path and query of a request; the same on every server that it is redirected to."""
+    """Path and query of a request; equal on every server of a redirect chain."""
     if request.operation is Operation.LOAD_STATE:
         database, label = quote(request.database, safe=""), quote(request.label, safe="")
         return f"/api/{database}/get_load_state?label={label}"
@@ -50,7 +49,7 @@ def path_of(request: Request) -> str:
 
 
 def headers_of(request: Request, authorization: str) -> dict[str, bytes]:
-    """All headers of a request but those of its body. Raises InputError for a value that cannot be a header."""
+    """All headers of a request except those of its body. Raises InputError for a value that cannot be a header."""
     given = {name.lower(): value for name, value in request.headers.items()}
     given.update(authorization=authorization, accept="*/*")
     given["accept-encoding"] = "identity"
@@ -59,40 +58,40 @@ def headers_of(request: Request, authorization: str) -> dict[str, bytes]:
         given.update(db=request.database, label=request.label, transaction_type="multi")
     if request.table is not None:
         given["table"] = request.table
-    return {name: _encoded(name, value) for name, value in given.items()}
+    return {name: _encode_header(name, value) for name, value in given.items()}
 
 
-def _encoded(name: str, value: str) -> bytes:
+def _encode_header(name: str, value: str) -> bytes:
     if _NAME.fullmatch(name) is None:
-        raise InputError(f"{name[:40]!r} is no name of an HTTP header.", hint="Check the stream-load properties.")
+        raise InputError(f"{name[:40]!r} is not a valid HTTP header name.", hint="Check the stream-load properties.")
     if _VALUE.fullmatch(value) is None:
         raise InputError(
-            f"The value for {name} is empty, starts or ends with white space, or holds a line break.",
-            hint="It travels as an HTTP header: check the names of database and tables and the stream-load properties.",
+            f"The value of the HTTP header {name} is empty, starts or ends with white space, or holds a line break.",
+            hint="Check the names of database and tables, and the stream-load properties.",
         )
     return value.encode("utf-8")
 
 
-_PASSING = frozenset((307, 408, 421, 425, 429))  # below 500, and may be another answer the next time
+_TRANSIENT_STATUSES = frozenset((307, 408, 421, 425, 429))  # below 500, but a repetition may get another answer
 _WRONG_ADDRESS = "Check that load_url names StarRocks frontends (http_port, 8030 by default), and not another service."
 _ADVICE = {
-    400: "Check what stands between the sink and StarRocks: it does not take the request's headers or its label.",
-    403: "Check what stands between the sink and StarRocks: it forbids the request (StarRocks itself answers 401).",
-    407: "A proxy asks for a password. Let load_url name the frontends themselves: the sink uses no proxies.",
-    411: "Check what stands between the sink and StarRocks: it lost the length of the body.",
-    413: "Raise the limit on bodies of what stands between the sink and the backends, or lower chunk_bytes.",
-    431: "Raise the limit on headers of what stands between the sink and StarRocks.",
+    400: "Check the proxy between the sink and StarRocks: it rejects the request's headers or its label.",
+    403: "Check the proxy between the sink and StarRocks: it forbids the request (StarRocks itself answers 401).",
+    407: "A proxy requires a password. Set load_url to the frontends themselves: the sink uses no proxies.",
+    411: "Check the proxy between the sink and StarRocks: it removed the Content-Length.",
+    413: "Raise the body limit of the proxy between the sink and the backends, or lower chunk_bytes.",
+    431: "Raise the header limit of the proxy between the sink and StarRocks.",
 }
 _REDIRECTED = (
-    "Let load_url name the frontends themselves: they redirect with 307, which is the only way that is followed."
+    "Set load_url to the frontends themselves: they redirect with 307, and the sink follows no other redirect."
 )
 
-LIMIT = 1 << 20
-"""Bytes of a reply that are read at most; the longest real ones have a few hundred."""
+REPLY_LIMIT = 1 << 20
+"""Most bytes of a reply; the longest real ones have a few hundred."""
 
 
 def read_reply(http_status: int, body: bytes) -> Reply:
-    """Read the answer to begin, load, commit or rollback."""
+    """Parse the reply to begin, load, commit or rollback. Raises AuthenticationFailed, BadReply or HttpRefused."""
     fields = _fields(http_status, body)
     return Reply(
         status=_status(fields, http_status),
@@ -103,7 +102,7 @@ def read_reply(http_status: int, body: bytes) -> Reply:
 
 
 def read_load_state(http_status: int, body: bytes) -> Reply:
-    """Read the answer to get_load_state; `state` is set whenever `status` is OK."""
+    """Parse the reply to get_load_state; `state` is set if `status` is OK. Raises like `read_reply`."""
     fields = _fields(http_status, body)
     status = _status(fields, http_status)
     message = _text(fields, "message", http_status) or _text(fields, "msg", http_status) or ""
@@ -111,44 +110,44 @@ def read_load_state(http_status: int, body: bytes) -> Reply:
         return Reply(status=status, message=message)
     state = fields.get("state")
     if not isinstance(state, str) or state.upper() not in LabelState.__members__:
-        raise _bad(http_status, "a reply without a known state")
+        raise _bad_reply(http_status, "a reply without a known state")
     return Reply(status=status, message=message, state=LabelState[state.upper()])
 
 
 def _fields(http_status: int, body: bytes) -> dict[str, Any]:
-    """The reply's object under lower-case keys; of keys that differ in case only, the first counts."""
+    """The reply's JSON object with lower-case keys; among keys that differ in case only, the first wins."""
     if http_status == 401:
-        raise AuthenticationFailed("The server refused user and password.", status=401)
-    if len(body) > LIMIT:
-        raise _bad(http_status, f"more than {LIMIT} bytes")
+        raise AuthenticationFailed("StarRocks rejected the user name or password (HTTP 401).", status=401)
+    if len(body) > REPLY_LIMIT:
+        raise _bad_reply(http_status, f"more than {REPLY_LIMIT} bytes")
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError:
-        raise _bad(http_status, _kind(body)) from None
+        raise _bad_reply(http_status, _describe_body(body)) from None
     if not isinstance(parsed, dict):
-        raise _bad(http_status, f"JSON that is no object but {type(parsed).__name__}")
+        raise _bad_reply(http_status, f"JSON that is {type(parsed).__name__} instead of an object")
     fields: dict[str, Any] = {}
     for key, value in parsed.items():
         fields.setdefault(key.lower(), value)
     if http_status != 200:
-        raise _bad(http_status, "JSON", excerpt=fields.get("message") or fields.get("msg"))
+        raise _bad_reply(http_status, "JSON", excerpt=fields.get("message") or fields.get("msg"))
     return fields
 
 
 def _status(fields: dict[str, Any], http_status: int) -> Status:
     status = fields.get("status")
     if not isinstance(status, str):
-        raise _bad(http_status, "JSON without a Status")
+        raise _bad_reply(http_status, "JSON without a Status")
     try:
         return Status(status.upper())
     except ValueError:
-        raise _bad(http_status, "an unknown Status", excerpt=status) from None
+        raise _bad_reply(http_status, "an unknown Status", excerpt=status) from None
 
 
 def _text(fields: dict[str, Any], key: str, http_status: int) -> str | None:
     value = fields.get(key)
     if value is not None and not isinstance(value, str):
-        raise _bad(http_status, f"{key} that is no text but {type(value).__name__}")
+        raise _bad_reply(http_status, f"{key} that is {type(value).__name__} instead of text")
     return value
 
 
@@ -157,31 +156,31 @@ def _number(fields: dict[str, Any], key: str, http_status: int) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
         return int(value)
     if isinstance(value, bool) or (value is not None and not isinstance(value, int)):
-        raise _bad(http_status, f"{key} that is no number but {type(value).__name__}")
+        raise _bad_reply(http_status, f"{key} that is {type(value).__name__} instead of a number")
     return value
 
 
-def _kind(body: bytes) -> str:
-    """What sort of thing `body` is, by its first characters."""
+def _describe_body(body: bytes) -> str:
+    """The kind of `body` by its first characters, for error messages."""
     start = body[:512].lstrip().lower()
     if not start:
         return "an empty body"
     if start.startswith(b"<"):
         title = re.search(rb"<title>(.{0,80})", body[:4096], re.IGNORECASE | re.DOTALL)
-        return f"an HTML page{f' titled {_harmless(title[1])!r}' if title else ''}"
+        return f"an HTML page{f' titled {_safe_excerpt(title[1])!r}' if title else ''}"
     if start.startswith((b"{", b"[")):
         return "broken or truncated JSON"
     return "plain text" if start.isascii() and b"\x00" not in start else "binary data"
 
 
-def _harmless(text: bytes | str) -> str:
+def _safe_excerpt(text: bytes | str) -> str:
     """At most 80 printable ASCII characters of one line, up to the next tag."""
     decoded = text.decode("ascii", "replace") if isinstance(text, bytes) else text
     return re.sub(r"[^\x20-\x7e]+", " ", decoded.partition("<")[0])[:80].strip()
 
 
-def _bad(http_status: int, what: str, *, excerpt: object = None) -> StarRocksSinkError:
-    said = f", saying {_harmless(excerpt)!r}" if isinstance(excerpt, str) and excerpt else ""
+def _bad_reply(http_status: int, what: str, *, excerpt: object = None) -> StarRocksSinkError:
+    said = f", saying {_safe_excerpt(excerpt)!r}" if isinstance(excerpt, str) and excerpt else ""
     message = f"HTTP {http_status} with {what}{said} came back."
     if not is_final(http_status):
         return BadReply(message, status=http_status)
@@ -190,5 +189,5 @@ def _bad(http_status: int, what: str, *, excerpt: object = None) -> StarRocksSin
 
 
 def is_final(http_status: int) -> bool:
-    """Whether the same request would get the same status again: redirects elsewhere and errors of the asker's."""
-    return 300 <= http_status < 500 and http_status not in _PASSING
+    """Whether a repetition would get the same status: 3xx and 4xx, except _TRANSIENT_STATUSES."""
+    return 300 <= http_status < 500 and http_status not in _TRANSIENT_STATUSES

@@ -1,11 +1,14 @@
-"""`HttpTransport`: one request of the protocol to whichever frontend answers, over all redirects, and its reply.
+"""`HttpTransport`: sends a protocol request to a frontend, follows redirects, and returns the reply.
 
-Every operation starts at a frontend; a follower points to the leader with 307. A load takes two steps
-(wire contract 9): an empty PUT asks the leader, whose 307 names the backend, and only the backend gets the body. The
-HTTP library never follows a redirect, because it would drop the credentials or send the body twice.
+Every operation starts at a frontend; a follower answers 307 with the leader's address. A load takes two steps
+(wire contract 9): an empty PUT goes to the leader, whose 307 names a backend, and only the backend gets the body. The
+HTTP library must not follow redirects: it would drop the credentials or send the body twice.
 
-What may be asked again (wire contract 1.2, 2, 9): a request that surely had no effect goes to the next address;
-get_load_state, which changes nothing, also when its reply was lost. A request whose effect is possible is sent once.
+The password travels with every request, so the sink follows a redirect only to configured or allowed hosts
+(`options.addresses`).
+
+Repetition (wire contract 1.2, 2, 9): a request that had no effect for certain goes to the next address;
+get_load_state, which changes nothing, also after a lost reply. A request with a possible effect is sent once.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import BadReply, HttpRefused, NotSent, RedirectRefused, ReplyLost, StarRocksSinkError
-from starrocks_txn_sink.http.connection import Answer, Exchange, Links, Pieces
+from starrocks_txn_sink.http.connection import BodyPieces, ConnectionsByThread, Exchange, HttpResponse
 from starrocks_txn_sink.http.messages import (
     METHODS,
     basic_authorization,
@@ -36,7 +39,7 @@ from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
 
 
 class Frontends:
-    """The configured addresses and the leader, as far as known. Shared by all threads of a transport."""
+    """The configured addresses and the leader, if known. Shared by all threads of a transport."""
 
     def __init__(self, configured: tuple[Address, ...]) -> None:
         self._configured = configured
@@ -50,65 +53,69 @@ class Frontends:
         return (*first, *(address for address in self._configured if address != leader))
 
     def includes(self, address: Address) -> bool:
-        """Whether `address` is surely a frontend, not a backend."""
+        """Whether `address` is known to be a frontend; backends never are."""
         with self._lock:
             return address in self._configured or address == self._leader
 
-    def found_leader(self, address: Address) -> None:
+    def remember_leader(self, address: Address) -> None:
         with self._lock:
             self._leader = address
 
-    def lost(self, address: Address) -> None:
-        """Forget `address` as the leader, because it could not be reached or passed a request on."""
+    def forget_leader(self, address: Address) -> None:
+        """Forget the leader if it is `address`: it was unreachable, or redirected a request."""
         with self._lock:
             if self._leader == address:
                 self._leader = None
 
 
 HOPS = 4
-"""Redirects followed at most: follower → leader → backend, and a leader that changes meanwhile."""
+"""Most redirects of one request: follower → leader → backend, and reserve for a leader change in between."""
 
 REDIRECT = 307
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
-    """Holds one request to the end. `perform` makes one exchange; `reply_seconds` bounds the wait for each reply."""
+class RedirectedRequest:
+    """One request across its redirects. `perform` makes one exchange; `reply_seconds` bounds each wait for a reply."""
 
     request: Request
-    body: Pieces
+    body: BodyPieces
     headers: Mapping[str, bytes] = field(repr=False)
     deadline: Deadline
     reply_seconds: float
     rules: RedirectRules
     frontends: Frontends
-    perform: Callable[[Exchange], Answer]
+    perform: Callable[[Exchange], HttpResponse]
 
-    def hold(self, first: Address) -> Reply:
-        """Ask `first`, follow its redirects, and return the reply of whoever answers."""
+    def send(self, first: Address) -> Reply:
+        """Send the request to `first`, follow its redirects, and return the final reply.
+
+        Raises NotSent for a redirect loop, RedirectRefused for a host that is not allowed.
+        """
         target, sending = first, False
-        asked = first  # the last server that surely is a frontend, at the end the leader
+        asked = first  # the last known frontend; after a load's redirect to a backend, this is the leader
         seen = {(first, False)}
         for _ in range(HOPS + 1):
-            answer = self._ask(target, sending)
+            answer = self._exchange(target, sending)
             if answer.status != REDIRECT:
-                reply = self._understand(answer, target, sending)
-                self.frontends.found_leader(asked if sending else target)
+                reply = self._read_answer(answer, target, sending)
+                self.frontends.remember_leader(asked if sending else target)
                 return reply
             asked = target
-            target = self._redirected(answer, target)
+            target = self._redirect_target(answer, target)
+            # Only a backend gets the body; frontends get an empty PUT.
             sending = self.request.operation is Operation.LOAD and not self.frontends.includes(target)
             if (target, sending) in seen:
                 break
             seen.add((target, sending))
-        self.frontends.lost(first)
+        self.frontends.forget_leader(first)
         raise NotSent(
-            f"The frontends redirect {self.request.operation.value} to each other; it reached no one.",
-            hint="They may be choosing a new leader; if it lasts, check their state (SHOW FRONTENDS).",
+            f"The frontends redirect {self.request.operation.value} to each other; none of them accepted it.",
+            hint="They may be electing a leader; if this lasts, check their state (SHOW FRONTENDS).",
             url=str(first),
         )
 
-    def _ask(self, target: Address, sending: bool) -> Answer:
+    def _exchange(self, target: Address, sending: bool) -> HttpResponse:
         exchange = Exchange(
             step=self.request.operation.value,
             method=METHODS[self.request.operation],
@@ -122,29 +129,29 @@ class Conversation:
         try:
             return self.perform(exchange)
         except NotSent:
-            self.frontends.lost(target)
+            self.frontends.forget_leader(target)
             raise
 
-    def _redirected(self, answer: Answer, asked: Address) -> Address:
-        """Where to go next. Path, query and user of the redirect are left aside: ours hold on every server."""
+    def _redirect_target(self, answer: HttpResponse, asked: Address) -> Address:
+        """The next address. Ignores the redirect's path, query and user info: the original ones fit every server."""
         try:
             parts = urlsplit(answer.location or "")
             default = DEFAULT_PORTS[parts.scheme]
             target = self.rules.rewrite(Address(parts.scheme, parts.hostname or "", parts.port or default))
         except (ValueError, KeyError):
-            raise BadReply("A redirect without a usable Location came back.", url=str(asked)) from None
+            raise BadReply("The server sent a redirect without a usable Location.", url=str(asked)) from None
         if not target.host:
-            raise BadReply("A redirect without a host came back.", url=str(asked))
+            raise BadReply("The server sent a redirect without a host.", url=str(asked))
         if not self.rules.allows(target):
             raise RedirectRefused(
-                f"The frontend redirected to {target}, which is neither a host of load_url nor allowed; "
-                "nothing was sent there.",
-                hint=f"If that server is yours, set {self.rules.option_line(target)}, or rewrite it with redirect_map.",
+                f"The frontend redirected to {target}, which is neither a host of load_url nor allowed by "
+                "redirect_hosts; the sink sent nothing there.",
+                hint=f"If that server is yours, set {self.rules.option_line(target)}, or map it with redirect_map.",
                 url=str(asked),
             )
         return target
 
-    def _understand(self, answer: Answer, target: Address, sending: bool) -> Reply:
+    def _read_answer(self, answer: HttpResponse, target: Address, sending: bool) -> Reply:
         read = read_load_state if self.request.operation is Operation.LOAD_STATE else read_reply
         try:
             reply = read(answer.status, answer.body)
@@ -153,22 +160,22 @@ class Conversation:
             raise
         if self.request.operation is Operation.LOAD and reply.ok and not sending:
             raise BadReply(
-                "The question for a backend was answered with OK: something followed the redirect by itself, "
-                "and an empty load was made.",
-                hint="Let load_url name the frontends themselves, not a proxy that follows redirects.",
+                "The empty PUT that asks for a backend returned OK: a proxy followed the redirect by itself and loaded "
+                "an empty body.",
+                hint="Set load_url to the frontends themselves, not to a proxy that follows redirects.",
                 url=str(target),
             )
         if reply.ok and not answer.whole:
             raise ReplyLost(
-                "The load was answered with OK before its body was sent.",
-                hint="Check what stands between the sink and the backends.",
+                "The server answered the load with OK before its body was sent.",
+                hint="Check the proxies between the sink and the backends.",
                 url=str(target),
             )
         return reply
 
 
 ROUNDS = 3
-"""How often the whole list of frontends is tried."""
+"""Tries of the whole list of frontends."""
 
 
 class HttpTransport:
@@ -178,7 +185,7 @@ class HttpTransport:
         self._options = options
         self._rules = options.redirect_rules
         self._frontends = Frontends(options.frontends)
-        self._links = Links(options)
+        self._connections = ConnectionsByThread(options)
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._authorization: str | None = None
@@ -186,7 +193,7 @@ class HttpTransport:
     def send(self, request: Request, deadline: Deadline) -> Reply:
         """Send `request` and return its reply; see `wire.Transport` for the errors."""
         try:
-            return self._with_failover(request, Pieces(request.body), deadline)
+            return self._with_failover(request, BodyPieces(request.body), deadline)
         except StarRocksSinkError as error:
             error.context.setdefault("label", request.label)
             if request.table is not None:
@@ -195,10 +202,10 @@ class HttpTransport:
 
     def close(self) -> None:
         """Close the connections of all threads; later requests raise NotSent."""
-        self._links.close()
+        self._connections.close()
 
-    def _with_failover(self, request: Request, body: Pieces, deadline: Deadline) -> Reply:
-        conversation = Conversation(
+    def _with_failover(self, request: Request, body: BodyPieces, deadline: Deadline) -> Reply:
+        redirected = RedirectedRequest(
             request=request,
             body=body,
             headers=self._headers(request),
@@ -218,11 +225,11 @@ class HttpTransport:
         )
         for attempt in retrying:
             with attempt:
-                return conversation.hold(addresses[(attempt.retry_state.attempt_number - 1) % len(addresses)])
+                return redirected.send(addresses[(attempt.retry_state.attempt_number - 1) % len(addresses)])
         raise AssertionError("tenacity neither returned nor raised")
 
     def _pause(self, addresses: int, deadline: Deadline, state: RetryCallState) -> float:
-        """The next address is tried at once; before the list is tried again there is a growing, jittered pause."""
+        """Seconds to wait: 0 before the next address, a growing, jittered pause before the list starts over."""
         finished, left = divmod(state.attempt_number, addresses)
         if left:
             return 0.0
@@ -233,12 +240,12 @@ class HttpTransport:
             self._authorization = basic_authorization(self._options.username, self._options.read_password())
         return headers_of(request, self._authorization)
 
-    def _perform(self, exchange: Exchange) -> Answer:
-        return self._links.mine().perform(exchange)
+    def _perform(self, exchange: Exchange) -> HttpResponse:
+        return self._connections.for_this_thread().perform(exchange)
 
 
 def _may_repeat(operation: Operation, error: BaseException) -> bool:
-    """Whether `operation`, failed with `error`, may be sent to the next address."""
+    """Whether `operation` may go to the next address after `error`: only if a repetition cannot act twice."""
     if operation is Operation.LOAD_STATE:
         return isinstance(error, (NotSent, ReplyLost, BadReply))
     return isinstance(error, NotSent)

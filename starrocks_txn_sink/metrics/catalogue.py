@@ -24,7 +24,7 @@ PARTITIONS = 1000
 OTHER = "_other"
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """Prometheus' kinds of metrics."""
 
     COUNTER = "counter"
@@ -37,7 +37,7 @@ class Metric:
     """`name` has no prefix; the series of `initial` (label values) exist from the start, with the value 0."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     initial: tuple[tuple[str, ...], ...] = ()
@@ -84,7 +84,7 @@ def _each(*values: str) -> tuple[tuple[str, ...], ...]:
     return tuple((value,) for value in values)
 
 
-_C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+_C, _G, _H = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
 METRICS = (
     # right

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from starrocks_txn_sink.metrics.catalogue import METRICS, Kind, Metric
+from starrocks_txn_sink.metrics.catalogue import METRICS, Metric, MetricKind
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.writer.messages import Durations
 
@@ -37,7 +37,7 @@ class ModelCollector:
 
     def _family(self, metric: Metric) -> Family:
         metrics, model = self._model.metrics, self._model
-        if metric.kind is Kind.HISTOGRAM:
+        if metric.kind is MetricKind.HISTOGRAM:
             histogram = HistogramMetricFamily(metric.full_name, metric.help, labels=metric.labels)
             for labels, durations in metrics.histograms(metric.name):
                 histogram.add_metric(labels, _buckets(durations), durations.total)
@@ -48,7 +48,7 @@ class ModelCollector:
             values = {(partition,): float(value) for partition, value in metrics.partitions[metric.name].items()}
         else:
             values = metrics.values(metric.name)
-        kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+        kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
         family = kind(metric.full_name, metric.help, labels=metric.labels)
         for labels, value in values.items():
             family.add_metric(labels, value)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from starrocks_txn_sink.metrics.catalogue import BY_NAME, METRICS, OTHER, PARTITIONS, TABLES, Kind
+from starrocks_txn_sink.metrics.catalogue import BY_NAME, METRICS, OTHER, PARTITIONS, TABLES, MetricKind
 from starrocks_txn_sink.writer.messages import BOUNDS, Durations
 
 Value = TypeVar("Value")
@@ -71,7 +71,7 @@ class MetricValues:
         }
         for metric in METRICS:
             initial = metric.initial or (() if metric.labels else ((),))
-            if metric.kind is Kind.HISTOGRAM:
+            if metric.kind is MetricKind.HISTOGRAM:
                 self._histograms[metric.name] = {labels: Durations(bounds=bounds(metric.name)) for labels in initial}
             else:
                 self._numbers[metric.name] = dict.fromkeys(initial, 0.0)

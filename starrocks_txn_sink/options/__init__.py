@@ -18,10 +18,10 @@ __all__ = [
 
 
 def recommended_conf(shuffle_partitions: int = 4) -> dict[str, str]:
-    """Spark settings that fit this package, for the session's builder or for spark-submit's `--conf`.
+    """Recommended Spark settings, for the session's builder or spark-submit's `--conf`.
 
     docs/performance.md explains each of them. `shuffle_partitions` is the parallelism of stateful stages: about the
-    number of cores. A checkpoint keeps the number that it was started with.
+    number of cores. A checkpoint keeps the number of its first start.
     """
     rocksdb = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     return {

@@ -1,9 +1,9 @@
-"""The servers that the sink talks to: their addresses, where a redirect may lead, their releases. Resolves no names.
+"""Addresses of frontends and query ports, allowed redirect targets, supported server versions. Never resolves names.
 
-The password travels with every request, so a redirect is followed only to a host that the user named: the frontends of
-`load_url` on any port, and what `redirect_hosts` allows. A rule is `[scheme://]host[:port]`, where host is exact, has
-wildcards (`*.svc.cluster.local`), is a range of addresses (`10.0.0.0/8`) or `*`. A rule without a scheme never allows
-the step from https down to http; `http://…` in front of it does.
+The password travels with every request, so the sink follows a redirect only to hosts that the user configured: hosts of
+`load_url` on any port, targets of `redirect_map`, and matches of `redirect_hosts`. A rule is `[scheme://]host[:port]`,
+where host is exact, has wildcards (`*.svc.cluster.local`), is an address range (`10.0.0.0/8`) or `*`. A rule without a
+scheme never allows a downgrade from https to http; the prefix `http://` allows it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from starrocks_txn_sink.errors import OptionError
 
 FRONTEND_HTTP_PORT = 8030
-"""The frontend's `http_port`, taken when a bare host is given (wire contract 1.1)."""
+"""Default of the frontend's `http_port`, for an address without scheme and port (wire contract 1.1)."""
 
 QUERY_PORT = 9030
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -26,7 +26,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to connect to: scheme, host (lower case, no brackets around IPv6) and port."""
+    """Scheme, host (lower case, IPv6 without brackets) and port of a server."""
 
     scheme: str
     host: str
@@ -41,26 +41,26 @@ class Address:
 
 
 def split_list(text: str | Sequence[str]) -> tuple[str, ...]:
-    """Cut a list written with commas or semicolons; a sequence is taken as it is."""
+    """Split text at commas or semicolons; accepts a sequence too. Strips items and drops empty ones."""
     parts = re.split(r"[,;]", text) if isinstance(text, str) else list(text)
     return tuple(part.strip() for part in parts if part.strip())
 
 
 def parse_frontends(text: str | Sequence[str], option: str = "load_url") -> tuple[Address, ...]:
-    """Read `http://fe1:8030,fe2:8030`; http where no scheme is written. OptionErrors never repeat secrets."""
+    """Parse `http://fe1:8030,fe2:8030`; the default scheme is http. OptionError never repeats secrets."""
     addresses = tuple(dict.fromkeys(_frontend(part, option) for part in split_list(text)))
     if not addresses:
         raise OptionError(f"{option} is empty.", hint="Name at least one frontend, as in http://fe1:8030.")
     if len({address.scheme for address in addresses}) > 1:
         raise OptionError(
             f"{option} mixes http and https.",
-            hint="Use one scheme for all frontends, so that a failover never changes how the password travels.",
+            hint="Use one scheme for all frontends, so that a failover never sends the password unencrypted.",
         )
     return addresses
 
 
 def parse_query_url(text: str | Sequence[str], option: str = "query_url") -> tuple[Address, ...]:
-    """Read `mysql://host:9030,host2:9030` (or `jdbc:mysql://…`, whose path and parameters are left aside)."""
+    """Parse `mysql://host:9030,host2:9030` or `jdbc:mysql://…`, whose path and parameters are ignored."""
     if isinstance(text, str):
         text = re.sub(r"^(jdbc:mysql://[^/?]*).*$", r"\1", text.strip())
     parts = [re.sub(r"^(jdbc:)?mysql://", "", part) for part in split_list(text)]
@@ -71,7 +71,7 @@ def parse_query_url(text: str | Sequence[str], option: str = "query_url") -> tup
 
 
 def parse_authority(text: str, option: str) -> Address:
-    """Read `host:port` or `scheme://host:port` of a redirect rule; http where no scheme is written."""
+    """Parse `host:port` or `scheme://host:port` of a redirect rule; the default scheme is http."""
     return _split_address(text if "://" in text else f"http://{text}", option, None)
 
 
@@ -82,10 +82,10 @@ def _frontend(text: str, option: str) -> Address:
 
 
 def _split_address(url: str, option: str, default_port: int | None) -> Address:
-    """Take a URL apart; nothing of it is repeated before it is known to hold no user information."""
+    """Parse a URL. Errors quote it only after the check for user information, which may hold a password."""
     if "@" in url:
         raise OptionError(
-            f"{option} holds a user or a password.", hint="Give them as username and password, never inside a URL."
+            f"{option} contains a user or a password.", hint="Set the options username and password instead."
         )
     try:
         parts = urlsplit(url)
@@ -94,7 +94,7 @@ def _split_address(url: str, option: str, default_port: int | None) -> Address:
         host, port, parts = None, None, urlsplit("")
     port = default_port if port is None else port
     if not host or not port or re.search(r"[\s\x00-\x1f\x7f]", url):
-        raise OptionError(f"{option} holds {url[:80]!r}, which is no address.", hint="Write host:port.")
+        raise OptionError(f"{option} contains {url[:80]!r}, which is not an address.", hint="Write host:port.")
     if parts.scheme not in {"http", "https", "mysql"}:
         raise OptionError(f"{option} has the scheme {parts.scheme!r}.", hint="Allowed are http and https.")
     if parts.path not in {"", "/"} or parts.query or parts.fragment:
@@ -116,7 +116,7 @@ class HostRule:
     port: int | None
 
     def allows(self, target: Address, secure: bool) -> bool:
-        """Whether `target` may be followed to; `secure` says that the redirecting server was asked over https."""
+        """Whether a redirect may lead to `target`; `secure`: the redirecting server uses https."""
         if self.port is not None and self.port != target.port:
             return False
         if self.scheme is None and secure and target.scheme != "https":
@@ -133,11 +133,11 @@ class HostRule:
 
 
 def parse_host_rule(text: str, option: str = "redirect_hosts") -> HostRule:
-    """Read one rule; raises OptionError when it is none, or when its range of addresses is none."""
+    """Parse one rule; raises OptionError for a malformed rule or address range."""
     found = _RULE.fullmatch(text.strip().lower())
     if found is None or (found["port"] and int(found["port"]) > 65535):
         raise OptionError(
-            f"{option} holds {text[:80]!r}, which names no host.",
+            f"{option} contains {text[:80]!r}, which is not a host rule.",
             hint="Write a host, host:port, a pattern such as *.svc.cluster.local, a range such as 10.0.0.0/8, or *.",
         )
     host = found["host"].replace("[", "").replace("]", "")
@@ -146,14 +146,14 @@ def parse_host_rule(text: str, option: str = "redirect_hosts") -> HostRule:
             host = str(ipaddress.ip_network(host))
         except ValueError as error:
             raise OptionError(
-                f"{option} holds {text[:80]!r}: {error}.", hint="Write a range such as 10.0.0.0/8."
+                f"{option} contains {text[:80]!r}: {error}.", hint="Write a range such as 10.0.0.0/8."
             ) from None
     return HostRule(found["scheme"], host, int(found["port"]) if found["port"] else None)
 
 
 @dataclass(frozen=True, slots=True)
 class RedirectRules:
-    """The whole rule: rewrite first, then check where the rewritten address leads."""
+    """Redirect policy of one sink: `rewrite` a target first, then check the result with `allows`."""
 
     frontends: tuple[Address, ...]
     rewrites: Mapping[str, Address]
@@ -182,7 +182,7 @@ class RedirectRules:
         return any(rule.allows(target, secure) for rule in self.rules)
 
     def option_line(self, target: Address) -> str:
-        """The line that would allow `target`, for the error that refuses it."""
+        """The option setting that would allow `target`, for the hint of RedirectRefused."""
         downgrade = self.frontends[0].scheme == "https" and target.scheme != "https"
         host = f"[{target.host}]" if ":" in target.host else target.host
         rule = str(target) if downgrade else host
@@ -190,10 +190,10 @@ class RedirectRules:
 
 
 MIN_SERVER_VERSION = "4.0.7"
-"""The first release whose multi-table transactions check their states, roll back for real and carry our labels."""
+"""First release whose multi-table transactions check states, really roll back, and accept the sink's labels."""
 
 WITHDRAWN = ((4, 1, 0),)
-"""Releases above the minimum that are refused all the same: the image of 4.1.0 was withdrawn."""
+"""Refused releases above the minimum: the image of 4.1.0 was withdrawn."""
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?![\d])")
 
@@ -203,7 +203,7 @@ def require_supported(version: str) -> None:
     found = _VERSION.search(version)
     if found is None:
         raise OptionError(
-            f"The server calls its version {version[:80]!r}, which is not of the form 4.0.7.",
+            f"The server reports the version {version[:80]!r}, which does not have the form 4.0.7.",
             hint=f"Point load_url and query_url at StarRocks {MIN_SERVER_VERSION} or later.",
         )
     number = (int(found[1]), int(found[2]), int(found[3]))

@@ -1,7 +1,7 @@
-"""Which values of the sink's options are good: of those with a form of their own, and of those that must agree.
+"""Checks of single option values with their own syntax, and of options that must fit together.
 
-Each function takes plain values and raises OptionError, which names the options. `options.combinations` has the
-features that exclude each other.
+Functions take plain values and raise OptionError that names the options. Features that exclude each other are in
+`options.combinations`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from starrocks_txn_sink.options.declarations import Check, TableOptions, refusal
 
 
 def addresses(read: Callable[[Any, str], Iterable[object]]) -> Check:
-    """The check of an option that holds addresses, which `read` parses."""
+    """A check for an option with addresses; `read` parses them."""
 
     def check(name: str, value: Any) -> tuple[str, ...]:
         if not isinstance(value, (str, Sequence)):
@@ -48,7 +48,7 @@ def tables(name: str, value: Mapping[Any, Any]) -> dict[str, TableOptions]:
         properties = given.properties if isinstance(given, TableOptions) else given
         if not isinstance(properties, Mapping):
             raise refusal(f"{name}[{str(table)[:80]!r}]", given, "TableOptions or a mapping of stream-load properties")
-        good = load_properties.check_properties(properties, load_properties.scope(str(table)))
+        good = load_properties.check_properties(properties, load_properties.table_label(str(table)))
         checked[str(table)] = TableOptions(properties=good)
     return checked
 
@@ -67,8 +67,8 @@ def shuffle(name: str, value: Any) -> bool | str:
 def check_times(commit_interval: float, timeout: int) -> None:
     if commit_interval > timeout / 2:
         raise OptionError(
-            f"commit_interval is {commit_interval:g} s, not well below timeout, which is {timeout} s: "
-            "the server would roll the StarRocks transaction back before it could be committed.",
+            f"commit_interval is {commit_interval:g} s, more than half of timeout ({timeout} s): "
+            "the server could roll the StarRocks transaction back before its commit.",
             hint=f"Set commit_interval to at most {timeout / 2:g} s (half of timeout), or raise timeout.",
             option="commit_interval",
         )
@@ -78,7 +78,7 @@ def check_sizes(buffer_bytes: int, **bounded: int) -> None:
     for name, size in bounded.items():
         if size > buffer_bytes:
             raise OptionError(
-                f"{name} is {size}, more than buffer_bytes, which is {buffer_bytes}.",
+                f"{name} is {size}, more than buffer_bytes ({buffer_bytes}).",
                 hint=f"Lower {name}, or raise buffer_bytes.",
                 option=name,
             )
@@ -104,8 +104,8 @@ def check_tls(scheme: str, ca: str | None, certificate: str | None, key: str | N
         raise OptionError("tls_ca is set, but tls_verify is off.", hint="Remove one of them.", option="tls_ca")
 
 
-def own_tables(given: Mapping[str, Any], database: str) -> dict[str, Any]:
-    """`given` under the tables' plain names; refuses those of another database."""
+def plain_table_names(given: Mapping[str, Any], database: str) -> dict[str, Any]:
+    """`given` with table names without their database; raises OptionError for another database."""
     renamed = {}
     for written, properties in given.items():
         other, dot, table = written.rpartition(".")

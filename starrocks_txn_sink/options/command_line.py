@@ -31,7 +31,9 @@ def add_server_arguments(parser: argparse.ArgumentParser, *, load_url: bool) -> 
 def add_job_arguments(parser: argparse.ArgumentParser, *, deadline: float, json: str) -> None:
     """Add `--database` and `--job`, `--deadline` with its default in seconds, and `--json`, which prints `json`."""
     parser.add_argument("--database", required=True, help="the database that the job writes")
-    parser.add_argument("--job", required=True, help="the job's name: the option `job`, or query-<id of the query>")
+    parser.add_argument(
+        "--job", required=True, help="the job's name: the option `job`, by default query-<id of the query>"
+    )
     parser.add_argument(
         "--deadline", type=float, default=deadline, help=f"seconds for all of it (default {deadline:g})"
     )
@@ -39,11 +41,11 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, deadline: float, json:
 
 
 def server_options(args: argparse.Namespace, *, database: str, job: str | None = None) -> SinkOptions:
-    """The sink's options that `args` describe; raises OptionError."""
+    """SinkOptions of the parsed `args`; raises OptionError."""
     more = dict(_pair(text) for text in args.option)
     if "password" in more:
         raise OptionError(
-            "A password on the command line can be read by everybody on this machine.",
+            "Every user of this machine can read a password on the command line.",
             hint="Use --password-file or --password-environment.",
         )
     given = {

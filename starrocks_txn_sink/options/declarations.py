@@ -1,8 +1,8 @@
-"""How an option is declared: once, as a dataclass field that carries its kind, unit, default and meaning.
+"""Declarations of options: dataclass fields that carry kind, unit, default and meaning.
 
-Construction (`settle`) and the page `docs/options.md` both read these declarations. A kind has two ways
-in: `check` takes what Python code passes, `parse` takes what a configuration file or Spark's `.option(…)` passes. Both
-raise OptionError that names the option, what was given and what is allowed; a secret value is never repeated.
+Construction (`apply_declarations`) and docs/options.md both read them. A kind has two inputs: `check` takes a Python
+value, `parse` takes text from a configuration file or Spark's `.option(…)`. Both raise OptionError that names the
+option, the value (never a secret one) and the allowed values.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from starrocks_txn_sink.errors import OptionError
 
 
 class Delivery(Enum):
-    """What a replayed batch does to the tables."""
+    """The effect of a replayed micro-batch on the tables."""
 
     AT_LEAST_ONCE = "at-least-once"
     EXACTLY_ONCE = "exactly-once"
 
 
 class SchemaChanges(Enum):
-    """What happens when a typed route and its table differ."""
+    """The reaction to a typed route that differs from its table."""
 
     FAIL = "fail"
     IGNORE = "ignore"
@@ -33,14 +33,14 @@ class SchemaChanges(Enum):
 
 
 class OnBadRows(Enum):
-    """What happens when the server rejects rows."""
+    """The reaction to rows that the server rejects."""
 
     FAIL = "fail"
     QUARANTINE = "quarantine"
 
 
 class Compression(Enum):
-    """How load bodies are compressed; the value is what the user writes, `header` what the server reads."""
+    """Compression of load bodies: `value` is the option's text, `header` the header `compression`."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -53,13 +53,13 @@ class Compression(Enum):
 
     @property
     def csv_format(self) -> str:
-        """The property `format` of CSV that is compressed so (wire contract 5.2)."""
+        """The property `format` of compressed CSV: the compression is part of its name (wire contract 5.2)."""
         return {"none": "csv", "lz4_frame": "lz4"}.get(self.value, self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """What differs for one table: stream-load properties that are laid over those of all tables."""
+    """Options of one table: `properties` override the stream-load properties of all tables."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -69,38 +69,38 @@ Parse = Callable[[str, str], Any]
 
 
 def refusal(option: str, value: object, allowed: str) -> OptionError:
-    """The error for one bad value."""
+    """The error for an invalid value."""
     return OptionError(f"{option} is {repr(value)[:80]}.", hint=f"Allowed is {allowed}.", option=option)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """`name` is what the reference page calls it."""
+class OptionKind:
+    """A type of option values; `name` is its name on the reference page."""
 
     name: str
     check: Check
     parse: Parse
 
 
-def text(allowed: str = "a non-empty text", pattern: str = r"[^\x00-\x1f\x7f]+", *, secret: bool = False) -> Kind:
+def text(allowed: str = "a non-empty text", pattern: str = r"[^\x00-\x1f\x7f]+", *, secret: bool = False) -> OptionKind:
     def check(option: str, value: Any) -> str:
         if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
             raise refusal(option, "unusable (not shown)" if secret else value, allowed)
         return value
 
-    return Kind("text", check, check)
+    return OptionKind("text", check, check)
 
 
-def count(least: int = 1) -> Kind:
+def count(least: int = 1) -> OptionKind:
     def check(option: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise refusal(option, value, f"a whole number from {least} on")
         return value
 
-    return Kind("whole number", check, lambda option, written: check(option, _integer(written)))
+    return OptionKind("whole number", check, lambda option, written: check(option, _integer(written)))
 
 
-def whole_seconds(least: int, most: int) -> Kind:
+def whole_seconds(least: int, most: int) -> OptionKind:
     def check(option: str, value: Any) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -108,29 +108,29 @@ def whole_seconds(least: int, most: int) -> Kind:
             raise refusal(option, value, f"a whole number of seconds from {least} to {most}")
         return value
 
-    return Kind("whole number", check, lambda option, written: check(option, _seconds(written)))
+    return OptionKind("whole number", check, lambda option, written: check(option, _seconds(written)))
 
 
-def seconds() -> Kind:
+def seconds() -> OptionKind:
     def check(option: str, value: Any) -> float:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not math.isfinite(value) or value <= 0:
             raise refusal(option, value, "a number of seconds above 0")
         return float(value)
 
-    return Kind("number", check, lambda option, written: check(option, _seconds(written)))
+    return OptionKind("number", check, lambda option, written: check(option, _seconds(written)))
 
 
-def size() -> Kind:
+def size() -> OptionKind:
     def check(option: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
             raise refusal(option, value, "a number of bytes above 0, in text also as 16 MiB")
         return value
 
-    return Kind("size", check, lambda option, written: check(option, _bytes(written)))
+    return OptionKind("size", check, lambda option, written: check(option, _bytes(written)))
 
 
-def switch() -> Kind:
+def switch() -> OptionKind:
     def check(option: str, value: Any) -> bool:
         if not isinstance(value, bool):
             raise refusal(option, value, "true or false")
@@ -139,20 +139,20 @@ def switch() -> Kind:
     def parse(option: str, written: str) -> bool:
         return check(option, {"true": True, "false": False}.get(written.strip().lower(), written))
 
-    return Kind("true or false", check, parse)
+    return OptionKind("true or false", check, parse)
 
 
-def choice(values: type[Enum]) -> Kind:
+def choice(values: type[Enum]) -> OptionKind:
     def check(option: str, value: Any) -> Enum:
         try:
             return values(value)
         except ValueError:
             raise refusal(option, value, " or ".join(str(one.value) for one in values)) from None
 
-    return Kind("choice", check, lambda option, written: check(option, written.strip().lower()))
+    return OptionKind("choice", check, lambda option, written: check(option, written.strip().lower()))
 
 
-def names(check_one: Check) -> Kind:
+def names(check_one: Check) -> OptionKind:
     def check(option: str, value: Any) -> tuple[str, ...]:
         if isinstance(value, str):
             value = [part.strip() for part in re.split(r"[,;]", value) if part.strip()]
@@ -162,10 +162,10 @@ def names(check_one: Check) -> Kind:
             check_one(option, one)
         return tuple(value)
 
-    return Kind("list", check, check)
+    return OptionKind("list", check, check)
 
 
-def mapping(check_all: Check) -> Kind:
+def mapping(check_all: Check) -> OptionKind:
     def check(option: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise refusal(option, value, "a mapping")
@@ -178,11 +178,11 @@ def mapping(check_all: Check) -> Kind:
             raise refusal(option, written, "a list of pairs, as in a=b,c=d")
         return check(option, {name.strip(): value.strip() for name, _, value in pairs})
 
-    return Kind("mapping", check, parse)
+    return OptionKind("mapping", check, parse)
 
 
-def custom(name: str, check: Check) -> Kind:
-    return Kind(name, check, check)
+def custom(name: str, check: Check) -> OptionKind:
+    return OptionKind(name, check, check)
 
 
 _TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3600.0}
@@ -212,9 +212,9 @@ _REQUIRED: Any = MISSING
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What is known about one option beside its name."""
+    """All properties of one option except its name."""
 
-    kind: Kind
+    kind: OptionKind
     meaning: str
     unit: str
     default: Any
@@ -223,7 +223,7 @@ class Declaration:
 
 
 def option(
-    kind: Kind,
+    kind: OptionKind,
     meaning: str,
     *,
     default: Any = _REQUIRED,
@@ -232,7 +232,7 @@ def option(
     default_text: str = "",
     secret: bool = False,
 ) -> Any:
-    """Declare an option. With `derive` its default is computed from the other options when it is left out."""
+    """Declare an option. With `derive`, an omitted option gets a default computed from the other options."""
     shown = default_text or ("required" if default is MISSING else _show(default))
     declaration = Declaration(kind, meaning, unit, default, derive, shown)
     metadata = {"option": declaration}
@@ -244,15 +244,16 @@ def option(
 
 
 def declarations(options: Any) -> Iterator[tuple[str, Declaration]]:
-    """Name and declaration of each option of a dataclass, in the order of its fields."""
+    """Name and declaration of each option of a dataclass, in field order."""
     for one in fields(options):
         yield one.name, one.metadata["option"]
 
 
-def settle(options: Any) -> None:
-    """Check every option of a frozen dataclass in its `__post_init__`, and fill in the derived defaults.
+def apply_declarations(options: Any) -> None:
+    """Check every option of a frozen dataclass and fill in defaults; for its `__post_init__`.
 
-    None means "left out": it is replaced by the default. Raises OptionError for the first option that is wrong.
+    None means "omitted". Derived defaults come last, because they read other options. Raises OptionError for the first
+    invalid option.
     """
     left_out = []
     for name, declared in declarations(options):

@@ -1,7 +1,7 @@
-"""The official Flink connector's option names, and what each becomes here.
+"""Option names of the official Flink connector and their translation.
 
-One table, `FLINK_OPTIONS`, says for every name which of our options it sets, why it is refused, or why it is accepted
-without effect. `translate` reads it for `SinkOptions.values_of`; the migration guide is made from it too.
+FLINK_OPTIONS maps each name to one of the sink's options, or to the reason why it is refused or has no effect.
+`translate` reads it for `SinkOptions.values_of`; docs/migration.md is generated from it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.options.declarations import Kind, refusal
+from starrocks_txn_sink.options.declarations import OptionKind, refusal
 from starrocks_txn_sink.telemetry.logs import get_logger
 
 Convert = Callable[[str, str], Any]
@@ -21,8 +21,8 @@ _log = get_logger("options")
 
 
 @dataclass(frozen=True, slots=True)
-class Becomes:
-    """Sets our option `option`; `convert(name, text)` gives its value, None leaves the default."""
+class MapsTo:
+    """Sets the sink's `option` to `convert(name, text)`; None keeps the default."""
 
     option: str
     convert: Convert
@@ -31,7 +31,7 @@ class Becomes:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Has no meaning here; `values` are let through because they ask for what happens anyway."""
+    """Not supported; `values` are accepted because they describe the sink's own behaviour."""
 
     reason: str
     values: tuple[str, ...] = ()
@@ -39,17 +39,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class WithoutEffect:
-    """Accepted, so that a configuration can be moved over as it is, and changes nothing."""
+    """Accepted without effect, so that a connector's configuration works unchanged."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """Our options' values, and the names that were accepted without effect, each with the reason.
-
-    A name whose value asks for what happens anyway is not among them.
-    """
+    """Values of the sink's options; `without_effect` has the accepted names without effect and their reasons."""
 
     values: dict[str, Any] = field(default_factory=dict)
     without_effect: dict[str, str] = field(default_factory=dict)
@@ -69,13 +66,13 @@ def _milliseconds(name: str, written: str) -> float:
     return _integer(name, written) / 1000
 
 
-def _patience(name: str, written: str) -> float | None:
-    """Zero and negative times mean "wait for ever" there; here no wait is without an end."""
+def _wait_seconds(name: str, written: str) -> float | None:
+    """The connector waits for ever with 0 or less; the sink has no unbounded wait and takes its default instead."""
     given = _integer(name, written)
     return given / 1000 if given > 0 else None
 
 
-def _named(_: str, written: str) -> str | None:
+def _database_name(_: str, written: str) -> str | None:
     return None if written.strip() == "*" else written
 
 
@@ -89,31 +86,31 @@ def _compression(name: str, written: str) -> str:
 _EXACTLY_ONCE = "it tunes that connector's own exactly-once mode"
 _MERGE_COMMIT = "merge commit joins loads of different writers and cannot keep a source transaction whole"
 
-FLINK_OPTIONS: Mapping[str, Becomes | Refused | WithoutEffect] = {
+FLINK_OPTIONS: Mapping[str, MapsTo | Refused | WithoutEffect] = {
     "connector": Refused("this is the StarRocks sink", ("starrocks",)),
-    "load-url": Becomes("load_url", _text),
-    "jdbc-url": Becomes("query_url", _text),
-    "database-name": Becomes("database", _named, "with *, name the database itself: a transaction has only one"),
+    "load-url": MapsTo("load_url", _text),
+    "jdbc-url": MapsTo("query_url", _text),
+    "database-name": MapsTo("database", _database_name, "with *, name the database itself: a transaction has only one"),
     "table-name": WithoutEffect("every row names its table"),
-    "username": Becomes("username", _text),
-    "password": Becomes("password", _text),
+    "username": MapsTo("username", _text),
+    "password": MapsTo("password", _text),
     "sink.version": Refused("V1 does not know the transaction interface", ("v2", "auto")),
-    "sink.semantic": Becomes("delivery", lambda _, written: written.strip().lower()),
-    "sink.label-prefix": Becomes("job", _text, "the first part of every label"),
-    "sink.parallelism": Becomes("lanes", _integer, "a subtask there and a lane here each have their own transaction"),
-    "sink.max-retries": Becomes("max_attempts", lambda name, text: _integer(name, text) + 1, "attempts = retries + 1"),
-    "sink.io.thread-count": Becomes("load_parallelism", _integer),
-    "sink.connect.timeout-ms": Becomes("connect_timeout", _milliseconds),
-    "sink.socket.timeout-ms": Becomes("read_timeout", _patience, "0 and less mean for ever there, the default here"),
-    "sink.buffer-flush.interval-ms": Becomes("commit_interval", _milliseconds),
+    "sink.semantic": MapsTo("delivery", lambda _, written: written.strip().lower()),
+    "sink.label-prefix": MapsTo("job", _text, "the first part of every label"),
+    "sink.parallelism": MapsTo("lanes", _integer, "a subtask there and a lane here each have their own transaction"),
+    "sink.max-retries": MapsTo("max_attempts", lambda name, text: _integer(name, text) + 1, "attempts = retries + 1"),
+    "sink.io.thread-count": MapsTo("load_parallelism", _integer),
+    "sink.connect.timeout-ms": MapsTo("connect_timeout", _milliseconds),
+    "sink.socket.timeout-ms": MapsTo("read_timeout", _wait_seconds, "0 and less mean for ever there, the default here"),
+    "sink.buffer-flush.interval-ms": MapsTo("commit_interval", _milliseconds),
     "sink.transaction.multi-table.enabled": Refused("every transaction here spans tables", ("true",)),
-    "sink.transaction.multi-table.buffer-size": Becomes("buffer_bytes", _integer),
+    "sink.transaction.multi-table.buffer-size": MapsTo("buffer_bytes", _integer),
     "sink.transaction.multi-table.max-txn-bytes": WithoutEffect(
         "a source transaction of any size is sent within buffer_bytes"
     ),
-    "sink.properties.timeout": Becomes("timeout", _integer),
-    "sink.properties.compression": Becomes("compression", _compression),
-    "sink.properties.warehouse": Becomes("warehouse", _text),
+    "sink.properties.timeout": MapsTo("timeout", _integer),
+    "sink.properties.compression": MapsTo("compression", _compression),
+    "sink.properties.warehouse": MapsTo("warehouse", _text),
     "sink.properties.enable_merge_commit": Refused(_MERGE_COMMIT, ("false",)),
     "sink.buffer-flush.max-bytes": WithoutEffect("buffer_bytes bounds the buffer, chunk_bytes the size of a load"),
     "sink.buffer-flush.max-rows": WithoutEffect("the buffer is bounded by bytes (buffer_bytes), not by rows"),
@@ -133,33 +130,33 @@ FLINK_OPTIONS: Mapping[str, Becomes | Refused | WithoutEffect] = {
     "sink.exactly-once.enable-abort-lingering-txn": WithoutEffect(_EXACTLY_ONCE),
     "sink.exactly-once.check-num-lingering-txn": WithoutEffect(_EXACTLY_ONCE),
 }
-"""Name of the official connector (lower case) → what it becomes."""
+"""Option name of the official connector (lower case) → its translation."""
 
 FLINK_PREFIXES: Mapping[str, Refused] = {
     "scan.": Refused("this is a sink, it reads nothing from StarRocks"),
     "lookup.": Refused("this is a sink, it reads nothing from StarRocks"),
     "sink.merge-commit.": Refused(_MERGE_COMMIT),
 }
-"""Families of names; `sink.properties.<name>` and `table.<table>.properties.<name>` are read by `translate`."""
+"""Prefix of names → its translation. `_read_property` reads `sink.properties.…` and `table.….properties.…`."""
 
 
-def translate(properties: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Translation:
-    """Turn text properties into values of our options, whose `kinds` are given by name.
+def translate(properties: Mapping[str, Any], kinds: Mapping[str, OptionKind]) -> Translation:
+    """Values of the sink's options from text properties; `kinds` has the sink's options by name.
 
-    A name that is accepted without effect is a warning in the log. Raises OptionError for a name that is unknown,
-    refused, or given twice with different values.
+    Logs a warning for each name without effect. Raises OptionError for a name that is unknown, refused, or given twice
+    with different values.
     """
     result = Translation()
     for name, value in properties.items():
-        if not _family(str(name), value, result):
-            _single(str(name), value, kinds, result)
+        if not _read_property(str(name), value, result):
+            _read_option(str(name), value, kinds, result)
     for name, reason in result.without_effect.items():
         _log.warning("option.without_effect", option=name, why=reason)
     return result
 
 
-def _family(name: str, value: Any, result: Translation) -> bool:
-    """Read `sink.properties.<p>` and `table.<t>.properties.<p>`; False when `name` is neither."""
+def _read_property(name: str, value: Any, result: Translation) -> bool:
+    """Read `sink.properties.<p>` or `table.<t>.properties.<p>` into `result`; False if `name` is neither."""
     found = re.fullmatch(r"table\.(.+)\.properties\.([^.]+)", name)
     if found is not None:
         result.values.setdefault("tables", {}).setdefault(found[1], {})[found[2]] = value
@@ -171,7 +168,7 @@ def _family(name: str, value: Any, result: Translation) -> bool:
     return False
 
 
-def _single(name: str, value: Any, kinds: Mapping[str, Kind], result: Translation) -> None:
+def _read_option(name: str, value: Any, kinds: Mapping[str, OptionKind], result: Translation) -> None:
     lower = name.strip().lower()
     rule = FLINK_OPTIONS.get(lower) or next(
         (rule for prefix, rule in FLINK_PREFIXES.items() if lower.startswith(prefix)), None
@@ -180,8 +177,8 @@ def _single(name: str, value: Any, kinds: Mapping[str, Kind], result: Translatio
     if isinstance(rule, WithoutEffect):
         result.without_effect[name] = rule.reason
     elif isinstance(rule, Refused):
-        _let_through(name, value, rule)
-    elif isinstance(rule, Becomes):
+        _check_refused(name, value, rule)
+    elif isinstance(rule, MapsTo):
         _set(result, rule.option, rule.convert(name, _as_text(value)), name)
     elif ours in kinds:
         kind = kinds[ours]
@@ -190,22 +187,22 @@ def _single(name: str, value: Any, kinds: Mapping[str, Kind], result: Translatio
         raise _unknown(name, [*kinds, *FLINK_OPTIONS])
 
 
-def _let_through(name: str, value: Any, rule: Refused) -> None:
+def _check_refused(name: str, value: Any, rule: Refused) -> None:
     if _as_text(value).strip().lower() not in rule.values:
         allowed = f"Allowed is {' or '.join(rule.values)}." if rule.values else f"Remove {name}."
-        raise OptionError(f"{name} makes no sense here: {rule.reason}.", hint=allowed, option=name)
+        raise OptionError(f"{name} is not supported: {rule.reason}.", hint=allowed, option=name)
 
 
 def _set(result: Translation, option: str, value: Any, name: str) -> None:
     if value is None:
         return
     if option in result.values and result.values[option] != value:
-        raise OptionError(f"{option} is given twice, and differently, the second time as {name}.", hint="Keep one.")
+        raise OptionError(f"{option} is set twice with different values, the second time by {name}.", hint="Keep one.")
     result.values[option] = value
 
 
 def _our_name(name: str) -> str:
-    """`commitInterval`, `commit-interval`, `commit.interval` and `COMMIT_INTERVAL` all mean `commit_interval`."""
+    """The sink's spelling: `commitInterval`, `commit-interval` and `COMMIT_INTERVAL` become `commit_interval`."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip())
     return re.sub(r"[-.\s]", "_", words).lower()
 
@@ -216,23 +213,23 @@ def _as_text(value: Any) -> str:
 
 def _unknown(name: str, known: list[str]) -> OptionError:
     near = difflib.get_close_matches(name.lower(), known, n=1) or difflib.get_close_matches(_our_name(name), known, n=1)
-    advice = f"Did you mean {near[0]}?" if near else "See the page of options for all names."
+    advice = f"Did you mean {near[0]}?" if near else "docs/options.md lists all options."
     return OptionError(f"There is no option {name[:80]!r}.", hint=advice)
 
 
 def render_flink_options() -> str:
-    """Markdown: a line for each option, in the order of the code."""
+    """Markdown table of all translations, in the order of the code."""
     lines = ["| Flink connector | here |", "|---|---|"]
-    lines += [f"| `{name}` | {_told(rule)} |" for name, rule in FLINK_OPTIONS.items()]
+    lines += [f"| `{name}` | {_render_rule(rule)} |" for name, rule in FLINK_OPTIONS.items()]
     lines.append("| `sink.properties.<name>` | `properties[<name>]` |")
     lines.append("| `table.<table>.properties.<name>` | `tables[<table>][<name>]` |")
-    lines += [f"| `{prefix}…` | {_told(rule)} |" for prefix, rule in FLINK_PREFIXES.items()]
+    lines += [f"| `{prefix}…` | {_render_rule(rule)} |" for prefix, rule in FLINK_PREFIXES.items()]
     return "\n".join(lines) + "\n"
 
 
-def _told(rule: Becomes | Refused | WithoutEffect) -> str:
+def _render_rule(rule: MapsTo | Refused | WithoutEffect) -> str:
     match rule:
-        case Becomes(option, _, note):
+        case MapsTo(option, _, note):
             return f"`{option}`" + (f" ({note})" if note else "")
         case WithoutEffect(reason):
             return f"accepted, changes nothing: {reason}"

@@ -1,7 +1,7 @@
-"""The stream-load properties a user may set, each judged at construction (wire contract 5).
+"""Stream-load properties that a user may set, checked at construction (wire contract 5).
 
-Properties travel as HTTP headers of every load. A name that the sink sets itself, or that the server would silently
-ignore, is refused, because a property without effect looks like one that works.
+Properties travel as HTTP headers of every load. The sink refuses a property that it sets itself or that the server
+silently ignores: otherwise a property without effect would look like one that works.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.combinations import Feature, Features
 
-Judge = Callable[[str], bool]
+ValueTest = Callable[[str], bool]
 
 CSV_COLUMN, CSV_ROW = "\x01", "\x02"
-"""What separates columns and rows where `format` is csv."""
+"""Separators of columns and rows with `format` csv."""
 
 
-def _one_of(*values: str) -> Judge:
+def _one_of(*values: str) -> ValueTest:
     return lambda value: value in values
 
 
@@ -37,7 +37,7 @@ def _text(value: str) -> bool:
 
 _SWITCH = _one_of("true", "false")
 
-ALLOWED: Mapping[str, tuple[Judge, str]] = {
+ALLOWED: Mapping[str, tuple[ValueTest, str]] = {
     "columns": (_text, "a list of columns"),
     "where": (_text, "a condition"),
     "max_filter_ratio": (_ratio, "a number from 0 to 1"),
@@ -57,22 +57,22 @@ ALLOWED: Mapping[str, tuple[Judge, str]] = {
     "merge_condition": (_text, "a column"),
     "log_rejected_record_num": (_whole, "a whole number"),
     "compression": (_one_of("none", "gzip", "lz4_frame", "zstd"), "none, gzip, lz4_frame or zstd"),
-    # Set by the sink; the value that the sink sets is let through, so that a configuration can be moved over as it is.
+    # Set by the sink. The sink's own value is accepted, so that a Flink connector's configuration works unchanged.
     "format": (_one_of("json", "csv"), "json or csv"),
     "strip_outer_array": (_one_of("true"), "true, because the sink sends each load as one JSON array"),
     "ignore_json_size": (_one_of("true"), "true, because the loads of a transaction add up"),
 }
-"""Property → (test of its value, what is allowed)."""
+"""Property → (test of its value, text of the allowed values)."""
 
-_CSV = "the sink writes CSV in one way only, which needs no quotes"
+_CSV = "the sink writes one form of CSV only, which needs no quotes"
 _OURS = "the sink sets it itself"
-_MERGE = "merge commit joins loads of different writers, so it knows no transaction of its own"
+_MERGE = "merge commit joins loads of different writers, so a load has no transaction of its own"
 
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("column_separator", "row_delimiter", "skip_header", "trim_space", "enclose", "escape"), _CSV),
     **dict.fromkeys(("label", "table", "transaction_type", "authorization", "expect"), _OURS),
     **dict.fromkeys(("content-length", "transfer-encoding", "content-type", "host", "connection"), _OURS),
-    **dict.fromkeys(("channel_id", "channel_num", "source_type"), "it would turn the load into one of another kind"),
+    **dict.fromkeys(("channel_id", "channel_num", "source_type"), "it would turn the load into another kind of load"),
     "db": "the whole StarRocks transaction lives in one database; set the option database",
     "database": "the whole StarRocks transaction lives in one database; set the option database",
     "content-encoding": "set the option compression; the server reads no Content-Encoding here",
@@ -80,18 +80,18 @@ REFUSED: Mapping[str, str] = {
     "warehouse": "set the option warehouse",
     "idle_transaction_timeout": "the server ignores it in multi-table transactions; set the option timeout",
     "prepared_timeout": "multi-table transactions are never prepared; set the option timeout",
-    "json_root": "the sink frames rows itself; take the part that you want before the rows reach the sink",
-    "envelope": "the sink sends plain rows; take envelopes apart before the rows reach the sink",
+    "json_root": "the sink frames rows itself; extract the part that you want before the sink",
+    "envelope": "the sink sends plain rows; unpack envelopes before the sink",
     "enable_merge_commit": _MERGE,
     "merge_commit": _MERGE,
 }
-"""Property → why it cannot be set."""
+"""Property → the reason why a user cannot set it."""
 
 SET_BY_SINK = frozenset({"format", "strip_outer_array", "ignore_json_size"})
 
 
 def check_properties(properties: Mapping[str, object], option: str) -> dict[str, str]:
-    """Return `properties` under lower-case names; raises OptionError that names the property and what is allowed."""
+    """`properties` with lower-case names; raises OptionError with the property and the allowed values."""
     checked: dict[str, str] = {}
     for written, value in properties.items():
         name = str(written).strip().lower()
@@ -102,7 +102,7 @@ def check_properties(properties: Mapping[str, object], option: str) -> dict[str,
 
 
 def check_modes(properties: Mapping[str, str], option: str) -> None:
-    """Refuse a property that has no effect without another one; `properties` are those of one table, merged."""
+    """Raise OptionError for a property without effect; `properties` are one table's, merged with the common ones."""
     if "partial_update_mode" in properties and properties.get("partial_update") != "true":
         raise OptionError(
             f"{option}: partial_update_mode without partial_update has no effect.",
@@ -120,7 +120,7 @@ _FEATURES: Mapping[str, Feature] = {
 
 
 def features(properties: Mapping[str, str], option: str) -> Features:
-    """What the properties of one table, merged, turn on; errors call the place `option`."""
+    """Features that one table's merged properties use; errors name them by `option`."""
     found = {}
     if properties.get("format") == "csv":
         found[Feature.CSV] = f"{option} sets format to csv"
@@ -133,8 +133,8 @@ def features(properties: Mapping[str, str], option: str) -> Features:
     return found
 
 
-def scope(table: str) -> str:
-    """What errors call the properties of one table."""
+def table_label(table: str) -> str:
+    """The name of one table's properties in errors."""
     return f"tables[{table[:80]!r}]"
 
 
@@ -145,11 +145,11 @@ def _check_property(name: str, value: str, option: str) -> None:
     if name not in ALLOWED:
         near = difflib.get_close_matches(name, ALLOWED, n=1)
         advice = f"Did you mean {near[0]}?" if near else f"Known are: {', '.join(sorted(ALLOWED))}."
-        raise OptionError(f"{option} sets {name[:80]!r}, which is no stream-load property for JSON.", hint=advice)
+        raise OptionError(f"{option} sets {name[:80]!r}, which is not a stream-load property for JSON.", hint=advice)
     judge, allowed = ALLOWED[name]
     if re.search(r"[\r\n\x00]", value):
         raise OptionError(
-            f"{option}: {name} holds a line break.", hint="A property is one HTTP header: write one line."
+            f"{option}: {name} contains a line break.", hint="A property is one HTTP header: write one line."
         )
     if not judge(value):
         raise OptionError(f"{option}: {name} is {value[:80]!r}.", hint=f"Allowed is {allowed}.")

@@ -1,7 +1,7 @@
-"""What a user may set: `SinkOptions`, each option declared once and checked when the object is made.
+"""`SinkOptions`: all options of the sink, each declared once and checked at construction.
 
-Objects are immutable, travel to the executors by pickle and never show the password. Raises OptionError, which names
-the option, what was given and what is allowed.
+Objects are immutable, travel to the executors by pickle and never show the password. Construction raises OptionError
+that names the option, its value and the allowed values.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from starrocks_txn_sink.options.addresses import (
     parse_host_rule,
     parse_query_url,
 )
-from starrocks_txn_sink.options.combinations import Feature, Features, refuse, spoken
+from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.declarations import (
     Compression,
     Delivery,
     OnBadRows,
     SchemaChanges,
     TableOptions,
+    apply_declarations,
     choice,
     count,
     custom,
@@ -36,7 +37,6 @@ from starrocks_txn_sink.options.declarations import (
     names,
     option,
     seconds,
-    settle,
     size,
     switch,
     text,
@@ -46,9 +46,9 @@ from starrocks_txn_sink.options.flink import translate
 
 MIB = 1 << 20
 CSV_HEADERS = {"column_separator": "\\x01", "row_delimiter": "\\x02"}
-"""`load_properties.CSV_COLUMN` and `CSV_ROW`, as headers write them."""
+"""`load_properties.CSV_COLUMN` and `CSV_ROW` in the spelling of HTTP headers."""
 OWN_TABLES = "_starrocks_txn_sink_"
-"""What the names of the sink's own tables begin with."""
+"""Prefix of the sink's own tables: ledger, dead letters, receipts."""
 
 
 _NAME = text("a name without control characters, and not *", r"(?!\*$)[^\x00-\x1f\x7f]+")
@@ -81,12 +81,12 @@ class SinkOptions:
     )
     password_file: str | None = option(
         text(),
-        "A file whose first line is the password, read when a connection is set up; it must exist on every executor.",
+        "File with the password in its first line, read at each connection setup; it must exist on every executor.",
         default=None,
     )
     password_environment: str | None = option(
         text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*"),
-        "Name of the environment variable that holds the password, read when a connection is set up.",
+        "Environment variable with the password, read at each connection setup.",
         default=None,
     )
     job: str | None = option(
@@ -94,192 +94,194 @@ class SinkOptions:
     )
     lanes: int = option(
         count(),
-        "StarRocks transactions written side by side. 1 makes a whole micro-batch atomic; with more, each source "
-        "transaction stays atomic.",
+        "Number of parallel StarRocks transactions. With 1 a whole micro-batch is atomic; with more, each source "
+        "transaction is.",
         default=1,
     )
     commit_interval: float = option(
         seconds(),
-        "A StarRocks transaction that is open for so long is committed at the next clean boundary; at most half of "
-        "`timeout`.",
+        "With several lanes: age of a StarRocks transaction after which the next clean boundary commits it; at most "
+        "half of `timeout`.",
         default=1.0,
         unit="seconds",
     )
     timeout: int = option(
         whole_seconds(1, 259_200),
-        "Lifetime of a StarRocks transaction, sent at begin; the server rolls back what is older.",
+        "Lifetime of a StarRocks transaction, sent at begin; the server rolls older ones back.",
         default=600,
         unit="seconds",
     )
     batch_deadline: float = option(
         seconds(),
-        "Time for a whole micro-batch, all waiting and all retries included.",
+        "Time limit of a micro-batch, including all waits and retries.",
         unit="seconds",
         derive=lambda options: 2.0 * options.timeout,
         default_text="2 × `timeout`",
     )
     buffer_bytes: int = option(
         size(),
-        "Bound on the rows that one lane holds in memory.",
+        "Limit on the rows that one lane holds in memory.",
         default=128 * MIB,
         default_text="128 MiB",
         unit="bytes",
     )
     chunk_bytes: int = option(
         size(),
-        "An active chunk of this size is frozen and sent, also inside a source transaction.",
+        "Size at which an active chunk is frozen and may be sent, also inside a source transaction.",
         unit="bytes",
         derive=lambda options: max(1, min(16 * MIB, options.buffer_bytes // 8)),
         default_text="16 MiB, at most 1/8 of `buffer_bytes`",
     )
     load_bytes: int = option(
         size(),
-        "A table's frozen chunks wait for company while they are smaller than this together.",
+        "Minimum size of a load before the commit: smaller frozen chunks of a table wait for more.",
         unit="bytes",
         derive=lambda options: min(4 * MIB, options.chunk_bytes),
         default_text="4 MiB, at most `chunk_bytes`",
     )
     retry_buffer_bytes: int = option(
         size(),
-        "Rows that a lane keeps so that a failed attempt can be repeated without asking Spark for them again.",
+        "Limit on the rows that a lane keeps to repeat a failed attempt from memory; beyond it Spark repeats the task.",
         default=64 * MIB,
         default_text="64 MiB",
         unit="bytes",
     )
-    load_parallelism: int = option(count(), "Tables of one lane that are loaded at the same time.", default=4)
+    load_parallelism: int = option(count(), "Tables of one lane that are loaded in parallel.", default=4)
     max_attempts: int = option(count(), "Attempts per StarRocks transaction, each under a new label.", default=3)
     connect_timeout: float = option(seconds(), "Wait for a connection.", default=5.0, unit="seconds")
     read_timeout: float = option(
         seconds(),
-        "Wait for a reply. A commit that takes longer is not given up: its fate is asked for.",
+        "Wait for a reply. After a commit without a reply the sink asks for the label's state.",
         default=60.0,
         unit="seconds",
     )
     delivery: Delivery | str | None = option(  # noqa: RUF009 - makes a field
         choice(Delivery),
-        "The guarantee over replays. `exactly-once` keeps a ledger of positions in the database and needs `query_url`; "
-        "without it `at-least-once` must be chosen.",
+        "Guarantee for replays. `exactly-once` keeps a ledger of positions in the database and requires `query_url`; "
+        "without `query_url`, set `at-least-once`.",
         default=None,
         default_text="exactly-once with `query_url`, else none",
     )
     ledger_create: bool = option(
         switch(),
-        "Whether the ledger's table, and the dead-letter table, are created when they are not there.",
+        "Whether the sink creates missing tables of its own: the ledger and the dead-letter table.",
         default=True,
     )
     ledger_replication: int | None = option(
-        count(), "Replicas of the ledger's table when it is created.", default=None, default_text="the server's"
+        count(), "Replicas of the ledger's table at its creation.", default=None, default_text="the server's"
     )
     receipts_log: bool = option(
         switch(),
-        "Whether every commit is logged in the table `_starrocks_txn_sink_receipts`, so that the command `where` "
-        "can tell which label brought a source transaction; costs one more load a StarRocks transaction and needs "
+        "Whether the sink logs every commit in the table `_starrocks_txn_sink_receipts`, so that the command `where` "
+        "can name the label of a source transaction; costs one more load per StarRocks transaction and requires "
         "`query_url`.",
         default=False,
     )
     receipts_log_days: int = option(
-        count(), "Days that rows of the receipts' log are kept; older ones are deleted when a job starts.", default=30
+        count(), "Days to keep rows of the receipts log; a job deletes older rows when it starts.", default=30
     )
     find_leader: bool = option(
         switch(),
-        "Whether SHOW FRONTENDS is asked for the leader, which needs the OPERATE privilege. Off: the first address of "
-        "`query_url` that answers must be the leader (a follower lags behind).",
+        "Whether the sink finds the leader with SHOW FRONTENDS, which requires the OPERATE privilege. If false, the "
+        "first address of `query_url` that answers must be the leader (a follower lags behind).",
         default=True,
     )
     check_replays: bool = option(
         switch(),
-        "Whether a source transaction that comes again must have the content it had; off for queries that compute "
-        "values that differ from run to run (exactly-once only).",
+        "Whether the sink checks that a replayed source transaction has its first content (exactly-once only). Set "
+        "false for queries whose values differ from run to run.",
         default=True,
     )
     roll_back_on_sigterm: bool = option(
         switch(),
-        "Whether the driver rolls back what is open, within 5 s, before SIGTERM ends it. The first write takes the "
-        "signal, in any thread, unless the application has a handler of its own; needs `query_url`.",
+        "Whether the driver rolls open StarRocks transactions back, within 5 s, before SIGTERM ends it. The first "
+        "write, in any thread, installs the handler unless the application has its own; requires `query_url`.",
         default=True,
     )
     schema_changes: SchemaChanges | str = option(  # noqa: RUF009 - makes a field
         choice(SchemaChanges),
-        "When a `TableRoute` has columns that its table lacks, or wider ones: `fail`, `ignore` (they are left out if "
-        "lacking) or `apply` (ALTER TABLE between two micro-batches; docs/types.md).",
+        "Reaction to a `TableRoute` with columns that its table lacks, or with wider ones: `fail`, `ignore` (drops "
+        "lacking columns) or `apply` (ALTER TABLE between two micro-batches; docs/types.md).",
         default=SchemaChanges.FAIL,
     )
     on_bad_rows: OnBadRows | str = option(  # noqa: RUF009 - makes a field
         choice(OnBadRows),
-        "When the server rejects rows: `fail` ends the job with the reasons, `quarantine` writes the source "
-        "transactions at fault to the dead-letter table and goes on (docs/dead-letter.md). Needs `query_url` and "
-        "positions.",
+        "Reaction to rows that the server rejects: `fail` ends the job with the reasons, `quarantine` writes the "
+        "source transactions with such rows to the dead-letter table and continues (docs/dead-letter.md). "
+        "`quarantine` requires `query_url` and positions.",
         default=OnBadRows.FAIL,
     )
     max_quarantined: int = option(
         count(),
-        "Source transactions of one lane and micro-batch that may be set aside; with more the job fails.",
+        "Most source transactions that one lane may dead-letter in a micro-batch; with more the job fails.",
         default=100,
     )
     show_rejected_values: bool = option(
         switch(),
-        "Whether errors and dead letters repeat the server's own lines about rejected rows, which hold their values.",
+        "Whether errors and dead letters quote the server's lines about rejected rows, which contain values.",
         default=False,
     )
     timestamp_zone: str | None = option(
         text("the name of a time zone, as in UTC or Europe/Berlin", r"[A-Za-z0-9_+\-:/]+"),
-        "Time zone in which TIMESTAMP columns of a `TableRoute` are written, because DATETIME has none.",
+        "Time zone for TIMESTAMP columns of a `TableRoute`, because DATETIME has none.",
         default=None,
         default_text="Spark's session time zone",
     )
     compact: bool = option(
         switch(),
-        "Whether only the last row per primary key is sent, of all rows of a lane in a micro-batch, which then are one "
-        "StarRocks transaction; needs `query_url`, positions and seq. For servers that may swap rows of one key.",
+        "Whether a lane sends only the last row per primary key of a micro-batch, as one StarRocks transaction; "
+        "requires `query_url`, positions and seq. For servers that may swap rows of one key.",
         default=False,
     )
     shuffle: bool | str = option(
         custom("auto, true or false", checks.shuffle),
-        "Whether rows are shuffled and sorted before their lanes. `auto`: ready rows not when a micro-batch is small "
-        "(docs/performance.md), events that are assembled when they must be (docs/fused.md); `true`: always; `false` "
-        "(one lane): never, each source partition's must come in order.",
+        "Whether Spark shuffles and sorts rows before the lanes. `auto`: assembled rows unless a micro-batch is small "
+        "(docs/performance.md), raw events only if necessary (docs/assembling-lanes.md); `true`: always; `false` (one "
+        "lane): never, rows of a source partition must arrive in order.",
         default="auto",
     )
     compression: Compression | str = option(  # noqa: RUF009 - makes a field
         choice(Compression),
-        "Compression of load bodies: none, gzip, lz4_frame or zstd. `tables` may differ for a table.",
+        "Compression of load bodies: none, gzip, lz4_frame or zstd. `tables` may override it for a table.",
         default=Compression.NONE,
     )
     properties: Mapping[str, str] = option(_PROPERTIES, "Stream-load properties of all tables.", default={})
     tables: Mapping[str, TableOptions | Mapping[str, str]] = option(
-        mapping(checks.tables), "Per table: stream-load properties laid over `properties`.", default={}
+        mapping(checks.tables), "Per table: stream-load properties that override `properties`.", default={}
     )
     redirect_map: Mapping[str, str] = option(
         mapping(checks.redirect_map),
-        "Rewrites redirects, as in `{'be1:8040': 'proxy:18040'}`; the targets are allowed by that.",
+        "Rewrites redirect targets, as in `{'be1:8040': 'proxy:18040'}`; the new targets are allowed.",
         default={},
     )
     redirect_hosts: Sequence[str] | str = option(
         _RULES,
-        "Hosts that redirects may lead to beside those of `load_url`, usually the backends: `be1`, `be1:8040`, "
-        "`*.svc.cluster.local`, `10.0.0.0/8`, or `*` for all. `http://be1` allows the step from https down to http.",
+        "Allowed redirect hosts beside those of `load_url`, usually the backends: `be1`, `be1:8040`, "
+        "`*.svc.cluster.local`, `10.0.0.0/8`, or `*` for all. `http://be1` allows a downgrade from https to http.",
         default=(),
     )
-    tls_ca: str | None = option(text(), "File with the authorities to trust (https only).", default=None)
+    tls_ca: str | None = option(text(), "File with the trusted certificate authorities (https only).", default=None)
     tls_certificate: str | None = option(text(), "File with the client's certificate (https only).", default=None)
-    tls_key: str | None = option(text(), "File with the client's key, if not in the certificate's file.", default=None)
-    tls_verify: bool = option(switch(), "Whether the server's certificate is checked (https only).", default=True)
+    tls_key: str | None = option(
+        text(), "File with the client's key, unless tls_certificate contains it.", default=None
+    )
+    tls_verify: bool = option(switch(), "Whether to verify the server's certificate (https only).", default=True)
     metrics_port: int | None = option(
         custom("whole number", checks.port),
         "Port of a metrics endpoint on the driver, with a page at `/`; 0 takes a free one. Sinks with the same port "
-        "share it. Needs the extra `metrics`.",
+        "share it. Requires the extra `metrics`.",
         default=None,
     )
     metrics_host: str = option(
         text("a host name or an address", r"[^\x00-\x20\x7f/]+"),
-        "Address that the metrics endpoint listens on. It has no authentication: leave it on loopback, or see to it "
-        "that only your Prometheus can reach it.",
+        "Listen address of the metrics endpoint. It has no authentication: keep it on loopback, or restrict access to "
+        "your Prometheus.",
         default="127.0.0.1",
     )
-    warehouse: str | None = option(_NAME, "Warehouse that the transaction runs in, sent at begin.", default=None)
+    warehouse: str | None = option(_NAME, "Warehouse of the StarRocks transactions, sent at begin.", default=None)
 
     def __post_init__(self) -> None:
-        settle(self)
+        apply_declarations(self)
         checks.check_times(self.commit_interval, self.timeout)
         checks.check_sizes(self.buffer_bytes, chunk_bytes=self.chunk_bytes, load_bytes=self.load_bytes)
         checks.check_password(
@@ -289,35 +291,35 @@ class SinkOptions:
         )
         tls = (self.tls_ca, self.tls_certificate, self.tls_key)
         checks.check_tls(self.frontends[0].scheme, *tls, verify=self.tls_verify)
-        object.__setattr__(self, "tables", checks.own_tables(self.tables, self.database))
+        object.__setattr__(self, "tables", checks.plain_table_names(self.tables, self.database))
         for place, properties in self._properties():
             load_properties.check_modes(properties, place)
-        self.check_with()
+        self.check_features()
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any], **overrides: Any) -> SinkOptions:
-        """Make options from text properties: our own names (also `commit-interval`, `commitInterval`) and those of the
-        official Flink connector (`load-url`, `sink.buffer-flush.interval-ms`, …). `overrides` win over `properties`.
+        """Make options from text properties. `overrides` win over `properties`.
 
-        Raises OptionError for a name that is unknown, or that makes no sense here, with the reason; a name that is
-        accepted and changes nothing is logged as a warning, `option.without_effect`.
+        Names are the sink's own (also `commit-interval`, `commitInterval`) and those of the official Flink connector
+        (`load-url`, `sink.buffer-flush.interval-ms`, …). Raises OptionError for an unknown or unsupported name. Logs
+        the warning `option.without_effect` for an accepted name without effect.
         """
         left_out: dict[str, Any] = {"load_url": None, "database": None}
         return cls(**{**left_out, **cls.values_of(properties), **overrides})
 
     @classmethod
     def values_of(cls, properties: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that text properties set, as `from_properties` reads them, each checked by itself at most."""
+        """Values of text properties, read like in `from_properties`, without checks of options against each other."""
         return translate(properties, {name: declared.kind for name, declared in declarations(cls)}).values
 
     @property
     def frontends(self) -> tuple[Address, ...]:
-        """The addresses of `load_url`, in the order they were written."""
+        """The addresses of `load_url`, in their given order."""
         return parse_frontends(self.load_url)
 
     @property
     def query_addresses(self) -> tuple[Address, ...]:
-        """The addresses of `query_url`; empty when there is none."""
+        """The addresses of `query_url`; empty without it."""
         return () if self.query_url is None else parse_query_url(self.query_url)
 
     @property
@@ -333,7 +335,7 @@ class SinkOptions:
         return min(1.0, max(0.1, self.commit_interval / 10))
 
     def read_password(self) -> str:
-        """The password from wherever it is kept, read now. Raises OptionError when it cannot be read."""
+        """The password, read now from its option, file or environment variable. Raises OptionError if it cannot."""
         if self.password_environment is not None:
             if self.password_environment not in os.environ:
                 raise OptionError(
@@ -352,16 +354,16 @@ class SinkOptions:
         return self.password
 
     def begin_headers(self) -> dict[str, str]:
-        """Headers of begin: the lifetime, without which the server takes 20 seconds (wire contract 4.12)."""
+        """Headers of begin. Without `timeout` the server ends the transaction after 20 seconds (wire contract 4.12)."""
         headers = {"timeout": str(self.timeout)}
         return headers if self.warehouse is None else {**headers, "warehouse": self.warehouse}
 
     def load_headers(self, table: str) -> dict[str, str]:
         """Headers of every load of `table`, equal for all of them (wire contract 4.6).
 
-        The body is one JSON array. `ignore_json_size` lifts the limit of 100 MiB that the loads of a transaction
-        share; `timeout` keeps the load's plan alive as long as the transaction. Where the table's `format` is csv the
-        compression is part of its name (wire contract 5.2).
+        The body is one JSON array. `ignore_json_size` lifts the limit of 100 MiB for all loads of a transaction
+        together; `timeout` keeps the load's plan alive as long as the transaction. With `format` csv the compression is
+        part of the format's name (wire contract 5.2).
         """
         headers = {
             "format": "json",
@@ -379,8 +381,8 @@ class SinkOptions:
         return headers if compression is None else {**headers, "compression": compression}
 
     @property
-    def lets_rows_go(self) -> bool:
-        """Whether the server may leave out rows of some table without refusing the commit."""
+    def allows_filtered_rows(self) -> bool:
+        """Whether some table has a `max_filter_ratio` above 0: the server may then drop rows and still commit."""
         return any(float(one.get("max_filter_ratio", "0")) > 0 for _, one in self._properties())
 
     def writes_csv(self, table: str) -> bool:
@@ -388,19 +390,18 @@ class SinkOptions:
         return self.properties_of(table).get("format") == "csv"
 
     def compression_of(self, table: str) -> Compression:
-        """How the bodies of loads into `table` are compressed."""
+        """Compression of load bodies for `table`."""
         return Compression(self.properties_of(table).get("compression", self.compression))
 
-    def check_with(self, *more: Feature) -> None:
-        """Raise OptionError (InputError for rows without positions) when features of these options, or `more` beside
-        them, exclude each other."""
-        ours = {**self.features, **spoken(*more)}
+    def check_features(self, *more: Feature) -> None:
+        """Raise OptionError (InputError for rows without positions) if these options' features and `more` conflict."""
+        ours = {**self.features, **default_phrases(*more)}
         for place, properties in self._properties():
-            refuse({**ours, **load_properties.features(properties, place)})
+            refuse_conflicts({**ours, **load_properties.features(properties, place)})
 
     @property
     def features(self) -> Features:
-        """The features that are on, without those of stream-load properties, which may differ from table to table."""
+        """Features in use, except those of stream-load properties, which may differ per table."""
         on = {
             Feature.NO_QUERY_URL: self.query_url is None,
             Feature.EXACTLY_ONCE: self.delivery is not Delivery.AT_LEAST_ONCE,
@@ -416,16 +417,16 @@ class SinkOptions:
         said = {Feature.SEVERAL_LANES: f"there are {self.lanes} lanes"}
         if self.delivery is None:
             said[Feature.EXACTLY_ONCE] = "delivery is not set"
-        return {feature: said.get(feature, feature.said) for feature, used in on.items() if used}
+        return {feature: said.get(feature, feature.phrase) for feature, used in on.items() if used}
 
     def _properties(self) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """The stream-load properties of all tables, and of each that has its own: what errors call them, and they."""
+        """Yield (name in errors, stream-load properties): first the common ones, then each table's merged ones."""
         yield "properties", self.properties
         for table in self.tables:
-            yield load_properties.scope(table), self.properties_of(table)
+            yield load_properties.table_label(table), self.properties_of(table)
 
     def properties_of(self, table: str) -> dict[str, str]:
-        """The stream-load properties that the user gave `table`; the sink's own tables take none of them."""
+        """The user's stream-load properties for `table`; none for the sink's own tables."""
         if table.startswith(OWN_TABLES):
             return {}
         given = self.tables.get(table)
@@ -433,10 +434,10 @@ class SinkOptions:
 
     @property
     def exactly_once(self) -> bool:
-        """Whether a ledger is kept."""
+        """Whether the sink keeps a ledger."""
         return self.query_url is not None and self.delivery is not Delivery.AT_LEAST_ONCE
 
     @property
     def quarantines(self) -> bool:
-        """Whether rejected source transactions are set aside."""
+        """Whether rejected source transactions are dead-lettered."""
         return self.on_bad_rows is OnBadRows.QUARANTINE

@@ -24,7 +24,7 @@ from starrocks_txn_sink.errors import (
 )
 from starrocks_txn_sink.protocol import refusals as verdict
 from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request, Status, Transport
-from starrocks_txn_sink.telemetry.events import Listener, Span, nobody
+from starrocks_txn_sink.telemetry.events import Listener, Span, ignore_event
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def run(
     clock: Clock,
     deadline: Deadline,
     ledger: Ledger | None = None,
-    listener: Listener = nobody,
+    listener: Listener = ignore_event,
 ) -> Result:
     """Drive `steps` to their end; raises what they raise, and DeadlineExceeded when `deadline` passes before.
 
@@ -98,7 +98,7 @@ def _provide(
     try:
         if isinstance(needed, Question):
             return ledger.ask(needed, deadline)
-        if listener is nobody:
+        if listener is ignore_event:
             return transport.send(needed, deadline)
         with Span(listener, clock.monotonic, "request", _fields(needed)) as span:
             reply = transport.send(needed, deadline)

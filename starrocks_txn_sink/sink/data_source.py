@@ -115,7 +115,7 @@ class LaneTerms:
                     hint=f"Give {name} to lane_partitioned.",
                     option=name,
                 )
-        options.check_with(Feature.DATA_SOURCE)
+        options.check_features(Feature.DATA_SOURCE)
         return options
 
 
@@ -149,7 +149,7 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
     `spark.sql.streaming.unsupportedOperationCheck` is off: from this call until the query was started.
     Raises InputError and OptionError, QueryFailed or QueryRefused when the server cannot be asked.
     """
-    options.check_with(Feature.DATA_SOURCE, Feature.ROUTES if routes else Feature.JSON_TEXTS)
+    options.check_features(Feature.DATA_SOURCE, Feature.ROUTES if routes else Feature.JSON_TEXTS)
     if frame.isStreaming and frame.sparkSession.conf.get(STREAM_CHECK) != "false":
         raise OptionError(
             "Lanes of a streaming frame are sorted within each micro-batch, which Spark refuses to start as long as it "

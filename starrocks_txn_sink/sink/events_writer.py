@@ -15,9 +15,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.assembler.rules.incremental import all_counters, expire
+from starrocks_txn_sink.assembler.rules.incremental import expire, total_counters
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
-from starrocks_txn_sink.assembler.rules.payload import Content
+from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, FileDirectory, Manifest
 from starrocks_txn_sink.assembler.spark import event_columns
 from starrocks_txn_sink.clock import Deadline, SystemClock
@@ -25,7 +25,7 @@ from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError, Unordered
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.combinations import sorted_first
+from starrocks_txn_sink.options.combinations import always_sorted
 from starrocks_txn_sink.protocol.fencing import check_owner
 from starrocks_txn_sink.protocol.label import run
 from starrocks_txn_sink.protocol.ledger import Owner
@@ -255,7 +255,7 @@ class FusedWriter:
         events = self.projection.of(frame, sort=self.sort)
         assembly = LaneAssembly(
             policy=self.assembly.policy,
-            content=Content(task.options.database, keyless(self.session.models)),
+            content=PayloadEncoder(task.options.database, keyless(self.session.models)),
             now=now,
             directory=self.log.directory if self.log is not None else None,
             stem=self.log.stem(task.batch_id) if self.log is not None else "frame",
@@ -280,14 +280,14 @@ class FusedWriter:
     ) -> None:
         touched = _touched(carried)
         inline = [item for each in carried for item in each.inline.items()]
-        after = before.then(task.batch_id, self.log.query if self.log is not None else "", touched, inline)
+        after = before.updated(task.batch_id, self.log.query if self.log is not None else "", touched, inline)
         late, flows, notices = expire(self.assembly.policy, after.partitions, now)
-        after = after.then(after.batch, after.query, late, ())
+        after = after.updated(after.batch, after.query, late, ())
         if self.log is not None:
             if not committed:
                 check_still_owner(task.options, self.session)
             self.log.publish(after)
-        counters = all_counters([*(each.flows for each in carried), flows], after.levels())
+        counters = total_counters([*(each.flows for each in carried), flows], after.levels())
         _tell([*(notice for each in carried for notice in each.notices), *notices], listener)
         oldest = min((each.opened_at for one in after.partitions.values() for each in one.state.live()), default=0.0)
         malformed = sum(each.malformed for each in carried)
@@ -314,7 +314,7 @@ def check_still_owner(options: SinkOptions, session: Session) -> None:
 
 def _sorted_first(options: SinkOptions) -> bool:
     """Whether events are sorted before any lane has looked at them."""
-    return options.shuffle is True or sorted_first(options.features, assembled=True)
+    return options.shuffle is True or always_sorted(options.features, assembled=True)
 
 
 def _touched(carried: Sequence[CarryOver]) -> dict[str, CarriedState]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from starrocks_txn_sink.assembler.rules.spill import FOLDER as ROWS
-from starrocks_txn_sink.assembler.rules.spill import Directory, Manifest
+from starrocks_txn_sink.assembler.rules.spill import Manifest, StateDirectory
 from starrocks_txn_sink.errors import InputError
 
 BATCHES: Final = "batches"
@@ -46,7 +46,7 @@ class Name(NamedTuple):
 class TailLog:
     """One run's view of the log; `keep` manifests stay, as many as Spark keeps of its own."""
 
-    directory: Directory
+    directory: StateDirectory
     generation: int
     epoch: str
     query: str
@@ -56,7 +56,7 @@ class TailLog:
     _until_sweep: int = 0
 
     @classmethod
-    def open(cls, directory: Directory, epoch: str, query: str, keep: int) -> TailLog:
+    def open(cls, directory: StateDirectory, epoch: str, query: str, keep: int) -> TailLog:
         """Open the log for a new run of the query: it gets the highest generation."""
         owners = directory.names(OWNERS)
         taken = [int(name.split("-")[0]) for name in owners]
@@ -143,7 +143,7 @@ class TailLog:
                 self.directory.delete(f"{ROWS}/{file}")
 
 
-def _manifests(directory: Directory) -> list[Name]:
+def _manifests(directory: StateDirectory) -> list[Name]:
     return [Name.of(file) for file in directory.names(BATCHES) if file.endswith(".json")]
 
 

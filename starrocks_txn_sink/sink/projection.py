@@ -18,7 +18,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.coordinator.input import SEPARATOR
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.options.combinations import Feature, refuse, spoken
+from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.rows.columns import (
     DATABASE,
@@ -91,7 +91,7 @@ def lane_input(
     """
     marked = _check(frame, routes)
     if not marked:
-        refuse(spoken(Feature.PLAIN_ROWS, *_in_use(guarded, compaction)))
+        refuse_conflicts(default_phrases(Feature.PLAIN_ROWS, *_in_use(guarded, compaction)))
     row, table = _row_and_table(frame, routes, guarded)
     payload = _guarded(frame, _payload(frame, row, table, models, routes), database)
     columns = [table.alias(TABLE), payload.alias(PAYLOAD), *_deleted(frame)]
@@ -181,17 +181,17 @@ def _row_and_table(frame: DataFrame, routes: Sequence[TypedRoute], guarded: bool
     if not routes:
         return F.col(ROW), F.col(TABLE)
 
-    def refuse(text: str) -> Column:
+    def refuse_conflicts(text: str) -> Column:
         return _error(F.lit(text), frame=frame)
 
     if TABLE not in frame.columns:
-        return routes[0].row(refuse, guarded=guarded), F.lit(routes[0].table)
+        return routes[0].row(refuse_conflicts, guarded=guarded), F.lit(routes[0].table)
     table = F.col(TABLE)
     row = F.raise_error(
         F.concat(F.lit("No TableRoute names the table "), F.coalesce(table, F.lit("NULL")), F.lit(" of a row."))
     ).cast("string")
     for route in routes:
-        row = F.when(table == route.table, route.row(refuse, guarded=guarded)).otherwise(row)
+        row = F.when(table == route.table, route.row(refuse_conflicts, guarded=guarded)).otherwise(row)
     return row, table
 
 

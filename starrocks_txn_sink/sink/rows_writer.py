@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.combinations import sorted_first
+from starrocks_txn_sink.options.combinations import always_sorted
 from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.projection import LaneInput, lane_input
@@ -75,7 +75,7 @@ class RowsWriter:
         """Whether this micro-batch goes to its lane as it comes, at least at first."""
         if self.options.shuffle != "auto":
             return self.options.shuffle is False
-        if not (self._small and task.streaming) or sorted_first(self.options.features):
+        if not (self._small and task.streaming) or always_sorted(self.options.features):
             return False
         if self._shuffled is None:
             self._shuffled = _follows_a_shuffle(frame)

@@ -28,7 +28,7 @@ from starrocks_txn_sink.sink.typed.evolution import evolve, planned
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.watch import Endpoint, Watch
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
-from starrocks_txn_sink.telemetry.events import Event, Listener, nobody
+from starrocks_txn_sink.telemetry.events import Event, Listener, ignore_event
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import LaneTask
 
@@ -68,7 +68,7 @@ class StarRocksSink:
         *,
         routes: Sequence[TableRoute] = (),
         assemble: TransactionAssembly | None = None,
-        listener: Listener = nobody,
+        listener: Listener = ignore_event,
         metrics: Endpoint | None = None,
         audit: Audit | None = None,
     ) -> None:
@@ -77,7 +77,7 @@ class StarRocksSink:
         self.assemble = assemble
         _refuse_double_routes(self.routes)
         rows = Feature.ROUTES if self.routes else Feature.JSON_TEXTS
-        options.check_with(*([Feature.ASSEMBLE] if assemble is not None else []), rows)
+        options.check_features(*([Feature.ASSEMBLE] if assemble is not None else []), rows)
         self._fused: dict[str, FusedWriter] = {}  # by the session's epoch
         self._rows: dict[str, RowsWriter] = {}  # the same
         self._watch = Watch(options, listener, metrics)

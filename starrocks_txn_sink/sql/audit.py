@@ -18,10 +18,10 @@ from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sql.connection import Excerpt, SqlConnection
-from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out, nobody
+from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out, ignore_event
 
-_READS = re.compile(r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*\(*\s*(SELECT|WITH)\b", re.IGNORECASE | re.DOTALL)
-MOST_ROWS = 1000
+_SELECT = re.compile(r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*)*\(*\s*(SELECT|WITH)\b", re.IGNORECASE | re.DOTALL)
+MAX_EVIDENCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +40,22 @@ class Audit:
     evidence_file: str | None = None
 
     def __post_init__(self) -> None:
-        if _READS.match(self.sql) is None:
+        if _SELECT.match(self.sql) is None:
             raise OptionError(
                 "The statement of an audit does not begin with SELECT or WITH.",
                 hint="Write one SELECT. An audit only reads.",
             )
         if not (math.isfinite(self.interval) and self.interval > 0):
             raise OptionError(f"The interval of an audit is {self.interval}.", hint="Set a number of seconds above 0.")
-        if not 1 <= self.evidence_rows <= MOST_ROWS:
-            raise OptionError(f"evidence_rows is {self.evidence_rows}.", hint=f"Set a number from 1 to {MOST_ROWS}.")
+        if not 1 <= self.evidence_rows <= MAX_EVIDENCE:
+            raise OptionError(f"evidence_rows is {self.evidence_rows}.", hint=f"Set a number from 1 to {MAX_EVIDENCE}.")
 
     def __repr__(self) -> str:
         """Omits the statement, which may contain values."""
         return f"Audit(interval={self.interval:g})"
 
 
-_LONGEST = 200
+_MAX_CELL = 200
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -110,7 +110,7 @@ def _cell_text(value: object) -> str | None:
     if value is None:
         return None
     text = value.hex() if isinstance(value, bytes) else str(value)
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+    return text if len(text) <= _MAX_CELL else text[:_MAX_CELL] + "…"
 
 
 RunStatement = Callable[[str, int], Excerpt]
@@ -152,7 +152,7 @@ class Auditor:
     audit: Audit
     run_statement: RunStatement
     clock: Clock
-    listener: Listener = nobody
+    listener: Listener = ignore_event
     samples: int = 0
     violations: int = 0
     failures: int = 0

@@ -1,6 +1,6 @@
-"""Queries over the MySQL protocol for tools: any frontend serves, rows have column names, errors the server's text.
+"""SQL queries of the tools: any frontend, rows with column names, errors with the server's text.
 
-Queries that decide about commits go to the leader, through `sql.leader`: a follower may return old rows.
+Queries that decide about commits use `sql.leader` instead: a follower may return old rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SqlConnection:
 
     def __init__(self, options: SinkOptions, address: Address) -> None:
         self.address = address
-        settings = login(options, address, options.connect_timeout, options.read_timeout)
+        settings = connect_arguments(options, address, options.connect_timeout, options.read_timeout)
         try:
             self._connection = pymysql.connect(**settings)
         except (MySQLError, OSError) as error:
@@ -92,8 +92,10 @@ class SqlConnection:
             self._connection.close()
 
 
-def login(options: SinkOptions, address: Address, connect_seconds: float, answer_seconds: float) -> dict[str, Any]:
-    """What `pymysql.connect` needs for `address`, with the password as it is now. Raises OptionError."""
+def connect_arguments(
+    options: SinkOptions, address: Address, connect_seconds: float, answer_seconds: float
+) -> dict[str, Any]:
+    """Arguments of `pymysql.connect` for `address`. Reads the password anew; raises OptionError if it cannot."""
     return {
         "host": address.host,
         "port": address.port,

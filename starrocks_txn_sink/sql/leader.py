@@ -1,7 +1,7 @@
-"""The ledger over the MySQL protocol, on the leader frontend: a follower lags, and would lie about owner and positions.
+"""The ledger over the MySQL protocol, read and written on the leader frontend only.
 
-The leader is found with SHOW FRONTENDS and looked for anew when a connection breaks. One connection a thread would be
-idle most of the time, so there is one, used by one question at a time.
+A follower lags behind, so it may return an old owner or old positions. SHOW FRONTENDS names the leader; the sink looks
+it up again after a connection breaks. All threads share one connection, because one per thread would be mostly idle.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.label import Question
 from starrocks_txn_sink.protocol.ledger import LedgerQuestion, create_table, read, statement
-from starrocks_txn_sink.sql.connection import login
+from starrocks_txn_sink.sql.connection import connect_arguments
 
-_BROKEN = frozenset({0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1205, 2003, 2005, 2006, 2013, 2014, 2055})
-_PASSING = ("timeout", "timed out", "not alive", "no alive", "publish", "too many", "mem_limit", "not ready")
+_TRANSIENT_NUMBERS = frozenset({0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1205, 2003, 2005, 2006, 2013, 2014, 2055})
+_TRANSIENT_TEXTS = ("timeout", "timed out", "not alive", "no alive", "publish", "too many", "mem_limit", "not ready")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class LeaderConnection:
-    """A connection to the leader frontend that is made on first use and again after it broke. Thread-safe.
+    """A connection to the leader frontend; opens on first use and again after an error. Thread-safe.
 
-    `query` raises QueryFailed when no answer came (the statement may have taken effect), QueryRefused when the server
-    said no.
+    `query` raises QueryFailed if no answer arrived (the statement may have taken effect), QueryRefused if the server
+    refused the statement.
     """
 
     def __init__(self, options: SinkOptions, connect: Callable[..., Any] = pymysql.connect) -> None:
@@ -44,26 +44,26 @@ class LeaderConnection:
         with self._lock:
             try:
                 connection = self._leader(deadline)
-                self._bound(connection, deadline)
+                self._set_timeouts(connection, deadline)
                 with connection.cursor() as cursor:
                     cursor.execute(sql, parameters)
                     return list(cursor.fetchall())
             except (MySQLError, OSError) as error:
-                raise self._broken(error) from error
+                raise self._drop_and_translate(error) from error
 
     def close(self) -> None:
-        """Close the connection; a later `query` makes a new one."""
+        """Close the connection; a later `query` opens a new one."""
         with self._lock:
             self._drop()
 
-    def _broken(self, error: Exception) -> QueryFailed | QueryRefused:
-        """After any error the connection is given up: its state, and who leads, are uncertain."""
+    def _drop_and_translate(self, error: Exception) -> QueryFailed | QueryRefused:
+        """Drop the connection and return the typed error: after any error, another frontend may lead."""
         self._drop()
-        if _passing(error):
-            return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {_said(error)}")
+        if _is_transient(error):
+            return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {_error_kind(error)}")
         return QueryRefused(
-            f"StarRocks refused a statement over the MySQL protocol: {_said(error)}",
-            hint="Check the user's privileges, and that database and tables are there.",
+            f"StarRocks refused a statement over the MySQL protocol: {_error_kind(error)}",
+            hint="Check the user's privileges, and that the database and its tables exist.",
         )
 
     def _drop(self) -> None:
@@ -85,7 +85,7 @@ class LeaderConnection:
             try:
                 connection = self._open(address, deadline)
             except (OperationalError, OSError) as error:
-                if not _passing(error):
+                if not _is_transient(error):
                     raise
                 failure = error
                 continue
@@ -94,25 +94,25 @@ class LeaderConnection:
                 return connection
             connection.close()
             return self._open(leader, deadline)
-        raise QueryFailed(f"No address of query_url could be connected to: {_said(failure)}") from failure
+        raise QueryFailed(f"No address of query_url accepted a connection: {_error_kind(failure)}") from failure
 
     def _leader_of(self, connection: Any, address: Address) -> Address | None:
-        """Where the leader is, or None when `address` is the leader itself."""
+        """The leader's address; None if `address` leads itself, or if there is only one frontend."""
         with connection.cursor() as cursor:
             try:
                 cursor.execute("SHOW FRONTENDS")
             except (MySQLError, OSError) as error:
-                raise error if _passing(error) else _no_leader(error) from error
+                raise error if _is_transient(error) else _no_leader_error(error) from error
             names = [column[0].lower() for column in cursor.description]
             frontends = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         for frontend in frontends:
-            if str(frontend.get("role", "")).upper() == "LEADER" or _true(frontend.get("ismaster")):
+            if str(frontend.get("role", "")).upper() == "LEADER" or _is_true(frontend.get("ismaster")):
                 host, port = str(frontend["ip"]), int(frontend["queryport"])
-                leader = self._rewritten(host, port)
-                return None if _same(leader, address) or len(frontends) == 1 else leader
+                leader = self._apply_redirect_map(host, port)
+                return None if _is_same_address(leader, address) or len(frontends) == 1 else leader
         return None
 
-    def _rewritten(self, host: str, port: int) -> Address:
+    def _apply_redirect_map(self, host: str, port: int) -> Address:
         target = self._options.redirect_map.get(f"{host}:{port}")
         if target is not None:
             host, _, text = target.rpartition(":")
@@ -121,30 +121,30 @@ class LeaderConnection:
 
     def _open(self, address: Address, deadline: Deadline) -> Any:
         left = deadline.bounded(self._options.connect_timeout, f"connecting to {address.host}:{address.port}")
-        answers = min(self._options.read_timeout, deadline.remaining() + 0.001)  # of the login and of SHOW FRONTENDS
-        return self._connect(**login(self._options, address, left, answers))
+        answers = min(self._options.read_timeout, deadline.remaining() + 0.001)  # for the login and SHOW FRONTENDS
+        return self._connect(**connect_arguments(self._options, address, left, answers))
 
-    def _bound(self, connection: Any, deadline: Deadline) -> None:
-        """The socket may wait as long as the deadline allows, not as long as it was opened for."""
+    def _set_timeouts(self, connection: Any, deadline: Deadline) -> None:
+        """Set the socket's timeouts to the remaining time; PyMySQL has no timeout per statement."""
         left = deadline.bounded(self._options.read_timeout, "the ledger's answer")
         connection._read_timeout = connection._write_timeout = left
 
 
 class SqlLedger:
-    """`transaction.steps.Ledger` over a LeaderConnection: each question is one SQL statement."""
+    """`protocol.label.Ledger` over a LeaderConnection: each question is one SQL statement."""
 
     def __init__(self, connection: LeaderConnection, database: str) -> None:
         self._connection = connection
         self._database = database
 
     def create(self, replication: int | None, deadline: Deadline) -> None:
-        """Create the ledger table if it is not there; raises QueryRefused without the privilege."""
+        """Create the ledger table if it does not exist; raises QueryRefused without the privilege."""
         self._connection.query(create_table(self._database, replication), (), deadline)
 
     def ask(self, question: Question, deadline: Deadline) -> Any:
         """Answer `question` (one of `protocol.ledger`)."""
         if not isinstance(question, LedgerQuestion):
-            raise TypeError(f"{type(question).__name__} is no question for the ledger.")
+            raise TypeError(f"{type(question).__name__} is not a ledger question.")
         sql, parameters = statement(self._database, question)
         return read(question, self._connection.query(sql, parameters, deadline))
 
@@ -152,33 +152,33 @@ class SqlLedger:
         self._connection.close()
 
 
-def _no_leader(error: Exception) -> QueryRefused:
+def _no_leader_error(error: Exception) -> QueryRefused:
     return QueryRefused(
-        f"The leader frontend cannot be looked up with SHOW FRONTENDS: {_said(error)}",
+        f"SHOW FRONTENDS failed, so the leader frontend is unknown: {_error_kind(error)}",
         hint="Grant the user OPERATE ON SYSTEM, or set find_leader=False and let query_url name the leader alone.",
     )
 
 
-def _passing(error: Exception) -> bool:
-    """Whether the connection or the moment was to blame, rather than what was asked."""
+def _is_transient(error: Exception) -> bool:
+    """Whether the cause is the connection or the server's load, so that the same statement may succeed later."""
     if isinstance(error, (OSError, InterfaceError)):
         return True
     number, text = error.args[0] if error.args else 0, str(error).lower()
-    return number in _BROKEN or any(fragment in text for fragment in _PASSING)
+    return number in _TRANSIENT_NUMBERS or any(fragment in text for fragment in _TRANSIENT_TEXTS)
 
 
-def _same(leader: Address, address: Address) -> bool:
+def _is_same_address(leader: Address, address: Address) -> bool:
     if leader.port != address.port:
         return False
     return leader.host == address.host or {leader.host, address.host} <= set(_LOOPBACK)
 
 
-def _true(value: object) -> bool:
+def _is_true(value: object) -> bool:
     return str(value).lower() in ("true", "1")
 
 
-def _said(error: Exception | None) -> str:
-    """The error's kind and number; its text may repeat a statement, which is nobody's business."""
+def _error_kind(error: Exception | None) -> str:
+    """Type and number of the error. Never its text, which may repeat a statement with its values."""
     if error is None:
         return "no address was given"
     number = f" {error.args[0]}" if error.args and isinstance(error.args[0], int) else ""

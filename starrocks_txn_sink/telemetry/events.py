@@ -1,7 +1,7 @@
-"""The one instrumentation seam: the core emits events; logs, metrics and tests listen.
+"""Events: the core emits them; logs, metrics and tests listen.
 
-An event is a name and a few bounded fields. Listeners must not raise and must not block; one that raises is dropped
-from that call only (`fan_out`), because watching a commit may never break it.
+An event is a name and a few bounded fields. Listeners must not raise and must not block. `fan_out` ignores a listener's
+exception, because observation must never break a commit.
 """
 
 from __future__ import annotations
@@ -24,28 +24,27 @@ class Event:
 Listener = Callable[[Event], None]
 
 
-def nobody(event: Event) -> None:
-    """Listen to nothing. Code that emits often asks for it by identity, and makes no event then."""
+def ignore_event(event: Event) -> None:
+    """The listener that does nothing. Hot paths compare with it by identity, and then create no event."""
 
 
 def fan_out(listeners: Iterable[Listener]) -> Listener:
     """One listener that passes each event to all `listeners`; an exception in one does not affect the next."""
     targets = tuple(listeners)
 
-    def tell(event: Event) -> None:
+    def emit(event: Event) -> None:
         for target in targets:
             with contextlib.suppress(Exception):
                 target(event)
 
-    return tell
+    return emit
 
 
 class Span:
-    """Work that takes time, in a `with` block: emits `{name}.started`, then `{name}.completed` or `{name}.failed`.
+    """A timed `with` block: emits `{name}.started`, then `{name}.completed` or `{name}.failed`, all with `fields`.
 
-    All have `fields`. The end adds `seconds`, `outcome` (the argument of `end`, or the error that leaves the block) and
-    the further fields of `end`. It is a failure when the outcome is an error or has one (`outcome.error`); `code` then
-    names the error. A block, not a wrapper: the work runs in its caller's frame.
+    The last event adds `seconds`, `outcome` (the argument of `end`, or the error that leaves the block) and the further
+    fields of `end`. The block failed if the outcome is an error or has one (`outcome.error`); `code` names the error.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Span:
         return self
 
     def end(self, outcome: object, **further: Any) -> None:
-        """The work returned `outcome`."""
+        """Record the result of the block, and further fields of its last event."""
         self._outcome, self._further = outcome, further
 
     def __exit__(

@@ -23,7 +23,7 @@ from starrocks_txn_sink.telemetry.events import Event
 
 ROOT = "starrocks_txn_sink"
 _FIELDS = "starrocks_txn_sink_fields"  # attribute of a LogRecord
-_LONGEST = 200
+_MAX_TEXT = 200
 _FORMS = ("auto", "human", "json")
 _STANDARD = {"event", "at", "level", "logger"}
 
@@ -44,12 +44,12 @@ def get_logger(name: str, **fields: Any) -> structlog.stdlib.BoundLogger:
 def _record(_logger: Any, _method: str, fields: Fields) -> Mapping[str, Any]:
     """Arguments for the standard logger: a message for any handler, and the fields for the handlers of this module."""
     event, error = str(fields.pop("event", "")), fields.pop("exc_info", None)
-    bounded = {name: _bounded(value) for name, value in fields.items() if value is not None}
+    bounded = {name: _limit_value(value) for name, value in fields.items() if value is not None}
     text = " ".join([event, *(f"{name}={_quote(value)}" for name, value in bounded.items())])
     return {"msg": text, "extra": {_FIELDS: {"event": event, **bounded}}, "exc_info": error}
 
 
-def _bounded(value: Any) -> Any:
+def _limit_value(value: Any) -> Any:
     """A scalar unchanged, a text cut to _LONGEST; else the type's name, because the value could hold rows."""
     if isinstance(value, bool | int):
         return value if abs(value) < 1 << 63 else str(value)
@@ -57,7 +57,7 @@ def _bounded(value: Any) -> Any:
         return round(value, 6)
     if isinstance(value, str):
         value = value.encode("utf-8", "replace").decode()
-        return value if len(value) <= _LONGEST else value[:_LONGEST] + "…"
+        return value if len(value) <= _MAX_TEXT else value[:_MAX_TEXT] + "…"
     return type(value).__name__
 
 
@@ -189,7 +189,7 @@ class _OwnHandler(logging.StreamHandler[TextIO]):
         self.setFormatter(formatter)
 
 
-def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
+def _line_fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = dict(getattr(record, _FIELDS, {"event": record.getMessage()}))
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     return {
@@ -209,7 +209,7 @@ class _JsonLines(logging.Formatter):
     """One JSON object per line; an exception in the field `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = _fields_of(record)
+        fields = _line_fields(record)
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return orjson.dumps(fields, default=str).decode().translate(_LINE_ENDS)
@@ -225,5 +225,5 @@ class _HumanLines(logging.Formatter):
         )
 
     def format(self, record: logging.LogRecord) -> str:
-        text = self._render(None, record.levelname.lower(), _fields_of(record))
+        text = self._render(None, record.levelname.lower(), _line_fields(record))
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text

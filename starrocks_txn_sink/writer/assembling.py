@@ -19,8 +19,8 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import Policy
-from starrocks_txn_sink.assembler.rules.payload import Content
-from starrocks_txn_sink.assembler.rules.spill import CarriedState, Directory, FileDirectory, SpillStorage
+from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, FileDirectory, SpillStorage, StateDirectory
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import SourceTransactionError, Unordered
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, beginning
@@ -49,9 +49,9 @@ class LaneAssembly:
     """
 
     policy: Policy
-    content: Content
+    content: PayloadEncoder
     now: float
-    directory: Directory | None
+    directory: StateDirectory | None
     stem: str
     carried: Mapping[str, CarriedState] = field(default_factory=dict)
     inline: Mapping[str, bytes] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Assembling:
             partitions,
             self._assembler.flows,
             tuple(self._assembler.notices),
-            self._storage.handed,
+            self._storage.new_inline,
             small=self._small,
             malformed=self._malformed,
         )

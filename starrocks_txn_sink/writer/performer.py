@@ -30,7 +30,7 @@ from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Ledger, Patience, Steps, Unknown, run
 from starrocks_txn_sink.protocol.wire import Transport
 from starrocks_txn_sink.rows.body import load_body
-from starrocks_txn_sink.telemetry.events import Listener, Span, nobody
+from starrocks_txn_sink.telemetry.events import Listener, Span, ignore_event
 
 Query = Callable[[str, tuple[object, ...], Deadline], list[tuple[Any, ...]]]
 """As `LeaderConnection.query`."""
@@ -136,7 +136,7 @@ class Performer:
     deadline: Deadline
     rng: random.Random
     patience: Patience = field(default_factory=Patience)
-    listener: Listener = nobody
+    listener: Listener = ignore_event
     authority: Authority | None = None
     ledger: Ledger | None = None
     query: Query | None = None
@@ -148,7 +148,7 @@ class Performer:
         Emits `step.started`, then `step.completed` or `step.failed`, with `label`, `step` and, of a load, its `table`
         and `bytes`. A returned outcome that has an error (Aborted, Unknown) is a failure too.
         """
-        if self.listener is nobody:
+        if self.listener is ignore_event:
             return self._perform(action)
         with Span(self.listener, self.clock.monotonic, "step", _fields(action)) as span:
             result = self._perform(action)
@@ -215,7 +215,7 @@ class Performer:
         if self.query is None or not isinstance(action, CommitAction):
             return result
         limit = Deadline.after(min(_EXPLAIN_SECONDS, self.deadline.remaining()), self.clock)
-        if isinstance(result, Committed) and self.options.lets_rows_go:
+        if isinstance(result, Committed) and self.options.allows_filtered_rows:
             self.filtered[result.label] = filtered_rows(self.query, result.label, limit)
         if not isinstance(result, Aborted) or not isinstance(result.error, RowsRejected):
             return result

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.assembler import Change, Step, TransactionAssembler
+from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
 from starrocks_txn_sink.assembler.rules.intake import one_partition
 from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnOpenTimeout, Policy
 from starrocks_txn_sink.assembler.rules.state import AssemblerState, from_blob, to_blob
@@ -87,7 +87,7 @@ class History:
         data = int(np.isin(_upper(events), ("DATA", "TXN_DATA")).sum()) if events is not None else 0
         self._account(step.counters, data, events.num_rows if events is not None else 0, released)
 
-    def _assembled(self, events: pa.Table | None) -> tuple[Step, list[pa.Table]]:
+    def _assembled(self, events: pa.Table | None) -> tuple[AssemblerStep, list[pa.Table]]:
         if events is None:
             step = self.assembler.expire({self.name: self.state}, self.now)
         else:
@@ -95,9 +95,9 @@ class History:
             step = self.assembler.feed(given, states, self.now, lambda _, n: from_blob(self.blobs[n]))
         return step, [released.rows for released in step.released]
 
-    def _apply(self, step: Step) -> None:
+    def _apply(self, step: AssemblerStep) -> None:
         self.held = sum(each.rows for each in self.state.live())
-        change = step.changes.get(self.name, Change(self.state))
+        change = step.changes.get(self.name, PartitionChange(self.state))
         for number in change.removed:
             del self.blobs[number]
         for number, rows in change.added.items():

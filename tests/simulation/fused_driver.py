@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules.model import Policy
-from starrocks_txn_sink.assembler.rules.payload import Content
+from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.coordinator.input import Segment
@@ -95,7 +95,7 @@ class FusedDriver(Driver):
         events = world.rng.sample(slot.events, len(slot.events)) if small else slot.events
         attempt = Attempt(lane, number, not first)
         assembling = LaneAssembly(
-            Policy(), Content(DATABASE), 0.0, world.directory(self.checkpoint.name), self._log.stem(self._batch),
+            Policy(), PayloadEncoder(DATABASE), 0.0, world.directory(self.checkpoint.name), self._log.stem(self._batch),
             self._before.partitions, self._before.inline, IN_JSON if raw else None,
             small_rows=SMALL_ROWS if small else 0,
         ).open(attempt)  # fmt: skip
@@ -168,5 +168,5 @@ class FusedDriver(Driver):
             assert slot.carry is not None
             touched |= slot.carry.partitions
             inline |= slot.carry.inline
-        self._log.publish(self._before.then(self._batch, "q", touched, inline.items()))
+        self._log.publish(self._before.updated(self._batch, "q", touched, inline.items()))
         super()._acknowledge()

@@ -19,9 +19,9 @@ from starrocks_txn_sink.options.combinations import (
     IMPLIED,
     Conflict,
     Feature,
-    between,
+    always_sorted,
+    find_conflict_between,
     render_combinations,
-    sorted_first,
 )
 from starrocks_txn_sink.rows.columns import PAYLOAD
 from starrocks_txn_sink.sink.compaction import Compaction
@@ -114,7 +114,7 @@ def through_the_data_source(pair: Pair) -> None:
     asked = options(pair)
     assert "assemble" not in inspect.signature(lane_partitioned).parameters
     if Feature.ASSEMBLE in pair:
-        asked.check_with(Feature.ASSEMBLE, Feature.DATA_SOURCE)
+        asked.check_features(Feature.ASSEMBLE, Feature.DATA_SOURCE)
     with pytest.raises(Reached):
         lane_partitioned(Untouched(), asked, routes=routes(pair))  # type: ignore[arg-type]
     terms = LaneTerms.of(asked, marked=True, epoch="e1", logging=None)
@@ -138,7 +138,7 @@ def says(error: Exception, found: Conflict) -> None:
 
 @pytest.mark.parametrize("pair", ELSEWHERE, ids=named)
 def test_a_pair_is_refused_with_its_reason_or_taken(pair: Pair) -> None:
-    found = between(*pair)
+    found = find_conflict_between(*pair)
     if found is None:
         go_in(pair)
         return
@@ -148,7 +148,9 @@ def test_a_pair_is_refused_with_its_reason_or_taken(pair: Pair) -> None:
 
 
 def test_what_the_data_source_refuses_it_refuses_at_both_ways_in() -> None:
-    for pair in (each for each in ELSEWHERE if Feature.DATA_SOURCE in each and between(*each) is not None):
+    for pair in (
+        each for each in ELSEWHERE if Feature.DATA_SOURCE in each and find_conflict_between(*each) is not None
+    ):
         if Feature.ASSEMBLE in pair or IMPLIED.keys() & set(pair):
             continue
         asked = options(pair)
@@ -179,7 +181,7 @@ def test_rows_without_positions_are_refused_or_projected(pair: Pair, spark: Spar
             sort=asked.shuffle is not False,
         )
 
-    found = between(*pair)
+    found = find_conflict_between(*pair)
     if found is None:
         project()
         return
@@ -204,8 +206,8 @@ def test_shuffle_is_decided_alike_for_rows_and_events_but_for_a_quarantine() -> 
         options((Feature.SEVERAL_LANES, Feature.JSON_TEXTS)),
         options((Feature.QUARANTINE, Feature.WHERE)),
     )
-    assert [sorted_first(lanes.features, assembled=events) for events in (False, True)] == [True, True]
-    assert [sorted_first(quarantine.features, assembled=events) for events in (False, True)] == [True, False]
+    assert [always_sorted(lanes.features, assembled=events) for events in (False, True)] == [True, True]
+    assert [always_sorted(quarantine.features, assembled=events) for events in (False, True)] == [True, False]
 
 
 def test_the_page_is_up_to_date() -> None:

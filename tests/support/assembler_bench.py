@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler.rules.assembler import Change, Step, TransactionAssembler
+from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
 from starrocks_txn_sink.assembler.rules.intake import one_partition
 from starrocks_txn_sink.assembler.rules.model import Counters, Policy
 from starrocks_txn_sink.assembler.rules.state import AssemblerState, from_blob, to_blob
@@ -31,19 +31,19 @@ class Bench:
     def state(self) -> AssemblerState:
         return AssemblerState.from_json(self.header)
 
-    def feed(self, events: pa.Table, now: float = 0.0) -> Step:
+    def feed(self, events: pa.Table, now: float = 0.0) -> AssemblerStep:
         given = one_partition(NAME, events)
         return self._apply(self.assembler.feed(given, {NAME: self.state}, now, lambda _, n: from_blob(self.blobs[n])))
 
-    def expire(self, now: float) -> Step:
+    def expire(self, now: float) -> AssemblerStep:
         return self._apply(self.assembler.expire({NAME: self.state}, now))
 
-    def _apply(self, step: Step) -> Step:
+    def _apply(self, step: AssemblerStep) -> AssemblerStep:
         for released in step.released:
             assert released.names == (NAME,)
             assert released.counts.tolist() == [released.rows.num_rows] != [0]
             self.out += released.rows.to_pylist()
-        change = step.changes.get(NAME, Change(self.state))
+        change = step.changes.get(NAME, PartitionChange(self.state))
         for number in change.removed:
             del self.blobs[number]
         for number, rows in change.added.items():
@@ -51,7 +51,7 @@ class Bench:
             self.blobs[number] = to_blob(rows)
             self.written += rows.num_rows
         self.header = change.state.to_json()
-        self.total = self.total.then(step.counters.at(change.state))
+        self.total = self.total.followed_by(step.counters.with_levels_of(change.state))
         self.notices += step.notices
         kept = [number for each in change.state.open for number in each.blobs]
         assert sorted(kept) == sorted(self.blobs)

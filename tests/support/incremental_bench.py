@@ -8,7 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.incremental import HELD_BYTES, IncrementalAssembler, all_counters, expire
+from starrocks_txn_sink.assembler.rules.incremental import (
+    MEMORY_BYTES,
+    IncrementalAssembler,
+    expire,
+    total_counters,
+)
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
 from starrocks_txn_sink.assembler.rules.spill import Manifest, SpillStorage
 from tests.support.memory_directory import MemoryDirectory
@@ -17,7 +22,7 @@ from tests.support.memory_directory import MemoryDirectory
 class IncrementalBench:
     """Feeds chunks of events of any source partitions; `out` are the released rows by source partition."""
 
-    def __init__(self, policy: Policy | None = None, *, arrival_order: bool = True, held: int = HELD_BYTES) -> None:
+    def __init__(self, policy: Policy | None = None, *, arrival_order: bool = True, held: int = MEMORY_BYTES) -> None:
         self.policy = policy or Policy()
         self.arrival_order, self.held = arrival_order, held
         self.directory = MemoryDirectory()
@@ -43,11 +48,11 @@ class IncrementalBench:
                 for partition, count in zip(released.names, released.counts, strict=True):
                     self.out.setdefault(partition, []).extend(itertools.islice(rows, int(count)))
             self.peak = max(self.peak, assembler._held)
-        after = before.then(self.batch, "q", assembler.carry_over(), storage.handed.items())
+        after = before.updated(self.batch, "q", assembler.carry_over(), storage.new_inline.items())
         storage.close()
         late, flows, _ = expire(self.policy, after.partitions, now)
-        after = after.then(self.batch, "q", late, ())
-        self.total = all_counters([self.total, assembler.flows, flows], after.levels())
+        after = after.updated(self.batch, "q", late, ())
+        self.total = total_counters([self.total, assembler.flows, flows], after.levels())
         for each in after.partitions.values():
             assert set(each.places) == {number for opened in each.state.open for number in opened.blobs}
         self.stored = after.to_json()

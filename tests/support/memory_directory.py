@@ -1,4 +1,4 @@
-"""The fused assembler's directory in memory, for tests and for the simulator."""
+"""The assembling lanes' state directory in memory, for tests and for the simulator."""
 
 from __future__ import annotations
 

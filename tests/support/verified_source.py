@@ -63,7 +63,7 @@ class Stage:
         step = VerifiedAssembler(policy, "shop").feed(state, table(events), now, lambda n: from_blob(self.blobs[n]))
         rows = [each for part in step.released for each in part.to_pylist()]
         self.out += rows
-        self.letters += [each for part in step.letters for each in part.to_pylist()]
+        self.letters += [each for part in step.dead_letters for each in part.to_pylist()]
         for number in step.removed:
             del self.blobs[number]
         self.blobs.update({number: to_blob(part) for number, part in step.added.items()})

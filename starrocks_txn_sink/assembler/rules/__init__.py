@@ -1,1 +1,1 @@
-"""TransactionAssembler: the pure rules that make source transactions whole, over Arrow tables."""
+"""TransactionAssembler: the pure rules that assemble source transactions, over Arrow tables."""

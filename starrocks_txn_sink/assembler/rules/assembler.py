@@ -1,8 +1,8 @@
 """TransactionAssembler: events in, whole source transactions out, open transactions carried over.
 
-Pure and vectorised: values in, values out; time, and reading of carried-over rows, are arguments. One implementation
-serves one source partition and thousands, the stateful stage (a state store between micro-batches) and the lanes (files
-in the checkpoint, assembler.incremental).
+Pure and vectorised: time and the reader of carried-over rows are arguments. One implementation serves one source
+partition or thousands, in the stateful stage (state store) and in assembling lanes (files in the checkpoint,
+`rules.incremental`).
 """
 
 from __future__ import annotations
@@ -15,21 +15,28 @@ import numpy as np
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import Intake, Kind, Mask, PartitionedEvents, starts, take_in
+from starrocks_txn_sink.assembler.rules.intake import (
+    EventKind,
+    Intake,
+    Mask,
+    PartitionedEvents,
+    starts,
+    validate_events,
+)
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
-from starrocks_txn_sink.assembler.rules.release import ReadBlob, Released, release
-from starrocks_txn_sink.assembler.rules.segments import Classification, Grouped, Groups, classify
+from starrocks_txn_sink.assembler.rules.release import ReadBlob, ReleasedRows, release
+from starrocks_txn_sink.assembler.rules.segments import Grouped, Groups, SegmentClasses, classify
 from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransaction, pieces
 from starrocks_txn_sink.errors import OptionError, SourceTransactionError
 from starrocks_txn_sink.telemetry.events import Event
 
-REMEMBERED_DROPS: Final = 1000  # dropped transactions whose END is still awaited, per source partition
+REMEMBERED_DROPS: Final = 1000  # dropped transactions without END, per source partition; bounds the state
 
 States = Mapping[Partition, AssemblerState]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PartitionChange:
     """The effect of one step on one source partition: its next state, blobs to delete, blobs to write."""
 
     state: AssemblerState
@@ -38,18 +45,18 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The effect of one step, to be applied in this order.
+class AssemblerStep:
+    """The effect of one step; the caller applies it in this order.
 
-    1. hand on the tables of `released` (they are made, and carried-over blobs read, while iterating);
-    2. of each changed source partition delete the blobs `removed`; 3. write the blobs `added`; 4. write `state`.
+    1. pass the tables of `released` on (iteration creates them and reads carried-over blobs);
+    2. per changed source partition delete the blobs `removed`; 3. write the blobs `added`; 4. write `state`.
 
-    `counters` has the flows of all source partitions (Counters.at adds levels).
+    `counters` has the flows of all source partitions (Counters.with_levels_of adds levels).
     """
 
-    changes: dict[Partition, Change]
+    changes: dict[Partition, PartitionChange]
     counters: Counters
-    released: Iterable[Released] = ()
+    released: Iterable[ReleasedRows] = ()
     notices: tuple[Event, ...] = ()
 
 
@@ -59,59 +66,65 @@ class TransactionAssembler:
 
     policy: Policy
 
-    def feed(self, events: PartitionedEvents, states: States, now: float, read: ReadBlob) -> Step:
+    def feed(self, events: PartitionedEvents, states: States, now: float, read: ReadBlob) -> AssemblerStep:
         """Take in the events of a micro-batch (model.EVENT_FIELDS), those of a source partition in any order.
 
         A source partition without a state is new. `now` is the processing time in seconds since the epoch. The step
         changes each source partition of `events`. Raises InputError for events that break the contract,
-        SourceTransactionError for transactions that cannot be released whole and, by policy, must not be dropped. With
-        several source partitions the error may be that of any of them.
+        SourceTransactionError for a transaction that cannot be released whole and must not be dropped by policy. With
+        several source partitions, any of their errors may be raised.
         """
-        intake = take_in(events, states, need_txn_id=self.policy.interleaved)
+        intake = validate_events(events, states, need_txn_id=self.policy.interleaved)
         counters = Counters(
             events=events.table.num_rows,
-            data=intake.repeated_rows + int(np.count_nonzero(intake.kinds == Kind.DATA)),
+            data=intake.repeated_rows + int(np.count_nonzero(intake.kinds == EventKind.DATA)),
             repeats=intake.repeats,
             repeated_rows=intake.repeated_rows,
         )
         if len(intake.kinds):
             fed = self._assemble(intake, states, counters, now, read)
         else:
-            fed = Step({name: Change(states.get(name, AssemblerState())) for name in events.names}, counters)
+            fed = AssemblerStep(
+                {name: PartitionChange(states.get(name, AssemblerState())) for name in events.names}, counters
+            )
         if self.policy.open_timeout is None:
             return fed
-        return _both(fed, self.expire({name: change.state for name, change in fed.changes.items()}, now))
+        return _merge_steps(fed, self.expire({name: change.state for name, change in fed.changes.items()}, now))
 
-    def expire(self, states: States, now: float) -> Step:
-        """Give up the transactions that have been open for `open_timeout` at `now`; the step has what changes.
+    def expire(self, states: States, now: float) -> AssemblerStep:
+        """Drop the transactions that have been open for `open_timeout` at `now`.
 
-        Raises SourceTransactionError instead when the policy says `fail`.
+        Raises SourceTransactionError instead under `on_open_timeout="fail"`.
         """
-        changes, counters, notices = dict[Partition, Change](), Counters(), list[Event]()
+        changes, counters, notices = dict[Partition, PartitionChange](), Counters(), list[Event]()
         limit = self.policy.open_timeout
         for name, state in states.items():
             late = [each for each in state.live() if limit is not None and each.opened_at + limit <= now]
             if not late:
                 continue
             if self.policy.on_open_timeout == "fail":
-                raise _open_too_long(name, late[0], now)
-            after = replace(state, open=_bounded([each.given_up() if each in late else each for each in state.open]))
+                raise _open_timeout_error(name, late[0], now)
+            after = replace(
+                state, open=_limit_dropped([each.as_dropped() if each in late else each for each in state.open])
+            )
             rows = sum(each.rows for each in late)
             notices.append(_notice("transaction.timed_out", name, late[0].position, late[0].txn_id, len(late), rows))
             counters += Counters(dropped=len(late), dropped_rows=rows)
-            changes[name] = Change(after, tuple(number for each in late for number in each.blobs))
-        return Step(changes, counters, notices=tuple(notices))
+            changes[name] = PartitionChange(after, tuple(number for each in late for number in each.blobs))
+        return AssemblerStep(changes, counters, notices=tuple(notices))
 
-    def _assemble(self, intake: Intake, states: States, counters: Counters, now: float, read: ReadBlob) -> Step:
+    def _assemble(
+        self, intake: Intake, states: States, counters: Counters, now: float, read: ReadBlob
+    ) -> AssemblerStep:
         groups = Groups.of(intake, states, interleaved=self.policy.interleaved)
         self._refuse_several_open(intake, states)
         grouped = Grouped.of(intake, groups)
         classes = classify(grouped.segments, grouped.held, self.policy.missing_begin)
         self._refuse(grouped, classes)
         payload = intake.table.select(model.payload_names(intake.table.schema))
-        return Step(
+        return AssemblerStep(
             _changes(grouped, classes, states, payload, now),
-            counters + _counted(grouped, classes, self.policy),
+            counters + _outcome_counters(grouped, classes, self.policy),
             release(grouped, classes.released, payload, read),
             tuple(self._notices(grouped, classes)),
         )
@@ -124,32 +137,32 @@ class TransactionAssembler:
         if any(new and name in states and len(states[name].open) > 1 for name, new in found):
             raise OptionError(
                 "The checkpoint holds several open source transactions of one source partition.",
-                hint="Go on with interleaved=True.",
+                hint="Set interleaved=True, as before.",
             )
 
-    def _refuse(self, grouped: Grouped, classes: Classification) -> None:
-        """Raise for the first event that the policy does not let pass."""
-        stranger = None if self.policy.interleaved else grouped.first_stranger()
+    def _refuse(self, grouped: Grouped, classes: SegmentClasses) -> None:
+        """Raise SourceTransactionError for the first event that the policy does not allow."""
+        stranger = None if self.policy.interleaved else grouped.first_foreign_event()
         orphans = grouped.segments.start[classes.orphan] if self.policy.missing_begin == "fail" else np.array([], int)
         if len(orphans):
             orphan = int(orphans[grouped.positions[orphans].argmin()])
             if stranger is None or orphan <= stranger:
-                raise _refusal(
+                raise _event_error(
                     grouped,
                     orphan,
                     "A source transaction's BEGIN was never seen, so it cannot be released whole.",
                     'Start reading at a BEGIN, or pass missing_begin="drop" to skip it to its END.',
                 )
         if stranger is not None:
-            raise _refusal(
+            raise _event_error(
                 grouped,
                 stranger,
                 "An event belongs to another source transaction than the one that is open.",
                 "If the source interleaves its transactions, pass interleaved=True.",
             )
 
-    def _notices(self, grouped: Grouped, classes: Classification) -> Iterator[Event]:
-        """One notice for each source partition and way of losing transactions."""
+    def _notices(self, grouped: Grouped, classes: SegmentClasses) -> Iterator[Event]:
+        """Yield one notice per source partition and kind of loss."""
         lost = [("transaction.abandoned", classes.abandoned)]
         if self.policy.missing_begin == "drop":
             lost.append(("transaction.without_begin", classes.orphan))
@@ -168,7 +181,7 @@ class TransactionAssembler:
                     yield _notice(name, grouped.intake.names[at], position, txn_id, count, lost_rows)
 
 
-def _refusal(grouped: Grouped, place: int, message: str, hint: str) -> SourceTransactionError:
+def _event_error(grouped: Grouped, place: int, message: str, hint: str) -> SourceTransactionError:
     """An error about the event at `place` in grouped order."""
     row = place if grouped.groups.order is None else int(grouped.groups.order[place])
     return SourceTransactionError(
@@ -180,7 +193,7 @@ def _refusal(grouped: Grouped, place: int, message: str, hint: str) -> SourceTra
     )
 
 
-def _open_too_long(name: Partition, transaction: OpenTransaction, now: float) -> SourceTransactionError:
+def _open_timeout_error(name: Partition, transaction: OpenTransaction, now: float) -> SourceTransactionError:
     return SourceTransactionError(
         "A source transaction has been open for longer than open_timeout.",
         hint='Find out why its END does not come, raise open_timeout, or pass on_open_timeout="drop".',
@@ -193,11 +206,11 @@ def _open_too_long(name: Partition, transaction: OpenTransaction, now: float) ->
 
 
 def _notice(kind: str, name: Partition, position: int, txn_id: str | None, count: int, rows: int) -> Event:
-    """`count` source transactions, the first of them at `position`, will never be released."""
+    """Notice that `count` source transactions with `rows` rows are lost; `position`, `txn_id`: of the first one."""
     return Event(kind, {"partition": name, "position": position, "txn_id": txn_id, "count": count, "rows": rows})
 
 
-def _counted(grouped: Grouped, classes: Classification, policy: Policy) -> Counters:
+def _outcome_counters(grouped: Grouped, classes: SegmentClasses, policy: Policy) -> Counters:
     rows = grouped.segments.rows + grouped.held
 
     def total(mask: Mask) -> int:
@@ -215,9 +228,9 @@ def _counted(grouped: Grouped, classes: Classification, policy: Policy) -> Count
 
 
 def _changes(
-    grouped: Grouped, classes: Classification, states: States, payload: pa.Table, now: float
-) -> dict[Partition, Change]:
-    """Of each source partition the next state, and the new rows of its open transactions as numbered blobs."""
+    grouped: Grouped, classes: SegmentClasses, states: States, payload: pa.Table, now: float
+) -> dict[Partition, PartitionChange]:
+    """Per source partition: its next state, and the new rows of its open transactions as numbered blobs."""
     intake, partition = grouped.intake, grouped.groups.partition.tolist()
     before = [states[name] if name in states else AssemblerState() for name in intake.names]
     going_on = {id(each) for each in grouped.groups.carried.values()}
@@ -227,7 +240,7 @@ def _changes(
         at = partition[group]
         each = grouped.carried_into(tail) or OpenTransaction(grouped.owners[tail].as_py(), position, now)
         if waiting:
-            still[at].append(each.given_up())
+            still[at].append(each.as_dropped())
             continue
         rows = _tail_rows(grouped, tail, payload)
         size = rows.nbytes
@@ -243,9 +256,8 @@ def _changes(
     }
 
 
-def _tails(grouped: Grouped, classes: Classification) -> Iterator[tuple[int, int, int, bool]]:
-    """Of each transaction that stays open: its last segment, its group, the position of its first event, and whether
-    it is skipped."""
+def _tails(grouped: Grouped, classes: SegmentClasses) -> Iterator[tuple[int, int, int, bool]]:
+    """Per transaction that stays open: (last segment, group, position of its first event, whether it is skipped)."""
     tails = np.flatnonzero(classes.open | classes.waiting)
     group, waiting = grouped.segments.group[tails], classes.waiting[tails]
     position = grouped.positions[grouped.opened_by[tails]]
@@ -269,18 +281,20 @@ def _last_positions(intake: Intake, before: Sequence[AssemblerState]) -> list[in
 
 def _change(
     before: AssemblerState, last_position: int | None, opened: list[OpenTransaction], added: dict[int, pa.Table]
-) -> Change:
+) -> PartitionChange:
     if len(opened) > 1:
         opened.sort(key=lambda each: each.position)
-    after = AssemblerState(last_position, _bounded(opened), before.next_blob + len(added))
+    after = AssemblerState(last_position, _limit_dropped(opened), before.next_blob + len(added))
     if not before.open:
-        return Change(after, (), added)
+        return PartitionChange(after, (), added)
     kept = {number for each in after.open for number in each.blobs}
-    return Change(after, tuple(number for each in before.open for number in each.blobs if number not in kept), added)
+    return PartitionChange(
+        after, tuple(number for each in before.open for number in each.blobs if number not in kept), added
+    )
 
 
-def _bounded(transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:
-    """`transactions` without the oldest dropped ones when too many ENDs are awaited in vain."""
+def _limit_dropped(transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, ...]:
+    """`transactions` without the oldest dropped ones beyond REMEMBERED_DROPS: their END may never come."""
     surplus = sum(each.dropped for each in transactions) - REMEMBERED_DROPS
     if surplus <= 0:
         return tuple(transactions)
@@ -288,14 +302,14 @@ def _bounded(transactions: Sequence[OpenTransaction]) -> tuple[OpenTransaction, 
     return tuple(each for each in transactions if each not in forgotten)
 
 
-def _both(fed: Step, late: Step) -> Step:
-    """One step for both: transactions that the second gives up leave no blobs of the first behind."""
+def _merge_steps(fed: AssemblerStep, late: AssemblerStep) -> AssemblerStep:
+    """Merge both steps; blobs that `late` removes are not written in the first place."""
     changes = dict(fed.changes)
     for name, change in late.changes.items():
         first, stale = fed.changes[name], set(change.removed)
-        changes[name] = Change(
+        changes[name] = PartitionChange(
             change.state,
             (*first.removed, *(number for number in change.removed if number not in first.added)),
             {number: table for number, table in first.added.items() if number not in stale},
         )
-    return Step(changes, fed.counters + late.counters, fed.released, (*fed.notices, *late.notices))
+    return AssemblerStep(changes, fed.counters + late.counters, fed.released, (*fed.notices, *late.notices))

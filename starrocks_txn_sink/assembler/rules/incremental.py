@@ -1,8 +1,8 @@
-"""TransactionAssembler over the events of one task, a chunk at a time: IncrementalAssembler, and assemble_sorted.
+"""TransactionAssembler over the events of one task, chunk by chunk: IncrementalAssembler and assemble_sorted.
 
-The lanes assemble with IncrementalAssembler. A stateful stage would move every event to a state operator and back; a
-lane carries over only the open tail of each source partition. Pure: carried-over state comes in and goes out as values;
-rows of open source transactions go to the spill storage and come from it.
+Assembling lanes use IncrementalAssembler. A stateful stage would move every event to a state operator and back; a lane
+carries over only the open tail of each source partition. Pure: carried-over state is a value; rows of open source
+transactions go through the spill storage, an argument.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ import numpy as np
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.assembler import Change, Step, TransactionAssembler
+from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
 from starrocks_txn_sink.assembler.rules.intake import (
     Indexes,
     PartitionedEvents,
+    group_by_partition,
     not_ascending,
     one_partition,
-    partitioned,
     refuse_other_content,
 )
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
-from starrocks_txn_sink.assembler.rules.release import Released
-from starrocks_txn_sink.assembler.rules.spill import CarriedState, Place
+from starrocks_txn_sink.assembler.rules.release import ReleasedRows
+from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
 from starrocks_txn_sink.assembler.rules.state import BLOB_BYTES, AssemblerState, OpenTransaction
 from starrocks_txn_sink.errors import StarRocksSinkError, Unordered
 from starrocks_txn_sink.telemetry.events import Event
 
-HELD_BYTES: Final = 32 << 20
+MEMORY_BYTES: Final = 32 << 20
 
 Notify = Callable[[tuple[Event, ...]], None]
 
 
 class RowStorage(Protocol):
-    """Where rows of open source transactions are kept outside memory (spill.SpillStorage)."""
+    """Storage outside memory for rows of open source transactions (spill.SpillStorage)."""
 
-    def write(self, blobs: list[pa.Table], *, small: bool = False) -> list[Place]: ...
+    def write(self, blobs: list[pa.Table], *, small: bool = False) -> list[BlobPlace]: ...
 
-    def read(self, place: Place) -> pa.Table: ...
+    def read(self, place: BlobPlace) -> pa.Table: ...
 
 
-class _Rows(NamedTuple):
-    """A blob in memory, and its Arrow bytes: pyarrow counts them anew each time, column by column."""
+class _MemoryBlob(NamedTuple):
+    """A blob in memory. Keeps its size too, because pyarrow recounts `nbytes` column by column."""
 
     table: pa.Table
     bytes: int
 
     @classmethod
-    def of(cls, rows: pa.Table) -> _Rows:
-        """`rows` in memory of their own, unless they are most of the table that they were cut from."""
+    def of(cls, rows: pa.Table) -> _MemoryBlob:
+        """Copy `rows` if they are a small slice: a slice keeps the whole table in memory."""
         size = rows.nbytes
         if rows.get_total_buffer_size() > 2 * size:
             rows = rows.take(pa.array(np.arange(rows.num_rows)))
@@ -61,24 +61,24 @@ class _Rows(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Holding:
+class _PartitionBuffer:
     """One source partition in this task: its state, and its blobs in memory or in the spill storage."""
 
     state: AssemblerState
-    places: dict[int, Place]
-    memory: dict[int, _Rows] = field(default_factory=dict)
+    places: dict[int, BlobPlace]
+    memory: dict[int, _MemoryBlob] = field(default_factory=dict)
     latest: int | None = None  # the last position that arrived in this task
 
 
 @dataclass(slots=True)
 class IncrementalAssembler:
-    """Takes the events of one task. `now` is the micro-batch's processing time (seconds since the epoch).
+    """Assembles the events of one task. `now` is the micro-batch's processing time (seconds since the epoch).
 
-    With `arrival_order` events are taken as they come, and a position that does not ascend raises Unordered; otherwise
-    they come sorted by (source partition, position), where the same event may come twice.
+    With `arrival_order` the events are unsorted, and a position that does not ascend raises Unordered. Otherwise they
+    are sorted by (source partition, position), and an event may be repeated.
 
-    Memory holds the rows of open source transactions up to `held_limit`; then all of them are spilled, and read back
-    piece by piece when their END comes, so a huge source transaction costs no more memory than a small one.
+    Memory holds rows of open source transactions up to `held_limit` bytes; beyond it all of them are spilled, and read
+    back blob by blob at their END. So a huge source transaction needs no more memory than a small one.
     """
 
     policy: Policy
@@ -86,10 +86,10 @@ class IncrementalAssembler:
     now: float
     storage: RowStorage
     arrival_order: bool
-    held_limit: int = HELD_BYTES
+    held_limit: int = MEMORY_BYTES
     flows: Counters = field(default_factory=Counters)
     notices: list[Event] = field(default_factory=list)
-    _holdings: dict[Partition, _Holding] = field(default_factory=dict)
+    _holdings: dict[Partition, _PartitionBuffer] = field(default_factory=dict)
     _held: int = 0
     _last: tuple[Partition, pa.Table] | None = None
     _assembler: TransactionAssembler = field(init=False)
@@ -98,15 +98,14 @@ class IncrementalAssembler:
         # A transaction may end in a later chunk of the micro-batch, so only `expire` judges open_timeout, afterwards.
         self._assembler = TransactionAssembler(replace(self.policy, open_timeout=None))
 
-    def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[Released]:
+    def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]:
         """Take in events with their source_partition; yield released rows.
 
-        Each source partition's rows come whole source transactions at a time, in the order of their ENDs. The only
-        chunk of a task may be in `any_order`; then source partitions come in the order of their names, as after a
-        shuffle. Raises Unordered, and the errors of TransactionAssembler.feed, for the first source partition that has
-        an error.
+        Yields whole source transactions, per source partition in the order of their ENDs. `any_order` is for a task
+        with a single chunk: source partitions are then processed in the order of their names, as after a shuffle.
+        Raises Unordered, and the errors of TransactionAssembler.feed, for the first source partition with an error.
         """
-        given = partitioned(events, sort_names=any_order)
+        given = group_by_partition(events, sort_names=any_order)
         if not given.names:
             return
         step = self._first_error_first(given, any_order=any_order)
@@ -120,17 +119,17 @@ class IncrementalAssembler:
         if self._held > self.held_limit:
             self._spill(small=False)
 
-    def _first_error_first(self, given: PartitionedEvents, *, any_order: bool) -> Step:
-        """The step, or the error of the first source partition that has one: the error does not depend on the others
-        in the chunk."""
+    def _first_error_first(self, given: PartitionedEvents, *, any_order: bool) -> AssemblerStep:
+        """The step of all source partitions. After an error, repeat them one by one: the first one's error counts, so
+        the error does not depend on the other source partitions of the chunk."""
         try:
             return self._step(given, any_order=any_order)
         except StarRocksSinkError:
-            for each in given.each():
+            for each in given.by_partition():
                 self._step(each, any_order=any_order)
             raise
 
-    def _step(self, given: PartitionedEvents, *, any_order: bool) -> Step:
+    def _step(self, given: PartitionedEvents, *, any_order: bool) -> AssemblerStep:
         states = {name: self._holding(name).state for name in given.names}
         if not any_order:
             self._check_order(given)
@@ -138,24 +137,24 @@ class IncrementalAssembler:
 
     @property
     def source_partitions(self) -> int:
-        """How many have had events."""
+        """Number of source partitions with events in this task."""
         return len(self._holdings)
 
     def carry_over(self) -> dict[str, CarriedState]:
-        """The state of the source partitions that had events, for the next micro-batch; spills their open rows."""
+        """Spill all open rows; return the state of the source partitions with events, for the next micro-batch."""
         self._spill(small=True)
         return {str(name): CarriedState(each.state, dict(each.places)) for name, each in self._holdings.items()}
 
-    def _holding(self, name: Partition) -> _Holding:
+    def _holding(self, name: Partition) -> _PartitionBuffer:
         holding = self._holdings.get(name)
         if holding is None:
             before = self.carried.get(str(name), CarriedState())
-            holding = self._holdings[name] = _Holding(before.state, dict(before.places))
+            holding = self._holdings[name] = _PartitionBuffer(before.state, dict(before.places))
         return holding
 
     def _check_order(self, given: PartitionedEvents) -> None:
         if given.table[model.POSITION].null_count:
-            return  # the assembler refuses these with their place
+            return  # the assembler rejects NULL positions and names their place
         positions, starts = given.positions(), given.starts
         if self.arrival_order:
             self._refuse_disorder(given, positions, starts)
@@ -186,7 +185,7 @@ class IncrementalAssembler:
             self._holdings[name].latest = position
         self._last = given.names[-1], _row(given, int(given.ends[-1]) - 1)
 
-    def _apply(self, holding: _Holding, change: Change) -> None:
+    def _apply(self, holding: _PartitionBuffer, change: PartitionChange) -> None:
         for number in change.removed:
             gone = holding.memory.pop(number, None)
             if gone is None:
@@ -194,7 +193,7 @@ class IncrementalAssembler:
             else:
                 self._held -= gone.bytes
         for number, rows in change.added.items():
-            holding.memory[number] = kept = _Rows.of(rows)
+            holding.memory[number] = kept = _MemoryBlob.of(rows)
             self._held += kept.bytes
         holding.state = change.state
 
@@ -204,10 +203,10 @@ class IncrementalAssembler:
         return rows.table if rows is not None else self.storage.read(holding.places[number])
 
     def _spill(self, *, small: bool) -> None:
-        """Write all open rows in memory to the spill storage; with `small` few of them may go into the manifest."""
+        """Write all open rows in memory to the spill storage; with `small`, a small file may go into the manifest."""
         filled = [holding for holding in self._holdings.values() if holding.memory]
         for holding in filled:
-            _merge(holding)
+            _merge_blobs(holding)
         waiting = [(holding, number) for holding in filled for number in sorted(holding.memory)]
         places = self.storage.write([holding.memory[number].table for holding, number in waiting], small=small)
         for (holding, number), place in zip(waiting, places, strict=True):
@@ -219,9 +218,9 @@ class IncrementalAssembler:
 def expire(
     policy: Policy, partitions: Mapping[str, CarriedState], now: float
 ) -> tuple[dict[str, CarriedState], Counters, list[Event]]:
-    """Judge `open_timeout` over all source partitions; returns those that changed, the flows, and notices.
+    """Apply `open_timeout` to all source partitions; return the changed ones, the flows, and notices.
 
-    Raises SourceTransactionError when the policy says `fail`.
+    Raises SourceTransactionError under `on_open_timeout="fail"`.
     """
     if policy.open_timeout is None:
         return {}, Counters(), []
@@ -239,13 +238,13 @@ def _row(given: PartitionedEvents, place: int) -> pa.Table:
     return given.table.slice(place if given.order is None else int(given.order[place]), 1)
 
 
-def _merge(holding: _Holding) -> None:
-    """Merge the blobs that each open transaction has in memory into few; they keep the lower numbers."""
-    opened = [_merged(each, holding.memory) for each in holding.state.open]
+def _merge_blobs(holding: _PartitionBuffer) -> None:
+    """Merge the blobs of each open transaction that are in memory into few; a merged blob keeps the lowest number."""
+    opened = [_merge_transaction(each, holding.memory) for each in holding.state.open]
     holding.state = replace(holding.state, open=tuple(opened))
 
 
-def _merged(transaction: OpenTransaction, memory: dict[int, _Rows]) -> OpenTransaction:
+def _merge_transaction(transaction: OpenTransaction, memory: dict[int, _MemoryBlob]) -> OpenTransaction:
     if len(transaction.blobs) < 2:
         return transaction
     groups: list[list[int]] = []
@@ -261,31 +260,31 @@ def _merged(transaction: OpenTransaction, memory: dict[int, _Rows]) -> OpenTrans
     for group in groups:
         if len(group) > 1:
             merged = [memory.pop(number) for number in group]
-            memory[group[0]] = _Rows(
+            memory[group[0]] = _MemoryBlob(
                 pa.concat_tables([each.table for each in merged]), sum(each.bytes for each in merged)
             )
     return replace(transaction, blobs=tuple(group[0] for group in groups))
 
 
-def all_counters(flows: Iterable[Counters], levels: Counters) -> Counters:
+def total_counters(flows: Iterable[Counters], levels: Counters) -> Counters:
     """The flows of all lanes, with the levels of all source partitions."""
-    return sum(flows, Counters()).then(levels)
+    return sum(flows, Counters()).followed_by(levels)
 
 
 def assemble_sorted(
     batches: Iterable[pa.RecordBatch], policy: Policy, notify: Notify
 ) -> Iterator[tuple[Partition, pa.Table | Counters]]:
-    """Assemble record batches sorted by source partition and position; memory holds one partition's open rows.
+    """Assemble record batches sorted by source partition and position; holds one partition's open rows in memory.
 
-    Yields released rows with their source partition, and after those of each source partition its counters. Events that
-    are open at the end are not released: the counters have them.
+    Yields (source partition, released rows), then (source partition, counters) after each source partition. Open events
+    at the end are not released, only counted.
     """
-    runs = (each for batch in batches for each in partitioned(pa.Table.from_batches([batch])).each())
+    runs = (each for batch in batches for each in group_by_partition(pa.Table.from_batches([batch])).by_partition())
     for name, group in groupby(runs, key=lambda each: each.names[0]):
-        yield from _one_by_one(name, (each.table for each in group), policy, notify)
+        yield from _assemble_partition(name, (each.table for each in group), policy, notify)
 
 
-def _one_by_one(
+def _assemble_partition(
     name: Partition, tables: Iterable[pa.Table], policy: Policy, notify: Notify
 ) -> Iterator[tuple[Partition, pa.Table | Counters]]:
     assembler, state, total = TransactionAssembler(policy), AssemblerState(), Counters()
@@ -300,4 +299,4 @@ def _one_by_one(
         blobs.update(change.added)
         state, total = change.state, total + step.counters
         notify(step.notices)
-    yield name, total.at(state)
+    yield name, total.with_levels_of(state)

@@ -1,4 +1,4 @@
-"""Intake: events arranged by source partition, validated, in the order of their positions, without repeats."""
+"""Intake: groups new events by source partition, validates them, sorts them by position, and drops repeats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Indexes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-class Kind:
+class EventKind:
     """The type of an event in arrays: plain integers, because access to an enum's member is slow."""
 
     DATA: Final = 0
@@ -29,12 +29,12 @@ class Kind:
 
 
 _SPELLINGS: Final = {
-    "DATA": Kind.DATA,
-    "BEGIN": Kind.BEGIN,
-    "END": Kind.END,
-    "TXN_BEGIN": Kind.BEGIN,
-    "TXN_END": Kind.END,
-    "TXN_DATA": Kind.DATA,
+    "DATA": EventKind.DATA,
+    "BEGIN": EventKind.BEGIN,
+    "END": EventKind.END,
+    "TXN_BEGIN": EventKind.BEGIN,
+    "TXN_END": EventKind.END,
+    "TXN_DATA": EventKind.DATA,
 }
 _NAMES: Final = pa.array(list(_SPELLINGS))
 _KINDS: Final = np.array(list(_SPELLINGS.values()), dtype=np.int8)
@@ -44,10 +44,10 @@ _FILTER_HINT: Final = "Correct the source, or filter such events out before they
 
 @dataclass(frozen=True, slots=True)
 class PartitionedEvents:
-    """Events of several source partitions, one source partition after the other.
+    """Events grouped by source partition.
 
-    `ends` holds the exclusive end of each source partition; each has an event, unless it is the only one. The event
-    at place i is row `order[i]` of `table` (None: row i). `table` has no source partition column.
+    `ends[p]` is the exclusive end of source partition `names[p]`; none is empty unless it is the only one. The event at
+    place i is row `order[i]` of `table` (`order` None: row i). `table` has no source partition column.
     """
 
     names: list[Partition]
@@ -70,12 +70,12 @@ class PartitionedEvents:
         positions: Indexes = self.table[model.POSITION].to_numpy()
         return positions if self.order is None else positions[self.order]
 
-    def arranged(self) -> pa.Table:
+    def reordered(self) -> pa.Table:
         return self.table if self.order is None else self.table.take(pa.array(self.order))
 
-    def each(self) -> Iterator[PartitionedEvents]:
-        """The source partitions one by one."""
-        table = self.arranged()
+    def by_partition(self) -> Iterator[PartitionedEvents]:
+        """Yield each source partition's events."""
+        table = self.reordered()
         for name, start, end in zip(self.names, self.starts.tolist(), self.ends.tolist(), strict=True):
             yield one_partition(name, table.slice(start, end - start))
 
@@ -85,11 +85,10 @@ def one_partition(name: Partition, events: pa.Table) -> PartitionedEvents:
     return PartitionedEvents([name], np.array([events.num_rows]), events)
 
 
-def partitioned(table: pa.Table, *, sort_names: bool = False) -> PartitionedEvents:
-    """Arrange events of any source partitions.
+def group_by_partition(table: pa.Table, *, sort_names: bool = False) -> PartitionedEvents:
+    """Group `table` by source partition: in order of first appearance, or by name with `sort_names`.
 
-    Source partitions keep the order in which they first appear, or come in the order of their names; the events of
-    each stay in their order. Raises InputError for a NULL source partition.
+    Events keep their order within a source partition. Raises InputError for a NULL source partition.
     """
     partitions = one_array(table[model.SOURCE_PARTITION])
     if partitions.null_count:
@@ -115,8 +114,8 @@ def partitioned(table: pa.Table, *, sort_names: bool = False) -> PartitionedEven
 class Intake:
     """New events by source partition (see PartitionedEvents), positions strictly ascending within each.
 
-    A source partition whose events were all repeats has none. `repeats` counts dropped events, `repeated_rows` the
-    DATA events among them.
+    A source partition with repeats only is empty. `repeats` counts dropped events, `repeated_rows` the DATA events
+    among them.
     """
 
     names: list[Partition]
@@ -128,7 +127,9 @@ class Intake:
     repeated_rows: int = 0
 
 
-def take_in(events: PartitionedEvents, states: Mapping[Partition, AssemblerState], *, need_txn_id: bool) -> Intake:
+def validate_events(
+    events: PartitionedEvents, states: Mapping[Partition, AssemblerState], *, need_txn_id: bool
+) -> Intake:
     """Validate `events`, sort them by position, and drop repeats: events seen twice or at or below `last_position`.
 
     Raises InputError naming the place (partition, position, column), never the content, for a NULL position, type,
@@ -155,7 +156,7 @@ def take_in(events: PartitionedEvents, states: Mapping[Partition, AssemblerState
         return Intake(events.names, events.ends, table, kinds, positions)
     fresh = ~repeated
     ends = np.cumsum(np.bincount(events.groups[fresh], minlength=len(events.names)))
-    rows = int(np.count_nonzero(kinds[repeated] == Kind.DATA))
+    rows = int(np.count_nonzero(kinds[repeated] == EventKind.DATA))
     return Intake(
         events.names,
         ends,
@@ -168,19 +169,19 @@ def take_in(events: PartitionedEvents, states: Mapping[Partition, AssemblerState
 
 
 def starts(ends: Indexes) -> Indexes:
-    """The starts of ranges that lie one after the other, by their exclusive ends."""
+    """Starts of adjacent ranges with the exclusive ends `ends`."""
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1]
     return starts
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """The column as one array; combine_chunks would copy a single chunk."""
+    """The column as one array, without a copy for a single chunk (combine_chunks would copy it)."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def not_ascending(positions: Indexes, ends: Indexes) -> Mask:
-    """Marks events that are not above the event in front of them, within the source partitions that end at `ends`."""
+    """Mask of events whose position is not above the previous one in the same source partition."""
     marks = np.zeros(len(positions), dtype=bool)
     np.less_equal(positions[1:], positions[:-1], out=marks[1:])
     marks[ends[:-1]] = False  # the first event of the next source partition
@@ -199,7 +200,7 @@ def _by_position(events: PartitionedEvents, positions: Indexes) -> Indexes:
 
 
 def _seen_before(events: PartitionedEvents, positions: Indexes, known: list[int | None]) -> Mask | bool:
-    """Marks events at or below the last position that was seen of their source partition; False when there is none."""
+    """Mask of events at or below their source partition's last position (`known`); False if there are none."""
     if not any(last is not None for last in known):
         return False
     has_last = np.array([last is not None for last in known])
@@ -213,19 +214,19 @@ def _seen_before(events: PartitionedEvents, positions: Indexes, known: list[int 
 
 
 def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDArray[np.int8]:
-    """The kind of each row of `events.table`, in the table's order."""
+    """The EventKind of each row of `events.table`, in the table's order."""
     table = events.table
     _refuse_null(events, model.POSITION)
     _refuse_null(events, model.TYPE)
     found = pc.index_in(table[model.TYPE], value_set=_NAMES)
-    if found.null_count:  # small letters are rare enough to look twice
+    if found.null_count:  # lower case is rare, so upper-case only on a miss
         found = pc.index_in(pc.utf8_upper(table[model.TYPE]), value_set=_NAMES)
     if found.null_count:
         unknown = found.is_null().to_numpy()
-        raise _refusal(events, unknown, model.TYPE, "An event has an unknown type.", "Use BEGIN, DATA or END.")
+        raise _event_error(events, unknown, model.TYPE, "An event has an unknown type.", "Use BEGIN, DATA or END.")
     kinds: npt.NDArray[np.int8] = _KINDS[found.to_numpy()]
     if table[model.TABLE].null_count:
-        _refuse_null(events, model.TABLE, kinds == Kind.DATA)
+        _refuse_null(events, model.TABLE, kinds == EventKind.DATA)
     if need_txn_id:
         _refuse_null(events, model.TXN_ID)
     return kinds
@@ -237,10 +238,10 @@ def _refuse_null(events: PartitionedEvents, column: str, among: Mask | bool = Tr
         return
     null = values.is_null().to_numpy() & among
     if null.any():
-        raise _refusal(events, null, column, f"An event has no {column} (NULL).", _FILTER_HINT)
+        raise _event_error(events, null, column, f"An event has no {column} (NULL).", _FILTER_HINT)
 
 
-def _refusal(events: PartitionedEvents, wrong: Mask, column: str, message: str, hint: str) -> InputError:
+def _event_error(events: PartitionedEvents, wrong: Mask, column: str, message: str, hint: str) -> InputError:
     """An error that names the first of the rows `wrong` of `events.table`."""
     place = int((wrong if events.order is None else wrong[events.order]).argmax())
     row = place if events.order is None else int(events.order[place])
@@ -255,9 +256,9 @@ def _name_at(events: PartitionedEvents, place: int) -> Partition:
 
 
 def _refuse_other_content(events: PartitionedEvents, table: pa.Table, positions: Indexes, again: Indexes) -> None:
-    """Refuse events `again` that differ from the event in front of them at the same position.
+    """Raise InputError if an event of `again` differs from the previous event at the same position.
 
-    Dropping such an event as a repeat would lose a row without notice.
+    Dropping it as a repeat would silently lose a row.
     """
     before, after = table.take(pa.array(again - 1)), table.take(pa.array(again))
     for column in _IDENTITY:

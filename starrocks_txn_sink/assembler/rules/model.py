@@ -53,13 +53,13 @@ _WORDS: Final = {"millisecond": "ms", "second": "s", "sec": "s", "minute": "min"
 
 
 def payload_names(events: pa.Schema) -> list[str]:
-    """The columns that rows of an open transaction keep: the payload, then all columns that are not the assembler's."""
+    """Columns that rows of an open transaction keep: PAYLOAD, then `passthrough` columns."""
     ours = {name for name, _ in EVENT_FIELDS}
     return [*PAYLOAD, *(name for name in events.names if name not in ours)]
 
 
 def released_names(payload: list[str]) -> list[str]:
-    """The order of columns in released tables: the output's without the source partition, then `passthrough`."""
+    """Columns of released tables: OUTPUT without the source partition, then `passthrough`."""
     ours = [name for name in OUTPUT if name != SOURCE_PARTITION]
     return [*ours, *(name for name in payload if name not in PAYLOAD)]
 
@@ -68,11 +68,11 @@ def released_names(payload: list[str]) -> list[str]:
 class Policy:
     """The assembler's options, validated.
 
-    `interleaved`    several source transactions of one source partition may be open at once, told apart by `txn_id`
-    `open_timeout`   seconds of processing time a source transaction may stay open; None: for ever
+    `interleaved`    several source transactions of one source partition may be open at once; `txn_id` separates them
+    `open_timeout`   seconds of processing time that a source transaction may stay open; None: no limit
     `on_open_timeout`  `fail` stops the job, `drop` skips the transaction whole, its later rows included
-    `missing_begin`  DATA or END whose BEGIN was never seen: `fail`; `drop` skips the transaction to its END; `accept`
-                     takes its first event for the BEGIN, as a hand-written assembler that only clears its buffer does
+    `missing_begin`  reaction to DATA or END without BEGIN: `fail`; `drop` skips the transaction to its END; `accept`
+                     takes its first event for the BEGIN
     """
 
     interleaved: bool = False
@@ -99,11 +99,11 @@ def seconds(value: float | timedelta | str | None) -> float | None:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
-        return _parsed(value)
+        return _parse_duration(value)
     return float(value)
 
 
-def _parsed(text: str) -> float:
+def _parse_duration(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text.strip().lower().replace(" ", ""))
     unit = match and (match[2] or "s")
     if match and unit:
@@ -118,7 +118,7 @@ class Counters:
     """Counts of one step; `+` adds them.
 
     Every DATA event is counted once: `data == rows + repeated_rows + abandoned_rows + dropped_rows` plus the growth
-    of `open_rows` since the step before. The `open_*` and `state_bytes` figures are levels after the step, the others
+    of `open_rows` since the step before. `open`, `open_rows` and `state_bytes` are levels after the step, the others
     are flows of the step.
     """
 
@@ -129,7 +129,7 @@ class Counters:
     empty: int = 0  # ENDs that released nothing, because the source transaction had no rows
     repeats: int = 0  # events at or below the last position seen, dropped
     repeated_rows: int = 0  # DATA events among them
-    abandoned: int = 0  # unfinished source transactions that a new BEGIN put aside
+    abandoned: int = 0  # unfinished source transactions that a new BEGIN discarded
     abandoned_rows: int = 0
     dropped: int = 0  # source transactions dropped by policy: BEGIN missing, or open too long
     dropped_rows: int = 0
@@ -140,14 +140,14 @@ class Counters:
     def __add__(self, other: Counters) -> Counters:
         return Counters(*map(add, _values(self), _values(other)))
 
-    def at(self, state: AssemblerState) -> Counters:
-        """These flows, with the levels of `state`."""
+    def with_levels_of(self, state: AssemblerState) -> Counters:
+        """These flows and the levels of `state`."""
         live = state.live()
         size = sum(each.bytes for each in live)
         return replace(self, open=len(live), open_rows=sum(each.rows for each in live), state_bytes=size)
 
-    def then(self, later: Counters) -> Counters:
-        """The flows of both, and the levels after the later one."""
+    def followed_by(self, later: Counters) -> Counters:
+        """The sum of both flows, and the levels of `later`."""
         return replace(self + later, open=later.open, open_rows=later.open_rows, state_bytes=later.state_bytes)
 
     def as_dict(self) -> dict[str, int]:
@@ -158,4 +158,4 @@ class Counters:
         return [field.name for field in fields(cls)]
 
 
-_values: Final = attrgetter(*Counters.names())  # astuple would copy each figure, and every step adds counters
+_values: Final = attrgetter(*Counters.names())  # every step adds counters, and astuple would copy each value

@@ -1,7 +1,7 @@
-"""Released rows made ready for a lane, over Arrow: the same content as `sink.projection` makes in the JVM.
+"""Payloads of released rows, encoded with Arrow for an assembling lane; equal to those of `sink.projection` (JVM).
 
-Rows of another database, an unknown `op`, and deletes for a table without a primary key are errors that name the place,
-never the row.
+Raises InputError for another database, an unknown `op`, and a delete from a table without primary key; the error names
+the place, never the row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.release import Released
+from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.coordinator.input import SEPARATOR
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.columns import (
@@ -34,25 +34,25 @@ from starrocks_txn_sink.rows.columns import (
     other_database,
 )
 
-_TOGETHER: Final = 4 << 20  # bytes
+_BATCH_BYTES: Final = 4 << 20  # bytes
 
 _UPSERTS: Final = pa.array(UPSERTS)
 _DELETES: Final = pa.array(DELETES)
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
-    """Makes payloads for tables of `database`; `keyless` are those that cannot delete."""
+class PayloadEncoder:
+    """Encodes rows of tables in `database`; `keyless` tables have no primary key, so they take no deletes."""
 
     database: str
     keyless: tuple[str, ...] = ()
 
-    def batches(self, released: Iterable[Released]) -> Iterator[pa.RecordBatch]:
-        """Batches of released rows; small ones go together, for each batch costs milliseconds."""
-        waiting: list[Released] = []
+    def batches(self, released: Iterable[ReleasedRows]) -> Iterator[pa.RecordBatch]:
+        """Yield batches of lane rows; joins small parts, because each batch costs milliseconds."""
+        waiting: list[ReleasedRows] = []
         size = 0
         for part in released:
-            if waiting and (size > _TOGETHER or waiting[-1].rows.schema != part.rows.schema):
+            if waiting and (size > _BATCH_BYTES or waiting[-1].rows.schema != part.rows.schema):
                 yield self.batch(waiting)
                 waiting, size = [], 0
             waiting.append(part)
@@ -60,8 +60,8 @@ class Content:
         if waiting:
             yield self.batch(waiting)
 
-    def batch(self, parts: Sequence[Released]) -> pa.RecordBatch:
-        """A batch with the columns of `rows.segments`, of all `parts`."""
+    def batch(self, parts: Sequence[ReleasedRows]) -> pa.RecordBatch:
+        """One batch of all `parts`, with the columns of `rows.segments`."""
         rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
         names = pa.array([name for part in parts for name in part.names], pa.string())
         counts = np.concatenate([part.counts for part in parts])
@@ -82,10 +82,10 @@ class Content:
         return pa.RecordBatch.from_pydict(columns)
 
     def _payload(self, partitions: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Array | None]:
-        """The rows' content, and which of them are deletes, if any can be."""
+        """The payloads, and the mask of deletes (None if there are none)."""
         row, op = _array(rows[model.ROW]), _array(rows[model.OP])
         upsert = pc.binary_join_element_wise(SEPARATOR, row, "")
-        kinds = None if op.null_count == len(op) else _lowered(op)
+        kinds = None if op.null_count == len(op) else _lower_case_values(op)
         if kinds is None or pc.all(pc.is_in(kinds, value_set=_UPSERTS)).as_py():
             return upsert, None
         deleted = self._deleted(partitions, rows, op)
@@ -100,7 +100,7 @@ class Content:
         known = pc.or_(op.is_null(), pc.or_(pc.is_in(kinds, value_set=_UPSERTS), deleted))
         if not pc.all(known).as_py():
             at = pc.index(known, False).as_py()
-            raise _refusal(UNKNOWN_OP, op[at].as_py(), partitions, rows, at)
+            raise _row_error(UNKNOWN_OP, op[at].as_py(), partitions, rows, at)
         self._refuse_keyless(partitions, rows, deleted)
         return deleted
 
@@ -111,7 +111,7 @@ class Content:
         refused = pc.and_(deleted, pc.fill_null(pc.is_in(table, value_set=pa.array(self.keyless)), False))
         if pc.any(refused).as_py():
             at = pc.index(refused, True).as_py()
-            raise _refusal(NO_PRIMARY_KEY, table[at].as_py(), partitions, rows, at)
+            raise _row_error(NO_PRIMARY_KEY, table[at].as_py(), partitions, rows, at)
 
     def _refuse_other_databases(self, partitions: pa.Array, rows: pa.Table) -> None:
         databases = rows[model.DATABASE]
@@ -120,15 +120,15 @@ class Content:
         other = pc.not_equal(databases, self.database)
         if pc.any(other).as_py():
             at = pc.index(other, True).as_py()
-            raise _refusal(other_database(self.database), databases[at].as_py(), partitions, rows, at)
+            raise _row_error(other_database(self.database), databases[at].as_py(), partitions, rows, at)
 
 
-def _lowered(op: pa.Array) -> pa.Array:
-    """The different values of `op` in small letters; few, so the rows need not be looked at one by one."""
+def _lower_case_values(op: pa.Array) -> pa.Array:
+    """The distinct values of `op` in lower case: there are few, so this avoids a pass over all rows."""
     return pc.utf8_lower(pc.drop_null(pc.unique(op)))
 
 
-def _refusal(texts: tuple[str, str], value: str, partitions: pa.Array, rows: pa.Table, at: int) -> InputError:
+def _row_error(texts: tuple[str, str], value: str, partitions: pa.Array, rows: pa.Table, at: int) -> InputError:
     partition = partitions[at].as_py()
     position = rows[model.POSITION][at].as_py()
     return InputError(

@@ -12,13 +12,13 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.model import Partition
-from starrocks_txn_sink.assembler.rules.segments import Grouped, spread
+from starrocks_txn_sink.assembler.rules.segments import Grouped, concat_ranges
 
-READ_BYTES: Final = 4 << 20  # of carried-over rows that may be in memory at once beside a single blob
-MANY_TABLES: Final = 8  # from here on a copy costs less than all later readers' work with each chunk
+READ_BYTES: Final = 4 << 20  # carried-over rows in memory at once, beside a single blob
+MANY_TABLES: Final = 8  # with more chunks, one copy costs less than the readers' work per chunk
 
-# Carried-over rows join the new rows in one table, because each table costs its readers most of 0.1 ms. Beside many new
-# rows, the rows of one or two transactions stay apart: columns that are cut in the middle cost more to write.
+# Carried-over rows join the new rows in one table, because each table costs its readers almost 0.1 ms. Beside many new
+# rows, the rows of one or two transactions stay separate: writing columns of several chunks costs more.
 FEW_TRANSACTIONS: Final = 2
 MANY_ROWS: Final = 10_000
 
@@ -27,7 +27,7 @@ ReadBlob = Callable[[Partition, int], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class ReleasedRows:
     """Rows of whole source transactions: `counts[i]` rows of source partition `names[i]`, one after the other."""
 
     names: Sequence[Partition]
@@ -35,10 +35,10 @@ class Released:
     rows: pa.Table
 
 
-def release(grouped: Grouped, released: Mask, payload: pa.Table, read: ReadBlob) -> Iterator[Released]:
-    """Yield the rows of the segments `released`; carried-over rows are read when they are due.
+def release(grouped: Grouped, released: Mask, payload: pa.Table, read: ReadBlob) -> Iterator[ReleasedRows]:
+    """Yield the rows of the segments `released`; reads carried-over rows late.
 
-    A huge source transaction comes blob by blob, so that it costs no more memory than a small one.
+    A huge source transaction comes blob by blob, so it needs no more memory than a small one.
     """
     ended = np.flatnonzero(released)
     if not len(ended):
@@ -50,7 +50,7 @@ def release(grouped: Grouped, released: Mask, payload: pa.Table, read: ReadBlob)
 
 
 def _runs(grouped: Grouped, ended: Indexes) -> list[Indexes]:
-    """Parts of `ended` with about READ_BYTES of carried-over rows each; a larger transaction begins its own."""
+    """Split `ended` into runs with about READ_BYTES of carried-over rows; a larger transaction starts its own run."""
     if not grouped.held[ended].any():
         return [ended]
     size = np.zeros(len(ended), dtype=np.int64)
@@ -65,7 +65,7 @@ def _carried_bytes(grouped: Grouped, segment: int) -> int:
     return carried.bytes if carried else 0
 
 
-def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBlob) -> Iterator[Released]:
+def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBlob) -> Iterator[ReleasedRows]:
     """Yield the rows of the segments `run`, each after the carried-over rows of its transaction."""
     new, rows, held = _new_rows(grouped, run, payload), grouped.segments.rows[run], grouped.held[run]
     offsets = (np.cumsum(rows) - rows).tolist()
@@ -82,14 +82,16 @@ def _release_run(grouped: Grouped, run: Indexes, payload: pa.Table, read: ReadBl
             if all(blob.schema == payload.schema for blob in blobs):
                 part += blobs
                 continue
-        yield from _marked(grouped, run[begin:at], seq[begin:at], (held + rows - seq)[begin:at], part)
+        yield from _with_transaction_columns(grouped, run[begin:at], seq[begin:at], (held + rows - seq)[begin:at], part)
         for blob in blobs:
             last = seq[at] + blob.num_rows == held[at] + rows[at]
-            yield from _marked(grouped, run[at : at + 1], seq[at : at + 1], np.array([blob.num_rows]), [blob], last)
+            yield from _with_transaction_columns(
+                grouped, run[at : at + 1], seq[at : at + 1], np.array([blob.num_rows]), [blob], last
+            )
             seq[at] += blob.num_rows
         part, begin = [], at
     part.append(new.slice(taken))
-    yield from _marked(grouped, run[begin:], seq[begin:], (held + rows - seq)[begin:], part)
+    yield from _with_transaction_columns(grouped, run[begin:], seq[begin:], (held + rows - seq)[begin:], part)
 
 
 def _blobs(grouped: Grouped, segment: int, read: ReadBlob) -> Iterator[pa.Table]:
@@ -101,7 +103,7 @@ def _blobs(grouped: Grouped, segment: int, read: ReadBlob) -> Iterator[pa.Table]
 def _new_rows(grouped: Grouped, segments: Indexes, payload: pa.Table) -> pa.Table:
     """The payload of the DATA events of `segments`."""
     start, rows = grouped.segments.start[segments], grouped.segments.rows[segments]
-    index = spread(start, rows)
+    index = concat_ranges(start, rows)
     if not len(index):
         return payload.slice(0, 0)
     if grouped.groups.order is not None:
@@ -113,12 +115,13 @@ def _new_rows(grouped: Grouped, segments: Indexes, payload: pa.Table) -> pa.Tabl
     return payload.filter(pa.array(chosen))
 
 
-def _marked(
+def _with_transaction_columns(
     grouped: Grouped, run: Indexes, seq: Indexes, counts: Indexes, part: list[pa.Table], ended: bool = True
-) -> Iterator[Released]:
-    """The rows in `part` with the columns that say where they belong; nothing when there are none.
+) -> Iterator[ReleasedRows]:
+    """Yield the rows of `part` with position, seq, transaction_end and txn_id; nothing if `part` has no rows.
 
-    `counts[i]` of them are of segment `run[i]`, numbered from `seq[i]`, to its last row if they are `ended`.
+    `counts[i]` of the rows belong to segment `run[i]`, with seq from `seq[i]` on. `ended`: they include the segment's
+    last row.
     """
     total = np.cumsum(counts)
     if not len(total) or not total[-1]:
@@ -142,10 +145,10 @@ def _marked(
     yield _by_partition(grouped, run, counts, table)
 
 
-def _by_partition(grouped: Grouped, run: Indexes, counts: Indexes, rows: pa.Table) -> Released:
+def _by_partition(grouped: Grouped, run: Indexes, counts: Indexes, rows: pa.Table) -> ReleasedRows:
     partition = grouped.partition_of(run)
     begins = np.concatenate([[0], np.flatnonzero(partition[1:] != partition[:-1]) + 1])
     sums = np.add.reduceat(counts, begins)
     filled = np.flatnonzero(sums)
     names = tuple(grouped.intake.names[at] for at in partition[begins[filled]].tolist())
-    return Released(names, sums[filled], rows)
+    return ReleasedRows(names, sums[filled], rows)

@@ -1,9 +1,8 @@
 """Segments: runs of DATA events between markers, and their classification. Index arithmetic only, no Python per row.
 
-The event in front of a segment (a BEGIN, an END, or the carried-over state) and the event behind it (an END, a BEGIN,
-or none yet) decide together what becomes of the segment, so a few array operations classify the events of any number of
-source partitions. Each source partition is a group of its own; when source transactions are interleaved, each source
-transaction is, so that it reads as if it were alone.
+The event before a segment (a BEGIN, an END, or the carried-over state) and the event after it (an END, a BEGIN, or none
+yet) determine its class, so a few array operations classify the events of any number of source partitions. A group is a
+source partition or, with interleaved source transactions, one source transaction: each then reads as if it were alone.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import Indexes, Intake, Kind, Mask, one_array, starts
+from starrocks_txn_sink.assembler.rules.intake import EventKind, Indexes, Intake, Mask, one_array, starts
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, Partition
 from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransaction
 
@@ -26,19 +25,19 @@ Bytes = npt.NDArray[np.int8]
 
 
 class Opener:
-    """The transaction that the DATA events of a segment belong to."""
+    """State of the transaction that a segment's DATA events belong to."""
 
     NOTHING: Final = 0  # no BEGIN was seen
     LIVE: Final = 1  # an open transaction
-    DROPPED: Final = 2  # a transaction that was given up and is skipped to its END
+    DROPPED: Final = 2  # a dropped transaction, skipped to its END
 
 
 class Closer:
-    """The event after the DATA events of a segment; a marker has the number of its Kind."""
+    """The event after a segment's DATA events; markers use their EventKind."""
 
     TAIL: Final = 0  # none yet: the events end here
-    BEGIN: Final = Kind.BEGIN
-    END: Final = Kind.END
+    BEGIN: Final = EventKind.BEGIN
+    END: Final = EventKind.END
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +60,14 @@ class Segments:
         return self.stop - self.start
 
 
-def cut(kinds: Bytes, group_ends: Indexes, openers: Bytes) -> Segments:
+def cut_segments(kinds: Bytes, group_ends: Indexes, openers: Bytes) -> Segments:
     """Cut events into segments.
 
     `kinds` are in grouped order; `group_ends` holds each group's exclusive end, ascending, the last one equal to
     len(kinds); `openers` holds each group's Opener. Every group yields one segment per marker and a tail, which may be
     empty.
     """
-    markers = np.flatnonzero(kinds != Kind.DATA)
+    markers = np.flatnonzero(kinds != EventKind.DATA)
     stops = np.concatenate([group_ends, markers])
     closers = np.concatenate([np.full(len(group_ends), Closer.TAIL, np.int8), kinds[markers]])
     order = np.argsort(stops, kind="stable")  # a group's tail comes before a marker that opens the next group
@@ -82,14 +81,14 @@ def cut(kinds: Bytes, group_ends: Indexes, openers: Bytes) -> Segments:
     return Segments(start, stop, group, closer, opener.astype(np.int8), first)
 
 
-def spread(start: Indexes, rows: Indexes) -> Indexes:
+def concat_ranges(start: Indexes, rows: Indexes) -> Indexes:
     """Concatenate the ranges `start[i] : start[i] + rows[i]`."""
     before = np.cumsum(rows) - rows
     return np.repeat(start - before, rows) + np.arange(int(rows.sum()), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Classification:
+class SegmentClasses:
     """One mask per class of segments; every segment with rows or an END is in exactly one class.
 
     `orphan` marks segments whose BEGIN was never seen; by policy they are also `skipped`, or count as begun.
@@ -104,7 +103,7 @@ class Classification:
     waiting: Mask  # skipped, and its END has not come yet
 
 
-def classify(segments: Segments, held: Indexes, missing_begin: MissingBegin) -> Classification:
+def classify(segments: Segments, held: Indexes, missing_begin: MissingBegin) -> SegmentClasses:
     """Classify every segment; `held` counts the rows of its transaction in the carried-over state."""
     ended, tail = segments.closer == Closer.END, segments.closer == Closer.TAIL
     orphan = (segments.opener == Opener.NOTHING) & (ended | (segments.rows > 0))
@@ -114,7 +113,7 @@ def classify(segments: Segments, held: Indexes, missing_begin: MissingBegin) -> 
     else:
         skipped = skipped | orphan
     full = segments.rows + held > 0
-    return Classification(
+    return SegmentClasses(
         orphan=orphan,
         released=live & ended & full,
         empty=live & ended & ~full,
@@ -127,7 +126,7 @@ def classify(segments: Segments, held: Indexes, missing_begin: MissingBegin) -> 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Which events belong together. `order[i]` is the event at place i in grouped order (None: event i).
+    """Groups of events. `order[i]` is the event at place i in grouped order (`order` None: event i).
 
     Per group: its exclusive end in `ends`, and its source partition in `partition` (an index into Intake.names).
     `carried` has the open transactions of the carried-over state, by group.
@@ -185,10 +184,10 @@ class Grouped:
         kinds, positions = intake.kinds, intake.positions
         if groups.order is not None:
             kinds, positions = kinds[groups.order], positions[groups.order]
-        segments = cut(kinds, groups.ends, _openers(groups))
+        segments = cut_segments(kinds, groups.ends, _openers(groups))
         held = np.zeros(len(segments.start), dtype=np.int64)
         if groups.carried:
-            held[_resumed(groups, segments)] = [each.rows for each in groups.carried.values()]
+            held[_resumed_segments(groups, segments)] = [each.rows for each in groups.carried.values()]
         began = ~segments.first & (segments.opener == Opener.LIVE)
         opened_by = np.minimum(segments.start - began, len(kinds) - 1)
         owners = _owners(intake, groups, segments, opened_by)
@@ -200,32 +199,32 @@ class Grouped:
         return partition
 
     def carried_into(self, segment: int) -> OpenTransaction | None:
-        """The open transaction that the segment goes on with."""
+        """The carried-over transaction that the segment continues, if any."""
         return self.groups.carried.get(int(self.segments.group[segment])) if self.segments.first[segment] else None
 
-    def first_stranger(self) -> int | None:
-        """The first DATA or END with another transaction id than its segment's owner; NULL never differs.
+    def first_foreign_event(self) -> int | None:
+        """The first DATA or END whose transaction id differs from its segment's owner; NULL never differs.
 
-        For events in their own order only, because interleaved events are grouped by that id.
+        Only without interleaving: interleaved events are grouped by that id.
         """
         lengths = self.segments.rows + (self.segments.closer != Closer.TAIL)
         expected = self.owners.take(pa.array(np.repeat(np.arange(len(lengths)), lengths)))
         ids = one_array(self.intake.table[model.TXN_ID])
         differs = pc.fill_null(pc.not_equal(ids, expected), False).to_numpy(zero_copy_only=False)
-        strange = differs & (self.kinds != Kind.BEGIN)
+        strange = differs & (self.kinds != EventKind.BEGIN)
         return int(strange.argmax()) if strange.any() else None
 
 
 def _openers(groups: Groups) -> Bytes:
-    """What the first events of each group belong to."""
+    """The Opener of each group's first segment."""
     openers = np.full(len(groups.ends), Opener.NOTHING, dtype=np.int8)
     for group, each in groups.carried.items():
         openers[group] = Opener.DROPPED if each.dropped else Opener.LIVE
     return openers
 
 
-def _resumed(groups: Groups, segments: Segments) -> Indexes:
-    """The segments that go on with the transactions in `groups.carried`, in the order of that."""
+def _resumed_segments(groups: Groups, segments: Segments) -> Indexes:
+    """The segments that continue the transactions of `groups.carried`, in its order."""
     resumed: Indexes = np.flatnonzero(segments.first)[list(groups.carried)]
     return resumed
 
@@ -236,6 +235,6 @@ def _owners(intake: Intake, groups: Groups, segments: Segments, opened_by: Index
     if not groups.carried:
         return owners
     index = np.arange(len(owners))
-    index[_resumed(groups, segments)] = len(owners) + np.arange(len(groups.carried))
+    index[_resumed_segments(groups, segments)] = len(owners) + np.arange(len(groups.carried))
     carried = pa.array([each.txn_id for each in groups.carried.values()], pa.string())
     return pa.concat_arrays([owners, carried]).take(pa.array(index))

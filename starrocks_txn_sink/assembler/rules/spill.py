@@ -1,8 +1,9 @@
-"""Spill storage: files for the rows of open source transactions, and the carried-over state that names them.
+"""Spill storage of assembling lanes: files for the rows of open source transactions, and the state that names them.
 
-Of a source partition the next micro-batch needs its AssemblerState, and for each blob the place of its rows: a file of
-the state's directory and the number of a record batch in it. A Manifest has this for all source partitions after one
-micro-batch. Manifests are JSON; rows are never in them, except for the content of small files (`inline`).
+The next micro-batch needs the AssemblerState of each source partition, and for each blob the place of its rows: a file
+in the state directory and the number of a record batch in it. A Manifest has this for all source partitions after one
+micro-batch. Files keep rows out of the manifest, so each row is written once, however long its transaction stays open.
+Manifests are JSON; only small files are inside them (`inline`), which saves a file per lane and micro-batch.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ FORMAT: Final = 1
 INLINE_BYTES: Final = 16 << 10
 FOLDER: Final = "rows"
 
-_RENAMES: Final = ("local", "hdfs", "abfs", "py")  # elsewhere a file appears only when it is complete
-_SAME: Final = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names for pyarrow's
+_RENAMES: Final = ("local", "hdfs", "abfs", "py")  # object stores need no rename: a file appears when it is complete
+_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}  # Hadoop's names for pyarrow's
 
 
-class Place(NamedTuple):
+class BlobPlace(NamedTuple):
     """The place of a blob's rows."""
 
     file: str
@@ -43,24 +44,24 @@ class CarriedState:
     """One source partition between two micro-batches; `places` has every blob that `state` names."""
 
     state: AssemblerState = field(default_factory=AssemblerState)
-    places: Mapping[int, Place] = field(default_factory=dict)
+    places: Mapping[int, BlobPlace] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return {"state": self.state.to_json(), "blobs": [(number, *place) for number, place in self.places.items()]}
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> CarriedState:
-        places = {number: Place(file, at) for number, file, at in value["blobs"]}
+        places = {number: BlobPlace(file, at) for number, file, at in value["blobs"]}
         return cls(AssemblerState.from_json(value["state"]), places)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All carried-over state after micro-batch `batch` (-1: before the first); `query` wrote it.
+    """All carried-over state after micro-batch `batch` (-1: before the first) of the query run `query`.
 
-    The driver publishes a manifest when all lanes have committed, and micro-batch N reads exactly that of N-1. So a
-    replay starts from the same state, and the positions in the ledger leave out its committed rows: carried-over state
-    needs no commit protocol of its own.
+    The driver publishes a manifest after all lanes have committed, and micro-batch N reads exactly that of N-1. So a
+    replay starts from the same state, and the ledger's positions skip rows that are already committed: carried-over
+    state needs no commit protocol of its own.
     """
 
     batch: int = -1
@@ -69,17 +70,17 @@ class Manifest:
     inline: Mapping[str, bytes] = field(default_factory=dict)
 
     def files(self) -> set[str]:
-        """The files that have rows of open source transactions, those inside the manifest among them."""
+        """Names of all files with rows of open source transactions, including inline ones."""
         return {place.file for each in self.partitions.values() for place in each.places.values()}
 
     def levels(self) -> Counters:
         """The levels of all source partitions; no flows."""
-        return sum((Counters().at(each.state) for each in self.partitions.values()), Counters())
+        return sum((Counters().with_levels_of(each.state) for each in self.partitions.values()), Counters())
 
-    def then(
+    def updated(
         self, batch: int, query: str, touched: Mapping[str, CarriedState], inline: Iterable[tuple[str, bytes]]
     ) -> Manifest:
-        """The manifest after one more micro-batch, in which the source partitions `touched` had events."""
+        """The manifest after one more micro-batch; `touched` are the source partitions with events in it."""
         after = Manifest(batch, query, {**self.partitions, **touched})
         files = after.files()
         known = {**self.inline, **dict(inline)}
@@ -104,7 +105,7 @@ class Manifest:
         value = orjson.loads(text)
         if value.get("format") != FORMAT:
             raise InputError(
-                "The fused assembler's state in the checkpoint has another format.",
+                "The checkpoint's state of the assembling lanes has another format.",
                 hint="Finish the query with the release that started it, then start it with a new checkpoint.",
             )
         return cls(
@@ -116,7 +117,7 @@ class Manifest:
 
 
 class StateNotWritten(StarRocksSinkError, Transient):
-    """Spark repeats the micro-batch from the state before it."""
+    """Spark repeats the micro-batch from the previous manifest."""
 
     code = "state_not_written"
     summary = "The open source transactions of a micro-batch could not be saved."
@@ -126,11 +127,11 @@ class StateNotWritten(StarRocksSinkError, Transient):
     )
 
 
-class Directory(Protocol):
-    """A directory for the state, on any file system. Names are relative, with `/` between folder and file.
+class StateDirectory(Protocol):
+    """The state directory on any file system. Names are relative, with `/` between folder and file.
 
-    A file is written once and whole: readers see all of it or nothing. Nothing is ever changed in place. `names` of a
-    missing folder are none; deleting a missing file is no error.
+    A write is atomic: readers see the whole file or none. Files never change in place. `names` of a missing folder is
+    empty; deleting a missing file is no error.
     """
 
     def write(self, name: str, content: bytes | pa.Buffer) -> None: ...
@@ -144,7 +145,7 @@ class Directory(Protocol):
 
 @dataclass(slots=True)
 class FileDirectory:
-    """The directory at `uri` (file:, hdfs:, s3:, gs:, …, or a path). Connects when it is used; can be pickled."""
+    """The directory at `uri` (file:, hdfs:, s3:, gs:, …, or a path). Connects on first use; can be pickled."""
 
     uri: str
     _made: set[str] = field(default_factory=set, repr=False)
@@ -157,7 +158,7 @@ class FileDirectory:
         self.uri, self._made, self._connected = state[0], set(), None
 
     def write(self, name: str, content: bytes | pa.Buffer) -> None:
-        """Write the file whole; an older one of that name is replaced. Raises StateNotWritten."""
+        """Write the whole file, replacing an older one. Raises StateNotWritten."""
         system, path = self._path(name)
         folder = path.rsplit("/", 1)[0]
         try:
@@ -170,15 +171,15 @@ class FileDirectory:
             if target != path:
                 system.move(target, path)
         except OSError as error:
-            raise StateNotWritten(f"The fused assembler's state cannot be written ({type(error).__name__}).") from error
+            raise StateNotWritten(f"The assembling lanes cannot write their state ({type(error).__name__}).") from error
 
     def open(self, name: str) -> pa.NativeFile:
-        """The file for reading anywhere in it; FileNotFoundError."""
+        """Open the file for random access; raises FileNotFoundError."""
         system, path = self._path(name)
         return system.open_input_file(path)
 
     def names(self, folder: str) -> list[str]:
-        """The names of the complete files in `folder`, without the folder's, in no order."""
+        """Names of the complete files in `folder`, without the folder, in no order."""
         system, path = self._path(folder)
         found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
         return [each.base_name for each in found if each.is_file and not each.base_name.startswith(".")]
@@ -203,24 +204,24 @@ def _connect(uri: str) -> tuple[Any, str]:
         return fs.LocalFileSystem(), uri.rstrip("/")
     if scheme == "file":
         return fs.LocalFileSystem(), re.sub("^/+", "/", rest).rstrip("/")
-    known = f"{_SAME.get(scheme, scheme)}:{rest}"
+    known = f"{_SCHEMES.get(scheme, scheme)}:{rest}"
     try:
         system, path = fs.FileSystem.from_uri(known)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as refused:
-        system, path = _by_fsspec(uri, refused)
+        system, path = _connect_fsspec(uri, refused)
     return system, path.rstrip("/")
 
 
-def _by_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
+def _connect_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
     try:
         import fsspec  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
         found, path = fsspec.core.url_to_fs(uri)
     except (ImportError, ValueError, OSError) as missing:
         raise OptionError(
-            f"The fused assembler cannot keep its state under {uri.split(':')[0]}: ({type(refused).__name__} from "
+            f"The assembling lanes cannot keep their state under {uri.split(':')[0]}: ({type(refused).__name__} from "
             f"pyarrow, {type(missing).__name__} from fsspec).",
-            hint="Give TransactionAssembly a state_dir on a file system that driver and executors share and that "
+            hint="Set state_dir of TransactionAssembly to a file system that driver and executors share and that "
             "pyarrow or fsspec can write (file, hdfs, s3, gs, abfss, …).",
             option="state_dir",
         ) from refused
@@ -231,21 +232,21 @@ def _by_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
 class SpillStorage:
     """Writes the rows of open source transactions for one task, and reads rows that earlier tasks have written.
 
-    Blobs that are written together share one Arrow IPC file, a record batch each. `stem` begins the names of the files
-    written here, and each attempt at a task has its own, so that attempts never meet. A small file is not written but
-    handed over in `handed`, to live inside the manifest; `inline` has the content of such files of earlier tasks.
+    Blobs that are written together share one Arrow IPC file, one record batch per blob. File names begin with `stem`,
+    which is different for each attempt of a task, so two attempts never write the same file. A small file is not
+    written: its content goes through `new_inline` into the manifest. `inline` has such files of earlier tasks.
     """
 
-    directory: Directory
+    directory: StateDirectory
     stem: str
     inline: Mapping[str, bytes] = field(default_factory=dict)
-    handed: dict[str, bytes] = field(default_factory=dict)
+    new_inline: dict[str, bytes] = field(default_factory=dict)
     written: int = 0
     _files: int = 0
     _opened: dict[str, tuple[pa.NativeFile, pa.ipc.RecordBatchFileReader]] = field(default_factory=dict)
 
-    def write(self, blobs: Sequence[pa.Table], *, small: bool = False) -> list[Place]:
-        """Write blobs into one file; with `small` a small one is handed over instead."""
+    def write(self, blobs: Sequence[pa.Table], *, small: bool = False) -> list[BlobPlace]:
+        """Write blobs into one file; with `small`, a file up to INLINE_BYTES goes to `new_inline` instead."""
         if not blobs:
             return []
         name = f"{self.stem}-{self._files}.arrow"
@@ -256,27 +257,27 @@ class SpillStorage:
                 writer.write_batch(_one_batch(blob))
         content = sink.getvalue()
         if small and content.size <= INLINE_BYTES:
-            self.handed[name] = content.to_pybytes()
+            self.new_inline[name] = content.to_pybytes()
         else:
             self.directory.write(f"{FOLDER}/{name}", content)
             self.written += content.size
-        return [Place(name, number) for number in range(len(blobs))]
+        return [BlobPlace(name, number) for number in range(len(blobs))]
 
-    def read(self, place: Place) -> pa.Table:
-        """The rows at `place`; InputError when the file is missing."""
+    def read(self, place: BlobPlace) -> pa.Table:
+        """The rows at `place`; InputError if the file is missing."""
         if place.file not in self._opened:
             self._opened[place.file] = self._open(place.file)
         return pa.Table.from_batches([self._opened[place.file][1].get_batch(place.number)])
 
     def close(self) -> None:
-        """Close the files that were read."""
+        """Close all opened files."""
         for file, _ in self._opened.values():
             with contextlib.suppress(OSError):
                 file.close()
         self._opened.clear()
 
     def _open(self, name: str) -> tuple[pa.NativeFile, pa.ipc.RecordBatchFileReader]:
-        content = self.handed.get(name) or self.inline.get(name)
+        content = self.new_inline.get(name) or self.inline.get(name)
         if content is not None:
             file = pa.BufferReader(content)
         else:
@@ -284,7 +285,7 @@ class SpillStorage:
                 file = self.directory.open(f"{FOLDER}/{name}")
             except FileNotFoundError:
                 raise InputError(
-                    "Rows of an open source transaction are missing from the fused assembler's state.",
+                    "Rows of an open source transaction are missing from the state of the assembling lanes.",
                     hint="Restore the checkpoint's folder starrocks_txn_sink from the same copy as the checkpoint, or "
                     "start with a new checkpoint from a position before the open source transactions.",
                     file=name,

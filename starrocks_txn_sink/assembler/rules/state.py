@@ -1,7 +1,7 @@
-"""What is remembered of a source partition between micro-batches: a small header, and blobs that are only appended.
+"""State of a source partition between micro-batches: a small header, and blobs with the rows of open transactions.
 
-The header is JSON of a few hundred bytes. The rows of open transactions are Arrow IPC streams ("blobs") under numbers
-that never come back; a blob is written once, read when its transaction is released, and deleted.
+The header is JSON of a few hundred bytes. A blob is an Arrow IPC stream under a number that is never reused; it is
+written once, read when its transaction is released, and deleted.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ BLOB_BYTES: Final = 8 << 20  # so that neither a state store's value nor a messa
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A source transaction whose END has not come yet.
+    """A source transaction without END so far.
 
-    `position` is that of its first event, `opened_at` the processing time (seconds since the epoch) when that was seen.
-    `dropped` says that the transaction was given up: it holds no rows any more and its events are skipped to its END.
+    `position` is the position of its first event, `opened_at` that event's processing time (seconds since the epoch).
+    `dropped`: the transaction holds no rows any more, and its events are skipped to its END.
     """
 
     txn_id: str | None
@@ -37,24 +37,24 @@ class OpenTransaction:
     def extended(self, rows: int, added: int, blobs: tuple[int, ...]) -> OpenTransaction:
         return replace(self, rows=self.rows + rows, bytes=self.bytes + added, blobs=self.blobs + blobs)
 
-    def given_up(self) -> OpenTransaction:
+    def as_dropped(self) -> OpenTransaction:
         return replace(self, rows=0, bytes=0, blobs=(), dropped=True)
 
 
 @dataclass(frozen=True, slots=True)
 class AssemblerState:
-    """One source partition: the last position seen, what is open in the order of its BEGINs, the next blob's number."""
+    """One source partition: its last position, its open transactions in the order of BEGINs, the next blob number."""
 
     last_position: int | None = None
     open: tuple[OpenTransaction, ...] = ()
     next_blob: int = 0
 
     def live(self) -> list[OpenTransaction]:
-        """The open transactions that may still be released."""
+        """The open transactions that are not dropped."""
         return [transaction for transaction in self.open if not transaction.dropped]
 
     def expires_at(self, open_timeout: float | None) -> float | None:
-        """When (seconds since the epoch) the oldest open transaction has been open for `open_timeout`."""
+        """Time (seconds since the epoch) at which the oldest open transaction reaches `open_timeout`."""
         opened = [transaction.opened_at for transaction in self.live()]
         return min(opened) + open_timeout if opened and open_timeout is not None else None
 
@@ -90,10 +90,7 @@ def from_blob(blob: bytes) -> pa.Table:
 
 
 def pieces(table: pa.Table, size: int | None = None) -> list[pa.Table]:
-    """Slices of `table` of about BLOB_BYTES each, all of its rows, in order; none when it has no rows.
-
-    `size` is `table.nbytes` where the caller has counted it.
-    """
+    """Split `table` into slices of about BLOB_BYTES; none for an empty table. `size`: `table.nbytes`, if known."""
     if table.num_rows == 0:
         return []
     size = table.nbytes if size is None else size

@@ -1,4 +1,4 @@
-"""Transactions of Debezium: rows and markers of one source in, those that add up out, in the order of their commits.
+"""Debezium's transactions: rows and markers of one source in, complete transactions out, in commit order.
 
-`rules` is pure, and so are the modules that it imports; `spark` is the adapter to Structured Streaming.
+Pure; `assembler.debezium` is the stage in Structured Streaming.
 """

@@ -1,8 +1,8 @@
-"""Verified transactions before they are tallied: names and shapes, counts, the carried-over state, new events.
+"""Intake of verified transactions: schemas, counters, carried-over state, and validation of new events.
 
-Rows and transaction markers go in, in one table of both. A row has its transaction's id and its place in it
-(`total_order`, from 1); a row without an id is one of a snapshot. A marker (`status` BEGIN or END) has the number of
-rows of its transaction, in all and per collection, and its place (`sequence`) among all markers of its source.
+One table holds rows and transaction markers. A row has its transaction's id and its number in it (`total_order`, from
+1); a row without id belongs to a snapshot. A marker (`status` BEGIN or END) has the number of rows of its transaction,
+in total and per collection, and its number (`sequence`) among all markers of its source.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ ARRIVED: Final = "arrived"  # processing time in seconds; only in the state
 
 BEGIN: Final = "BEGIN"
 END: Final = "END"
-SNAPSHOT: Final = "r"  # the op of a row that was read, not changed
+SNAPSHOT: Final = "r"  # Debezium's op of a row that a snapshot read
 
 ROW_COLUMNS: Final = (model.TXN_ID, TOTAL_ORDER, COLLECTION, model.POSITION, *model.PAYLOAD)
 MARKER_COLUMNS: Final = (model.TXN_ID, STATUS, EVENT_COUNT, DATA_COLLECTIONS, SEQUENCE, model.POSITION)
 
-COUNTED: Final = pa.list_(pa.struct([("data_collection", pa.string()), ("event_count", pa.int64())]))
+COLLECTION_COUNTS: Final = pa.list_(pa.struct([("data_collection", pa.string()), ("event_count", pa.int64())]))
 
 EVENTS: Final = pa.schema(
     [
@@ -41,7 +41,7 @@ EVENTS: Final = pa.schema(
         (TOTAL_ORDER, pa.int64()),
         (COLLECTION, pa.string()),
         (EVENT_COUNT, pa.int64()),
-        (DATA_COLLECTIONS, COUNTED),
+        (DATA_COLLECTIONS, COLLECTION_COUNTS),
         (SEQUENCE, pa.int64()),
         (model.POSITION, pa.int64()),
         (model.DATABASE, pa.string()),
@@ -50,11 +50,11 @@ EVENTS: Final = pa.schema(
         (model.ROW, pa.string()),
     ]
 )
-"""What a step takes in. `table` NULL: the row counts for its transaction, but is not handed on."""
+"""Input of a step. `table` NULL: the row counts for its transaction, but is not released."""
 
-HELD: Final = EVENTS.append(pa.field(ARRIVED, pa.float64()))
+HELD_EVENTS: Final = EVENTS.append(pa.field(ARRIVED, pa.float64()))
 
-RELEASED: Final = pa.schema(
+RELEASED_ROWS: Final = pa.schema(
     [
         (model.POSITION, pa.int64()),
         (model.SEQ, pa.int64()),
@@ -66,10 +66,10 @@ RELEASED: Final = pa.schema(
         (model.TXN_ID, pa.string()),
     ]
 )
-"""What a step gives out, without the source partition: the columns of `assemble_transactions`."""
+"""Output of a step: the columns of `assemble_transactions` without the source partition."""
 
 FORMAT: Final = 1
-REMEMBERED: Final = 10_000  # ids of settled transactions, so that what is repeated of them is known
+MAX_REMEMBERED: Final = 10_000  # ids of settled transactions, to recognise their repeated events; bounds the state
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +84,15 @@ class VerifiedCounters:
     events: int = 0  # rows, BEGINs and ENDs that came in
     data: int = 0  # rows of transactions among them
     snapshot_rows: int = 0  # rows of a snapshot among them
-    released: int = 0  # transactions handed on, every one verified
-    rows: int = 0  # rows handed on, those of snapshots too
+    released: int = 0  # verified transactions that were released
+    rows: int = 0  # released rows, including those of snapshots
     empty: int = 0  # verified transactions without rows
-    skipped_rows: int = 0  # verified rows of tables that are left out
-    repeats: int = 0  # events that came a second time, dropped
+    skipped_rows: int = 0  # verified rows of tables without a target
+    repeats: int = 0  # repeated events, dropped
     repeated_rows: int = 0  # rows among them
-    quarantined: int = 0  # transactions given up because they never added up
+    quarantined: int = 0  # transactions that were incomplete at open_timeout
     quarantined_rows: int = 0
-    late: int = 0  # events of a transaction after it was given up
+    late: int = 0  # events of a transaction after its quarantine
     late_rows: int = 0
     open: int = 0  # transactions that wait
     open_rows: int = 0
@@ -111,7 +111,7 @@ class VerifiedCounters:
 
 @dataclass(frozen=True, slots=True)
 class HeldBlob:
-    """Events that wait, as one Arrow stream under `number`."""
+    """Held events, as one Arrow stream under `number`."""
 
     number: int
     events: int
@@ -120,11 +120,12 @@ class HeldBlob:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedState:
-    """`last_position` is that of the last transaction handed on; `oldest` when the oldest event of a transaction
-    arrived that does not add up yet.
+    """Carried-over state of one source.
 
-    `settled` and `quarantined` are the newest ids of transactions that were handed on (or repeated), and given up.
-    `snapshots` counts what was handed on of a snapshot before the first transaction, `letters` the quarantined units.
+    `last_position`: position of the last released transaction. `oldest`: arrival time of the oldest event of an
+    incomplete transaction. `settled` and `quarantined`: newest ids of released (or repeated) and of quarantined
+    transactions. `snapshots` and `letters` count the units of a snapshot before the first transaction and of dead
+    letters; the counts are their positions.
     """
 
     last_position: int | None = None
@@ -137,7 +138,7 @@ class VerifiedState:
     letters: int = 0
 
     def expires_at(self, open_timeout: float | None) -> float | None:
-        """When (seconds since the epoch) to look again."""
+        """Time (seconds since the epoch) at which the oldest incomplete transaction reaches `open_timeout`."""
         return self.oldest + open_timeout if self.oldest is not None and open_timeout is not None else None
 
     def to_json(self) -> str:
@@ -157,14 +158,14 @@ class VerifiedState:
         return cls(**value)
 
 
-def remembered(known: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
-    """`known` and `more`, the newest REMEMBERED of them."""
-    return tuple(dict.fromkeys([*known, *more]))[-REMEMBERED:]
+def remember_ids(known: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
+    """The newest MAX_REMEMBERED ids of `known` and `more`."""
+    return tuple(dict.fromkeys([*known, *more]))[-MAX_REMEMBERED:]
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedIntake:
-    """Rows and ENDs that count; `late` are rows and ENDs of transactions that were given up before."""
+    """New rows and ENDs; `late` are rows and ENDs of transactions that are quarantined already."""
 
     events: pa.Table
     late: pa.Table
@@ -172,8 +173,8 @@ class VerifiedIntake:
     counters: VerifiedCounters
 
 
-def take_in(state: VerifiedState, events: pa.Table, source: str) -> VerifiedIntake:
-    """Check `events` (EVENTS); InputError names what is missing and where, never a row's content."""
+def validate_events(state: VerifiedState, events: pa.Table, source: str) -> VerifiedIntake:
+    """Validate `events` (EVENTS) and drop repeats. InputError names the missing value and its place, never a row."""
     _check(events, source)
     marker = events[STATUS].is_valid()
     data, snapshots = (
@@ -182,7 +183,7 @@ def take_in(state: VerifiedState, events: pa.Table, source: str) -> VerifiedInta
     )
     fresh = events.filter(pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True))
     again = fresh.filter(_repeated_end(fresh, state.last_position))[model.TXN_ID].to_pylist()
-    settled = remembered(state.settled, again)
+    settled = remember_ids(state.settled, again)
     known = pc.is_in(fresh[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
     given_up = pc.is_in(fresh[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     given_up = pc.and_(given_up, pc.invert(known))
@@ -204,7 +205,7 @@ def _rows(events: pa.Table) -> int:
 
 
 def _repeated_end(events: pa.Table, last_position: int | None) -> pa.ChunkedArray:
-    """ENDs at or below the last position handed on."""
+    """Mask of ENDs at or below the last released position."""
     if last_position is None:
         return pa.chunked_array([pa.repeat(False, events.num_rows)])
     below = pc.fill_null(pc.less_equal(events[model.POSITION], last_position), False)

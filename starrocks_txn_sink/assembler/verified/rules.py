@@ -1,7 +1,7 @@
-"""The rules of verified transactions: rows and markers of one source in, transactions that add up out, in commit order.
+"""The rules of verified transactions: rows and markers of one source in, complete transactions out, in commit order.
 
-Rows and ENDs come through different topics and partitions, in any order, and more than once; they are joined by the
-transaction's id. Pure and vectorised: values in, values out; time, and reading what was held back, are arguments.
+Rows and ENDs arrive through different topics and partitions, in any order, perhaps repeated; the rules join them by
+transaction id. Pure and vectorised: time and the reader of held events are arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.segments import spread
+from starrocks_txn_sink.assembler.rules.segments import concat_ranges
 from starrocks_txn_sink.assembler.rules.state import pieces
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified.intake import (
@@ -24,16 +24,16 @@ from starrocks_txn_sink.assembler.verified.intake import (
     VerifiedCounters,
     VerifiedIntake,
     VerifiedState,
-    remembered,
-    take_in,
+    remember_ids,
+    validate_events,
 )
 from starrocks_txn_sink.assembler.verified.tally import (
     Bools,
-    Classification,
     Ints,
     Tally,
+    TransactionClasses,
     classify,
-    counts,
+    collection_counts,
     reason,
     tally,
 )
@@ -43,16 +43,16 @@ from starrocks_txn_sink.telemetry.events import Event
 OnOpenTimeout = Literal["quarantine", "fail"]
 ReadBlob = Callable[[int], pa.Table]
 
-MANY_BLOBS: Final = 32  # from here on small ones are brought together
+MANY_BLOBS: Final = 32  # with more blobs, small ones are merged
 SMALL_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedPolicy:
-    """`open_timeout` (seconds of processing time; None: for ever) is how long a transaction may fail to add up.
+    """Options. `open_timeout` (seconds of processing time; None: no limit) bounds how long a transaction is incomplete.
 
-    After it, `quarantine` gives the transaction up: its rows go to `dead_letter_table`, or, without one, are dropped
-    and counted; `fail` stops the job.
+    Afterwards `quarantine` sends its rows to `dead_letter_table` or, without one, drops and counts them; `fail` stops
+    the job.
     """
 
     open_timeout: float | None = None
@@ -70,12 +70,12 @@ class VerifiedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedStep:
-    """The effect of one step: hand on `released` and `letters`, delete `removed`, write `added`, then `state`."""
+    """The effect of one step: pass `released` and `dead_letters` on, delete `removed`, write `added`, then `state`."""
 
     state: VerifiedState
     counters: VerifiedCounters
     released: Sequence[pa.Table] = ()
-    letters: Sequence[pa.Table] = ()
+    dead_letters: Sequence[pa.Table] = ()
     removed: tuple[int, ...] = ()
     added: dict[int, pa.Table] = field(default_factory=dict)
     notices: tuple[Event, ...] = ()
@@ -91,24 +91,24 @@ class VerifiedAssembler:
     def feed(self, state: VerifiedState, events: pa.Table, now: float, read: ReadBlob) -> VerifiedStep:
         """Take in the events of a micro-batch (intake.EVENTS, any order, may be empty) at `now` (seconds).
 
-        Raises InputError for events that break the contract, SourceTransactionError for a transaction that is overdue
-        under `on_open_timeout="fail"`.
+        Raises InputError for events that break the contract, SourceTransactionError for an overdue transaction under
+        `on_open_timeout="fail"`.
         """
-        intake = take_in(state, events, self.source)
+        intake = validate_events(state, events, self.source)
         arrived = pa.array(np.full(intake.events.num_rows, float(now)))
         blobs = [read(each.number) for each in state.blobs]
-        table = pa.concat_tables([*blobs, intake.events.append_column(v.HELD.field(v.ARRIVED), arrived)])
+        table = pa.concat_tables([*blobs, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)])
         found = tally(table)
         limit = self.policy.open_timeout
-        verdict = classify(table, found, state.last_position, None if limit is None else now - limit)
-        self._refuse(table, found, verdict, now)
-        sorted_out = _SortedOut(state, table, found, verdict)
-        state, letters, notices = self._give_up(sorted_out, intake)
-        return _step(sorted_out, state, intake, letters, notices)
+        classes = classify(table, found, state.last_position, None if limit is None else now - limit)
+        self._refuse(table, found, classes, now)
+        done = _StepEvents(state, table, found, classes)
+        state, letters, notices = self._give_up(done, intake)
+        return _build_step(done, state, intake, letters, notices)
 
-    def _refuse(self, table: pa.Table, found: Tally, verdict: Classification, now: float) -> None:
-        if self.policy.on_open_timeout == "fail" and len(verdict.given_up):
-            first = int(verdict.given_up[0])
+    def _refuse(self, table: pa.Table, found: Tally, classes: TransactionClasses, now: float) -> None:
+        if self.policy.on_open_timeout == "fail" and len(classes.given_up):
+            first = int(classes.given_up[0])
             arrived = table[v.ARRIVED].to_numpy()[found.code == first].min()
             raise SourceTransactionError(
                 "A transaction has not added up for longer than open_timeout.",
@@ -125,18 +125,18 @@ class VerifiedAssembler:
             "reason": reason(found, transaction),
             "rows": int(found.count[transaction]),
             "event_count": int(found.expected[transaction]) if found.end[transaction] >= 0 else None,
-            "tables": counts(table, found, transaction),
+            "tables": collection_counts(table, found, transaction),
         }
 
     def _give_up(
-        self, done: _SortedOut, intake: VerifiedIntake
+        self, done: _StepEvents, intake: VerifiedIntake
     ) -> tuple[VerifiedState, list[pa.Table], tuple[Event, ...]]:
-        """The state that knows the ids given up, the dead letters, and what to say about them."""
+        """Quarantine overdue transactions: the next state, the dead letters, the notices."""
         table, found, state = done.table, done.found, done.state
         letters: list[pa.Table] = []
         lost = [
             (found.ids[each].as_py(), reason(found, each), table.filter(pa.array(done.rows_in(np.array([each])))))
-            for each in done.verdict.given_up.tolist()
+            for each in done.classes.given_up.tolist()
         ]
         for txn_id in dict.fromkeys(intake.late[model.TXN_ID].to_pylist()):
             late = intake.late.filter(pc.equal(intake.late[model.TXN_ID], txn_id))
@@ -145,26 +145,26 @@ class VerifiedAssembler:
             if self.policy.dead_letter_table is not None and rows.num_rows:
                 state = replace(state, letters=state.letters + 1)
                 letters.append(dead_letters(rows, state.letters, txn_id, why, self.policy.dead_letter_table))
-        ids = [found.ids[each].as_py() for each in done.verdict.given_up.tolist()]
+        ids = [found.ids[each].as_py() for each in done.classes.given_up.tolist()]
         notices = [
-            Event("transaction.quarantined", self._place(table, found, each)) for each in done.verdict.given_up.tolist()
+            Event("transaction.quarantined", self._place(table, found, each)) for each in done.classes.given_up.tolist()
         ]
         if intake.late.num_rows:
             notices.append(Event("transaction.late", {"source": self.source, "events": intake.late.num_rows}))
-        return replace(state, quarantined=remembered(state.quarantined, ids)), letters, tuple(notices)
+        return replace(state, quarantined=remember_ids(state.quarantined, ids)), letters, tuple(notices)
 
 
 @dataclass(frozen=True, slots=True)
-class _SortedOut:
-    """A step's events, and what becomes of them."""
+class _StepEvents:
+    """A step's events with their tally and classes."""
 
     state: VerifiedState
     table: pa.Table
     found: Tally
-    verdict: Classification
+    classes: TransactionClasses
 
     def of(self, transactions: Ints) -> Bools:
-        """Events of `transactions`, repeats left out."""
+        """Mask of the events of `transactions`, without repeats."""
         chosen = np.zeros(len(self.found.ids) + 1, dtype=bool)
         chosen[transactions] = True
         mask: Bools = chosen[self.found.code] & (self.found.code >= 0) & ~self.found.repeated
@@ -176,64 +176,68 @@ class _SortedOut:
 
     @property
     def snapshot(self) -> Ints:
-        """A snapshot's rows, in the order in which they came."""
+        """Places of snapshot rows, in arrival order."""
         places: Ints = np.flatnonzero(self.found.code < 0)
         return places
 
     @property
     def snapshot_alone(self) -> bool:
-        """Before the first transaction a snapshot's rows make units of their own; afterwards they go in front of the
-        next transaction, so that positions grow and a later change of a row wins."""
+        """Whether snapshot rows form their own unit: before the first transaction. Afterwards they precede the next
+        transaction, so that positions ascend and a later change of a row wins."""
         return self.state.last_position is None
 
 
-def _step(
-    done: _SortedOut, state: VerifiedState, intake: VerifiedIntake, letters: list[pa.Table], notices: tuple[Event, ...]
+def _build_step(
+    done: _StepEvents, state: VerifiedState, intake: VerifiedIntake, letters: list[pa.Table], notices: tuple[Event, ...]
 ) -> VerifiedStep:
-    found, verdict, table = done.found, done.verdict, done.table
+    found, classes, table = done.found, done.classes, done.table
     out, before = [], done.snapshot
     if len(before) and done.snapshot_alone:
         state = replace(state, snapshots=state.snapshots + 1)
-        out.append(units(table, before, np.array([len(before)]), np.array([state.snapshots]), pa.nulls(1, pa.string())))
+        out.append(
+            unit_rows(table, before, np.array([len(before)]), np.array([state.snapshots]), pa.nulls(1, pa.string()))
+        )
         before = before[:0]
-    full = verdict.released[found.expected[verdict.released] > 0]
+    full = classes.released[found.expected[classes.released] > 0]
     handed_on = np.zeros(table.num_rows, dtype=bool)
     if len(full):
-        out.append(released(table, found, full, before))
+        out.append(released_rows(table, found, full, before))
         state = replace(state, last_position=int(found.position[full].max()))
         before = before[:0]
     handed_on[done.snapshot] = len(before) == 0
-    settled = np.concatenate([verdict.released, verdict.repeated])
-    handed_on |= done.of(settled) | done.of(verdict.given_up) | found.repeated
+    settled = np.concatenate([classes.released, classes.repeated])
+    handed_on |= done.of(settled) | done.of(classes.given_up) | found.repeated
     names = found.ids.take(pa.array(settled)).to_pylist()
-    state = replace(state, settled=remembered(intake.settled, names))
+    state = replace(state, settled=remember_ids(intake.settled, names))
     state, removed, added = _carry_over(state, table, ~handed_on)
-    impatient = ~handed_on & (found.code >= 0) & np.append(verdict.incomplete, False)[found.code]
+    impatient = ~handed_on & (found.code >= 0) & np.append(classes.incomplete, False)[found.code]
     oldest = float(table[v.ARRIVED].to_numpy()[impatient].min()) if impatient.any() else None
     state = replace(state, oldest=oldest)
-    counters = _counted(done, intake, sum(each.num_rows for each in out), full, handed_on)
+    counters = _outcome_counters(done, intake, sum(each.num_rows for each in out), full, handed_on)
     return VerifiedStep(state, counters + _levels(done, state, ~handed_on), out, letters, removed, added, notices)
 
 
-def _counted(done: _SortedOut, intake: VerifiedIntake, rows_out: int, full: Ints, handed_on: Bools) -> VerifiedCounters:
-    """What became of the events, with what the intake counted."""
-    found, verdict = done.found, done.verdict
-    again = done.of(verdict.repeated) | found.repeated
+def _outcome_counters(
+    done: _StepEvents, intake: VerifiedIntake, rows_out: int, full: Ints, handed_on: Bools
+) -> VerifiedCounters:
+    """The intake's counters plus the outcome of the step's events."""
+    found, classes = done.found, done.classes
+    again = done.of(classes.repeated) | found.repeated
     rows = done.table[v.STATUS].is_null().to_numpy()
     passed = int(found.count[full].sum()) + int(handed_on[done.snapshot].sum())
     return intake.counters + VerifiedCounters(
         released=len(full),
         rows=rows_out,
-        empty=len(verdict.released) - len(full),
+        empty=len(classes.released) - len(full),
         skipped_rows=passed - rows_out,
         repeats=int(again.sum()),
         repeated_rows=int((again & rows).sum()),
-        quarantined=len(verdict.given_up),
-        quarantined_rows=int(done.rows_in(verdict.given_up).sum()),
+        quarantined=len(classes.given_up),
+        quarantined_rows=int(done.rows_in(classes.given_up).sum()),
     )
 
 
-def _levels(done: _SortedOut, state: VerifiedState, kept: Bools) -> VerifiedCounters:
+def _levels(done: _StepEvents, state: VerifiedState, kept: Bools) -> VerifiedCounters:
     waiting = np.unique(done.found.code[kept])
     return VerifiedCounters(
         open=int((waiting >= 0).sum()),
@@ -245,7 +249,7 @@ def _levels(done: _SortedOut, state: VerifiedState, kept: Bools) -> VerifiedCoun
 def _carry_over(
     state: VerifiedState, table: pa.Table, kept: Bools
 ) -> tuple[VerifiedState, tuple[int, ...], dict[int, pa.Table]]:
-    """Write what waits: blobs of which all events wait stay as they are, the rest is written anew."""
+    """Keep held events: blobs that are still complete stay unchanged, the other events go into new blobs."""
     rewrite = kept.copy()
     stay: list[HeldBlob] = []
     start = 0
@@ -263,26 +267,26 @@ def _carry_over(
     return replace(state, blobs=(*stay, *new), next_blob=state.next_blob + len(added)), removed, added
 
 
-def released(events: pa.Table, found: Tally, transactions: Ints, before: Ints) -> pa.Table:
-    """The rows of verified `transactions`, in that order; a snapshot's rows `before` in front of the first."""
+def released_rows(events: pa.Table, found: Tally, transactions: Ints, before: Ints) -> pa.Table:
+    """The rows of `transactions`, in that order, with the snapshot rows `before` in front of the first."""
     lengths = found.count[transactions]
     lengths[:1] += len(before)
-    places = np.concatenate([before, found.rows[spread(found.first[transactions], found.count[transactions])]])
-    return units(events, places, lengths, found.position[transactions], found.ids.take(pa.array(transactions)))
+    places = np.concatenate([before, found.rows[concat_ranges(found.first[transactions], found.count[transactions])]])
+    return unit_rows(events, places, lengths, found.position[transactions], found.ids.take(pa.array(transactions)))
 
 
-def units(events: pa.Table, places: Ints, lengths: Ints, positions: Ints, ids: pa.Array) -> pa.Table:
-    """The rows at `places` as whole units (intake.RELEASED), rows without a table left out.
+def unit_rows(events: pa.Table, places: Ints, lengths: Ints, positions: Ints, ids: pa.Array) -> pa.Table:
+    """The rows at `places` as whole units (intake.RELEASED_ROWS), without rows that have no table.
 
     Unit i has the next `lengths[i]` places, `positions[i]` and `ids[i]`.
     """
     kept = events[model.TABLE].is_valid().to_numpy()[places]
     unit = np.repeat(np.arange(len(lengths)), lengths)[kept]
     rows = events.select(list(model.PAYLOAD)).take(pa.array(places[kept]))
-    return _marked(rows, unit, positions, ids)
+    return _with_transaction_columns(rows, unit, positions, ids)
 
 
-def _marked(rows: pa.Table, unit: Ints, positions: Ints, ids: pa.Array) -> pa.Table:
+def _with_transaction_columns(rows: pa.Table, unit: Ints, positions: Ints, ids: pa.Array) -> pa.Table:
     starts = np.flatnonzero(np.diff(unit, prepend=-1))
     lengths = np.diff(np.append(starts, len(unit)))
     end = np.zeros(len(unit), dtype=bool)
@@ -293,11 +297,11 @@ def _marked(rows: pa.Table, unit: Ints, positions: Ints, ids: pa.Array) -> pa.Ta
         model.TRANSACTION_END: pa.array(end),
         model.TXN_ID: ids.take(pa.array(unit)),
     }
-    return pa.table({name: marks[name] if name in marks else rows[name] for name in v.RELEASED.names})
+    return pa.table({name: marks[name] if name in marks else rows[name] for name in v.RELEASED_ROWS.names})
 
 
 def dead_letters(events: pa.Table, unit: int, txn_id: str, why: str, table: str) -> pa.Table:
-    """The rows of `events` as one unit for the dead-letter table, one JSON object a row."""
+    """The rows of `events` as one unit for the dead-letter table: one JSON object per row."""
     listed = events.select([v.TOTAL_ORDER, v.COLLECTION, model.POSITION, model.OP, model.ROW]).to_pylist()
     content = [
         orjson.dumps(
@@ -324,4 +328,4 @@ def dead_letters(events: pa.Table, unit: int, txn_id: str, why: str, table: str)
         model.TRANSACTION_END: pa.array([place == count - 1 for place in range(count)]),
         model.TXN_ID: pa.repeat(pa.scalar(txn_id), count),
     }
-    return pa.table([columns[name] for name in v.RELEASED.names], v.RELEASED)
+    return pa.table([columns[name] for name in v.RELEASED_ROWS.names], v.RELEASED_ROWS)

@@ -1,7 +1,7 @@
-"""Which transactions add up, and their classification: index arithmetic over rows and ENDs, no Python per row.
+"""Counts and classes of verified transactions: index arithmetic over rows and ENDs, no Python per row.
 
-A transaction adds up when its END has come, the number of its rows is `event_count`, their `total_order` is 1 … n
-without gap or repeat, and each collection has as many rows as `data_collections` says.
+A transaction is complete if its END has arrived, it has `event_count` rows, their `total_order` is 1 … n without gap or
+repeat, and each collection has as many rows as `data_collections` says.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CONTENT = (v.COLLECTION, model.POSITION, model.OP, model.ROW)
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Transactions by number, in the order in which they are first met.
+    """Transactions by number, in the order of first appearance.
 
     `code` is the transaction of each event (-1: none, a snapshot's row). `end` is the event that is a transaction's
     END, -1 without one. `rows` are the places of all rows, by (transaction, total_order), repeats left out; those of
@@ -37,8 +37,8 @@ class Tally:
     end: Ints
     rows: Ints
     first: Ints
-    repeated: Bools  # events that say again what another one said; none in a transaction with a conflict
-    conflict: Bools  # two different rows at one place
+    repeated: Bools  # exact repeats of other events; none in a transaction with a conflict
+    conflict: Bools  # two different rows with one total_order
     expected: Ints  # event_count; -1 without END
     collections_agree: Bools
     position: Ints
@@ -57,7 +57,7 @@ class Tally:
         return good
 
 
-def numbers(events: pa.Table, column: str, null: int) -> Ints:
+def integer_column(events: pa.Table, column: str, null: int) -> Ints:
     """An integer column as an array, `null` where it is NULL."""
     values: Ints = pc.fill_null(events[column], null).to_numpy()
     return values
@@ -69,19 +69,19 @@ def tally(events: pa.Table) -> Tally:
     ids = encoded.dictionary
     code: Ints = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)
     is_end = events[v.STATUS].is_valid().to_numpy()
-    orders = numbers(events, v.TOTAL_ORDER, 0)
+    orders = integer_column(events, v.TOTAL_ORDER, 0)
     end, spare = _ends(events, code, is_end, len(ids))
     placed = np.flatnonzero(~is_end & (code >= 0))
     placed = placed[np.lexsort((orders[placed], code[placed]))]
     again = np.zeros(len(placed), dtype=bool)
     again[1:] = (code[placed][1:] == code[placed][:-1]) & (orders[placed][1:] == orders[placed][:-1])
     conflict = np.zeros(len(ids), dtype=bool)
-    conflict[code[_differing(events, placed, again)]] = True
+    conflict[code[_conflicting_rows(events, placed, again)]] = True
     rows = placed[~again]
     first = np.searchsorted(code[rows], np.arange(len(ids) + 1))
     repeated = spare
     repeated[placed[again & ~conflict[code[placed]]]] = True
-    expected = np.where(end >= 0, numbers(events, v.EVENT_COUNT, -1)[end], -1) if len(end) else end
+    expected = np.where(end >= 0, integer_column(events, v.EVENT_COUNT, -1)[end], -1) if len(end) else end
     return Tally(
         ids,
         code,
@@ -97,9 +97,9 @@ def tally(events: pa.Table) -> Tally:
 
 
 def _ends(events: pa.Table, code: Ints, is_end: Bools, transactions: int) -> tuple[Ints, Bools]:
-    """The END of each transaction, the newest where it was repeated; and which ENDs are not needed."""
+    """(the newest END of each transaction, mask of the other ENDs)."""
     places = np.flatnonzero(is_end)
-    places = places[np.argsort(numbers(events, v.SEQUENCE, 0)[places], kind="stable")]
+    places = places[np.argsort(integer_column(events, v.SEQUENCE, 0)[places], kind="stable")]
     end = np.full(transactions, -1, dtype=np.int64)
     end[code[places]] = places
     spare = is_end.copy()
@@ -107,8 +107,8 @@ def _ends(events: pa.Table, code: Ints, is_end: Bools, transactions: int) -> tup
     return end, spare
 
 
-def _differing(events: pa.Table, placed: Ints, again: Bools) -> Ints:
-    """Of the rows that repeat the one before: those with another content."""
+def _conflicting_rows(events: pa.Table, placed: Ints, again: Bools) -> Ints:
+    """The rows of `again` (same total_order as the previous row) with different content."""
     later = np.flatnonzero(again)
     if not len(later):
         return later
@@ -122,7 +122,7 @@ def _differing(events: pa.Table, placed: Ints, again: Bools) -> Ints:
 
 
 def _collections_agree(events: pa.Table, code: Ints, rows: Ints, end: Ints) -> Bools:
-    """Whether each transaction has, in every collection, as many rows as its END says."""
+    """Whether each transaction has the number of rows that its END says, in every collection."""
     transactions = len(end)
     agree = end >= 0
     ended = np.flatnonzero(agree)
@@ -148,7 +148,7 @@ def _collections_agree(events: pa.Table, code: Ints, rows: Ints, end: Ints) -> B
 
 
 def _positions(events: pa.Table, rows: Ints, first: Ints, end: Ints) -> Ints:
-    positions = numbers(events, model.POSITION, NOWHERE)
+    positions = integer_column(events, model.POSITION, NOWHERE)
     highest = np.where(end >= 0, positions[end], NOWHERE) if len(end) else end.copy()
     filled = np.flatnonzero(np.diff(first))
     if len(filled):
@@ -158,11 +158,11 @@ def _positions(events: pa.Table, rows: Ints, first: Ints, end: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Classification:
-    """Transactions by number (Tally); each is in one of the three, or waits.
+class TransactionClasses:
+    """Transactions by number (Tally); each is in one of the three arrays, or waits.
 
-    `released` is in the order of commit: that of the ENDs' sequence. `repeated` add up, at a position that has been
-    passed already. `incomplete` says of each whether it does not add up yet.
+    `released` is in commit order, the sequence of ENDs. `repeated` are complete at a position that is already released.
+    `given_up` are overdue. `incomplete` is a mask over all transactions.
     """
 
     released: Ints
@@ -171,35 +171,37 @@ class Classification:
     incomplete: Bools
 
 
-def classify(events: pa.Table, found: Tally, last_position: int | None, arrived_before: float | None) -> Classification:
+def classify(
+    events: pa.Table, found: Tally, last_position: int | None, arrived_before: float | None
+) -> TransactionClasses:
     """Classify the transactions of the tallied `events`, which have the column `arrived`.
 
-    A transaction is handed on when it adds up and all that committed before it are settled. One that does not add up
-    and whose first event arrived at or before `arrived_before` is given up, so that it holds back the others no longer.
+    A transaction is released if it is complete and all earlier commits are settled. An incomplete transaction is given
+    up if its first event arrived at or before `arrived_before`; otherwise it would hold back all later ones.
     """
     whole = _adds_up(events, found)
-    overdue = ~whole & _older(events, found, arrived_before)
+    overdue = ~whole & _arrived_by(events, found, arrived_before)
     ended = np.flatnonzero(found.end >= 0)
-    ended = ended[np.argsort(numbers(events, v.SEQUENCE, 0)[found.end[ended]], kind="stable")]
+    ended = ended[np.argsort(integer_column(events, v.SEQUENCE, 0)[found.end[ended]], kind="stable")]
     blocked = ~whole[ended] & ~overdue[ended]
     reached = ended[: int(blocked.argmax())] if blocked.any() else ended
     due = reached[whole[reached]]
     if not len(due):
-        return Classification(due, due, np.flatnonzero(overdue), ~whole)
+        return TransactionClasses(due, due, np.flatnonzero(overdue), ~whole)
     position = found.position[due]
     start = np.iinfo(np.int64).min if last_position is None else last_position
     passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
     new = (position > passed) | (found.expected[due] == 0)
-    return Classification(due[new], due[~new], np.flatnonzero(overdue), ~whole)
+    return TransactionClasses(due[new], due[~new], np.flatnonzero(overdue), ~whole)
 
 
 def _adds_up(events: pa.Table, found: Tally) -> Bools:
-    ordered = found.ordered(numbers(events, v.TOTAL_ORDER, 0))
+    ordered = found.ordered(integer_column(events, v.TOTAL_ORDER, 0))
     adds_up: Bools = (found.expected == found.count) & ordered & found.collections_agree & ~found.conflict
     return adds_up
 
 
-def _older(events: pa.Table, found: Tally, arrived_before: float | None) -> Bools:
+def _arrived_by(events: pa.Table, found: Tally, arrived_before: float | None) -> Bools:
     older = np.zeros(len(found.ids), dtype=bool)
     if arrived_before is not None:
         early = (found.code >= 0) & (events[v.ARRIVED].to_numpy() <= arrived_before)
@@ -208,7 +210,7 @@ def _older(events: pa.Table, found: Tally, arrived_before: float | None) -> Bool
 
 
 def reason(found: Tally, transaction: int) -> str:
-    """Why a transaction does not add up, in a word of a bounded set."""
+    """Why a transaction is incomplete; a text of a bounded set."""
     expected, count = int(found.expected[transaction]), int(found.count[transaction])
     if found.end[transaction] < 0:
         return "no END"
@@ -219,7 +221,7 @@ def reason(found: Tally, transaction: int) -> str:
     return "table counts" if not found.collections_agree[transaction] else "gap in total_order"
 
 
-def counts(events: pa.Table, found: Tally, transaction: int) -> dict[str, str]:
+def collection_counts(events: pa.Table, found: Tally, transaction: int) -> dict[str, str]:
     """`{collection: "found/expected"}` of a transaction."""
     rows = found.rows[found.first[transaction] : found.first[transaction + 1]]
     tables = events[v.COLLECTION].take(pa.array(rows)).value_counts().to_pylist()

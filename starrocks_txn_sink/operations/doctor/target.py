@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
-from starrocks_txn_sink.http.connection import Answer, Exchange, Link
+from starrocks_txn_sink.http.connection import Exchange, HttpResponse, ThreadConnections
 from starrocks_txn_sink.http.messages import METHODS, basic_authorization, headers_of, path_of
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import DEFAULT_PORTS, Address
@@ -147,10 +147,10 @@ _STEP_SECONDS = 30.0
 
 
 class HttpProbe:
-    """Sends one request to one server. Raises the errors of `http.links.Link.perform`."""
+    """Sends one request to one server. Raises the errors of `ThreadConnections.perform`."""
 
     def __init__(self, options: SinkOptions, clock: Clock) -> None:
-        self._link = Link(options)
+        self._link = ThreadConnections(options)
         self._clock = clock
         self._authorization = basic_authorization(options.username, options.read_password())
 
@@ -163,7 +163,7 @@ class HttpProbe:
         *,
         table: str | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> HttpResponse:
         """Send a request to `address`; a load has an empty body, so a 307 names the backend (wire contract 9)."""
         message = Request(operation, database, label, table, headers or {})
         exchange = Exchange(
@@ -182,7 +182,7 @@ class HttpProbe:
         self._link.close()
 
 
-def redirect_target(answer: Answer) -> Address | None:
+def redirect_target(answer: HttpResponse) -> Address | None:
     """Address in the Location header, before redirect_map applies; None if it is missing or unusable."""
     try:
         parts = urlsplit(answer.location or "")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
-from starrocks_txn_sink.http.connection import Answer
+from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.messages import read_reply
 from starrocks_txn_sink.operations.doctor.frontends import judge_redirect
 from starrocks_txn_sink.operations.doctor.server import judge_versions
@@ -50,7 +50,7 @@ class TrialTransaction:
             self._request(Operation.BEGIN, headers=_LIFETIME | ({"warehouse": warehouse} if warehouse else {}))
         )
 
-    def load(self, table: str) -> Answer:
+    def load(self, table: str) -> HttpResponse:
         return self._request(Operation.LOAD, table=table, headers=self.target.options.load_headers(table))
 
     def roll_back(self) -> Reply:
@@ -64,7 +64,7 @@ class TrialTransaction:
         label: str | None = None,
         table: str | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Answer:
+    ) -> HttpResponse:
         return self.target.http().request(
             operation, self.leader, self.database, label or self.label, table=table, headers=headers
         )
@@ -176,7 +176,7 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
             trial.roll_back()
 
 
-def judge_refused_load(table: str, answer: Answer) -> Finding:
+def judge_refused_load(table: str, answer: HttpResponse) -> Finding:
     """Failure for a load that was not redirected to a backend; pure."""
     why = "The frontend plans the first load of a table before it redirects; a refusal fails every attempt."
     try:
@@ -200,5 +200,5 @@ def judge_refused_load(table: str, answer: Answer) -> Finding:
     )
 
 
-def _read_reply(answer: Answer) -> Reply:
+def _read_reply(answer: HttpResponse) -> Reply:
     return read_reply(answer.status, answer.body)

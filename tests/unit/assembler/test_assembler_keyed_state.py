@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.assembler.keyed_state import BLOB, Packet, pack, packets, receipt, unpack
+from starrocks_txn_sink.assembler.keyed_state import BLOB, Packet, counts_packet, pack, row_packets, unpack
 from starrocks_txn_sink.assembler.rules.incremental import assemble_sorted
-from starrocks_txn_sink.assembler.rules.intake import partitioned
+from starrocks_txn_sink.assembler.rules.intake import group_by_partition
 from starrocks_txn_sink.assembler.rules.model import Counters, Policy
 from starrocks_txn_sink.assembler.rules.state import from_blob
 from starrocks_txn_sink.errors import InputError
@@ -46,7 +46,10 @@ def test_a_null_source_partition_is_refused_with_its_position() -> None:
 
 def test_partitions_keep_their_order_in_a_table() -> None:
     (batch,) = batches([("b", Ev(2, "DATA")), ("a", Ev(1, "DATA")), ("b", Ev(1, "DATA"))], 9, pa.string())
-    found = [(each.names[0], each.table["position"].to_pylist()) for each in partitioned(pa.table(batch)).each()]
+    found = [
+        (each.names[0], each.table["position"].to_pylist())
+        for each in group_by_partition(pa.table(batch)).by_partition()
+    ]
     assert found == [("b", [2, 1]), ("a", [1])]
 
 
@@ -58,7 +61,7 @@ def test_a_sorted_task_gives_what_serial_replay_gives(size: int) -> None:
     policy = Policy(missing_begin="drop")
     packed: list[Packet] = []
     for name, out in assemble_sorted(batches(events, size, pa.string()), policy, lambda _: None):
-        packed += [receipt(name, out)] if isinstance(out, Counters) else packets(name, [out])
+        packed += [counts_packet(name, out)] if isinstance(out, Counters) else row_packets(name, [out])
     partitions, blobs, counts = zip(*packed, strict=True)
     frame = pa.record_batch(
         [pa.array(partitions), pa.array(blobs, pa.binary()), pa.array(counts)], ["source_partition", BLOB, "counts"]

@@ -24,8 +24,8 @@ from starrocks_txn_sink.errors import (
     StarRocksSinkError,
 )
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.http.connection import Answer, Pieces
-from starrocks_txn_sink.http.transport import Conversation, Frontends
+from starrocks_txn_sink.http.connection import BodyPieces, HttpResponse
+from starrocks_txn_sink.http.transport import Frontends, RedirectedRequest
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request, Status
@@ -183,7 +183,7 @@ def test_a_follower_points_to_the_leader_which_is_then_asked_first() -> None:
 def test_a_leader_that_went_away_is_forgotten() -> None:
     with Peer(says(OK)) as follower:
         made = transport(follower.url)
-        made._frontends.found_leader(Address("http", "127.0.0.1", unused_port()))
+        made._frontends.remember_leader(Address("http", "127.0.0.1", unused_port()))
         assert made.send(BEGIN, soon()).ok
         assert [str(address) for address in made._frontends.in_order()] == [follower.url]
         made.close()
@@ -192,7 +192,7 @@ def test_a_leader_that_went_away_is_forgotten() -> None:
 def test_a_leader_that_went_away_is_forgotten_also_when_nobody_answers() -> None:
     configured = Address("http", "127.0.0.1", unused_port())
     made = transport(str(configured))
-    made._frontends.found_leader(Address("http", "127.0.0.1", unused_port()))
+    made._frontends.remember_leader(Address("http", "127.0.0.1", unused_port()))
     with pytest.raises(NotSent):
         made.send(BEGIN, soon())
     assert made._frontends.in_order() == (configured,)
@@ -215,16 +215,16 @@ def test_frontends_that_point_to_each_other_reach_nobody() -> None:
 
 def test_a_chain_of_redirects_has_an_end() -> None:
     hops = iter(f"http://127.0.0.1:{port}/" for port in range(20_000, 30_000))
-    conversation = held(BEGIN, lambda _: Answer(307, next(hops), b""))
+    redirected = held(BEGIN, lambda _: HttpResponse(307, next(hops), b""))
     with pytest.raises(NotSent, match="to each other"):
-        conversation.hold(Address("http", "127.0.0.1", 8030))
+        redirected.send(Address("http", "127.0.0.1", 8030))
 
 
-def held(request: Request, perform: Any, body: Any = None) -> Conversation:
+def held(request: Request, perform: Any, body: Any = None) -> RedirectedRequest:
     options = SinkOptions(load_url="http://127.0.0.1:8030", database="shop", delivery="at-least-once")
-    return Conversation(
+    return RedirectedRequest(
         request=request,
-        body=Pieces(body),
+        body=BodyPieces(body),
         headers={"authorization": b"Basic secret"},
         deadline=soon(),
         reply_seconds=1.0,
@@ -235,12 +235,14 @@ def held(request: Request, perform: Any, body: Any = None) -> Conversation:
 
 
 def test_an_ok_to_half_a_body_is_not_believed() -> None:
-    answers = iter([Answer(307, "http://127.0.0.1:8040/", b""), Answer(200, None, b'{"Status":"OK"}', whole=False)])
+    answers = iter(
+        [HttpResponse(307, "http://127.0.0.1:8040/", b""), HttpResponse(200, None, b'{"Status":"OK"}', whole=False)]
+    )
     load = Request(Operation.LOAD, "shop", "job-1", "orders")
-    conversation = held(load, lambda _: next(answers), [b"[]"])
+    redirected = held(load, lambda _: next(answers), [b"[]"])
     with pytest.raises(ReplyLost, match="before its body was sent"):
-        conversation.hold(Address("http", "127.0.0.1", 8030))
-    assert "secret" not in repr(conversation)
+        redirected.send(Address("http", "127.0.0.1", 8030))
+    assert "secret" not in repr(redirected)
 
 
 def test_a_kept_alive_connection_that_died_leaves_the_effect_unknown() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from starrocks_txn_sink.metrics.catalogue import BY_NAME, CODES, ERRORS, METRICS, PREFIX, Kind
+from starrocks_txn_sink.metrics.catalogue import BY_NAME, CODES, ERRORS, METRICS, PREFIX, MetricKind
 from starrocks_txn_sink.metrics.server import read_asset
 from tools.__main__ import generated
 from tools.alerts import ALERTS, Alert, metric, rules
@@ -25,7 +25,7 @@ needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian's
 NAMES = {
     metric.full_name + suffix
     for metric in METRICS
-    for suffix in (("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",))
+    for suffix in (("_bucket", "_sum", "_count") if metric.kind is MetricKind.HISTOGRAM else ("",))
 }
 
 # For each alert, series (in promtool's notation, a sample a minute) that must set it off, and after how many minutes.

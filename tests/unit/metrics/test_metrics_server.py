@@ -21,7 +21,7 @@ from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.metrics import MetricsServer
-from starrocks_txn_sink.metrics.catalogue import METRICS, Kind
+from starrocks_txn_sink.metrics.catalogue import METRICS, MetricKind
 from starrocks_txn_sink.metrics.server import ASSETS, shared_server
 from starrocks_txn_sink.telemetry.events import Event
 from tests.support.manual_clock import ManualClock
@@ -64,7 +64,9 @@ def test_every_metric_is_there_from_the_start_with_its_help_and_kind(server: Met
     assert headers["Content-Type"].startswith("text/plain")
     families = {family.name: family for family in text_string_to_metric_families(text)}
     for metric in METRICS:
-        family = families[metric.full_name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.full_name]
+        family = families[
+            metric.full_name.removesuffix("_total") if metric.kind is MetricKind.COUNTER else metric.full_name
+        ]
         assert family.type == metric.kind.value
         assert family.documentation == metric.help
         assert family.samples or (metric.labels and not metric.initial), metric.name

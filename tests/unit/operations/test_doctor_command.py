@@ -428,7 +428,7 @@ def test_without_a_database_the_rest_is_examined(server: Emulator, capsys: Shown
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--option", "password=x"], "can be read by everybody"),
+        (["--option", "password=x"], "can read a password on the command line"),
         (["--option", "lanes=none"], "lanes"),
         (["--password-environment", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
     ],

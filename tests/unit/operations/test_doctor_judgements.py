@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.errors import QueryRefused
-from starrocks_txn_sink.http.connection import Answer
+from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.operations.doctor import libraries, privileges, server, tables, transaction
 from starrocks_txn_sink.operations.doctor import target as reach
 from starrocks_txn_sink.operations.doctor.command import json_document, summary_line, text_lines
@@ -215,12 +215,12 @@ def test_a_transaction_that_is_refused_says_what_the_server_said() -> None:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Answer(200, None, b'{"Status":"FAILED","Message":"no such table"}'), "no such table"),
-        (Answer(200, None, b'{"Status":"OK","Message":""}'), "followed the redirect"),
-        (Answer(502, None, b"<html>"), "HTML"),
+        (HttpResponse(200, None, b'{"Status":"FAILED","Message":"no such table"}'), "no such table"),
+        (HttpResponse(200, None, b'{"Status":"OK","Message":""}'), "followed the redirect"),
+        (HttpResponse(502, None, b"<html>"), "HTML"),
     ],
 )
-def test_a_load_that_is_not_redirected_is_a_failure(answer: Answer, said: str) -> None:
+def test_a_load_that_is_not_redirected_is_a_failure(answer: HttpResponse, said: str) -> None:
     found = complete(transaction.judge_refused_load("orders", answer))
     assert (found.severity, found.place) == (FAILURE, "orders")
     assert said in found.what

@@ -86,7 +86,7 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
     [
         ({"load_url": ""}, "load_url is empty"),
         ({"load_url": "ftp://fe:1"}, "scheme"),
-        ({"load_url": "http://fe:99999"}, "no address"),
+        ({"load_url": "http://fe:99999"}, "not an address"),
         ({"load_url": "http://fe1:8030,https://fe2:8443"}, "mixes http and https"),
         ({"load_url": "http://fe1:8030/path"}, "more than scheme"),
         ({"load_url": 8030}, "load_url is 8030"),
@@ -106,7 +106,7 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"lanes": 1.5}, "lanes is 1.5"),
         ({"timeout": 0}, "from 1 to 259200"),
         ({"timeout": 259_201}, "from 1 to 259200"),
-        ({"timeout": 600, "commit_interval": 301}, "not well below timeout"),
+        ({"timeout": 600, "commit_interval": 301}, "more than half of timeout"),
         ({"commit_interval": 0}, "above 0"),
         ({"commit_interval": float("nan")}, "above 0"),
         ({"buffer_bytes": 0}, "buffer_bytes is 0"),
@@ -122,9 +122,9 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"load_url": "https://fe", "tls_key": "/k.pem"}, "without tls_certificate"),
         ({"load_url": "https://fe", "tls_ca": "/c.pem", "tls_verify": False}, "tls_verify is off"),
         ({"password": "a", "password_file": "/f"}, "both set"),
-        ({"redirect_hosts": ["be 1"]}, "names no host"),
+        ({"redirect_hosts": ["be 1"]}, "not a host rule"),
         ({"redirect_hosts": ["10.0.0.1/8"]}, "host bits set"),
-        ({"redirect_map": {"be1": "proxy:1"}}, "redirect_map holds|no address"),
+        ({"redirect_map": {"be1": "proxy:1"}}, "redirect_map contains|not an address"),
         ({"tables": {"other.orders": {}}}, "cannot span databases"),
         ({"tables": {"orders": "columns"}}, "a mapping of stream-load properties"),
         ({"tables": {"orders": {"partial_update_mode": "row"}}}, "partial_update_mode without partial_update"),
@@ -214,7 +214,7 @@ def test_load_headers_lay_the_tables_properties_over_all() -> None:
         ({"quite_unheard_of": "1"}, "Known are: columns"),
         ({"format": "avro"}, "json or csv"),
         ({"strip_outer_array": "false"}, "one JSON array"),
-        ({"column_separator": ","}, "writes CSV in one way only"),
+        ({"column_separator": ","}, "writes one form of CSV only"),
         ({"format": "csv", "jsonpaths": "[]"}, "jsonpaths belongs to JSON"),
         ({"label": "x"}, "the sink sets it itself"),
         ({"Transaction_Type": "single"}, "the sink sets it itself"),
@@ -251,9 +251,9 @@ def test_every_option_says_what_it_means() -> None:
 def test_a_partial_update_of_untyped_rows_needs_columns(where: str) -> None:
     partial = {"partial_update": "true"}
     made = options(**{where: partial if where == "properties" else {"orders": partial}})
-    with pytest.raises(OptionError, match=r"partial_update needs columns.*TableRoute"):
-        made.check_with(Feature.JSON_TEXTS)
-    options(tables={"orders": {**partial, "columns": "id,v"}}).check_with(Feature.JSON_TEXTS)
+    with pytest.raises(OptionError, match=r"partial_update needs a list of columns.*TableRoute"):
+        made.check_features(Feature.JSON_TEXTS)
+    options(tables={"orders": {**partial, "columns": "id,v"}}).check_features(Feature.JSON_TEXTS)
 
 
 def test_a_table_may_be_compressed_in_another_way() -> None:

@@ -9,7 +9,7 @@ import pytest
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.declarations import declarations
-from starrocks_txn_sink.options.flink import FLINK_OPTIONS, Becomes, Refused, translate
+from starrocks_txn_sink.options.flink import FLINK_OPTIONS, MapsTo, Refused, translate
 
 # The configuration of the connector's own multi-table example, as a user would move it over.
 BASE = {"load-url": "fe1:8030", "database": "shop", "delivery": "at-least-once"}
@@ -92,7 +92,7 @@ def test_names_become_options(name: str, value: Any, option: str, expected: Any)
         ("sink.parallelism", "many", "a whole number"),
         ("sink.buffer-flush.interval", "5", "Did you mean sink.buffer-flush.interval-ms"),
         ("comit_interval", "5", "Did you mean commit_interval"),
-        ("zzz", "5", "page of options"),
+        ("zzz", "5", "docs/options.md"),
         ("buffer_bytes", "16MB", "buffer_bytes is '16MB'"),
         ("commit_interval", "soon", "commit_interval is 'soon'"),
         ("lanes", "1e3", "lanes is '1e3'"),
@@ -116,7 +116,7 @@ def test_exactly_once_needs_sql_under_the_connectors_name_too() -> None:
 def test_one_option_given_twice_must_agree() -> None:
     both = {**BASE, "sink.buffer-flush.interval-ms": "1000"}
     assert SinkOptions.from_properties({**both, "commit_interval": "1"}).commit_interval == 1.0
-    with pytest.raises(OptionError, match="given twice"):
+    with pytest.raises(OptionError, match="set twice"):
         SinkOptions.from_properties({**both, "commit_interval": "2"})
     assert SinkOptions.from_properties({**both}, commit_interval=2).commit_interval == 2.0
 
@@ -141,7 +141,7 @@ def test_the_table_of_names_is_complete_in_itself() -> None:
     ours = {name for name, _ in declarations(SinkOptions)}
     for name, rule in FLINK_OPTIONS.items():
         assert name == name.lower()
-        if isinstance(rule, Becomes):
+        if isinstance(rule, MapsTo):
             assert rule.option in ours, name
         else:
             assert rule.reason, name

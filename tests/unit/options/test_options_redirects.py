@@ -95,5 +95,5 @@ def test_servers_that_are_too_old_or_withdrawn(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["", "main", "4.0"])
 def test_a_version_that_is_none(version: str) -> None:
-    with pytest.raises(OptionError, match="not of the form"):
+    with pytest.raises(OptionError, match="does not have the form"):
         require_supported(version)

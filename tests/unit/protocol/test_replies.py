@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.errors import AuthenticationFailed, BadReply, HttpRefused, StarRocksSinkError
-from starrocks_txn_sink.http.messages import LIMIT, read_load_state, read_reply
+from starrocks_txn_sink.http.messages import REPLY_LIMIT, read_load_state, read_reply
 from starrocks_txn_sink.protocol.wire import LabelState, Reply, Status
 
 
@@ -65,20 +65,20 @@ def test_a_refused_question_for_the_state_has_a_message_and_no_state() -> None:
         (200, b'{"Status": "OK", "Mess', "broken or truncated JSON"),
         (200, b"OK", "plain text"),
         (200, b"\x00\xff\x10", "binary data"),
-        (200, b"[1]", "no object but list"),
-        (200, b"null", "no object but NoneType"),
+        (200, b"[1]", "is list instead of an object"),
+        (200, b"null", "is NoneType instead of an object"),
         (200, b"{}", "without a Status"),
         (200, b'{"Status": 1}', "without a Status"),
         (200, b'{"Status": "Success"}', "unknown Status, saying 'Success'"),
-        (200, b'{"Status": "OK", "Message": []}', "message that is no text but list"),
-        (200, b'{"Status": "OK", "TxnId": true}', "txnid that is no number but bool"),
-        (200, b'{"Status": "OK", "TxnId": "x1"}', "txnid that is no number but str"),
-        (200, b'{"Status": "OK", "TxnId": 1.5}', "txnid that is no number"),
+        (200, b'{"Status": "OK", "Message": []}', "message that is list instead of text"),
+        (200, b'{"Status": "OK", "TxnId": true}', "txnid that is bool instead of a number"),
+        (200, b'{"Status": "OK", "TxnId": "x1"}', "txnid that is str instead of a number"),
+        (200, b'{"Status": "OK", "TxnId": 1.5}', "txnid that is float instead of a number"),
         (500, b'{"status":"FAILED","code":"1","msg":"index 3 out of bounds"}', "saying 'index 3 out of bounds'"),
         (429, b"Slow down", "HTTP 429 with plain text"),
         (204, b"", "HTTP 204 with an empty body"),
         (503, b'{"Status": "OK"}', "HTTP 503"),
-        (200, b'{"Status": "OK", "Message": "' + b"x" * LIMIT + b'"}', f"more than {LIMIT} bytes"),
+        (200, b'{"Status": "OK", "Message": "' + b"x" * REPLY_LIMIT + b'"}', f"more than {REPLY_LIMIT} bytes"),
     ],
 )
 def test_what_is_no_reply_says_what_it_is(http_status: int, body: bytes, said: str) -> None:
@@ -118,7 +118,7 @@ def test_only_a_status_that_may_pass_is_worth_another_try(
 
 @pytest.mark.parametrize(
     ("status", "advice"),
-    [(302, "name the frontends themselves"), (403, "forbids"), (404, "8030"), (405, "8030"), (413, "chunk_bytes")],
+    [(302, "to the frontends themselves"), (403, "forbids"), (404, "8030"), (405, "8030"), (413, "chunk_bytes")],
 )
 def test_a_final_status_says_what_to_do(status: int, advice: str) -> None:
     with pytest.raises(HttpRefused, match=advice):

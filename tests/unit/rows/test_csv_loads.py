@@ -58,4 +58,4 @@ def test_what_it_cannot_be_combined_with(csv: dict[str, object], other: dict[str
 
 def test_json_texts_are_not_made_into_csv() -> None:
     with pytest.raises(OptionError, match="rows come as JSON texts, and properties sets format to csv"):
-        SinkOptions(**SERVER, properties={"format": "csv"}).check_with(Feature.JSON_TEXTS)  # type: ignore[arg-type]
+        SinkOptions(**SERVER, properties={"format": "csv"}).check_features(Feature.JSON_TEXTS)  # type: ignore[arg-type]

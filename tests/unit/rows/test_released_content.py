@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.assembler.rules.payload import Content
-from starrocks_txn_sink.assembler.rules.release import Released
+from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
+from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.errors import InputError
 
 
-def only(name: str, rows: pa.Table) -> Released:
+def only(name: str, rows: pa.Table) -> ReleasedRows:
     """Rows of one source partition."""
-    return Released((name,), np.array([rows.num_rows]), rows)
+    return ReleasedRows((name,), np.array([rows.num_rows]), rows)
 
 
 def released(*rows: tuple[str | None, str | None], table: str = "items", database: str | None = "shop") -> pa.Table:
@@ -34,8 +34,10 @@ def released(*rows: tuple[str | None, str | None], table: str = "items", databas
     )
 
 
-def payloads(*rows: tuple[str | None, str | None], content: Content | None = None) -> list[Any]:
-    made: list[Any] = (content or Content("shop")).batch([only("p", released(*rows))]).column("payload").to_pylist()
+def payloads(*rows: tuple[str | None, str | None], content: PayloadEncoder | None = None) -> list[Any]:
+    made: list[Any] = (
+        (content or PayloadEncoder("shop")).batch([only("p", released(*rows))]).column("payload").to_pylist()
+    )
     return made
 
 
@@ -55,7 +57,7 @@ def test_deletes_say_so_inside_the_row() -> None:
 
 def test_deletes_are_marked_where_there_are_any() -> None:
     def marked(*rows: tuple[str | None, str | None]) -> pa.RecordBatch:
-        return Content("shop").batch([only("p", released(*rows))])
+        return PayloadEncoder("shop").batch([only("p", released(*rows))])
 
     assert marked(("D", "{}"), ("u", "{}"), (None, "{}"), ("1", "{}")).column("deleted").to_pylist() == [
         True,
@@ -80,25 +82,25 @@ def test_a_null_row_stays_null_so_that_it_is_refused() -> None:
 )
 def test_what_cannot_be_written_is_refused_with_its_place(rows: pa.Table, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Content("shop", ("log",)).batch([only("p", rows)])
+        PayloadEncoder("shop", ("log",)).batch([only("p", rows)])
 
 
 def test_no_database_is_this_one() -> None:
-    assert Content("shop").batch([only("p", released((None, "{}"), database=None))]).num_rows == 1
+    assert PayloadEncoder("shop").batch([only("p", released((None, "{}"), database=None))]).num_rows == 1
 
 
 def test_the_events_time_goes_along_when_it_is_there() -> None:
     rows = released((None, "{}")).append_column("event_time", pa.array([7], pa.int64()))
-    assert Content("shop").batch([only("p", rows)]).column("event_time").to_pylist() == [7]
+    assert PayloadEncoder("shop").batch([only("p", rows)]).column("event_time").to_pylist() == [7]
 
 
 def test_rows_of_several_source_partitions_go_together_and_errors_name_the_right_one() -> None:
     good, bad = released((None, "{}"), ("c", "[1]")), released(("c", "{}"), ("x", "{}"))
-    (batch,) = Content("shop").batches([only("p", good), only("q", good)])
+    (batch,) = PayloadEncoder("shop").batches([only("p", good), only("q", good)])
     assert batch.column("source_partition").to_pylist() == ["p", "p", "q", "q"]
     assert batch.column("payload").to_pylist() == [",{}", ",[1]"] * 2
     with pytest.raises(InputError, match="unknown op 'x' at source partition q"):
-        list(Content("shop").batches([only("p", good), only("q", bad)]))
+        list(PayloadEncoder("shop").batches([only("p", good), only("q", bad)]))
 
 
 def test_large_rows_and_rows_with_other_columns_stay_apart() -> None:
@@ -106,5 +108,5 @@ def test_large_rows_and_rows_with_other_columns_stay_apart() -> None:
         released((None, "x" * (5 << 20))),
         released((None, "{}")).append_column("event_time", pa.array([7], pa.int64())),
     )
-    batches = list(Content("shop").batches([only("p", large), only("q", large), only("r", timed)]))
+    batches = list(PayloadEncoder("shop").batches([only("p", large), only("q", large), only("r", timed)]))
     assert [batch.column("source_partition").to_pylist() for batch in batches] == [["p"], ["q"], ["r"]]

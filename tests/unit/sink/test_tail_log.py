@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.assembler.rules.spill import (
+    BlobPlace,
     CarriedState,
-    Directory,
     FileDirectory,
     Manifest,
-    Place,
+    StateDirectory,
     StateNotWritten,
 )
 from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransaction
@@ -22,17 +22,19 @@ from starrocks_txn_sink.sink.manifest_log import INLINE_LIMIT, TailLog
 from tests.support.memory_directory import MemoryDirectory
 
 
-def log(directory: Directory, epoch: str = "e1", keep: int = 3) -> TailLog:
+def log(directory: StateDirectory, epoch: str = "e1", keep: int = 3) -> TailLog:
     return TailLog.open(directory, epoch, "q", keep)
 
 
 def manifest(batch: int, *files: str, inline: dict[str, bytes] | None = None) -> Manifest:
     blobs = tuple(range(len(files)))
     state = AssemblerState(batch, (OpenTransaction("t", 1, 0.0, 1, 1, blobs),) if files else ())
-    return Manifest(batch, "q", {"p": CarriedState(state, {n: Place(f, 0) for n, f in enumerate(files)})}, inline or {})
+    return Manifest(
+        batch, "q", {"p": CarriedState(state, {n: BlobPlace(f, 0) for n, f in enumerate(files)})}, inline or {}
+    )
 
 
-def publish(log: TailLog, directory: Directory, batch: int, *names: str) -> None:
+def publish(log: TailLog, directory: StateDirectory, batch: int, *names: str) -> None:
     """A micro-batch whose lanes wrote the files `names`, and that leaves them open."""
     files = [f"{log.stem(batch)}-{name}" for name in names]
     for file in files:

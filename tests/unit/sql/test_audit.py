@@ -21,7 +21,7 @@ from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sql.audit import AuditConnection, Auditor, AuditWatch, Evidence
 from starrocks_txn_sink.sql.connection import Excerpt
-from starrocks_txn_sink.telemetry.events import Event, nobody
+from starrocks_txn_sink.telemetry.events import Event, ignore_event
 from tests.support.manual_clock import ManualClock
 
 CANARY = "row-value-of-the-customer"
@@ -211,10 +211,10 @@ def test_a_listener_that_raises_does_not_end_the_watch(server: Emulator) -> None
 
 
 def test_a_watch_needs_a_query_url_and_survives_pickling(server: Emulator) -> None:
-    watch = AuditWatch(Audit(ONE_SUM), options(server), nobody)
+    watch = AuditWatch(Audit(ONE_SUM), options(server), ignore_event)
     assert pickle.loads(pickle.dumps(watch)).auditor.audit == watch.auditor.audit
     with pytest.raises(OptionError, match="requires query_url"):
-        AuditWatch(Audit(ONE_SUM), SinkOptions(load_url="fe", database="d", delivery="at-least-once"), nobody)
+        AuditWatch(Audit(ONE_SUM), SinkOptions(load_url="fe", database="d", delivery="at-least-once"), ignore_event)
 
 
 # --- the command ---

@@ -13,7 +13,7 @@ from starrocks_txn_sink.errors import LoadFailed, RowsRejected
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import Aborted
 from starrocks_txn_sink.protocol.wire import Operation
-from starrocks_txn_sink.telemetry.events import Event, Listener, Span, fan_out, nobody
+from starrocks_txn_sink.telemetry.events import Event, Listener, Span, fan_out, ignore_event
 from starrocks_txn_sink.writer import performer as perform
 from starrocks_txn_sink.writer.performer import Performer
 from tests.support.manual_clock import ManualClock
@@ -106,7 +106,7 @@ def test_without_a_listener_no_event_is_made(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Event, "__init__", refuse)
     monkeypatch.setattr(Span, "__init__", refuse)
-    made = performer(nobody)
+    made = performer(ignore_event)
     actions: list[Action] = [BeginAction("L"), load(), CommitAction("L")]
     for action in actions:
         made(action)

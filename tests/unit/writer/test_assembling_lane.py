@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.assembler.rules.model import Policy
-from starrocks_txn_sink.assembler.rules.payload import Content
+from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import END_POSITION
@@ -51,7 +51,7 @@ def run(
 ) -> tuple[list[tuple[str, int]], CarryOver]:
     """(source partition, position) of each row that goes on, and what is carried."""
     assembly = LaneAssembly(
-        Policy(), Content("shop"), 0.0, MemoryDirectory(), "000001-e-0", lines=lines, small_rows=small_rows
+        Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0", lines=lines, small_rows=small_rows
     )
     lane = assembly.open(Attempt(0, 0, False))
     rows = [

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.assembler.rules.model import Counters
-from starrocks_txn_sink.assembler.rules.spill import CarriedState, Place
+from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
 from starrocks_txn_sink.assembler.rules.state import AssemblerState
 from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import LoadFailed
@@ -73,7 +73,9 @@ reports = st.builds(
     latency_seconds=seconds,
     event_times=st.dictionaries(names, seconds, max_size=3),
 )
-carried = st.builds(CarriedState, st.just(AssemblerState()), st.dictionaries(counts, st.builds(Place, names, counts)))
+carried = st.builds(
+    CarriedState, st.just(AssemblerState()), st.dictionaries(counts, st.builds(BlobPlace, names, counts))
+)
 states = st.builds(
     CarryOver,
     partitions=st.dictionaries(names, carried, max_size=2),
