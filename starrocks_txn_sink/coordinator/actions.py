@@ -178,7 +178,7 @@ Action = BeginAction | LoadAction | CheckAction | CommitAction | RecoverAction |
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class LaneIdentity:
     """Whose transactions these are."""
 
     job: str

@@ -27,17 +27,15 @@ from starrocks_txn_sink.coordinator.actions import (
     BeginAction,
     CheckAction,
     CommitAction,
-    Identity,
+    LaneIdentity,
     LoadAction,
     Receipt,
     RecoverAction,
     RollbackAction,
 )
-from starrocks_txn_sink.coordinator.batch import LedgerEntries, Work
-from starrocks_txn_sink.coordinator.input import Ended, Marks
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.region import Chunk, Limits
-from starrocks_txn_sink.coordinator.write_buffer import Gathering
+from starrocks_txn_sink.coordinator.region import Chunk, CoordinatorLimits, RowIndex, TransactionEnds
+from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, TransactionBatch, WriteBuffer
 from starrocks_txn_sink.errors import (
     DeadlineExceeded,
     RowsRejected,
@@ -78,13 +76,13 @@ class SharedTransactionCoordinator:
 
     def __init__(
         self,
-        identity: Identity,
-        limits: Limits,
+        identity: LaneIdentity,
+        limits: CoordinatorLimits,
         labels: Iterator[str],
         rng: random.Random,
         wall: Callable[[], float],
-        entries: LedgerEntries | None = None,
-        log: LedgerEntries | None = None,
+        entries: EntriesBuilder | None = None,
+        log: EntriesBuilder | None = None,
         quarantine: Quarantine | None = None,
     ) -> None:
         self._identity = identity
@@ -95,16 +93,16 @@ class SharedTransactionCoordinator:
         self._entries = entries
         self._log = log
         self._quarantine = quarantine
-        self._entered = False
-        self._sent_for = Phase.IDLE
-        self._gathering = Gathering(limits)
+        self._entries_sent = False
+        self._requested_phase = Phase.IDLE
+        self._write_buffer = WriteBuffer(limits)
         self._phase = Phase.IDLE
-        self._trouble = ""
+        self._last_failure = ""
         self._label = ""
         self._began_at = 0.0
         self._not_before = 0.0
         self._loading: dict[str, LoadAction] = {}
-        self._under_way = 0
+        self._running_actions = 0
         self._stop: StarRocksSinkError | None = None
         self._attempt = 1
         self._retries = 0
@@ -121,23 +119,23 @@ class SharedTransactionCoordinator:
     @property
     def saturated(self) -> bool:
         """No more rows may be written until loads have drained the buffers."""
-        return self._phase is not Phase.FAILED and self._gathering.saturated
+        return self._phase is not Phase.FAILED and self._write_buffer.saturated
 
     @property
     def buffered_bytes(self) -> int:
-        return self._gathering.buffered_bytes
+        return self._write_buffer.buffered_bytes
 
     @property
     def buffered_peak(self) -> int:
         """The most that was buffered at once."""
-        return self._gathering.buffered_peak
+        return self._write_buffer.buffered_peak
 
     @property
     def finished(self) -> bool:
         """All rows are committed and confirmed, or the lane has failed for good."""
         if self._phase is Phase.FAILED:
             return True
-        return self._phase is Phase.IDLE and self._gathering.finished
+        return self._phase is Phase.IDLE and self._write_buffer.finished
 
     @property
     def waiting_for(self) -> str:
@@ -145,23 +143,23 @@ class SharedTransactionCoordinator:
         if self._loading:
             return f"loads into {', '.join(sorted(self._loading))} under label {self._label}"
         over = self._phase in (Phase.IDLE, Phase.ABORTING, Phase.RECOVERING)
-        return f"label {self._label or '(none yet)'} in phase {self._phase.value}{self._trouble if over else ''}"
+        return f"label {self._label or '(none yet)'} in phase {self._phase.value}{self._last_failure if over else ''}"
 
     # --- rows in ---
 
     def write(
-        self, partition: str, table: str, piece: memoryview, rows: int, now: float, marks: Marks | None = None
+        self, partition: str, table: str, piece: memoryview, rows: int, now: float, row_index: RowIndex | None = None
     ) -> None:
         """Take `rows` rows of `table`, ready bytes in `piece`, of the partition's open source transaction."""
-        self._gathering.write(partition, table, piece, rows, now, marks)
+        self._write_buffer.write(partition, table, piece, rows, now, row_index)
 
-    def end_transactions(self, ended: Ended, now: float) -> None:
+    def end_transactions(self, ended: TransactionEnds, now: float) -> None:
         """The rows written last for the partition of `ended` end its source transactions."""
-        self._gathering.end_transactions(ended, now, recycle=self._recycle_due(now))
+        self._write_buffer.end_transactions(ended, now, recycle=self._recycle_due(now))
 
     def finish(self, now: float) -> None:
         """No more rows will come. Raises InputError when a source transaction is still open."""
-        self._gathering.finish(now)
+        self._write_buffer.finish(now)
 
     def fail(self, error: StarRocksSinkError) -> None:
         """Give up for a reason outside (bad input, deadline, a stop); the open label is rolled back, then FAILED."""
@@ -175,9 +173,9 @@ class SharedTransactionCoordinator:
     def tick(self, now: float) -> list[Action]:
         """Do what is due at `now` and return the actions to run; call again when one ends or time has passed."""
         if self.error is None and self._phase is not Phase.FAILED:
-            self._gathering.pass_time(now, recycle=self._recycle_due(now))
+            self._write_buffer.pass_time(now, recycle=self._recycle_due(now))
         actions = self._next_actions(now)
-        self._under_way += len(actions)
+        self._running_actions += len(actions)
         return actions
 
     def _next_actions(self, now: float) -> list[Action]:
@@ -191,7 +189,7 @@ class SharedTransactionCoordinator:
             case Phase.COMMITTING:
                 return self._once(CommitAction(self._label))
             case Phase.RECOVERING:
-                return self._once(RecoverAction(self._label, self._work.position_spans()))
+                return self._once(RecoverAction(self._label, self._batch.position_spans()))
             case Phase.ABORTING:
                 return self._roll_back()
             case _:
@@ -199,21 +197,21 @@ class SharedTransactionCoordinator:
 
     def _begin(self, now: float) -> list[Action]:
         """Step 1, eagerly: as soon as there is a row, so that every load uses the shared label."""
-        if now < self._not_before or not self._gathering.has_rows:
+        if now < self._not_before or not self._write_buffer.has_rows:
             return []
         self._label = next(self._labels)
-        self._entered = False
+        self._entries_sent = False
         self._move(Phase.BEGINNING)
         self._began_at = now
         return [BeginAction(self._label)]
 
     def _load_or_commit(self, now: float) -> list[Action]:
         if now - self._began_at >= self._limits.timeout:
-            self._abort(outlived(self._limits.timeout, self._gathering.open_partition, self._label))
+            self._abort(timeout_error(self._limits.timeout, self._write_buffer.open_partition, self._label))
             return self._next_actions(now)
-        work = self._work
+        work = self._batch
         loads = list(self._loads(work))
-        if loads or self._loading or not work.sealed or any(work.pending.values()):
+        if loads or self._loading or not work.closed or any(work.pending.values()):
             return [*loads]
         if self._entries is not None:
             self._move(Phase.CHECKING)
@@ -223,83 +221,83 @@ class SharedTransactionCoordinator:
 
     def _once(self, action: Action) -> list[Action]:
         """The action of a phase that has only one; nothing when it is under way."""
-        if self._sent_for is self._phase:
+        if self._requested_phase is self._phase:
             return []
-        self._sent_for = self._phase
+        self._requested_phase = self._phase
         return [action]
 
-    def _loads(self, work: Work) -> Iterator[LoadAction]:
+    def _loads(self, work: TransactionBatch) -> Iterator[LoadAction]:
         """Step 2: frozen chunks, tables in parallel, one load per table at a time."""
         pressed = self.saturated
-        if work.sealed and not self._entered:
-            self._entered = True
+        if work.closed and not self._entries_sent:
+            self._entries_sent = True
             for make in (self._entries, self._log):
                 if make is not None:
-                    yield self._own_load(make(self._label, work))
+                    yield self._entries_load(make(self._label, work))
         for table in work.tables():
             if len(self._loading) >= self._limits.load_parallelism:
                 return
-            enough = work.sealed or pressed or work.pending_bytes(table) >= self._limits.load_bytes
+            enough = work.closed or pressed or work.pending_bytes(table) >= self._limits.load_bytes
             if enough and table not in self._loading:
                 action = LoadAction(self._label, table, tuple(work.take(table, self._limits.body_bytes)))
                 self._loading[table] = action
                 yield action
 
-    def _own_load(self, chunk: Chunk) -> LoadAction:
+    def _entries_load(self, chunk: Chunk) -> LoadAction:
         """The positions that this work reaches, or their log, under its label: visible together with the data."""
         action = LoadAction(self._label, chunk.table, (chunk,))
         self._loading[chunk.table] = action
-        self._gathering.buffered_bytes += chunk.bytes
+        self._write_buffer.buffered_bytes += chunk.bytes
         return action
 
     def _roll_back(self) -> list[Action]:
-        return [] if self._under_way else [RollbackAction(self._label)]
+        return [] if self._running_actions else [RollbackAction(self._label)]
 
     # --- results in ---
 
-    def completed(self, action: Action, result: object, now: float) -> None:
+    def complete(self, action: Action, result: object, now: float) -> None:
         """`action` ended with `result`: what its steps returned, or the error they raised."""
-        self._under_way -= 1
-        self._trouble = trouble(action, result, self._trouble)
+        self._running_actions -= 1
+        self._last_failure = failure_phrase(action, result, self._last_failure)
         match action:
             case BeginAction():
-                self._begun(result)
+                self._handle_begin(result)
             case LoadAction():
-                self._load_ended(action, result)
+                self._handle_load(action, result)
             case CheckAction():
-                self._checked(result)
+                self._handle_check(result)
             case CommitAction():
-                self._commit_ended(result, now)
+                self._handle_commit(result, now)
             case RecoverAction():
-                self._commit_ended(result, now)
+                self._handle_commit(result, now)
             case RollbackAction():
-                self._rolled_back(now)
+                self._handle_rollback(now)
 
-    def _begun(self, result: object) -> None:
+    def _handle_begin(self, result: object) -> None:
         if isinstance(result, StarRocksSinkError):
             self._abort(result)
         elif self._phase is Phase.BEGINNING:
             self._move(Phase.OPEN)
 
-    def _load_ended(self, action: LoadAction, result: object) -> None:
+    def _handle_load(self, action: LoadAction, result: object) -> None:
         del self._loading[action.table]
-        self._gathering.buffered_bytes -= action.bytes
+        self._write_buffer.buffered_bytes -= action.bytes
         if isinstance(result, Loaded):
             self._txn_id = result.txn_id if result.txn_id is not None else self._txn_id
             self._retries += result.retries
         elif isinstance(result, StarRocksSinkError):
             self._abort(result)
 
-    def _checked(self, result: object) -> None:
+    def _handle_check(self, result: object) -> None:
         if isinstance(result, StarRocksSinkError):
             self._abort(result)
         elif self._phase is Phase.CHECKING:
             self._move(Phase.COMMITTING)
 
-    def _commit_ended(self, result: object, now: float) -> None:
+    def _handle_commit(self, result: object, now: float) -> None:
         match result:
             case Committed():
-                self._committed(result, now)
+                self._record_commit(result, now)
                 if self._stop is not None:
                     self._abort(self._stop)
             case Aborted():
@@ -314,41 +312,41 @@ class SharedTransactionCoordinator:
             case _:
                 raise TypeError(f"A commit cannot end with {type(result).__name__}.")
 
-    def _committed(self, outcome: Committed, now: float) -> None:
-        self.receipts.append(self._receipt(self._gathering.committed(), outcome))
+    def _record_commit(self, outcome: Committed, now: float) -> None:
+        self.receipts.append(self._receipt(self._write_buffer.remove_committed(), outcome))
         self._attempt, self._retries, self._txn_id = 1, 0, None
         self._move(Phase.IDLE)
         self._not_before = now
 
-    def _rolled_back(self, now: float) -> None:
-        if self._took_apart():
+    def _handle_rollback(self, now: float) -> None:
+        if self._recover_rejected():
             self._not_before = now
             self._move(Phase.IDLE)
             return
-        work = self._work
+        work = self._batch
         if not self._may_try_again(work):
             self._move(Phase.FAILED)
             return
-        self._gathering.buffered_bytes += work.rewind()
+        self._write_buffer.buffered_bytes += work.rewind()
         self._not_before = now + self._limits.backoff.seconds(self._attempt - 1, self._rng)
         self._attempt += not isinstance(self.error, TooManyTransactions)  # that one only waits its turn
         self._retries += 1
         self.error = None
         self._move(Phase.IDLE)
 
-    def _took_apart(self) -> bool:
+    def _recover_rejected(self) -> bool:
         """Whether rejected rows are dealt with by dividing the work, or burying it; without a quarantine never."""
         if self._quarantine is None or self._stop is not None or not isinstance(self.error, RowsRejected):
             return False
-        freed = self._quarantine.take_apart(self._gathering.works, self.error)
+        freed = self._quarantine.bisect_or_dead_letter(self._write_buffer.batches, self.error)
         if isinstance(freed, StarRocksSinkError):
             self.error = freed
             return False
-        self._gathering.buffered_bytes += freed
+        self._write_buffer.buffered_bytes += freed
         self._attempt, self._retries, self.error = 1, self._retries + 1, None
         return True
 
-    def _may_try_again(self, work: Work) -> bool:
+    def _may_try_again(self, work: TransactionBatch) -> bool:
         if self._stop is not None or self.error is None or not self.error.retryable:
             return False
         return work.repeatable and self._attempt < self._limits.max_attempts
@@ -356,9 +354,9 @@ class SharedTransactionCoordinator:
     # --- inside ---
 
     @property
-    def _work(self) -> Work:
+    def _batch(self) -> TransactionBatch:
         """The work of the StarRocks transaction that is open, or of the next one."""
-        return self._gathering.works[0]
+        return self._write_buffer.batches[0]
 
     def _recycle_due(self, now: float) -> bool:
         alive = self._phase in (Phase.BEGINNING, Phase.OPEN)
@@ -382,10 +380,10 @@ class SharedTransactionCoordinator:
     def _move(self, target: Phase) -> None:
         if target not in MOVES[self._phase]:
             raise RuntimeError(f"A StarRocks transaction cannot go from {self._phase.value} to {target.value}.")
-        self._sent_for = Phase.IDLE
+        self._requested_phase = Phase.IDLE
         self._phase = target
 
-    def _receipt(self, work: Work, outcome: Committed) -> Receipt:
+    def _receipt(self, work: TransactionBatch, outcome: Committed) -> Receipt:
         return Receipt(
             label=outcome.label,
             txn_id=outcome.txn_id if outcome.txn_id is not None else self._txn_id,
@@ -406,7 +404,7 @@ class SharedTransactionCoordinator:
 # --- where the trouble was, in words for errors ---
 
 
-def trouble(action: Action, result: object, before: str) -> str:
+def failure_phrase(action: Action, result: object, before: str) -> str:
     """A clause about the last action that hung or failed, "" if there was none since the last commit: a deadline that
     passes a moment later, while the lane rolls back or waits for its next attempt, names it.
 
@@ -418,10 +416,10 @@ def trouble(action: Action, result: object, before: str) -> str:
     error = getattr(result, "error", result)
     if isinstance(action, RollbackAction) or not isinstance(error, StarRocksSinkError):
         return before
-    return f", after {_words(action)} failed ({error.code})"
+    return f", after {_action_name(action)} failed ({error.code})"
 
 
-def outlived(timeout: float, open_partition: str | None, label: str) -> TransactionTimedOut:
+def timeout_error(timeout: float, open_partition: str | None, label: str) -> TransactionTimedOut:
     """The rows of `label` took longer than `timeout` seconds; `open_partition` is still inside a source transaction."""
     inside = f"; source partition {open_partition} is still inside one source transaction." if open_partition else "."
     return TransactionTimedOut(
@@ -429,7 +427,7 @@ def outlived(timeout: float, open_partition: str | None, label: str) -> Transact
     )
 
 
-def _words(action: Action) -> str:
+def _action_name(action: Action) -> str:
     match action:
         case BeginAction():
             return "begin"

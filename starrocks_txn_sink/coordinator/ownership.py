@@ -13,11 +13,18 @@ from dataclasses import dataclass
 import orjson
 
 from starrocks_txn_sink.coordinator.actions import PositionSpan
-from starrocks_txn_sink.coordinator.batch import LedgerEntries, Work
 from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, TransactionBatch
 from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown
-from starrocks_txn_sink.protocol.fencing import NewToken, Scope, TakenOver, check_owner, insist_on_rollback, take_over
-from starrocks_txn_sink.protocol.label import Aborted, Committed, Family, Label, Outcome, Steps, Unknown
+from starrocks_txn_sink.protocol.fencing import (
+    NewToken,
+    Scope,
+    TakenOver,
+    check_owner,
+    roll_back_until_confirmed,
+    take_over,
+)
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, Position, position_rows
 from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE
 
@@ -26,7 +33,7 @@ MOST_TABLES = 200
 
 
 @dataclass(slots=True)
-class Authority:
+class LaneOwnership:
     """Who we are to the ledger. `owner.token` is empty until the lane has been taken over.
 
     `seen` are the labels of the positions that this attempt knows, its own commits apart.
@@ -38,14 +45,14 @@ class Authority:
     owner: Owner
     new_token: NewToken
     now_text: Callable[[], str]  # the time as a DATETIME literal, for people who look at the ledger
-    seen: frozenset[str] = frozenset()
+    known_labels: frozenset[str] = frozenset()
 
     def take_over(self, rng: random.Random) -> Steps[TakenOver]:
         """Claim the lane, end what others left open in it, and read the positions; raises Fenced."""
         scope = Scope(self.job, self.database, self.owner)
         taken = yield from take_over(scope, self.new_token, rng, self.driver_token)
         self.owner = taken.owner
-        self.seen = labels_of(taken.positions)
+        self.known_labels = labels_of(taken.positions)
         return taken
 
     def check(self, rng: random.Random) -> Steps[None]:
@@ -57,24 +64,24 @@ class Authority:
 
         Raises Fenced when somebody else took over, or has written some of these rows meanwhile.
         """
-        yield from insist_on_rollback(Label(self.database, label), rng)
-        before = self.seen
+        yield from roll_back_until_confirmed(Label(self.database, label), rng)
+        before = self.known_labels
         taken = yield from self.take_over(rng)
-        self._refuse_intruders(label, before, taken.positions)
-        return _fate(label, spans, taken.positions)
+        self._refuse_other_writers(label, before, taken.positions)
+        return _outcome_of(label, spans, taken.positions)
 
-    def _refuse_intruders(self, label: str, before: frozenset[str], positions: Mapping[str, Position]) -> None:
+    def _refuse_other_writers(self, label: str, before: frozenset[str], positions: Mapping[str, Position]) -> None:
         """Raise Fenced when another try at this lane has committed since `before`.
 
         It had taken the lane over while nobody answered us. Whatever became of `label`, the rows that we still hold for
         the StarRocks transactions after it may be among those that it has written.
         """
-        lane, ours = Family(self.job, self.owner.epoch, self.owner.lane), label.rpartition("_")[0] + "_"
+        lane, ours = LabelPrefix(self.job, self.owner.epoch, self.owner.lane), label.rpartition("_")[0] + "_"
         for other in labels_of(positions) - before:
-            if lane.holds(other) and not other.startswith(ours):
-                raise _written_by(other, label)
+            if lane.matches(other) and not other.startswith(ours):
+                raise _fenced_by(other, label)
 
-    def entries(self, label: str, work: Work) -> Chunk:
+    def ledger_entries(self, label: str, work: TransactionBatch) -> Chunk:
         """The position rows of `work` as a chunk of the ledger's table; its rows are no rows of the user's."""
         rows = work.rows_by_partition()
         positions = [
@@ -94,32 +101,32 @@ class Authority:
         return chunk
 
 
-def _fate(label: str, spans: Sequence[PositionSpan], positions: Mapping[str, Position]) -> Outcome:
+def _outcome_of(label: str, spans: Sequence[PositionSpan], positions: Mapping[str, Position]) -> Outcome:
     """All rows of a label are visible or none, so its ledger rows tell; half of them would be a broken server.
 
     Raises Fenced when another label has reached into `spans`: that writer took over before we did, and has written
     rows that another attempt of ours would write once more.
     """
-    seen = {_reached(label, span, positions.get(span.partition)) for span in spans}
-    if seen == {True}:
+    known_labels = {_has_written(label, span, positions.get(span.partition)) for span in spans}
+    if known_labels == {True}:
         return Committed(label, None)
-    if seen == {False}:
+    if known_labels == {False}:
         return Aborted(
             label, CommitFailed("The ledger does not have the transaction: it was not committed.", label=label)
         )
     return Unknown(label, OutcomeUnknown("The ledger has only a part of the transaction's positions.", label=label))
 
 
-def _reached(label: str, span: PositionSpan, known: Position | None) -> bool:
+def _has_written(label: str, span: PositionSpan, known: Position | None) -> bool:
     """Whether `label` wrote `span`, rather than nobody."""
     if known is None or known.position < span.first:
         return False
     if known.label != label or known.position != span.last:
-        raise _written_by(known.label, label)
+        raise _fenced_by(known.label, label)
     return True
 
 
-def _written_by(other: str, label: str) -> Fenced:
+def _fenced_by(other: str, label: str) -> Fenced:
     return Fenced(f"Rows of this lane were written by another writer, under label {other}.", label=label)
 
 
@@ -133,13 +140,13 @@ def first_owner(epoch: str, checkpoint: str, batch: int, lane: int) -> Owner:
     return Owner("", epoch, checkpoint, batch, lane)
 
 
-def log_entries(job: str, lane: int, batch: int, now_text: Callable[[], str]) -> LedgerEntries:
+def log_entries(job: str, lane: int, batch: int, now_text: Callable[[], str]) -> EntriesBuilder:
     """Make entries in the receipts' log: what a work brings of each source partition.
 
     `now_text` tells the time as a DATETIME literal in UTC.
     """
 
-    def entries(label: str, work: Work) -> Chunk:
+    def entries(label: str, work: TransactionBatch) -> Chunk:
         chunk, at, tables = Chunk("", LOG_TABLE), now_text(), _tables(work)
         counted = work.rows_by_partition()
         rows = [
@@ -164,7 +171,7 @@ def log_entries(job: str, lane: int, batch: int, now_text: Callable[[], str]) ->
     return entries
 
 
-def _tables(work: Work) -> dict[str, list[str]]:
+def _tables(work: TransactionBatch) -> dict[str, list[str]]:
     """The tables that each source partition has rows for."""
     tables: dict[str, list[str]] = {}
     for count in work.region_counts():

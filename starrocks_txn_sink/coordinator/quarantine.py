@@ -12,25 +12,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from starrocks_txn_sink.coordinator.batch import Span, Work
-from starrocks_txn_sink.coordinator.input import SEPARATOR, Ints, Marks
-from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.coordinator.region import SEPARATOR, Chunk, Ints, RowIndex
+from starrocks_txn_sink.coordinator.write_buffer import GrowingSpan, TransactionBatch
 from starrocks_txn_sink.errors import InputError, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterSource, dead_letter_rows
 
 Cut = tuple[int, int]  # place of a source partition in the work's order, position: the last that belongs to the left
 
 
-def positions_of(work: Work) -> dict[str, Ints]:
+def positions_of(work: TransactionBatch) -> dict[str, Ints]:
     """The positions whose rows the work has, by source partition in the lane's order."""
     found: dict[str, list[Ints]] = {partition: [] for partition in work.spans}
     for chunk in work.chunks():
-        for _, marks in _marked(chunk):
-            found.setdefault(chunk.partition, []).append(marks.positions)
+        for _, row_index in _indexed_pieces(chunk):
+            found.setdefault(chunk.partition, []).append(row_index.positions)
     return {name: np.unique(np.concatenate(parts)) for name, parts in found.items() if parts}
 
 
-def halves(work: Work) -> tuple[Work, Work] | None:
+def bisect(work: TransactionBatch) -> tuple[TransactionBatch, TransactionBatch] | None:
     """The first and the second half of the work's source transactions, both sealed; None when it has only one.
 
     What was set aside already goes with the first half.
@@ -39,19 +38,19 @@ def halves(work: Work) -> tuple[Work, Work] | None:
     total = sum(len(found) for found in positions.values())
     if total < 2:
         return None
-    left, right = _empty_like(work), _empty_like(work)
-    cut = _middle(positions, total // 2)
+    left, right = _closed_like(work), _closed_like(work)
+    cut = _find_cut(positions, total // 2)
     names = list(positions)
     for chunk in work.chunks():
-        _divide(chunk, names.index(chunk.partition), cut, left, right)
+        _divide_chunk(chunk, names.index(chunk.partition), cut, left, right)
     for place, (name, found) in enumerate(positions.items()):
-        _span(left, name, found[: _share(found, place, cut)], work.spans[name])
-        _span(right, name, found[_share(found, place, cut) :], work.spans[name])
-    left.inherit_letters(work)
+        _add_span(left, name, found[: _count_left(found, place, cut)], work.spans[name])
+        _add_span(right, name, found[_count_left(found, place, cut) :], work.spans[name])
+    left.inherit_dead_letters(work)
     return left, right
 
 
-def _middle(positions: dict[str, Ints], count: int) -> Cut:
+def _find_cut(positions: dict[str, Ints], count: int) -> Cut:
     """Where the first `count` source transactions end."""
     for place, found in enumerate(positions.values()):
         if count <= len(found):
@@ -60,44 +59,44 @@ def _middle(positions: dict[str, Ints], count: int) -> Cut:
     raise ValueError("There are fewer source transactions than that.")
 
 
-def _share(found: Ints, place: int, cut: Cut) -> int:
+def _count_left(found: Ints, place: int, cut: Cut) -> int:
     """How many of a partition's source transactions go to the left."""
     if place != cut[0]:
         return len(found) if place < cut[0] else 0
     return int(np.searchsorted(found, cut[1], side="right"))
 
 
-def _divide(chunk: Chunk, place: int, cut: Cut, left: Work, right: Work) -> None:
+def _divide_chunk(chunk: Chunk, place: int, cut: Cut, left: TransactionBatch, right: TransactionBatch) -> None:
     first, second = Chunk(chunk.partition, chunk.table), Chunk(chunk.partition, chunk.table)
-    for piece, marks in _marked(chunk):
-        rows = len(marks.positions)
-        low = marks.upto(cut[1]) if place == cut[0] else (rows if place < cut[0] else 0)
+    for piece, row_index in _indexed_pieces(chunk):
+        rows = len(row_index.positions)
+        low = row_index.count_up_to(cut[1]) if place == cut[0] else (rows if place < cut[0] else 0)
         for target, begin, end in ((first, 0, low), (second, low, rows)):
             if end > begin:
-                part, own = marks.cut(piece, begin, end)
+                part, own = row_index.cut(piece, begin, end)
                 target.append(part, end - begin, own)
     for work, made in ((left, first), (right, second)):
         if made.rows:
             work.add(made)
 
 
-def _marked(chunk: Chunk) -> Iterator[tuple[memoryview, Marks]]:
-    for piece, marks in zip(chunk.pieces, chunk.marks, strict=True):
-        if marks is None:
+def _indexed_pieces(chunk: Chunk) -> Iterator[tuple[memoryview, RowIndex]]:
+    for piece, row_index in zip(chunk.pieces, chunk.row_index, strict=True):
+        if row_index is None:
             raise RuntimeError("A chunk without marks cannot be taken apart.")
-        yield piece, marks
+        yield piece, row_index
 
 
-def _empty_like(work: Work) -> Work:
-    return Work(work.retry_limit, sealed=True, recycled=work.recycled)
+def _closed_like(work: TransactionBatch) -> TransactionBatch:
+    return TransactionBatch(work.retry_limit, closed=True, recycled=work.recycled)
 
 
-def _span(work: Work, name: str, found: Ints, whole: Span) -> None:
+def _add_span(work: TransactionBatch, name: str, found: Ints, whole: GrowingSpan) -> None:
     """The fingerprint belongs to the last source transaction of the whole; those in the middle have none."""
     if len(found):
         last = int(found[-1])
         digest = whole.digest if last == whole.last else ""
-        work.spans[name] = Span(int(found[0]), last, len(found), digest)
+        work.spans[name] = GrowingSpan(int(found[0]), last, len(found), digest)
 
 
 @dataclass(slots=True)
@@ -111,12 +110,12 @@ class Quarantine:
     columns: Callable[[str], str]
     count: int = 0
 
-    def take_apart(self, works: deque[Work], error: RowsRejected) -> int | StarRocksSinkError:
+    def bisect_or_dead_letter(self, batches: deque[TransactionBatch], error: RowsRejected) -> int | StarRocksSinkError:
         """Replace the first of `works`, rejected with `error`, by its parts, or bury it; the change in buffered bytes.
 
         Returns the error that the lane ends with when that cannot be done.
         """
-        work = works[0]
+        work = batches[0]
         if not work.repeatable:
             error.advice = (
                 "Raise retry_buffer_bytes above twice the largest source transaction, so that it can be set aside."
@@ -130,29 +129,29 @@ class Quarantine:
             )
             return error
         rewound = work.rewind()
-        divided = halves(work)
+        divided = bisect(work)
         if divided is None:
-            changed = self._bury(works, error)
+            changed = self._dead_letter_first(batches, error)
             return changed if isinstance(changed, StarRocksSinkError) else rewound + changed
-        works.popleft()
-        works.extendleft(reversed(divided))
+        batches.popleft()
+        batches.extendleft(reversed(divided))
         return rewound
 
-    def _bury(self, works: deque[Work], error: RowsRejected) -> int | StarRocksSinkError:
-        work = works[0]
+    def _dead_letter_first(self, batches: deque[TransactionBatch], error: RowsRejected) -> int | StarRocksSinkError:
+        work = batches[0]
         try:
-            dead = self.set_aside(work, error)
+            dead = self.dead_letter(work, error)
         except InputError as too_large:
             return too_large
         self.count += 1
-        works.popleft()
-        if works[0].sealed:
-            works[0].inherit_letters(dead)
+        batches.popleft()
+        if batches[0].closed:
+            batches[0].inherit_dead_letters(dead)
         else:
-            works.appendleft(dead)
-        return _waiting(dead) - _waiting(work)
+            batches.appendleft(dead)
+        return _pending_bytes(dead) - _pending_bytes(work)
 
-    def set_aside(self, work: Work, error: RowsRejected) -> Work:
+    def dead_letter(self, work: TransactionBatch, error: RowsRejected) -> TransactionBatch:
         """A work that has the only source transaction of `work` as dead letters, instead of its rows.
 
         Raises InputError for a row that is too large to be kept.
@@ -160,24 +159,24 @@ class Quarantine:
         ((partition, span),) = work.spans.items()  # the living one; what was buried before is not among them
         label = str(error.context.get("label", ""))
         place = DeadLetterSource(self.job, partition, span.last, error.message, label, self.batch, self.now_text())
-        letters = Chunk("", DEAD_LETTER_TABLE)
+        dead_letters = Chunk("", DEAD_LETTER_TABLE)
         for table in dict.fromkeys(chunk.table for chunk in work.chunks()):
-            for piece in dead_letter_rows(place, table, self.columns(table), _rows(work, table)):
-                letters.append(memoryview(piece), 1)
-        made = Work(work.retry_limit, sealed=True, recycled=work.recycled)
-        made.inherit_letters(work)
-        made.bury(letters, work.spans, work.counts)
+            for piece in dead_letter_rows(place, table, self.columns(table), _table_rows(work, table)):
+                dead_letters.append(memoryview(piece), 1)
+        made = TransactionBatch(work.retry_limit, closed=True, recycled=work.recycled)
+        made.inherit_dead_letters(work)
+        made.add_dead_letters(dead_letters, work.spans, work.counts)
         return made
 
 
-def _waiting(work: Work) -> int:
+def _pending_bytes(work: TransactionBatch) -> int:
     return sum(work.pending_bytes(table) for table in work.pending)
 
 
-def _rows(work: Work, table: str) -> Iterator[bytes]:
+def _table_rows(work: TransactionBatch, table: str) -> Iterator[bytes]:
     """The rows of a table without their separator."""
     for chunk in work.chunks():
         if chunk.table == table:
-            for piece, marks in zip(chunk.pieces, chunk.marks, strict=True):
-                for row in marks.rows(piece) if marks is not None else ():
+            for piece, row_index in zip(chunk.pieces, chunk.row_index, strict=True):
+                for row in row_index.rows(piece) if row_index is not None else ():
                     yield row[len(SEPARATOR) :]

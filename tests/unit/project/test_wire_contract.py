@@ -10,7 +10,17 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "wire-contract.md").read_text(encoding="utf-8")
-FOLDERS = ("starrocks_txn_sink", "starrocks_emulator", "starrocks_demo", "tools", "tests", "integration", "docs", "news", "benchmarks")
+FOLDERS = (
+    "starrocks_txn_sink",
+    "starrocks_emulator",
+    "starrocks_demo",
+    "tools",
+    "tests",
+    "integration",
+    "docs",
+    "news",
+    "benchmarks",
+)
 PAGES = ("CONTRIBUTING.md", "README.md", "CHANGELOG.md")
 
 NUMBERS = r"(\d+(?:\.\d+)*(?:, \d+(?:\.\d+)*)*)"
