@@ -2,18 +2,21 @@
 
 The numbered steps are those of docs/architecture.md, "The life of a StarRocks transaction".
 
-Pure: rows and the time come in, actions go out, results of actions come back. Whoever drives it (the lane's threads, a
-test, the simulator) calls `tick` after everything that happened, runs the actions, and reports each one's result.
+Pure: rows and time go in, actions come out, results of actions go back in. The driver (the lane's threads, a test, the
+simulator) calls `tick` after every change, runs the actions, and reports each result with `complete`.
 
-One StarRocks transaction at a time. While it commits, rows of the next one gather already. The phases and their moves:
+A lane has one StarRocks transaction at a time; the write buffer fills with the next one's rows while it commits. The
+phases and their moves:
 
     IDLE ─begin→ BEGINNING ─ok→ OPEN ─all loaded→ CHECKING ─still ours→ COMMITTING ─visible→ IDLE
                      └──────failed──┴──────────────┴──────────────────────┴→ ABORTING ─rolled back→ IDLE | FAILED
     COMMITTING ─unknown→ RECOVERING ─visible→ IDLE,  ─not→ ABORTING
 
-Without a ledger CHECKING and RECOVERING are left out: an unknown outcome then ends the lane.
+Without a ledger there is no CHECKING and no RECOVERING: an unknown outcome ends the lane. With a quarantine a rejected
+batch is bisected instead of given up (`coordinator.quarantine`).
 
-With a quarantine a work whose rows were rejected is taken apart instead of given up (`coordinator.quarantine`).
+The rule of all moves: an unknown outcome is not failure. A batch is repeated only when the label has certainly not
+committed, and never after the deadline or an error from outside.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknow
 
 
 class Phase(Enum):
-    """Where the lane's current StarRocks transaction stands."""
+    """Phase of the lane's current StarRocks transaction."""
 
     IDLE = "idle"
     BEGINNING = "beginning"
@@ -72,7 +75,10 @@ MOVES: dict[Phase, frozenset[Phase]] = {
 
 
 class SharedTransactionCoordinator:
-    """One lane's shared StarRocks transaction over all its tables; see the module's text for how to drive it."""
+    """One lane's shared StarRocks transaction over all its tables; the module's docstring says how to drive it.
+
+    `entries` builds the ledger's rows and `log` those of the receipts' log; `wall` is the time in Unix seconds.
+    """
 
     def __init__(
         self,
@@ -110,7 +116,7 @@ class SharedTransactionCoordinator:
         self.error: StarRocksSinkError | None = None
         self.receipts: list[Receipt] = []
 
-    # --- what the driver of this object may ask ---
+    # --- state, for the driver of this object ---
 
     @property
     def phase(self) -> Phase:
@@ -118,7 +124,7 @@ class SharedTransactionCoordinator:
 
     @property
     def saturated(self) -> bool:
-        """No more rows may be written until loads have drained the buffers."""
+        """Whether the buffer is full: the driver waits for loads before it writes more rows."""
         return self._phase is not Phase.FAILED and self._write_buffer.saturated
 
     @property
@@ -127,19 +133,19 @@ class SharedTransactionCoordinator:
 
     @property
     def buffered_peak(self) -> int:
-        """The most that was buffered at once."""
+        """Largest number of bytes buffered at once."""
         return self._write_buffer.buffered_peak
 
     @property
     def finished(self) -> bool:
-        """All rows are committed and confirmed, or the lane has failed for good."""
+        """Whether all rows are committed and confirmed, or the lane has failed for good."""
         if self._phase is Phase.FAILED:
             return True
         return self._phase is Phase.IDLE and self._write_buffer.finished
 
     @property
     def waiting_for(self) -> str:
-        """For a deadline's error: what is going on, or, once that is over, what hung or failed before."""
+        """Phrase for DeadlineExceeded: the running step, or, between steps, the last failed action."""
         if self._loading:
             return f"loads into {', '.join(sorted(self._loading))} under label {self._label}"
         over = self._phase in (Phase.IDLE, Phase.ABORTING, Phase.RECOVERING)
@@ -150,28 +156,31 @@ class SharedTransactionCoordinator:
     def write(
         self, partition: str, table: str, piece: memoryview, rows: int, now: float, row_index: RowIndex | None = None
     ) -> None:
-        """Take `rows` rows of `table`, ready bytes in `piece`, of the partition's open source transaction."""
+        """Take `rows` rows of `table`, as ready bytes, of the partition's open source transaction."""
         self._write_buffer.write(partition, table, piece, rows, now, row_index)
 
-    def end_transactions(self, ended: TransactionEnds, now: float) -> None:
-        """The rows written last for the partition of `ended` end its source transactions."""
-        self._write_buffer.end_transactions(ended, now, recycle=self._recycle_due(now))
+    def end_transactions(self, ends: TransactionEnds, now: float) -> None:
+        """End source transactions with the rows that were written last for their partition."""
+        self._write_buffer.end_transactions(ends, now, recycle=self._recycle_due(now))
 
     def finish(self, now: float) -> None:
-        """No more rows will come. Raises InputError when a source transaction is still open."""
+        """End the input; raises InputError if a source transaction is still open."""
         self._write_buffer.finish(now)
 
     def fail(self, error: StarRocksSinkError) -> None:
-        """Give up for a reason outside (bad input, deadline, a stop); the open label is rolled back, then FAILED."""
+        """Give up because of an outside error (bad input, deadline, a stop): roll the open label back, then FAILED.
+
+        A running commit is always waited for: its rows may be visible already, and the receipt says so.
+        """
         if self._stop is None and self._phase is not Phase.FAILED:
             self._stop = error
-            if self._phase not in (Phase.COMMITTING, Phase.RECOVERING):  # a commit under way is always waited for
+            if self._phase not in (Phase.COMMITTING, Phase.RECOVERING):
                 self._abort(error)
 
     # --- actions out ---
 
     def tick(self, now: float) -> list[Action]:
-        """Do what is due at `now` and return the actions to run; call again when one ends or time has passed."""
+        """Do what is due and return the actions to run; call again when an action ends or time has passed."""
         if self.error is None and self._phase is not Phase.FAILED:
             self._write_buffer.pass_time(now, recycle=self._recycle_due(now))
         actions = self._next_actions(now)
@@ -196,7 +205,7 @@ class SharedTransactionCoordinator:
                 return []
 
     def _begin(self, now: float) -> list[Action]:
-        """Step 1, eagerly: as soon as there is a row, so that every load uses the shared label."""
+        """Step 1, eagerly, with the first row: every load then has a label to go to."""
         if now < self._not_before or not self._write_buffer.has_rows:
             return []
         self._label = next(self._labels)
@@ -207,11 +216,12 @@ class SharedTransactionCoordinator:
 
     def _load_or_commit(self, now: float) -> list[Action]:
         if now - self._began_at >= self._limits.timeout:
+            # The server ends the label at this moment, too (wire contract 4.12).
             self._abort(timeout_error(self._limits.timeout, self._write_buffer.open_partition, self._label))
             return self._next_actions(now)
-        work = self._batch
-        loads = list(self._loads(work))
-        if loads or self._loading or not work.closed or any(work.pending.values()):
+        batch = self._batch
+        loads = list(self._loads(batch))
+        if loads or self._loading or not batch.closed or any(batch.pending.values()):
             return [*loads]
         if self._entries is not None:
             self._move(Phase.CHECKING)
@@ -220,31 +230,34 @@ class SharedTransactionCoordinator:
         return self._next_actions(now)
 
     def _once(self, action: Action) -> list[Action]:
-        """The action of a phase that has only one; nothing when it is under way."""
+        """Return the single action of a phase, once: nothing while it runs."""
         if self._requested_phase is self._phase:
             return []
         self._requested_phase = self._phase
         return [action]
 
-    def _loads(self, work: TransactionBatch) -> Iterator[LoadAction]:
-        """Step 2: frozen chunks, tables in parallel, one load per table at a time."""
-        pressed = self.saturated
-        if work.closed and not self._entries_sent:
+    def _loads(self, batch: TransactionBatch) -> Iterator[LoadAction]:
+        """Step 2: load inactive chunks, tables in parallel, one load a table at a time (wire contract 4.5).
+
+        Chunks of an open batch wait until a load is worth its request; a closed batch or a full buffer sends them all.
+        """
+        full = self.saturated
+        if batch.closed and not self._entries_sent:
             self._entries_sent = True
-            for make in (self._entries, self._log):
-                if make is not None:
-                    yield self._entries_load(make(self._label, work))
-        for table in work.tables():
+            for build in (self._entries, self._log):
+                if build is not None:
+                    yield self._entries_load(build(self._label, batch))
+        for table in batch.tables():
             if len(self._loading) >= self._limits.load_parallelism:
                 return
-            enough = work.closed or pressed or work.pending_bytes(table) >= self._limits.load_bytes
-            if enough and table not in self._loading:
-                action = LoadAction(self._label, table, tuple(work.take(table, self._limits.body_bytes)))
+            large_enough = batch.closed or full or batch.pending_bytes(table) >= self._limits.load_bytes
+            if large_enough and table not in self._loading:
+                action = LoadAction(self._label, table, tuple(batch.take(table, self._limits.body_bytes)))
                 self._loading[table] = action
                 yield action
 
     def _entries_load(self, chunk: Chunk) -> LoadAction:
-        """The positions that this work reaches, or their log, under its label: visible together with the data."""
+        """Load the batch's positions, or their log, under its label: visible with the rows or not at all."""
         action = LoadAction(self._label, chunk.table, (chunk,))
         self._loading[chunk.table] = action
         self._write_buffer.buffered_bytes += chunk.bytes
@@ -256,7 +269,7 @@ class SharedTransactionCoordinator:
     # --- results in ---
 
     def complete(self, action: Action, result: object, now: float) -> None:
-        """`action` ended with `result`: what its steps returned, or the error they raised."""
+        """Take the result of an action: the value that its steps returned, or the error they raised."""
         self._running_actions -= 1
         self._last_failure = failure_phrase(action, result, self._last_failure)
         match action:
@@ -305,7 +318,7 @@ class SharedTransactionCoordinator:
             case Unknown() if self._entries is not None and self._phase is Phase.COMMITTING:
                 self._retries += 1
                 self._move(Phase.RECOVERING)
-            case Unknown():
+            case Unknown():  # nothing may be repeated: the rows may be visible
                 self._fail_for_good(result.error)
             case StarRocksSinkError():
                 self._fail_for_good(result)
@@ -323,47 +336,47 @@ class SharedTransactionCoordinator:
             self._not_before = now
             self._move(Phase.IDLE)
             return
-        work = self._batch
-        if not self._may_try_again(work):
+        batch = self._batch
+        if not self._may_try_again(batch):
             self._move(Phase.FAILED)
             return
-        self._write_buffer.buffered_bytes += work.rewind()
+        self._write_buffer.buffered_bytes += batch.rewind()
         self._not_before = now + self._limits.backoff.seconds(self._attempt - 1, self._rng)
-        self._attempt += not isinstance(self.error, TooManyTransactions)  # that one only waits its turn
+        self._attempt += not isinstance(self.error, TooManyTransactions)  # nothing failed: the server was full
         self._retries += 1
         self.error = None
         self._move(Phase.IDLE)
 
     def _recover_rejected(self) -> bool:
-        """Whether rejected rows are dealt with by dividing the work, or burying it; without a quarantine never."""
+        """Bisect or dead-letter the rejected batch; False if the quarantine cannot, or there is none."""
         if self._quarantine is None or self._stop is not None or not isinstance(self.error, RowsRejected):
             return False
-        freed = self._quarantine.bisect_or_dead_letter(self._write_buffer.batches, self.error)
-        if isinstance(freed, StarRocksSinkError):
-            self.error = freed
+        change = self._quarantine.bisect_or_dead_letter(self._write_buffer.batches, self.error)
+        if isinstance(change, StarRocksSinkError):
+            self.error = change
             return False
-        self._write_buffer.buffered_bytes += freed
+        self._write_buffer.buffered_bytes += change
         self._attempt, self._retries, self.error = 1, self._retries + 1, None
         return True
 
-    def _may_try_again(self, work: TransactionBatch) -> bool:
+    def _may_try_again(self, batch: TransactionBatch) -> bool:
         if self._stop is not None or self.error is None or not self.error.retryable:
             return False
-        return work.repeatable and self._attempt < self._limits.max_attempts
+        return batch.repeatable and self._attempt < self._limits.max_attempts
 
     # --- inside ---
 
     @property
     def _batch(self) -> TransactionBatch:
-        """The work of the StarRocks transaction that is open, or of the next one."""
+        """Contents of the StarRocks transaction that is open, or of the next one."""
         return self._write_buffer.batches[0]
 
     def _recycle_due(self, now: float) -> bool:
-        alive = self._phase in (Phase.BEGINNING, Phase.OPEN)
-        return alive and now - self._began_at >= self._limits.timeout * self._limits.recycle_at
+        is_open = self._phase in (Phase.BEGINNING, Phase.OPEN)
+        return is_open and now - self._began_at >= self._limits.timeout * self._limits.recycle_at
 
     def _abort(self, error: StarRocksSinkError) -> None:
-        """Step 5: the first error counts; loads under way end first, then the label is rolled back."""
+        """Step 5: keep the first error; running loads end first, then the label is rolled back."""
         if self.error is None:
             self.error = error
         if isinstance(error, DeadlineExceeded):
@@ -383,33 +396,32 @@ class SharedTransactionCoordinator:
         self._requested_phase = Phase.IDLE
         self._phase = target
 
-    def _receipt(self, work: TransactionBatch, outcome: Committed) -> Receipt:
+    def _receipt(self, batch: TransactionBatch, outcome: Committed) -> Receipt:
         return Receipt(
             label=outcome.label,
             txn_id=outcome.txn_id if outcome.txn_id is not None else self._txn_id,
             job=self._identity.job,
             lane=self._identity.lane,
             batch_id=self._identity.batch_id,
-            regions=work.region_counts(),
-            positions=work.position_spans(),
-            loads=work.loads,
+            regions=batch.region_counts(),
+            positions=batch.position_spans(),
+            loads=batch.loads,
             attempts=self._attempt,
             retries=self._retries,
-            recycled=work.recycled,
+            recycled=batch.recycled,
             committed_at=self._wall(),
-            dead_lettered=work.dead_lettered(),
+            dead_lettered=batch.dead_lettered(),
         )
 
 
-# --- where the trouble was, in words for errors ---
+# --- texts of errors ---
 
 
 def failure_phrase(action: Action, result: object, before: str) -> str:
-    """A clause about the last action that hung or failed, "" if there was none since the last commit: a deadline that
-    passes a moment later, while the lane rolls back or waits for its next attempt, names it.
+    """Phrase for the last failed action since the last commit ("" if none), after `action` ended with `result`.
 
-    `action` has just ended with `result`: its error, an outcome with an error, or anything else when it went well.
-    `before` is the clause so far, which outlives what went well and a rollback, however that went.
+    A deadline often passes a moment later, while the lane rolls back or waits for its next attempt; its error then
+    names the cause. So a success, and a rollback however it ended, leave the phrase `before` as it is.
     """
     if isinstance(result, Committed):
         return ""
@@ -420,7 +432,7 @@ def failure_phrase(action: Action, result: object, before: str) -> str:
 
 
 def timeout_error(timeout: float, open_partition: str | None, label: str) -> TransactionTimedOut:
-    """The rows of `label` took longer than `timeout` seconds; `open_partition` is still inside a source transaction."""
+    """The error for a label older than `timeout` seconds; `open_partition` has an open source transaction, if any."""
     inside = f"; source partition {open_partition} is still inside one source transaction." if open_partition else "."
     return TransactionTimedOut(
         f"The rows of one StarRocks transaction took longer than its timeout of {timeout:g} s{inside}", label=label

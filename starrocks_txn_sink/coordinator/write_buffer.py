@@ -1,8 +1,13 @@
-"""WriteBuffer: rows go into regions, frozen chunks into transaction batches; a batch closes at a clean boundary.
+"""WriteBuffer: all rows of a lane that are not committed yet, and the transaction batches made of them.
 
-The rules are step 2 of docs/architecture.md, "The life of a StarRocks transaction".
+Rows go into regions, inactive chunks into the last transaction batch, until that is *closed* at a clean boundary. The
+coordinator loads and commits the first batch meanwhile; chunks it has sent stay for another attempt while they fit the
+retry buffer. Beyond that the task fails and Spark computes the rows again: memory and repetition are both bounded.
 
-Pure: knows no labels and no server. The coordinator takes chunks from the first batch while the last one fills.
+A micro-batch is one batch, and so one StarRocks transaction, unless the commit interval passes, the recycle point is
+reached, or a quarantine limits the size. See docs/architecture.md, "The life of a StarRocks transaction", step 2.
+
+Pure: knows no labels and no server.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from starrocks_txn_sink.protocol.ledger import NAME_BYTES
 
 @dataclass(slots=True)
 class GrowingSpan:
-    """First and last position of one source partition, growing as source transactions end."""
+    """First and last position of a source partition in a batch; grows as source transactions end."""
 
     first: int
     last: int
@@ -36,10 +41,13 @@ class GrowingSpan:
 
 @dataclass(slots=True)
 class TransactionBatch:
-    """Chunks of one StarRocks transaction: `pending` per table, `sent` under the current label.
+    """Contents of one StarRocks transaction: chunks `pending` per table, and `sent` under the current label.
 
-    `letters` are rows of the dead-letter table among them; `buried` are the spans of the source transactions that they
-    hold, which come before those of `spans`, and `buried_counts` their rows.
+    `sent` is None once the chunks outgrew the retry buffer: the batch cannot be repeated from memory then.
+    `counts` has rows and bytes by (source partition, table).
+
+    `dead_letters` are rows of the dead-letter table among the chunks. `dead_letter_spans` are their source
+    transactions, which come before those of `spans`; `dead_letter_counts` are their rows and bytes.
     """
 
     retry_limit: int
@@ -56,36 +64,36 @@ class TransactionBatch:
     dead_letter_counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
     def add(self, chunk: Chunk) -> None:
-        """Take a frozen chunk; never called once sealed."""
+        """Take an inactive chunk; not allowed once the batch is closed."""
         self.pending.setdefault(chunk.table, deque()).append(chunk)
         count = self.counts.setdefault((chunk.partition, chunk.table), [0, 0])
         count[0] += chunk.rows
         count[1] += chunk.bytes
 
-    def end_transactions(self, ended: TransactionEnds) -> None:
-        """Source transactions of a partition ended, or a unit of plain rows, which counts in the ledger only.
+    def end_transactions(self, ends: TransactionEnds) -> None:
+        """Extend the span of a source partition; raises InputError if its name is too long for the ledger.
 
-        Raises InputError for a source partition whose name is too long for the ledger.
+        The end of an unpositioned batch has a digest and no count: it moves the ledger, and no source transaction ends.
         """
-        if not ended.count and not ended.digest:
+        if not ends.count and not ends.digest:
             return
-        span = self.spans.get(ended.partition)
+        span = self.spans.get(ends.partition)
         if span is None:
-            _refuse_long(ended.partition)
-            span = self.spans[ended.partition] = GrowingSpan(ended.first, ended.last, 0)
-        span.last, span.digest = ended.last, ended.digest
-        span.source_transactions += ended.count
+            _refuse_long(ends.partition)
+            span = self.spans[ends.partition] = GrowingSpan(ends.first, ends.last, 0)
+        span.last, span.digest = ends.last, ends.digest
+        span.source_transactions += ends.count
 
     def pending_bytes(self, table: str) -> int:
         return sum(chunk.bytes for chunk in self.pending.get(table, ()))
 
     def tables(self) -> list[str]:
-        """Tables with chunks to send, those with the most bytes first."""
-        waiting = [table for table, chunks in self.pending.items() if chunks]
-        return sorted(waiting, key=self.pending_bytes, reverse=True)
+        """Tables with pending chunks, largest first: the longest load starts first."""
+        tables = [table for table, chunks in self.pending.items() if chunks]
+        return sorted(tables, key=self.pending_bytes, reverse=True)
 
     def take(self, table: str, limit: int) -> list[Chunk]:
-        """Remove and return the next chunks of `table`, in order, up to `limit` bytes but at least one."""
+        """Remove and return the next chunks of `table`, in order: at least one, more up to `limit` bytes."""
         chunks = self.pending[table]
         taken: list[Chunk] = []
         size = 0
@@ -108,13 +116,13 @@ class TransactionBatch:
 
     @property
     def repeatable(self) -> bool:
-        """Whether every chunk sent so far is still here for another attempt."""
+        """Whether every sent chunk is still here for another attempt."""
         return self.sent is not None
 
     def rewind(self) -> int:
-        """Put what was sent back in front, for an attempt under a new label; returns the bytes put back."""
+        """Put the sent chunks back in front, in order, for an attempt under a new label; return their bytes."""
         if self.sent is None:
-            raise RuntimeError("A work whose sent chunks were let go cannot be rewound.")
+            raise RuntimeError("A transaction batch that has released its sent chunks cannot be rewound.")
         put_back = self.sent_bytes
         for chunk in reversed(self.sent):
             self.pending[chunk.table].appendleft(chunk)
@@ -131,44 +139,47 @@ class TransactionBatch:
 
     @property
     def source_transactions(self) -> int:
-        """Those whose rows are here, not the buried ones."""
+        """Number of source transactions, dead-lettered ones not counted."""
         return sum(span.source_transactions for span in self.spans.values())
 
     def chunks(self) -> Iterator[Chunk]:
-        """The chunks of rows that wait to be sent, each table's in order; without letters."""
-        dead_letters = {letter.table for letter in self.dead_letters}
+        """Yield the pending chunks, in order within a table; no dead letters."""
+        own_tables = {chunk.table for chunk in self.dead_letters}
         for table, chunks in self.pending.items():
-            if table not in dead_letters:
+            if table not in own_tables:
                 yield from chunks
 
     # --- dead letters ---
 
     def add_dead_letters(
-        self, dead_letters: Chunk, spans: dict[str, GrowingSpan], counts: dict[tuple[str, str], list[int]]
+        self, chunk: Chunk, spans: dict[str, GrowingSpan], counts: dict[tuple[str, str], list[int]]
     ) -> None:
-        """Take rows of the dead-letter table for source transactions that come before all others of this work."""
-        self.dead_letters.append(dead_letters)
-        self.pending.setdefault(dead_letters.table, deque()).append(dead_letters)
+        """Take rows of the dead-letter table for source transactions that come before all others of this batch.
+
+        Their spans still move the ledger: a dead-lettered source transaction must not come again as a replay.
+        """
+        self.dead_letters.append(chunk)
+        self.pending.setdefault(chunk.table, deque()).append(chunk)
         for name, span in spans.items():
-            self.dead_letter_spans[name] = _joined(self.dead_letter_spans.get(name), span)
+            self.dead_letter_spans[name] = _join_spans(self.dead_letter_spans.get(name), span)
         for place, (rows, size) in counts.items():
             count = self.dead_letter_counts.setdefault(place, [0, 0])
             count[0] += rows
             count[1] += size
 
     def inherit_dead_letters(self, other: TransactionBatch) -> None:
-        """Take over what `other` has buried; nothing of it may have been sent since its last rewind."""
+        """Take the dead letters of `other`, which must not have sent any since its last rewind."""
         spans, counts = other.dead_letter_spans, other.dead_letter_counts
-        for dead_letters in other.dead_letters:
-            self.add_dead_letters(dead_letters, spans, counts)
+        for chunk in other.dead_letters:
+            self.add_dead_letters(chunk, spans, counts)
             spans, counts = {}, {}
 
     def rows_by_partition(self) -> Counter[str]:
-        """The rows of each source partition, over all tables."""
-        counted: Counter[str] = Counter()
+        """Rows of each source partition, over all tables."""
+        rows_of: Counter[str] = Counter()
         for (partition, _), (rows, _) in self.counts.items():
-            counted[partition] += rows
-        return counted
+            rows_of[partition] += rows
+        return rows_of
 
     def region_counts(self) -> tuple[RegionCount, ...]:
         return tuple(RegionCount(p, t, rows, size) for (p, t), (rows, size) in sorted(self.counts.items()))
@@ -179,7 +190,7 @@ class TransactionBatch:
     def position_spans(self) -> tuple[PositionSpan, ...]:
         spans = {
             **self.dead_letter_spans,
-            **{name: _joined(self.dead_letter_spans.get(name), span) for name, span in self.spans.items()},
+            **{name: _join_spans(self.dead_letter_spans.get(name), span) for name, span in self.spans.items()},
         }
         return tuple(
             PositionSpan(partition, span.first, span.last, span.source_transactions, span.digest)
@@ -196,8 +207,8 @@ def _refuse_long(partition: str) -> None:
         )
 
 
-def _joined(before: GrowingSpan | None, after: GrowingSpan) -> GrowingSpan:
-    """Two spans of a source partition, one after the other, as one."""
+def _join_spans(before: GrowingSpan | None, after: GrowingSpan) -> GrowingSpan:
+    """Join two spans of a source partition, in this order."""
     if before is None:
         return after
     count = before.source_transactions + after.source_transactions
@@ -205,14 +216,15 @@ def _joined(before: GrowingSpan | None, after: GrowingSpan) -> GrowingSpan:
 
 
 EntriesBuilder = Callable[[str, TransactionBatch], Chunk]
-"""Makes the rows of a work under a label in a table of the sink's own, the ledger or the receipts' log."""
+"""Builds the rows of a batch under a label for a table of the sink's own: the ledger or the receipts' log."""
 
 
 class WriteBuffer:
-    """The rows of one lane that are not committed yet.
+    """Rows of one lane that are not committed yet.
 
-    `works` has at least one; the last one takes frozen chunks, those before it are sealed. `open_partition` is inside a
-    source transaction. `buffered_bytes` counts what waits here and what loads under way have, `buffered_peak` the most.
+    `batches` is never empty: the last batch takes inactive chunks, all others are closed. `open_partition` is the
+    source partition with an open source transaction. `buffered_bytes` counts waiting rows and those of running loads;
+    `buffered_peak` is its maximum.
     """
 
     def __init__(self, limits: CoordinatorLimits) -> None:
@@ -220,7 +232,7 @@ class WriteBuffer:
         self._regions: dict[tuple[str, str], Region] = {}
         self._open_regions = OpenRegions()
         self._first_row_at: float | None = None
-        self._ended = False
+        self._input_ended = False
         self.batches: deque[TransactionBatch] = deque([TransactionBatch(limits.retry_buffer_bytes)])
         self.open_partition: str | None = None
         self.buffered_bytes = 0
@@ -232,16 +244,16 @@ class WriteBuffer:
 
     @property
     def finished(self) -> bool:
-        """No more rows will come, and all that came are committed."""
-        return self._ended and all(work.empty for work in self.batches)
+        """Whether the input has ended and all of its rows are committed."""
+        return self._input_ended and all(batch.empty for batch in self.batches)
 
     @property
     def has_rows(self) -> bool:
-        """Whether there is anything for a StarRocks transaction to begin with."""
-        work = self.batches[0]
-        return not work.empty or (work is self._filling and bool(self._open_regions))
+        """Whether the next StarRocks transaction has a row."""
+        batch = self.batches[0]
+        return not batch.empty or (batch is self._filling and bool(self._open_regions))
 
-    # --- rows in; `recycle` tells that the StarRocks transaction now open should end soon ---
+    # --- rows in; `recycle` is True when the open StarRocks transaction has passed its recycle point ---
 
     def write(
         self, partition: str, table: str, piece: memoryview, rows: int, now: float, row_index: RowIndex | None
@@ -258,49 +270,49 @@ class WriteBuffer:
         if region.active.bytes >= self._limits.chunk_bytes:
             self._freeze(region, now)
         if self.saturated:
-            self._relieve(now)
+            self._freeze_largest(now)
 
-    def end_transactions(self, ended: TransactionEnds, now: float, *, recycle: bool) -> None:
-        """The rows written last for the partition of `ended` end its source transactions."""
+    def end_transactions(self, ends: TransactionEnds, now: float, *, recycle: bool) -> None:
+        """End source transactions with the rows that were written last for their partition."""
         self.open_partition = None
-        for region in self._open_regions.of(ended.partition):
+        for region in self._open_regions.in_partition(ends.partition):
             region.end_transaction()
             if region.freeze_due(now, self._limits.mini_interval):
                 self._freeze(region, now)
             else:
-                self._open_regions.wait(region, self._limits.mini_interval)
-        self._filling.end_transactions(ended)
+                self._open_regions.schedule(region, self._limits.mini_interval)
+        self._filling.end_transactions(ends)
         self._close_if_due(now, recycle)
 
     def pass_time(self, now: float, *, recycle: bool) -> None:
-        """Freeze and seal what is due. Rows at a clean boundary do not wait for their partition's next ones."""
+        """Freeze regions and close the batch when due, also while no rows come."""
         for region in self._open_regions.due(now, self._limits.mini_interval):
             self._freeze(region, now)
         self._close_if_due(now, recycle)
 
     def finish(self, now: float) -> None:
-        """No more rows will come. Raises InputError when a source transaction is still open."""
+        """End the input; raises InputError if a source transaction is still open."""
         if self.open_partition is not None:
             raise InputError(
                 f"The rows of source partition {self.open_partition} end inside a source transaction.",
                 hint="Give the sink whole source transactions: the output of assemble_transactions, unfiltered.",
                 source_partition=self.open_partition,
             )
-        self._ended = True
+        self._input_ended = True
         self._close(now)
 
     def remove_committed(self) -> TransactionBatch:
-        """Let go of the first work."""
-        work = self.batches.popleft()
+        """Remove the first batch, now committed."""
+        batch = self.batches.popleft()
         if not self.batches:
             self._start_batch()
-        return work
+        return batch
 
     # --- inside ---
 
     @property
     def _filling(self) -> TransactionBatch:
-        """The work that takes frozen chunks now."""
+        """The batch that takes inactive chunks now."""
         return self.batches[-1]
 
     def _start_batch(self) -> None:
@@ -318,8 +330,11 @@ class WriteBuffer:
         if chunk is not None:
             self._filling.add(chunk)
 
-    def _relieve(self, now: float) -> None:
-        """The buffers are full: freeze the largest regions by size, until half of the limit can be sent away."""
+    def _freeze_largest(self, now: float) -> None:
+        """Free a full buffer: freeze the largest regions until loads can take half of the limit.
+
+        Without it a lane of many small regions stands still: none reaches `chunk_bytes`, so none can be sent.
+        """
         frozen = 0
         for region in sorted(self._open_regions.all(), key=lambda region: region.active.bytes, reverse=True):
             if frozen * 2 >= self._limits.buffer_bytes:
@@ -328,17 +343,20 @@ class WriteBuffer:
             self._freeze(region, now)
 
     def _close_if_due(self, now: float, recycle: bool) -> None:
-        """End the work at this clean boundary when the commit interval has passed, or the recycle point (80 %)."""
+        """Close the batch if this is a clean boundary and the commit interval or the recycle point has passed.
+
+        A closed batch never takes more rows, so an open source transaction here would be split by the commit.
+        """
         if self.open_partition is not None or self._first_row_at is None:
             return
         interval = self._limits.commit_interval
-        recycle = recycle and self._filling is self.batches[0]
+        recycle = recycle and self._filling is self.batches[0]  # the open label is that of the first batch
         if recycle or self._large_enough() or (interval is not None and now - self._first_row_at >= interval):
             self._filling.recycled = recycle
             self._close(now)
 
     def _large_enough(self) -> bool:
-        """Whether more rows would make a work that cannot be taken apart any more."""
+        """Whether more rows would make a batch that does not fit the retry buffer, so that it could not be bisected."""
         limit = self._limits.close_bytes
         if limit is None:
             return False
