@@ -31,7 +31,7 @@ from starrocks_txn_sink.metrics.exposition import exposition
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
-from starrocks_txn_sink.rows.columns import DELETED, END_POSITION, EVENT_TIME
+from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, SENTINEL_POSITION
 from starrocks_txn_sink.telemetry.events import Event, ignore_event
 from starrocks_txn_sink.writer import task, worker
 from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
@@ -95,7 +95,7 @@ def made(rows: int) -> list[pa.RecordBatch]:
     return [*found, pa.RecordBatch.from_arrays(end, schema=SCHEMA)]
 
 
-_END = (None, END_POSITION, *(None,) * 5)
+_END = (None, SENTINEL_POSITION, *(None,) * 5)
 
 
 def lane(batches: list[pa.RecordBatch]) -> list[Message]:

@@ -1,1 +1,1 @@
-"""SharedTransactionCoordinator and what it decides over: write buffer, transaction batches, quarantine. Pure."""
+"""SharedTransactionCoordinator, with regions, write buffer, transaction batches, ownership and quarantine. Pure."""

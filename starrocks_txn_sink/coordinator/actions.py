@@ -1,7 +1,7 @@
-"""Receipts: what a committed StarRocks transaction contained, as the lane tells the driver.
+"""The coordinator's output: actions that it wants done, and receipts of committed StarRocks transactions.
 
-A receipt exists only for a transaction that was confirmed VISIBLE. Executors are short-lived, so receipts are also the
-way counts reach the driver's metrics: they have what was committed once, however often a task was repeated.
+A receipt exists only for a transaction that was confirmed VISIBLE. Executors are short-lived, so receipts also carry
+counts to the driver's metrics: each committed row is counted once, however often its task was repeated.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from starrocks_txn_sink.coordinator.region import Chunk
 
 @dataclass(frozen=True, slots=True)
 class RegionCount:
-    """Rows and bytes of one (source partition, table) in the transaction.
+    """Rows and bytes of one region in the transaction.
 
-    `compacted` rows came in and were not sent, because a later row of the transaction has their key.
+    `compacted` rows were not sent, because a later row of the transaction has their key.
     """
 
     partition: str
@@ -30,9 +30,9 @@ class RegionCount:
 
 @dataclass(frozen=True, slots=True)
 class PositionSpan:
-    """First and last position of a source partition in the transaction, and how many source transactions it ended.
+    """First and last position of a source partition in the transaction, with its number of source transactions.
 
-    `digest` fingerprints the content of the last one.
+    `digest` fingerprints the content of the last source transaction.
     """
 
     partition: str
@@ -47,9 +47,9 @@ class Receipt:
     """One committed StarRocks transaction. Times are seconds; `committed_at` is seconds since the Unix epoch.
 
     `phase_seconds` has begin, load, check, commit (the request), publish (until VISIBLE) and, after an unknown outcome,
-    recover, summed over all attempts. `open_seconds` is the age of the last attempt's label when it was visible.
-    `dead_lettered` rows were rejected by the server and written to the dead-letter table; they are not in `regions`.
-    `filtered` rows, by table, are in `regions` and were left out by the server, because `max_filter_ratio` let it.
+    recover, summed over all attempts. `open_seconds` is the age of the last attempt's label when it became VISIBLE.
+    `dead_lettered` rows were rejected by the server and are in the dead-letter table, not in `regions`.
+    `filtered` rows, by table, are in `regions`, but the server left them out, as `max_filter_ratio` allows.
     """
 
     label: str
@@ -75,12 +75,12 @@ class Receipt:
 
     @property
     def dead_lettered_rows(self) -> int:
-        """Rows in = `rows` + `compacted` + these."""
+        """Rows of dead letters; input rows = `rows` + `compacted` + `dead_lettered_rows`."""
         return sum(region.rows for region in self.dead_lettered)
 
     @property
     def compacted(self) -> int:
-        """Rows that a later one replaced before the load: rows in = `rows` + `compacted`."""
+        """Rows that a later row replaced before the load."""
         return sum(region.compacted for region in self.regions)
 
     @property
@@ -100,7 +100,7 @@ class Receipt:
         return rows
 
     def to_json(self) -> str:
-        """One line of JSON; `from_json` reads it back."""
+        """The receipt as one line of JSON; see `from_json`."""
         return orjson.dumps(self).decode()
 
     @classmethod
@@ -109,7 +109,7 @@ class Receipt:
 
 
 def receipt_of(fields: dict[str, Any]) -> Receipt:
-    """The receipt with `fields`, in JSON's types."""
+    """The receipt with these fields, in JSON's types."""
     nested = {
         "regions": tuple(RegionCount(**region) for region in fields["regions"]),
         "dead_lettered": tuple(RegionCount(**region) for region in fields.get("dead_lettered", ())),
@@ -144,16 +144,16 @@ class LoadAction:
 
 @dataclass(frozen=True, slots=True)
 class CheckAction:
-    """Read the ledger's owner rows: are we still the ones who may commit?"""
+    """Read the owner rows of the ledger again: this lane must still be their owner."""
 
     label: str
 
 
 @dataclass(frozen=True, slots=True)
 class RecoverAction:
-    """A commit whose outcome is unknown: take the lane over from ourselves and let the ledger tell.
+    """Settle an unknown outcome: take the lane over from ourselves and read the ledger.
 
-    The rows are visible if the ledger has `label` at the last positions of `spans`.
+    The rows are visible exactly if the ledger has `label` at the last positions of `spans`.
     """
 
     label: str
@@ -162,14 +162,14 @@ class RecoverAction:
 
 @dataclass(frozen=True, slots=True)
 class CommitAction:
-    """Commit, and wait until the rows are visible."""
+    """Commit, and confirm that the rows are VISIBLE."""
 
     label: str
 
 
 @dataclass(frozen=True, slots=True)
 class RollbackAction:
-    """Give the label up."""
+    """Roll the label back."""
 
     label: str
 
@@ -178,8 +178,8 @@ Action = BeginAction | LoadAction | CheckAction | CommitAction | RecoverAction |
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Whose transactions these are."""
+class LaneIdentity:
+    """Job, lane and micro-batch of a coordinator."""
 
     job: str
     lane: int

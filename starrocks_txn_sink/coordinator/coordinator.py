@@ -2,18 +2,21 @@
 
 The numbered steps are those of docs/architecture.md, "The life of a StarRocks transaction".
 
-Pure: rows and the time come in, actions go out, results of actions come back. Whoever drives it (the lane's threads, a
-test, the simulator) calls `tick` after everything that happened, runs the actions, and reports each one's result.
+Pure: rows and time go in, actions come out, results of actions go back in. The driver (the lane's threads, a test, the
+simulator) calls `tick` after every change, runs the actions, and reports each result with `complete`.
 
-One StarRocks transaction at a time. While it commits, rows of the next one gather already. The phases and their moves:
+A lane has one StarRocks transaction at a time; the write buffer fills with the next one's rows while it commits. The
+phases and their moves:
 
     IDLE ─begin→ BEGINNING ─ok→ OPEN ─all loaded→ CHECKING ─still ours→ COMMITTING ─visible→ IDLE
                      └──────failed──┴──────────────┴──────────────────────┴→ ABORTING ─rolled back→ IDLE | FAILED
     COMMITTING ─unknown→ RECOVERING ─visible→ IDLE,  ─not→ ABORTING
 
-Without a ledger CHECKING and RECOVERING are left out: an unknown outcome then ends the lane.
+Without a ledger there is no CHECKING and no RECOVERING: an unknown outcome ends the lane. With a quarantine a rejected
+batch is bisected instead of given up (`coordinator.quarantine`).
 
-With a quarantine a work whose rows were rejected is taken apart instead of given up (`coordinator.quarantine`).
+The rule of all moves: an unknown outcome is not failure. A batch is repeated only when the label has certainly not
+committed, and never after the deadline or an error from outside.
 """
 
 from __future__ import annotations
@@ -27,17 +30,15 @@ from starrocks_txn_sink.coordinator.actions import (
     BeginAction,
     CheckAction,
     CommitAction,
-    Identity,
+    LaneIdentity,
     LoadAction,
     Receipt,
     RecoverAction,
     RollbackAction,
 )
-from starrocks_txn_sink.coordinator.batch import LedgerEntries, Work
-from starrocks_txn_sink.coordinator.input import Ended, Marks
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.region import Chunk, Limits
-from starrocks_txn_sink.coordinator.write_buffer import Gathering
+from starrocks_txn_sink.coordinator.region import Chunk, CoordinatorLimits, RowIndex, TransactionEnds
+from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, TransactionBatch, WriteBuffer
 from starrocks_txn_sink.errors import (
     DeadlineExceeded,
     RowsRejected,
@@ -49,7 +50,7 @@ from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknow
 
 
 class Phase(Enum):
-    """Where the lane's current StarRocks transaction stands."""
+    """Phase of the lane's current StarRocks transaction."""
 
     IDLE = "idle"
     BEGINNING = "beginning"
@@ -74,17 +75,20 @@ MOVES: dict[Phase, frozenset[Phase]] = {
 
 
 class SharedTransactionCoordinator:
-    """One lane's shared StarRocks transaction over all its tables; see the module's text for how to drive it."""
+    """One lane's shared StarRocks transaction over all its tables; the module's docstring says how to drive it.
+
+    `entries` builds the ledger's rows and `log` those of the receipts' log; `wall` is the time in Unix seconds.
+    """
 
     def __init__(
         self,
-        identity: Identity,
-        limits: Limits,
+        identity: LaneIdentity,
+        limits: CoordinatorLimits,
         labels: Iterator[str],
         rng: random.Random,
         wall: Callable[[], float],
-        entries: LedgerEntries | None = None,
-        log: LedgerEntries | None = None,
+        entries: EntriesBuilder | None = None,
+        log: EntriesBuilder | None = None,
         quarantine: Quarantine | None = None,
     ) -> None:
         self._identity = identity
@@ -95,16 +99,16 @@ class SharedTransactionCoordinator:
         self._entries = entries
         self._log = log
         self._quarantine = quarantine
-        self._entered = False
-        self._sent_for = Phase.IDLE
-        self._gathering = Gathering(limits)
+        self._entries_sent = False
+        self._requested_phase = Phase.IDLE
+        self._write_buffer = WriteBuffer(limits)
         self._phase = Phase.IDLE
-        self._trouble = ""
+        self._last_failure = ""
         self._label = ""
         self._began_at = 0.0
         self._not_before = 0.0
         self._loading: dict[str, LoadAction] = {}
-        self._under_way = 0
+        self._running_actions = 0
         self._stop: StarRocksSinkError | None = None
         self._attempt = 1
         self._retries = 0
@@ -112,7 +116,7 @@ class SharedTransactionCoordinator:
         self.error: StarRocksSinkError | None = None
         self.receipts: list[Receipt] = []
 
-    # --- what the driver of this object may ask ---
+    # --- state, for the driver of this object ---
 
     @property
     def phase(self) -> Phase:
@@ -120,64 +124,67 @@ class SharedTransactionCoordinator:
 
     @property
     def saturated(self) -> bool:
-        """No more rows may be written until loads have drained the buffers."""
-        return self._phase is not Phase.FAILED and self._gathering.saturated
+        """Whether the buffer is full: the driver waits for loads before it writes more rows."""
+        return self._phase is not Phase.FAILED and self._write_buffer.saturated
 
     @property
     def buffered_bytes(self) -> int:
-        return self._gathering.buffered_bytes
+        return self._write_buffer.buffered_bytes
 
     @property
     def buffered_peak(self) -> int:
-        """The most that was buffered at once."""
-        return self._gathering.buffered_peak
+        """Largest number of bytes buffered at once."""
+        return self._write_buffer.buffered_peak
 
     @property
     def finished(self) -> bool:
-        """All rows are committed and confirmed, or the lane has failed for good."""
+        """Whether all rows are committed and confirmed, or the lane has failed for good."""
         if self._phase is Phase.FAILED:
             return True
-        return self._phase is Phase.IDLE and self._gathering.finished
+        return self._phase is Phase.IDLE and self._write_buffer.finished
 
     @property
     def waiting_for(self) -> str:
-        """For a deadline's error: what is going on, or, once that is over, what hung or failed before."""
+        """Phrase for DeadlineExceeded: the running step, or, between steps, the last failed action."""
         if self._loading:
             return f"loads into {', '.join(sorted(self._loading))} under label {self._label}"
         over = self._phase in (Phase.IDLE, Phase.ABORTING, Phase.RECOVERING)
-        return f"label {self._label or '(none yet)'} in phase {self._phase.value}{self._trouble if over else ''}"
+        return f"label {self._label or '(none yet)'} in phase {self._phase.value}{self._last_failure if over else ''}"
 
     # --- rows in ---
 
     def write(
-        self, partition: str, table: str, piece: memoryview, rows: int, now: float, marks: Marks | None = None
+        self, partition: str, table: str, piece: memoryview, rows: int, now: float, row_index: RowIndex | None = None
     ) -> None:
-        """Take `rows` rows of `table`, ready bytes in `piece`, of the partition's open source transaction."""
-        self._gathering.write(partition, table, piece, rows, now, marks)
+        """Take `rows` rows of `table`, as ready bytes, of the partition's open source transaction."""
+        self._write_buffer.write(partition, table, piece, rows, now, row_index)
 
-    def end_transactions(self, ended: Ended, now: float) -> None:
-        """The rows written last for the partition of `ended` end its source transactions."""
-        self._gathering.end_transactions(ended, now, recycle=self._recycle_due(now))
+    def end_transactions(self, ends: TransactionEnds, now: float) -> None:
+        """End source transactions with the rows that were written last for their partition."""
+        self._write_buffer.end_transactions(ends, now, recycle=self._recycle_due(now))
 
     def finish(self, now: float) -> None:
-        """No more rows will come. Raises InputError when a source transaction is still open."""
-        self._gathering.finish(now)
+        """End the input; raises InputError if a source transaction is still open."""
+        self._write_buffer.finish(now)
 
     def fail(self, error: StarRocksSinkError) -> None:
-        """Give up for a reason outside (bad input, deadline, a stop); the open label is rolled back, then FAILED."""
+        """Give up because of an outside error (bad input, deadline, a stop): roll the open label back, then FAILED.
+
+        A running commit is always waited for: its rows may be visible already, and the receipt says so.
+        """
         if self._stop is None and self._phase is not Phase.FAILED:
             self._stop = error
-            if self._phase not in (Phase.COMMITTING, Phase.RECOVERING):  # a commit under way is always waited for
+            if self._phase not in (Phase.COMMITTING, Phase.RECOVERING):
                 self._abort(error)
 
     # --- actions out ---
 
     def tick(self, now: float) -> list[Action]:
-        """Do what is due at `now` and return the actions to run; call again when one ends or time has passed."""
+        """Do what is due and return the actions to run; call again when an action ends or time has passed."""
         if self.error is None and self._phase is not Phase.FAILED:
-            self._gathering.pass_time(now, recycle=self._recycle_due(now))
+            self._write_buffer.pass_time(now, recycle=self._recycle_due(now))
         actions = self._next_actions(now)
-        self._under_way += len(actions)
+        self._running_actions += len(actions)
         return actions
 
     def _next_actions(self, now: float) -> list[Action]:
@@ -191,29 +198,30 @@ class SharedTransactionCoordinator:
             case Phase.COMMITTING:
                 return self._once(CommitAction(self._label))
             case Phase.RECOVERING:
-                return self._once(RecoverAction(self._label, self._work.position_spans()))
+                return self._once(RecoverAction(self._label, self._batch.position_spans()))
             case Phase.ABORTING:
                 return self._roll_back()
             case _:
                 return []
 
     def _begin(self, now: float) -> list[Action]:
-        """Step 1, eagerly: as soon as there is a row, so that every load uses the shared label."""
-        if now < self._not_before or not self._gathering.has_rows:
+        """Step 1, eagerly, with the first row: every load then has a label to go to."""
+        if now < self._not_before or not self._write_buffer.has_rows:
             return []
         self._label = next(self._labels)
-        self._entered = False
+        self._entries_sent = False
         self._move(Phase.BEGINNING)
         self._began_at = now
         return [BeginAction(self._label)]
 
     def _load_or_commit(self, now: float) -> list[Action]:
         if now - self._began_at >= self._limits.timeout:
-            self._abort(outlived(self._limits.timeout, self._gathering.open_partition, self._label))
+            # The server ends the label at this moment, too (wire contract 4.12).
+            self._abort(timeout_error(self._limits.timeout, self._write_buffer.open_partition, self._label))
             return self._next_actions(now)
-        work = self._work
-        loads = list(self._loads(work))
-        if loads or self._loading or not work.sealed or any(work.pending.values()):
+        batch = self._batch
+        loads = list(self._loads(batch))
+        if loads or self._loading or not batch.closed or any(batch.pending.values()):
             return [*loads]
         if self._entries is not None:
             self._move(Phase.CHECKING)
@@ -222,84 +230,87 @@ class SharedTransactionCoordinator:
         return self._next_actions(now)
 
     def _once(self, action: Action) -> list[Action]:
-        """The action of a phase that has only one; nothing when it is under way."""
-        if self._sent_for is self._phase:
+        """Return the single action of a phase, once: nothing while it runs."""
+        if self._requested_phase is self._phase:
             return []
-        self._sent_for = self._phase
+        self._requested_phase = self._phase
         return [action]
 
-    def _loads(self, work: Work) -> Iterator[LoadAction]:
-        """Step 2: frozen chunks, tables in parallel, one load per table at a time."""
-        pressed = self.saturated
-        if work.sealed and not self._entered:
-            self._entered = True
-            for make in (self._entries, self._log):
-                if make is not None:
-                    yield self._own_load(make(self._label, work))
-        for table in work.tables():
+    def _loads(self, batch: TransactionBatch) -> Iterator[LoadAction]:
+        """Step 2: load inactive chunks, tables in parallel, one load a table at a time (wire contract 4.5).
+
+        Chunks of an open batch wait until a load is worth its request; a closed batch or a full buffer sends them all.
+        """
+        full = self.saturated
+        if batch.closed and not self._entries_sent:
+            self._entries_sent = True
+            for build in (self._entries, self._log):
+                if build is not None:
+                    yield self._entries_load(build(self._label, batch))
+        for table in batch.tables():
             if len(self._loading) >= self._limits.load_parallelism:
                 return
-            enough = work.sealed or pressed or work.pending_bytes(table) >= self._limits.load_bytes
-            if enough and table not in self._loading:
-                action = LoadAction(self._label, table, tuple(work.take(table, self._limits.body_bytes)))
+            large_enough = batch.closed or full or batch.pending_bytes(table) >= self._limits.load_bytes
+            if large_enough and table not in self._loading:
+                action = LoadAction(self._label, table, tuple(batch.take(table, self._limits.body_bytes)))
                 self._loading[table] = action
                 yield action
 
-    def _own_load(self, chunk: Chunk) -> LoadAction:
-        """The positions that this work reaches, or their log, under its label: visible together with the data."""
+    def _entries_load(self, chunk: Chunk) -> LoadAction:
+        """Load the batch's positions, or their log, under its label: visible with the rows or not at all."""
         action = LoadAction(self._label, chunk.table, (chunk,))
         self._loading[chunk.table] = action
-        self._gathering.buffered_bytes += chunk.bytes
+        self._write_buffer.buffered_bytes += chunk.bytes
         return action
 
     def _roll_back(self) -> list[Action]:
-        return [] if self._under_way else [RollbackAction(self._label)]
+        return [] if self._running_actions else [RollbackAction(self._label)]
 
     # --- results in ---
 
-    def completed(self, action: Action, result: object, now: float) -> None:
-        """`action` ended with `result`: what its steps returned, or the error they raised."""
-        self._under_way -= 1
-        self._trouble = trouble(action, result, self._trouble)
+    def complete(self, action: Action, result: object, now: float) -> None:
+        """Take the result of an action: the value that its steps returned, or the error they raised."""
+        self._running_actions -= 1
+        self._last_failure = failure_phrase(action, result, self._last_failure)
         match action:
             case BeginAction():
-                self._begun(result)
+                self._handle_begin(result)
             case LoadAction():
-                self._load_ended(action, result)
+                self._handle_load(action, result)
             case CheckAction():
-                self._checked(result)
+                self._handle_check(result)
             case CommitAction():
-                self._commit_ended(result, now)
+                self._handle_commit(result, now)
             case RecoverAction():
-                self._commit_ended(result, now)
+                self._handle_commit(result, now)
             case RollbackAction():
-                self._rolled_back(now)
+                self._handle_rollback(now)
 
-    def _begun(self, result: object) -> None:
+    def _handle_begin(self, result: object) -> None:
         if isinstance(result, StarRocksSinkError):
             self._abort(result)
         elif self._phase is Phase.BEGINNING:
             self._move(Phase.OPEN)
 
-    def _load_ended(self, action: LoadAction, result: object) -> None:
+    def _handle_load(self, action: LoadAction, result: object) -> None:
         del self._loading[action.table]
-        self._gathering.buffered_bytes -= action.bytes
+        self._write_buffer.buffered_bytes -= action.bytes
         if isinstance(result, Loaded):
             self._txn_id = result.txn_id if result.txn_id is not None else self._txn_id
             self._retries += result.retries
         elif isinstance(result, StarRocksSinkError):
             self._abort(result)
 
-    def _checked(self, result: object) -> None:
+    def _handle_check(self, result: object) -> None:
         if isinstance(result, StarRocksSinkError):
             self._abort(result)
         elif self._phase is Phase.CHECKING:
             self._move(Phase.COMMITTING)
 
-    def _commit_ended(self, result: object, now: float) -> None:
+    def _handle_commit(self, result: object, now: float) -> None:
         match result:
             case Committed():
-                self._committed(result, now)
+                self._record_commit(result, now)
                 if self._stop is not None:
                     self._abort(self._stop)
             case Aborted():
@@ -307,65 +318,65 @@ class SharedTransactionCoordinator:
             case Unknown() if self._entries is not None and self._phase is Phase.COMMITTING:
                 self._retries += 1
                 self._move(Phase.RECOVERING)
-            case Unknown():
+            case Unknown():  # nothing may be repeated: the rows may be visible
                 self._fail_for_good(result.error)
             case StarRocksSinkError():
                 self._fail_for_good(result)
             case _:
                 raise TypeError(f"A commit cannot end with {type(result).__name__}.")
 
-    def _committed(self, outcome: Committed, now: float) -> None:
-        self.receipts.append(self._receipt(self._gathering.committed(), outcome))
+    def _record_commit(self, outcome: Committed, now: float) -> None:
+        self.receipts.append(self._receipt(self._write_buffer.remove_committed(), outcome))
         self._attempt, self._retries, self._txn_id = 1, 0, None
         self._move(Phase.IDLE)
         self._not_before = now
 
-    def _rolled_back(self, now: float) -> None:
-        if self._took_apart():
+    def _handle_rollback(self, now: float) -> None:
+        if self._recover_rejected():
             self._not_before = now
             self._move(Phase.IDLE)
             return
-        work = self._work
-        if not self._may_try_again(work):
+        batch = self._batch
+        if not self._may_try_again(batch):
             self._move(Phase.FAILED)
             return
-        self._gathering.buffered_bytes += work.rewind()
+        self._write_buffer.buffered_bytes += batch.rewind()
         self._not_before = now + self._limits.backoff.seconds(self._attempt - 1, self._rng)
-        self._attempt += not isinstance(self.error, TooManyTransactions)  # that one only waits its turn
+        self._attempt += not isinstance(self.error, TooManyTransactions)  # nothing failed: the server was full
         self._retries += 1
         self.error = None
         self._move(Phase.IDLE)
 
-    def _took_apart(self) -> bool:
-        """Whether rejected rows are dealt with by dividing the work, or burying it; without a quarantine never."""
+    def _recover_rejected(self) -> bool:
+        """Bisect or dead-letter the rejected batch; False if the quarantine cannot, or there is none."""
         if self._quarantine is None or self._stop is not None or not isinstance(self.error, RowsRejected):
             return False
-        freed = self._quarantine.take_apart(self._gathering.works, self.error)
-        if isinstance(freed, StarRocksSinkError):
-            self.error = freed
+        change = self._quarantine.bisect_or_dead_letter(self._write_buffer.batches, self.error)
+        if isinstance(change, StarRocksSinkError):
+            self.error = change
             return False
-        self._gathering.buffered_bytes += freed
+        self._write_buffer.buffered_bytes += change
         self._attempt, self._retries, self.error = 1, self._retries + 1, None
         return True
 
-    def _may_try_again(self, work: Work) -> bool:
+    def _may_try_again(self, batch: TransactionBatch) -> bool:
         if self._stop is not None or self.error is None or not self.error.retryable:
             return False
-        return work.repeatable and self._attempt < self._limits.max_attempts
+        return batch.repeatable and self._attempt < self._limits.max_attempts
 
     # --- inside ---
 
     @property
-    def _work(self) -> Work:
-        """The work of the StarRocks transaction that is open, or of the next one."""
-        return self._gathering.works[0]
+    def _batch(self) -> TransactionBatch:
+        """Contents of the StarRocks transaction that is open, or of the next one."""
+        return self._write_buffer.batches[0]
 
     def _recycle_due(self, now: float) -> bool:
-        alive = self._phase in (Phase.BEGINNING, Phase.OPEN)
-        return alive and now - self._began_at >= self._limits.timeout * self._limits.recycle_at
+        is_open = self._phase in (Phase.BEGINNING, Phase.OPEN)
+        return is_open and now - self._began_at >= self._limits.timeout * self._limits.recycle_at
 
     def _abort(self, error: StarRocksSinkError) -> None:
-        """Step 5: the first error counts; loads under way end first, then the label is rolled back."""
+        """Step 5: keep the first error; running loads end first, then the label is rolled back."""
         if self.error is None:
             self.error = error
         if isinstance(error, DeadlineExceeded):
@@ -382,54 +393,53 @@ class SharedTransactionCoordinator:
     def _move(self, target: Phase) -> None:
         if target not in MOVES[self._phase]:
             raise RuntimeError(f"A StarRocks transaction cannot go from {self._phase.value} to {target.value}.")
-        self._sent_for = Phase.IDLE
+        self._requested_phase = Phase.IDLE
         self._phase = target
 
-    def _receipt(self, work: Work, outcome: Committed) -> Receipt:
+    def _receipt(self, batch: TransactionBatch, outcome: Committed) -> Receipt:
         return Receipt(
             label=outcome.label,
             txn_id=outcome.txn_id if outcome.txn_id is not None else self._txn_id,
             job=self._identity.job,
             lane=self._identity.lane,
             batch_id=self._identity.batch_id,
-            regions=work.region_counts(),
-            positions=work.position_spans(),
-            loads=work.loads,
+            regions=batch.region_counts(),
+            positions=batch.position_spans(),
+            loads=batch.loads,
             attempts=self._attempt,
             retries=self._retries,
-            recycled=work.recycled,
+            recycled=batch.recycled,
             committed_at=self._wall(),
-            dead_lettered=work.dead_lettered(),
+            dead_lettered=batch.dead_lettered(),
         )
 
 
-# --- where the trouble was, in words for errors ---
+# --- texts of errors ---
 
 
-def trouble(action: Action, result: object, before: str) -> str:
-    """A clause about the last action that hung or failed, "" if there was none since the last commit: a deadline that
-    passes a moment later, while the lane rolls back or waits for its next attempt, names it.
+def failure_phrase(action: Action, result: object, before: str) -> str:
+    """Phrase for the last failed action since the last commit ("" if none), after `action` ended with `result`.
 
-    `action` has just ended with `result`: its error, an outcome with an error, or anything else when it went well.
-    `before` is the clause so far, which outlives what went well and a rollback, however that went.
+    A deadline often passes a moment later, while the lane rolls back or waits for its next attempt; its error then
+    names the cause. So a success, and a rollback however it ended, leave the phrase `before` as it is.
     """
     if isinstance(result, Committed):
         return ""
     error = getattr(result, "error", result)
     if isinstance(action, RollbackAction) or not isinstance(error, StarRocksSinkError):
         return before
-    return f", after {_words(action)} failed ({error.code})"
+    return f", after {_action_name(action)} failed ({error.code})"
 
 
-def outlived(timeout: float, open_partition: str | None, label: str) -> TransactionTimedOut:
-    """The rows of `label` took longer than `timeout` seconds; `open_partition` is still inside a source transaction."""
+def timeout_error(timeout: float, open_partition: str | None, label: str) -> TransactionTimedOut:
+    """The error for a label older than `timeout` seconds; `open_partition` has an open source transaction, if any."""
     inside = f"; source partition {open_partition} is still inside one source transaction." if open_partition else "."
     return TransactionTimedOut(
         f"The rows of one StarRocks transaction took longer than its timeout of {timeout:g} s{inside}", label=label
     )
 
 
-def _words(action: Action) -> str:
+def _action_name(action: Action) -> str:
     match action:
         case BeginAction():
             return "begin"

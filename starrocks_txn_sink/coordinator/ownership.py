@@ -1,7 +1,8 @@
-"""A lane's authority to commit, and its entries in the ledger and in the receipts' log.
+"""A lane's ownership, and its rows in the ledger and in the receipts' log.
 
-An attempt that Spark started first owns its lane without a word; a retry, and a lane that could not settle an outcome,
-take the lane over. Before every commit the owner is read again (docs/exactly-once.md, "How it works").
+The first attempt at a lane owns it without a claim, so that the normal path costs no INSERT: one owner check and one
+state query a StarRocks transaction. A retry, and a lane with an unknown outcome, take the lane over. Every commit comes
+after another reading of the owner (docs/exactly-once.md, "How it works").
 """
 
 from __future__ import annotations
@@ -13,23 +14,30 @@ from dataclasses import dataclass
 import orjson
 
 from starrocks_txn_sink.coordinator.actions import PositionSpan
-from starrocks_txn_sink.coordinator.batch import LedgerEntries, Work
 from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, TransactionBatch
 from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown
-from starrocks_txn_sink.protocol.fencing import NewToken, Scope, TakenOver, check_owner, insist_on_rollback, take_over
-from starrocks_txn_sink.protocol.label import Aborted, Committed, Family, Label, Outcome, Steps, Unknown
+from starrocks_txn_sink.protocol.fencing import (
+    NewToken,
+    Scope,
+    TakenOver,
+    check_owner,
+    roll_back_until_confirmed,
+    take_over,
+)
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, Position, position_rows
 from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE
 
 MOST_TABLES = 200
-"""Tables named in a row of the receipts' log at most."""
+"""Most tables that a row of the receipts' log names."""
 
 
 @dataclass(slots=True)
-class Authority:
-    """Who we are to the ledger. `owner.token` is empty until the lane has been taken over.
+class LaneOwnership:
+    """One attempt at a lane, as the ledger knows it. `owner.token` is empty until the lane is taken over.
 
-    `seen` are the labels of the positions that this attempt knows, its own commits apart.
+    `known_labels` are the labels of the positions that this attempt has read; its own commits are not among them.
     """
 
     job: str
@@ -37,46 +45,50 @@ class Authority:
     driver_token: str
     owner: Owner
     new_token: NewToken
-    now_text: Callable[[], str]  # the time as a DATETIME literal, for people who look at the ledger
-    seen: frozenset[str] = frozenset()
+    now_text: Callable[[], str]  # a DATETIME literal in UTC, for readers of the ledger
+    known_labels: frozenset[str] = frozenset()
 
     def take_over(self, rng: random.Random) -> Steps[TakenOver]:
-        """Claim the lane, end what others left open in it, and read the positions; raises Fenced."""
+        """Claim the lane, roll open labels in it back, and read the positions; raises Fenced."""
         scope = Scope(self.job, self.database, self.owner)
         taken = yield from take_over(scope, self.new_token, rng, self.driver_token)
         self.owner = taken.owner
-        self.seen = labels_of(taken.positions)
+        self.known_labels = labels_of(taken.positions)
         return taken
 
     def check(self, rng: random.Random) -> Steps[None]:
-        """Read the owner again, after the last load's reply and before the commit; raises Fenced."""
+        """Check the owner, after the last load's reply and before the commit; raises Fenced.
+
+        A claim is visible before its take-over lists labels: a load after that list sees the claim in this check.
+        """
         yield from check_owner(self.job, self.owner, self.driver_token, rng)
 
     def recover(self, label: str, spans: Sequence[PositionSpan], rng: random.Random) -> Steps[Outcome]:
-        """Settle a commit of unknown outcome: no more of it can happen after this, and the ledger says what did.
+        """Settle an unknown outcome: end the label for good, take the lane over, and compare the ledger with `spans`.
 
-        Raises Fenced when somebody else took over, or has written some of these rows meanwhile.
+        The order matters: a commit that still runs could make rows visible after the positions were read. Raises Fenced
+        if another writer took over, or has written some of these rows meanwhile.
         """
-        yield from insist_on_rollback(Label(self.database, label), rng)
-        before = self.seen
+        yield from roll_back_until_confirmed(Label(self.database, label), rng)
+        before = self.known_labels
         taken = yield from self.take_over(rng)
-        self._refuse_intruders(label, before, taken.positions)
-        return _fate(label, spans, taken.positions)
+        self._refuse_other_writers(label, before, taken.positions)
+        return _outcome_of(label, spans, taken.positions)
 
-    def _refuse_intruders(self, label: str, before: frozenset[str], positions: Mapping[str, Position]) -> None:
-        """Raise Fenced when another try at this lane has committed since `before`.
+    def _refuse_other_writers(self, label: str, before: frozenset[str], positions: Mapping[str, Position]) -> None:
+        """Raise Fenced if another attempt at this lane has committed since `before` was read.
 
-        It had taken the lane over while nobody answered us. Whatever became of `label`, the rows that we still hold for
-        the StarRocks transactions after it may be among those that it has written.
+        That attempt took the lane over while the server did not answer us. Whatever the outcome of `label`, it may have
+        written the rows of our next StarRocks transactions too.
         """
-        lane, ours = Family(self.job, self.owner.epoch, self.owner.lane), label.rpartition("_")[0] + "_"
+        lane, ours = LabelPrefix(self.job, self.owner.epoch, self.owner.lane), label.rpartition("_")[0] + "_"
         for other in labels_of(positions) - before:
-            if lane.holds(other) and not other.startswith(ours):
-                raise _written_by(other, label)
+            if lane.matches(other) and not other.startswith(ours):
+                raise _fenced_by(other, label)
 
-    def entries(self, label: str, work: Work) -> Chunk:
-        """The position rows of `work` as a chunk of the ledger's table; its rows are no rows of the user's."""
-        rows = work.rows_by_partition()
+    def ledger_entries(self, label: str, batch: TransactionBatch) -> Chunk:
+        """The position rows of `batch` as a chunk of the ledger's table; the user's row counts do not include them."""
+        rows = batch.rows_by_partition()
         positions = [
             Position(
                 span.partition,
@@ -87,61 +99,62 @@ class Authority:
                 rows[span.partition],
                 span.digest,
             )
-            for span in work.position_spans()
+            for span in batch.position_spans()
         ]
         chunk = Chunk("", LEDGER_TABLE)
         chunk.append(position_rows(self.job, positions, self.now_text()), len(positions))
         return chunk
 
 
-def _fate(label: str, spans: Sequence[PositionSpan], positions: Mapping[str, Position]) -> Outcome:
-    """All rows of a label are visible or none, so its ledger rows tell; half of them would be a broken server.
+def _outcome_of(label: str, spans: Sequence[PositionSpan], positions: Mapping[str, Position]) -> Outcome:
+    """The outcome of `label`, whose ledger rows are visible exactly if its other rows are: they have one label.
 
-    Raises Fenced when another label has reached into `spans`: that writer took over before we did, and has written
-    rows that another attempt of ours would write once more.
+    Only a part of them would mean a broken server. Raises Fenced if another label has reached into `spans`: its writer
+    took over before us, and another attempt of ours would write its rows twice.
     """
-    seen = {_reached(label, span, positions.get(span.partition)) for span in spans}
-    if seen == {True}:
+    written = {_has_written(label, span, positions.get(span.partition)) for span in spans}
+    if written == {True}:
         return Committed(label, None)
-    if seen == {False}:
+    if written == {False}:
         return Aborted(
-            label, CommitFailed("The ledger does not have the transaction: it was not committed.", label=label)
+            label,
+            CommitFailed("The ledger does not have the StarRocks transaction: it was not committed.", label=label),
         )
     return Unknown(label, OutcomeUnknown("The ledger has only a part of the transaction's positions.", label=label))
 
 
-def _reached(label: str, span: PositionSpan, known: Position | None) -> bool:
-    """Whether `label` wrote `span`, rather than nobody."""
+def _has_written(label: str, span: PositionSpan, known: Position | None) -> bool:
+    """Whether `label` wrote `span`; raises Fenced if another label did."""
     if known is None or known.position < span.first:
         return False
     if known.label != label or known.position != span.last:
-        raise _written_by(known.label, label)
+        raise _fenced_by(known.label, label)
     return True
 
 
-def _written_by(other: str, label: str) -> Fenced:
+def _fenced_by(other: str, label: str) -> Fenced:
     return Fenced(f"Rows of this lane were written by another writer, under label {other}.", label=label)
 
 
 def labels_of(positions: Mapping[str, Position]) -> frozenset[str]:
-    """The labels that the ledger's positions came with."""
+    """Labels of these positions."""
     return frozenset(position.label for position in positions.values())
 
 
 def first_owner(epoch: str, checkpoint: str, batch: int, lane: int) -> Owner:
-    """The owner that an attempt is before any claim."""
+    """The owner of an attempt before any claim: without a token."""
     return Owner("", epoch, checkpoint, batch, lane)
 
 
-def log_entries(job: str, lane: int, batch: int, now_text: Callable[[], str]) -> LedgerEntries:
-    """Make entries in the receipts' log: what a work brings of each source partition.
+def log_entries(job: str, lane: int, batch_id: int, now_text: Callable[[], str]) -> EntriesBuilder:
+    """A builder of rows for the receipts' log, one for each source partition of a batch.
 
-    `now_text` tells the time as a DATETIME literal in UTC.
+    `now_text` returns the time as a DATETIME literal in UTC.
     """
 
-    def entries(label: str, work: Work) -> Chunk:
-        chunk, at, tables = Chunk("", LOG_TABLE), now_text(), _tables(work)
-        counted = work.rows_by_partition()
+    def entries(label: str, batch: TransactionBatch) -> Chunk:
+        chunk, at, tables = Chunk("", LOG_TABLE), now_text(), _tables(batch)
+        counts = batch.rows_by_partition()
         rows = [
             {
                 "job": job,
@@ -149,14 +162,14 @@ def log_entries(job: str, lane: int, batch: int, now_text: Callable[[], str]) ->
                 "last_position": span.last,
                 "first_position": span.first,
                 "source_transactions": span.source_transactions,
-                "row_count": counted[span.partition],
+                "row_count": counts[span.partition],
                 "label": label,
                 "lane": lane,
-                "batch": batch,
+                "batch": batch_id,
                 "tables": ",".join(tables.get(span.partition, ())[:MOST_TABLES]),
                 "loaded_at": at,
             }
-            for span in work.position_spans()
+            for span in batch.position_spans()
         ]
         chunk.append(memoryview(b"".join(b"," + orjson.dumps(row) for row in rows)), len(rows))
         return chunk
@@ -164,9 +177,9 @@ def log_entries(job: str, lane: int, batch: int, now_text: Callable[[], str]) ->
     return entries
 
 
-def _tables(work: Work) -> dict[str, list[str]]:
-    """The tables that each source partition has rows for."""
+def _tables(batch: TransactionBatch) -> dict[str, list[str]]:
+    """Tables with rows of each source partition."""
     tables: dict[str, list[str]] = {}
-    for count in work.region_counts():
+    for count in batch.region_counts():
         tables.setdefault(count.partition, []).append(count.table)
     return tables

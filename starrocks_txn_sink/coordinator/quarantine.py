@@ -1,7 +1,8 @@
-"""Taking a work apart by source transactions, to find out which of them the server rejects.
+"""Quarantine: bisect a rejected transaction batch until the rejected part is one source transaction, a dead letter.
 
-A work that was rejected is halved and halved again: the parts are committed one after another, in order, each with its
-own positions, until a rejected part is a single source transaction. Pure.
+The server judges at commit, and its reasons name no source transaction: the only way to find the bad ones is to commit
+parts. A part is a run of whole source transactions in order, with its own positions, so each part that commits is
+progress and none has to be taken back. Pure.
 """
 
 from __future__ import annotations
@@ -12,47 +13,46 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from starrocks_txn_sink.coordinator.batch import Span, Work
-from starrocks_txn_sink.coordinator.input import SEPARATOR, Ints, Marks
-from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.coordinator.region import SEPARATOR, Chunk, Ints, RowIndex
+from starrocks_txn_sink.coordinator.write_buffer import GrowingSpan, TransactionBatch
 from starrocks_txn_sink.errors import InputError, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterSource, dead_letter_rows
 
-Cut = tuple[int, int]  # place of a source partition in the work's order, position: the last that belongs to the left
+Cut = tuple[int, int]  # index of a source partition in the batch, and its last position that goes to the left
 
 
-def positions_of(work: Work) -> dict[str, Ints]:
-    """The positions whose rows the work has, by source partition in the lane's order."""
-    found: dict[str, list[Ints]] = {partition: [] for partition in work.spans}
-    for chunk in work.chunks():
-        for _, marks in _marked(chunk):
-            found.setdefault(chunk.partition, []).append(marks.positions)
+def positions_of(batch: TransactionBatch) -> dict[str, Ints]:
+    """Positions of the batch's source transactions, by source partition in the lane's order."""
+    found: dict[str, list[Ints]] = {partition: [] for partition in batch.spans}
+    for chunk in batch.chunks():
+        for _, row_index in _indexed_pieces(chunk):
+            found.setdefault(chunk.partition, []).append(row_index.positions)
     return {name: np.unique(np.concatenate(parts)) for name, parts in found.items() if parts}
 
 
-def halves(work: Work) -> tuple[Work, Work] | None:
-    """The first and the second half of the work's source transactions, both sealed; None when it has only one.
+def bisect(batch: TransactionBatch) -> tuple[TransactionBatch, TransactionBatch] | None:
+    """Split the batch into the first and the second half of its source transactions, both closed; None if it has one.
 
-    What was set aside already goes with the first half.
+    Dead letters of the batch go with the first half, because they come before its source transactions.
     """
-    positions = positions_of(work)
+    positions = positions_of(batch)
     total = sum(len(found) for found in positions.values())
     if total < 2:
         return None
-    left, right = _empty_like(work), _empty_like(work)
-    cut = _middle(positions, total // 2)
+    left, right = _closed_like(batch), _closed_like(batch)
+    cut = _find_cut(positions, total // 2)
     names = list(positions)
-    for chunk in work.chunks():
-        _divide(chunk, names.index(chunk.partition), cut, left, right)
+    for chunk in batch.chunks():
+        _divide_chunk(chunk, names.index(chunk.partition), cut, left, right)
     for place, (name, found) in enumerate(positions.items()):
-        _span(left, name, found[: _share(found, place, cut)], work.spans[name])
-        _span(right, name, found[_share(found, place, cut) :], work.spans[name])
-    left.inherit_letters(work)
+        _add_span(left, name, found[: _count_left(found, place, cut)], batch.spans[name])
+        _add_span(right, name, found[_count_left(found, place, cut) :], batch.spans[name])
+    left.inherit_dead_letters(batch)
     return left, right
 
 
-def _middle(positions: dict[str, Ints], count: int) -> Cut:
-    """Where the first `count` source transactions end."""
+def _find_cut(positions: dict[str, Ints], count: int) -> Cut:
+    """The end of the first `count` source transactions."""
     for place, found in enumerate(positions.values()):
         if count <= len(found):
             return place, int(found[count - 1])
@@ -60,49 +60,49 @@ def _middle(positions: dict[str, Ints], count: int) -> Cut:
     raise ValueError("There are fewer source transactions than that.")
 
 
-def _share(found: Ints, place: int, cut: Cut) -> int:
-    """How many of a partition's source transactions go to the left."""
+def _count_left(found: Ints, place: int, cut: Cut) -> int:
+    """Number of a partition's source transactions that go to the left."""
     if place != cut[0]:
         return len(found) if place < cut[0] else 0
     return int(np.searchsorted(found, cut[1], side="right"))
 
 
-def _divide(chunk: Chunk, place: int, cut: Cut, left: Work, right: Work) -> None:
+def _divide_chunk(chunk: Chunk, place: int, cut: Cut, left: TransactionBatch, right: TransactionBatch) -> None:
     first, second = Chunk(chunk.partition, chunk.table), Chunk(chunk.partition, chunk.table)
-    for piece, marks in _marked(chunk):
-        rows = len(marks.positions)
-        low = marks.upto(cut[1]) if place == cut[0] else (rows if place < cut[0] else 0)
+    for piece, row_index in _indexed_pieces(chunk):
+        rows = len(row_index.positions)
+        low = row_index.count_up_to(cut[1]) if place == cut[0] else (rows if place < cut[0] else 0)
         for target, begin, end in ((first, 0, low), (second, low, rows)):
             if end > begin:
-                part, own = marks.cut(piece, begin, end)
+                part, own = row_index.cut(piece, begin, end)
                 target.append(part, end - begin, own)
-    for work, made in ((left, first), (right, second)):
-        if made.rows:
-            work.add(made)
+    for batch, half in ((left, first), (right, second)):
+        if half.rows:
+            batch.add(half)
 
 
-def _marked(chunk: Chunk) -> Iterator[tuple[memoryview, Marks]]:
-    for piece, marks in zip(chunk.pieces, chunk.marks, strict=True):
-        if marks is None:
-            raise RuntimeError("A chunk without marks cannot be taken apart.")
-        yield piece, marks
+def _indexed_pieces(chunk: Chunk) -> Iterator[tuple[memoryview, RowIndex]]:
+    for piece, row_index in zip(chunk.pieces, chunk.row_indexes, strict=True):
+        if row_index is None:
+            raise RuntimeError("A chunk without a row index cannot be bisected.")
+        yield piece, row_index
 
 
-def _empty_like(work: Work) -> Work:
-    return Work(work.retry_limit, sealed=True, recycled=work.recycled)
+def _closed_like(batch: TransactionBatch) -> TransactionBatch:
+    return TransactionBatch(batch.retry_limit, closed=True, recycled=batch.recycled)
 
 
-def _span(work: Work, name: str, found: Ints, whole: Span) -> None:
-    """The fingerprint belongs to the last source transaction of the whole; those in the middle have none."""
+def _add_span(batch: TransactionBatch, name: str, found: Ints, whole: GrowingSpan) -> None:
+    """Only a span that ends like `whole` has its digest: a replay is compared at the last position alone."""
     if len(found):
         last = int(found[-1])
         digest = whole.digest if last == whole.last else ""
-        work.spans[name] = Span(int(found[0]), last, len(found), digest)
+        batch.spans[name] = GrowingSpan(int(found[0]), last, len(found), digest)
 
 
 @dataclass(slots=True)
 class Quarantine:
-    """`most` source transactions of a lane and micro-batch may be set aside; `columns` gives a table's load header."""
+    """Rules for one lane and micro-batch: at most `most` dead letters; `columns` returns a table's load header."""
 
     job: str
     batch: int
@@ -111,73 +111,74 @@ class Quarantine:
     columns: Callable[[str], str]
     count: int = 0
 
-    def take_apart(self, works: deque[Work], error: RowsRejected) -> int | StarRocksSinkError:
-        """Replace the first of `works`, rejected with `error`, by its parts, or bury it; the change in buffered bytes.
+    def bisect_or_dead_letter(self, batches: deque[TransactionBatch], error: RowsRejected) -> int | StarRocksSinkError:
+        """Replace the first of `batches`, rejected with `error`, by its halves, or by a dead letter if it is one
+        source transaction; return the change of the buffered bytes.
 
-        Returns the error that the lane ends with when that cannot be done.
+        Returns the error to end the lane with if that is not possible.
         """
-        work = works[0]
-        if not work.repeatable:
+        batch = batches[0]
+        if not batch.repeatable:
             error.advice = (
-                "Raise retry_buffer_bytes above twice the largest source transaction, so that it can be set aside."
+                "Raise retry_buffer_bytes above twice the largest source transaction, so that it can be dead-lettered."
             )
             return error
-        if not work.spans:
+        if not batch.spans:
             return error  # the dead letters themselves were rejected
-        if len(work.spans) == 1 and work.source_transactions == 1 and self.count >= self.most:
+        if len(batch.spans) == 1 and batch.source_transactions == 1 and self.count >= self.most:
             error.advice = (
                 f"max_quarantined ({self.most}) is reached: correct the source or the table, or raise max_quarantined."
             )
             return error
-        rewound = work.rewind()
-        divided = halves(work)
+        rewound = batch.rewind()
+        divided = bisect(batch)
         if divided is None:
-            changed = self._bury(works, error)
+            changed = self._dead_letter_first(batches, error)
             return changed if isinstance(changed, StarRocksSinkError) else rewound + changed
-        works.popleft()
-        works.extendleft(reversed(divided))
+        batches.popleft()
+        batches.extendleft(reversed(divided))
         return rewound
 
-    def _bury(self, works: deque[Work], error: RowsRejected) -> int | StarRocksSinkError:
-        work = works[0]
+    def _dead_letter_first(self, batches: deque[TransactionBatch], error: RowsRejected) -> int | StarRocksSinkError:
+        batch = batches[0]
         try:
-            dead = self.set_aside(work, error)
+            dead = self.dead_letter(batch, error)
         except InputError as too_large:
             return too_large
         self.count += 1
-        works.popleft()
-        if works[0].sealed:
-            works[0].inherit_letters(dead)
+        batches.popleft()
+        if batches[0].closed:
+            batches[0].inherit_dead_letters(dead)
         else:
-            works.appendleft(dead)
-        return _waiting(dead) - _waiting(work)
+            batches.appendleft(dead)
+        return _pending_bytes(dead) - _pending_bytes(batch)
 
-    def set_aside(self, work: Work, error: RowsRejected) -> Work:
-        """A work that has the only source transaction of `work` as dead letters, instead of its rows.
+    def dead_letter(self, batch: TransactionBatch, error: RowsRejected) -> TransactionBatch:
+        """A batch with the only source transaction of `batch` as dead letters instead of rows.
 
-        Raises InputError for a row that is too large to be kept.
+        Raises InputError for a row that is too large for the dead-letter table.
         """
-        ((partition, span),) = work.spans.items()  # the living one; what was buried before is not among them
+        ((partition, span),) = batch.spans.items()  # dead-lettered ones are not in `spans`
         label = str(error.context.get("label", ""))
         place = DeadLetterSource(self.job, partition, span.last, error.message, label, self.batch, self.now_text())
-        letters = Chunk("", DEAD_LETTER_TABLE)
-        for table in dict.fromkeys(chunk.table for chunk in work.chunks()):
-            for piece in dead_letter_rows(place, table, self.columns(table), _rows(work, table)):
-                letters.append(memoryview(piece), 1)
-        made = Work(work.retry_limit, sealed=True, recycled=work.recycled)
-        made.inherit_letters(work)
-        made.bury(letters, work.spans, work.counts)
-        return made
+        dead_letters = Chunk("", DEAD_LETTER_TABLE)
+        for table in dict.fromkeys(chunk.table for chunk in batch.chunks()):
+            for piece in dead_letter_rows(place, table, self.columns(table), _table_rows(batch, table)):
+                dead_letters.append(memoryview(piece), 1)
+        replacement = TransactionBatch(batch.retry_limit, closed=True, recycled=batch.recycled)
+        replacement.inherit_dead_letters(batch)
+        replacement.add_dead_letters(dead_letters, batch.spans, batch.counts)
+        return replacement
 
 
-def _waiting(work: Work) -> int:
-    return sum(work.pending_bytes(table) for table in work.pending)
+def _pending_bytes(batch: TransactionBatch) -> int:
+    return sum(batch.pending_bytes(table) for table in batch.pending)
 
 
-def _rows(work: Work, table: str) -> Iterator[bytes]:
-    """The rows of a table without their separator."""
-    for chunk in work.chunks():
+def _table_rows(batch: TransactionBatch, table: str) -> Iterator[bytes]:
+    """Rows of a table, without their separators."""
+    for chunk in batch.chunks():
         if chunk.table == table:
-            for piece, marks in zip(chunk.pieces, chunk.marks, strict=True):
-                for row in marks.rows(piece) if marks is not None else ():
+            for piece, row_index in zip(chunk.pieces, chunk.row_indexes, strict=True):
+                for row in row_index.rows(piece) if row_index is not None else ():
                     yield row[len(SEPARATOR) :]

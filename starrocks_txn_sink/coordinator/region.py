@@ -1,29 +1,100 @@
-"""Regions and chunks: where the rows of one (source partition, table) wait, and when they may leave.
+"""The coordinator's input (segments), and the regions and chunks that hold it until a load takes it.
 
-A region has one *active* chunk that takes rows and hands over *frozen* ones. A chunk is frozen at a clean boundary once
-the mini interval has passed since the region's last switch, so that many small source transactions share a load, or by
-size, also inside a source transaction, so that memory stays bounded. Loading part of a source transaction is harmless:
-only a commit makes rows visible, and a commit happens at a clean boundary only
-(docs/architecture.md, "The life of a StarRocks transaction", step 2).
+A segment is either rows of one region as ready bytes, or ends of source transactions. A region has one *active* chunk,
+which takes rows; freezing makes it *inactive*, and only inactive chunks are sent. A chunk is frozen
 
-Pure: the time is an argument, pieces are opaque byte buffers that are never copied.
+- at a clean boundary, once the mini interval has passed since the region's last freeze: small source transactions then
+  share a load;
+- by size, also inside a source transaction: memory stays bounded. Loading a part of a source transaction is harmless,
+  because only a commit makes rows visible and a commit needs a clean boundary.
+
+See docs/architecture.md, "The life of a StarRocks transaction", step 2. Pure: time is an argument; pieces are opaque
+byte buffers and are never copied.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Final
 
-from starrocks_txn_sink.coordinator.input import Marks
+import numpy as np
+import numpy.typing as npt
+
 from starrocks_txn_sink.protocol.label import Backoff
+
+Ints = npt.NDArray[np.int64]
+
+SEPARATOR: Final = ","
+"""Stands in front of each JSON row: behind the last row it would end up inside the JSON array (`rows.body`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowIndex:
+    """Where the rows of a piece begin; kept only with a quarantine, which may have to bisect a batch.
+
+    `positions` has each row's position, ascending; `offsets` has the byte at which each row begins, then the end.
+    """
+
+    positions: Ints
+    offsets: npt.NDArray[np.integer]
+
+    def count_up_to(self, position: int) -> int:
+        """Number of rows with a position up to `position`, inclusive."""
+        return int(np.searchsorted(self.positions, position, side="right"))
+
+    def cut(self, piece: memoryview, low: int, high: int) -> tuple[memoryview, RowIndex]:
+        """Slice rows `low` to `high` (exclusive) out of the piece, with their index."""
+        start = int(self.offsets[0])
+        part = piece[int(self.offsets[low]) - start : int(self.offsets[high]) - start]
+        return part, RowIndex(self.positions[low:high], self.offsets[low : high + 1])
+
+    def rows(self, piece: memoryview) -> list[bytes]:
+        """Bytes of each row, separator included."""
+        start = int(self.offsets[0])
+        ends = [int(offset) - start for offset in self.offsets]
+        return [bytes(piece[low:high]) for low, high in itertools.pairwise(ends)]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRows:
+    """Rows of one region: `piece` holds the ready bytes of `rows` rows; `compacted` counts rows that it leaves out.
+
+    `row_index` is None unless the segmenter makes one.
+    """
+
+    partition: str
+    table: str
+    piece: memoryview
+    rows: int
+    compacted: int = 0
+    row_index: RowIndex | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnds:
+    """Ends of `count` source transactions of `partition`, at positions `first` to `last`.
+
+    `digest` fingerprints the last source transaction. A count of 0 ends a batch of rows without positions.
+    """
+
+    partition: str
+    first: int
+    last: int
+    count: int
+    digest: str = ""
+
+
+Segment = RegionRows | TransactionEnds
 
 
 @dataclass(slots=True)
 class Chunk:
     """Rows of one region in arrival order: `pieces` are buffers of ready bytes, `bytes` is their total length.
 
-    `marks` has what is known of the rows of each piece, None where nobody asked for it.
+    `row_indexes` has an entry for each piece; None for pieces without a row index.
     """
 
     partition: str
@@ -31,63 +102,63 @@ class Chunk:
     pieces: list[memoryview] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
-    marks: list[Marks | None] = field(default_factory=list)
+    row_indexes: list[RowIndex | None] = field(default_factory=list)
 
-    def append(self, piece: memoryview, rows: int, marks: Marks | None = None) -> None:
+    def append(self, piece: memoryview, rows: int, row_index: RowIndex | None = None) -> None:
         self.pieces.append(piece)
-        self.marks.append(marks)
+        self.row_indexes.append(row_index)
         self.rows += rows
         self.bytes += piece.nbytes
 
 
 @dataclass(slots=True)
 class Region:
-    """The rows of one (source partition, table) that are not frozen yet.
+    """Rows of one (source partition, table), with the active chunk.
 
-    `clean_boundary` is True when no source transaction of this region is half written; `last_switch` is the time of the
-    latest freeze, None before the first, so that the very first source transaction is frozen at once.
+    `clean_boundary` is False while a source transaction is half written here. `last_freeze` is None before the first
+    freeze: the first source transaction is frozen at once, so that loading starts early.
     """
 
     partition: str
     table: str
     active: Chunk = field(init=False)
-    last_switch: float | None = None
+    last_freeze: float | None = None
     clean_boundary: bool = True
 
     def __post_init__(self) -> None:
         self.active = Chunk(self.partition, self.table)
 
-    def write(self, piece: memoryview, rows: int, marks: Marks | None = None) -> None:
-        """Take rows; the region is inside a source transaction until `end_transaction`."""
-        self.active.append(piece, rows, marks)
+    def write(self, piece: memoryview, rows: int, row_index: RowIndex | None = None) -> None:
+        """Take rows; the region stays inside a source transaction until `end_transaction`."""
+        self.active.append(piece, rows, row_index)
         self.clean_boundary = False
 
     def end_transaction(self) -> None:
-        """The source transaction whose rows were written last is complete."""
+        """End the source transaction whose rows were written last."""
         self.clean_boundary = True
 
-    def switch_due(self, now: float, mini_interval: float) -> bool:
-        """Whether the active chunk may and should be frozen now: clean, not empty, mini interval elapsed."""
+    def freeze_due(self, now: float, mini_interval: float) -> bool:
+        """Whether to freeze the active chunk now: clean boundary, not empty, mini interval over."""
         if not self.clean_boundary or not self.active.rows:
             return False
-        return self.last_switch is None or now >= self.last_switch + mini_interval
+        return self.last_freeze is None or now >= self.last_freeze + mini_interval
 
     def freeze(self, now: float) -> Chunk | None:
-        """Hand over the active chunk, or None when it is empty, and start a new one."""
+        """Start a new active chunk and return the old one, now inactive; None if it is empty."""
         if not self.active.rows:
             return None
-        frozen, self.active = self.active, Chunk(self.partition, self.table)
-        self.last_switch = now
-        return frozen
+        inactive, self.active = self.active, Chunk(self.partition, self.table)
+        self.last_freeze = now
+        return inactive
 
 
 @dataclass(slots=True)
-class Unfrozen:
-    """A set of regions, in the order in which they were added."""
+class OpenRegions:
+    """Regions whose active chunk has rows, in the order in which they came; a heap finds those that are due."""
 
     _regions: dict[tuple[str, str], Region] = field(default_factory=dict)
     _tables: dict[str, dict[str, Region]] = field(default_factory=dict)
-    _waiting: list[tuple[float, str, str]] = field(default_factory=list)  # a heap
+    _schedule: list[tuple[float, str, str]] = field(default_factory=list)  # heap of (due time, partition, table)
 
     def __bool__(self) -> bool:
         return bool(self._regions)
@@ -103,34 +174,34 @@ class Unfrozen:
     def all(self) -> list[Region]:
         return list(self._regions.values())
 
-    def of(self, partition: str) -> list[Region]:
+    def in_partition(self, partition: str) -> list[Region]:
         return list(self._tables.get(partition, {}).values())
 
-    def wait(self, region: Region, mini_interval: float) -> None:
-        """`region` is at a clean boundary, and due `mini_interval` after its last freeze."""
-        if region.last_switch is not None:
-            heappush(self._waiting, (region.last_switch + mini_interval, region.partition, region.table))
+    def schedule(self, region: Region, mini_interval: float) -> None:
+        """Note when `region`, at a clean boundary now, becomes due."""
+        if region.last_freeze is not None:
+            heappush(self._schedule, (region.last_freeze + mini_interval, region.partition, region.table))
 
     def due(self, now: float, mini_interval: float) -> Iterator[Region]:
-        """Those that waited long enough, unless rows of another source transaction have come to them since."""
-        while self._waiting and self._waiting[0][0] <= now:
-            _, partition, table = heappop(self._waiting)
+        """Yield the scheduled regions that are due; a region inside a new source transaction is not."""
+        while self._schedule and self._schedule[0][0] <= now:
+            _, partition, table = heappop(self._schedule)
             region = self._regions.get((partition, table))
-            if region is not None and region.switch_due(now, mini_interval):
+            if region is not None and region.freeze_due(now, mini_interval):
                 yield region
 
 
 RECYCLE_AT = 0.8
-"""The part of its timeout that a StarRocks transaction lives before it is committed at a clean boundary."""
+"""Part of its timeout after which a StarRocks transaction is recycled; the rest is time to reach a clean boundary."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Sizes in bytes, times in seconds; see SinkOptions for their meaning.
+class CoordinatorLimits:
+    """Limits of a lane: sizes in bytes, times in seconds; see SinkOptions for their meaning.
 
-    With `seal_bytes` a work is also committed at a clean boundary once it has so many bytes.
-    `commit_interval` None commits only at the end of the rows: then a micro-batch is one StarRocks transaction, unless
-    it lives past the recycle point.
+    `commit_interval` None commits at the end of the rows only: a micro-batch is then one StarRocks transaction, unless
+    it lives past the recycle point. `close_bytes` also closes a batch that has so many bytes, at a clean boundary: a
+    quarantine sets it, so that every batch fits the retry buffer and can be bisected.
     """
 
     commit_interval: float | None
@@ -144,5 +215,5 @@ class Limits:
     max_attempts: int
     body_bytes: int = 64 << 20
     recycle_at: float = RECYCLE_AT
-    seal_bytes: int | None = None
+    close_bytes: int | None = None
     backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=10.0))

@@ -1,34 +1,239 @@
-"""WriteBuffer: rows go into regions, frozen chunks into transaction batches; a batch closes at a clean boundary.
+"""WriteBuffer: all rows of a lane that are not committed yet, and the transaction batches made of them.
 
-The rules are step 2 of docs/architecture.md, "The life of a StarRocks transaction".
+Rows go into regions, inactive chunks into the last transaction batch, until that is *closed* at a clean boundary. The
+coordinator loads and commits the first batch meanwhile; chunks it has sent stay for another attempt while they fit the
+retry buffer. Beyond that the task fails and Spark computes the rows again: memory and repetition are both bounded.
 
-Pure: knows no labels and no server. The coordinator takes chunks from the first batch while the last one fills.
+A micro-batch is one batch, and so one StarRocks transaction, unless the commit interval passes, the recycle point is
+reached, or a quarantine limits the size. See docs/architecture.md, "The life of a StarRocks transaction", step 2.
+
+Pure: knows no labels and no server.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
-from starrocks_txn_sink.coordinator.batch import Work
-from starrocks_txn_sink.coordinator.input import Ended, Marks
-from starrocks_txn_sink.coordinator.region import Limits, Region, Unfrozen
+from starrocks_txn_sink.coordinator.actions import PositionSpan, RegionCount
+from starrocks_txn_sink.coordinator.region import (
+    Chunk,
+    CoordinatorLimits,
+    OpenRegions,
+    Region,
+    RowIndex,
+    TransactionEnds,
+)
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.protocol.ledger import NAME_BYTES
 
 
-class Gathering:
-    """The rows of one lane that are not committed yet.
+@dataclass(slots=True)
+class GrowingSpan:
+    """First and last position of a source partition in a batch; grows as source transactions end."""
 
-    `works` has at least one; the last one takes frozen chunks, those before it are sealed. `open_partition` is inside a
-    source transaction. `buffered_bytes` counts what waits here and what loads under way have, `buffered_peak` the most.
+    first: int
+    last: int
+    source_transactions: int
+    digest: str = ""
+
+
+@dataclass(slots=True)
+class TransactionBatch:
+    """Contents of one StarRocks transaction: chunks `pending` per table, and `sent` under the current label.
+
+    `sent` is None once the chunks outgrew the retry buffer: the batch cannot be repeated from memory then.
+    `counts` has rows and bytes by (source partition, table).
+
+    `dead_letters` are rows of the dead-letter table among the chunks. `dead_letter_spans` are their source
+    transactions, which come before those of `spans`; `dead_letter_counts` are their rows and bytes.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    retry_limit: int
+    pending: dict[str, deque[Chunk]] = field(default_factory=dict)
+    closed: bool = False
+    recycled: bool = False
+    sent: list[Chunk] | None = field(default_factory=list)
+    sent_bytes: int = 0
+    counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    spans: dict[str, GrowingSpan] = field(default_factory=dict)
+    loads: int = 0
+    dead_letters: list[Chunk] = field(default_factory=list)
+    dead_letter_spans: dict[str, GrowingSpan] = field(default_factory=dict)
+    dead_letter_counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+
+    def add(self, chunk: Chunk) -> None:
+        """Take an inactive chunk; not allowed once the batch is closed."""
+        self.pending.setdefault(chunk.table, deque()).append(chunk)
+        count = self.counts.setdefault((chunk.partition, chunk.table), [0, 0])
+        count[0] += chunk.rows
+        count[1] += chunk.bytes
+
+    def end_transactions(self, ends: TransactionEnds) -> None:
+        """Extend the span of a source partition; raises InputError if its name is too long for the ledger.
+
+        The end of an unpositioned batch has a digest and no count: it moves the ledger, and no source transaction ends.
+        """
+        if not ends.count and not ends.digest:
+            return
+        span = self.spans.get(ends.partition)
+        if span is None:
+            _refuse_long(ends.partition)
+            span = self.spans[ends.partition] = GrowingSpan(ends.first, ends.last, 0)
+        span.last, span.digest = ends.last, ends.digest
+        span.source_transactions += ends.count
+
+    def pending_bytes(self, table: str) -> int:
+        return sum(chunk.bytes for chunk in self.pending.get(table, ()))
+
+    def tables(self) -> list[str]:
+        """Tables with pending chunks, largest first: the longest load starts first."""
+        tables = [table for table, chunks in self.pending.items() if chunks]
+        return sorted(tables, key=self.pending_bytes, reverse=True)
+
+    def take(self, table: str, limit: int) -> list[Chunk]:
+        """Remove and return the next chunks of `table`, in order: at least one, more up to `limit` bytes."""
+        chunks = self.pending[table]
+        taken: list[Chunk] = []
+        size = 0
+        while chunks and (not taken or size + chunks[0].bytes <= limit):
+            chunk = chunks.popleft()
+            taken.append(chunk)
+            size += chunk.bytes
+        self._keep(taken, size)
+        self.loads += 1
+        return taken
+
+    def _keep(self, chunks: list[Chunk], size: int) -> None:
+        if self.sent is None:
+            return
+        self.sent_bytes += size
+        if self.sent_bytes > self.retry_limit:
+            self.sent = None
+        else:
+            self.sent.extend(chunks)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether every sent chunk is still here for another attempt."""
+        return self.sent is not None
+
+    def rewind(self) -> int:
+        """Put the sent chunks back in front, in order, for an attempt under a new label; return their bytes."""
+        if self.sent is None:
+            raise RuntimeError("A transaction batch that has released its sent chunks cannot be rewound.")
+        put_back = self.sent_bytes
+        for chunk in reversed(self.sent):
+            self.pending[chunk.table].appendleft(chunk)
+        self.sent, self.sent_bytes, self.loads = [], 0, 0
+        return put_back
+
+    @property
+    def empty(self) -> bool:
+        return not self.counts and not self.dead_letters
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for _, size in self.counts.values())
+
+    @property
+    def source_transactions(self) -> int:
+        """Number of source transactions, dead-lettered ones not counted."""
+        return sum(span.source_transactions for span in self.spans.values())
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the pending chunks, in order within a table; no dead letters."""
+        own_tables = {chunk.table for chunk in self.dead_letters}
+        for table, chunks in self.pending.items():
+            if table not in own_tables:
+                yield from chunks
+
+    # --- dead letters ---
+
+    def add_dead_letters(
+        self, chunk: Chunk, spans: dict[str, GrowingSpan], counts: dict[tuple[str, str], list[int]]
+    ) -> None:
+        """Take rows of the dead-letter table for source transactions that come before all others of this batch.
+
+        Their spans still move the ledger: a dead-lettered source transaction must not come again as a replay.
+        """
+        self.dead_letters.append(chunk)
+        self.pending.setdefault(chunk.table, deque()).append(chunk)
+        for name, span in spans.items():
+            self.dead_letter_spans[name] = _join_spans(self.dead_letter_spans.get(name), span)
+        for place, (rows, size) in counts.items():
+            count = self.dead_letter_counts.setdefault(place, [0, 0])
+            count[0] += rows
+            count[1] += size
+
+    def inherit_dead_letters(self, other: TransactionBatch) -> None:
+        """Take the dead letters of `other`, which must not have sent any since its last rewind."""
+        spans, counts = other.dead_letter_spans, other.dead_letter_counts
+        for chunk in other.dead_letters:
+            self.add_dead_letters(chunk, spans, counts)
+            spans, counts = {}, {}
+
+    def rows_by_partition(self) -> Counter[str]:
+        """Rows of each source partition, over all tables."""
+        rows_of: Counter[str] = Counter()
+        for (partition, _), (rows, _) in self.counts.items():
+            rows_of[partition] += rows
+        return rows_of
+
+    def region_counts(self) -> tuple[RegionCount, ...]:
+        return tuple(RegionCount(p, t, rows, size) for (p, t), (rows, size) in sorted(self.counts.items()))
+
+    def dead_lettered(self) -> tuple[RegionCount, ...]:
+        return tuple(RegionCount(p, t, rows, size) for (p, t), (rows, size) in sorted(self.dead_letter_counts.items()))
+
+    def position_spans(self) -> tuple[PositionSpan, ...]:
+        spans = {
+            **self.dead_letter_spans,
+            **{name: _join_spans(self.dead_letter_spans.get(name), span) for name, span in self.spans.items()},
+        }
+        return tuple(
+            PositionSpan(partition, span.first, span.last, span.source_transactions, span.digest)
+            for partition, span in sorted(spans.items())
+        )
+
+
+def _refuse_long(partition: str) -> None:
+    size = len(partition.encode())
+    if size > NAME_BYTES:
+        raise InputError(
+            f"The name of source partition {partition[:60]}… has {size} bytes.",
+            hint=f"At most {NAME_BYTES} fit into the ledger: give source partitions shorter names, such as digests.",
+        )
+
+
+def _join_spans(before: GrowingSpan | None, after: GrowingSpan) -> GrowingSpan:
+    """Join two spans of a source partition, in this order."""
+    if before is None:
+        return after
+    count = before.source_transactions + after.source_transactions
+    return GrowingSpan(before.first, after.last, count, after.digest)
+
+
+EntriesBuilder = Callable[[str, TransactionBatch], Chunk]
+"""Builds the rows of a batch under a label for a table of the sink's own: the ledger or the receipts' log."""
+
+
+class WriteBuffer:
+    """Rows of one lane that are not committed yet.
+
+    `batches` is never empty: the last batch takes inactive chunks, all others are closed. `open_partition` is the
+    source partition with an open source transaction. `buffered_bytes` counts waiting rows and those of running loads;
+    `buffered_peak` is its maximum.
+    """
+
+    def __init__(self, limits: CoordinatorLimits) -> None:
         self._limits = limits
         self._regions: dict[tuple[str, str], Region] = {}
-        self._unfrozen = Unfrozen()
+        self._open_regions = OpenRegions()
         self._first_row_at: float | None = None
-        self._ended = False
-        self.works: deque[Work] = deque([Work(limits.retry_buffer_bytes)])
+        self._input_ended = False
+        self.batches: deque[TransactionBatch] = deque([TransactionBatch(limits.retry_buffer_bytes)])
         self.open_partition: str | None = None
         self.buffered_bytes = 0
         self.buffered_peak = 0
@@ -39,77 +244,79 @@ class Gathering:
 
     @property
     def finished(self) -> bool:
-        """No more rows will come, and all that came are committed."""
-        return self._ended and all(work.empty for work in self.works)
+        """Whether the input has ended and all of its rows are committed."""
+        return self._input_ended and all(batch.empty for batch in self.batches)
 
     @property
     def has_rows(self) -> bool:
-        """Whether there is anything for a StarRocks transaction to begin with."""
-        work = self.works[0]
-        return not work.empty or (work is self._filling and bool(self._unfrozen))
+        """Whether the next StarRocks transaction has a row."""
+        batch = self.batches[0]
+        return not batch.empty or (batch is self._filling and bool(self._open_regions))
 
-    # --- rows in; `recycle` tells that the StarRocks transaction now open should end soon ---
+    # --- rows in; `recycle` is True when the open StarRocks transaction has passed its recycle point ---
 
-    def write(self, partition: str, table: str, piece: memoryview, rows: int, now: float, marks: Marks | None) -> None:
+    def write(
+        self, partition: str, table: str, piece: memoryview, rows: int, now: float, row_index: RowIndex | None
+    ) -> None:
         """Take rows of the partition's open source transaction."""
         if self._first_row_at is None:
             self._first_row_at = now
         self.open_partition = partition
         region = self._region(partition, table)
-        region.write(piece, rows, marks)
-        self._unfrozen.add(region)
+        region.write(piece, rows, row_index)
+        self._open_regions.add(region)
         self.buffered_bytes += piece.nbytes
         self.buffered_peak = max(self.buffered_peak, self.buffered_bytes)
         if region.active.bytes >= self._limits.chunk_bytes:
             self._freeze(region, now)
         if self.saturated:
-            self._relieve(now)
+            self._freeze_largest(now)
 
-    def end_transactions(self, ended: Ended, now: float, *, recycle: bool) -> None:
-        """The rows written last for the partition of `ended` end its source transactions."""
+    def end_transactions(self, ends: TransactionEnds, now: float, *, recycle: bool) -> None:
+        """End source transactions with the rows that were written last for their partition."""
         self.open_partition = None
-        for region in self._unfrozen.of(ended.partition):
+        for region in self._open_regions.in_partition(ends.partition):
             region.end_transaction()
-            if region.switch_due(now, self._limits.mini_interval):
+            if region.freeze_due(now, self._limits.mini_interval):
                 self._freeze(region, now)
             else:
-                self._unfrozen.wait(region, self._limits.mini_interval)
-        self._filling.end_transactions(ended)
-        self._seal_if_due(now, recycle)
+                self._open_regions.schedule(region, self._limits.mini_interval)
+        self._filling.end_transactions(ends)
+        self._close_if_due(now, recycle)
 
     def pass_time(self, now: float, *, recycle: bool) -> None:
-        """Freeze and seal what is due. Rows at a clean boundary do not wait for their partition's next ones."""
-        for region in self._unfrozen.due(now, self._limits.mini_interval):
+        """Freeze regions and close the batch when due, also while no rows come."""
+        for region in self._open_regions.due(now, self._limits.mini_interval):
             self._freeze(region, now)
-        self._seal_if_due(now, recycle)
+        self._close_if_due(now, recycle)
 
     def finish(self, now: float) -> None:
-        """No more rows will come. Raises InputError when a source transaction is still open."""
+        """End the input; raises InputError if a source transaction is still open."""
         if self.open_partition is not None:
             raise InputError(
                 f"The rows of source partition {self.open_partition} end inside a source transaction.",
                 hint="Give the sink whole source transactions: the output of assemble_transactions, unfiltered.",
                 source_partition=self.open_partition,
             )
-        self._ended = True
-        self._seal(now)
+        self._input_ended = True
+        self._close(now)
 
-    def committed(self) -> Work:
-        """Let go of the first work."""
-        work = self.works.popleft()
-        if not self.works:
-            self._start_work()
-        return work
+    def remove_committed(self) -> TransactionBatch:
+        """Remove the first batch, now committed."""
+        batch = self.batches.popleft()
+        if not self.batches:
+            self._start_batch()
+        return batch
 
     # --- inside ---
 
     @property
-    def _filling(self) -> Work:
-        """The work that takes frozen chunks now."""
-        return self.works[-1]
+    def _filling(self) -> TransactionBatch:
+        """The batch that takes inactive chunks now."""
+        return self.batches[-1]
 
-    def _start_work(self) -> None:
-        self.works.append(Work(self._limits.retry_buffer_bytes))
+    def _start_batch(self) -> None:
+        self.batches.append(TransactionBatch(self._limits.retry_buffer_bytes))
 
     def _region(self, partition: str, table: str) -> Region:
         region = self._regions.get((partition, table))
@@ -118,41 +325,47 @@ class Gathering:
         return region
 
     def _freeze(self, region: Region, now: float) -> None:
-        self._unfrozen.remove(region)
+        self._open_regions.remove(region)
         chunk = region.freeze(now)
         if chunk is not None:
             self._filling.add(chunk)
 
-    def _relieve(self, now: float) -> None:
-        """The buffers are full: freeze the largest regions by size, until half of the limit can be sent away."""
+    def _freeze_largest(self, now: float) -> None:
+        """Free a full buffer: freeze the largest regions until loads can take half of the limit.
+
+        Without it a lane of many small regions stands still: none reaches `chunk_bytes`, so none can be sent.
+        """
         frozen = 0
-        for region in sorted(self._unfrozen.all(), key=lambda region: region.active.bytes, reverse=True):
+        for region in sorted(self._open_regions.all(), key=lambda region: region.active.bytes, reverse=True):
             if frozen * 2 >= self._limits.buffer_bytes:
                 return
             frozen += region.active.bytes
             self._freeze(region, now)
 
-    def _seal_if_due(self, now: float, recycle: bool) -> None:
-        """End the work at this clean boundary when the commit interval has passed, or the recycle point (80 %)."""
+    def _close_if_due(self, now: float, recycle: bool) -> None:
+        """Close the batch if this is a clean boundary and the commit interval or the recycle point has passed.
+
+        A closed batch never takes more rows, so an open source transaction here would be split by the commit.
+        """
         if self.open_partition is not None or self._first_row_at is None:
             return
         interval = self._limits.commit_interval
-        recycle = recycle and self._filling is self.works[0]
+        recycle = recycle and self._filling is self.batches[0]  # the open label is that of the first batch
         if recycle or self._large_enough() or (interval is not None and now - self._first_row_at >= interval):
             self._filling.recycled = recycle
-            self._seal(now)
+            self._close(now)
 
     def _large_enough(self) -> bool:
-        """Whether more rows would make a work that cannot be taken apart any more."""
-        limit = self._limits.seal_bytes
+        """Whether more rows would make a batch that does not fit the retry buffer, so that it could not be bisected."""
+        limit = self._limits.close_bytes
         if limit is None:
             return False
-        return self._filling.bytes + sum(region.active.bytes for region in self._unfrozen.all()) >= limit
+        return self._filling.bytes + sum(region.active.bytes for region in self._open_regions.all()) >= limit
 
-    def _seal(self, now: float) -> None:
-        for region in self._unfrozen.all():
+    def _close(self, now: float) -> None:
+        for region in self._open_regions.all():
             self._freeze(region, now)
         self._first_row_at = None
         if not self._filling.empty:
-            self._filling.sealed = True
-            self._start_work()
+            self._filling.closed = True
+            self._start_batch()

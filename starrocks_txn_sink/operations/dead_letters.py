@@ -21,7 +21,7 @@ from typing import TextIO
 import orjson
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.input import SEPARATOR
+from starrocks_txn_sink.coordinator.region import SEPARATOR
 from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
@@ -38,7 +38,7 @@ from starrocks_txn_sink.protocol.dead_letters import (
     select_rows,
 )
 from starrocks_txn_sink.protocol.fencing import NewToken, Scope, check_owner, fresh_tokens, take_over
-from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Outcome, Patience, Steps, labels
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Outcome, RetryPolicy, Steps, labels
 from starrocks_txn_sink.protocol.label import run as run_steps
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, Owner, row_id
 from starrocks_txn_sink.protocol.wire import Body
@@ -73,16 +73,16 @@ def replay_transaction(
     Rolls the label back and raises StarRocksSinkError for a failure before the commit: Fenced if a newer replay has
     taken over.
     """
-    patience = Patience(commit_again=True)
+    retry_policy = RetryPolicy(commit_again=True)
     yield from protocol.begin(label, begin_headers)
     try:
         for table, body, headers in loads:
-            yield from protocol.load(label, table, body, headers, patience, rng)
+            yield from protocol.load(label, table, body, headers, retry_policy, rng)
         yield from check_owner(job, owner, None, rng)
     except StarRocksSinkError:
-        yield from protocol.roll_back(label, patience, rng)
+        yield from protocol.roll_back(label, retry_policy, rng)
         raise
-    return (yield from protocol.commit(label, patience, rng))
+    return (yield from protocol.commit(label, retry_policy, rng))
 
 
 def ledger_row(job: str, label: str) -> tuple[str, memoryview]:

@@ -19,10 +19,10 @@ from starrocks_txn_sink.errors import OptionError, QueryFailed
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
-from starrocks_txn_sink.protocol.fencing import insist, insist_on_rollback
-from starrocks_txn_sink.protocol.label import Family, Label, Steps
+from starrocks_txn_sink.protocol.fencing import retry_until_answered, roll_back_until_confirmed
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
 from starrocks_txn_sink.protocol.label import run as run_steps
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Unfinished
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 
@@ -113,11 +113,11 @@ def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False
 def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
     rng = random.Random()
     found = []
-    for name in (yield from insist(Unfinished(Family(_job(options))), rng)):
+    for name in (yield from retry_until_answered(ListUnfinished(LabelPrefix(_job(options))), rng)):
         label = Label(options.database, name)
         state, after = (yield from _label_state(label)), None
         if roll_back:
-            yield from insist_on_rollback(label, rng)
+            yield from roll_back_until_confirmed(label, rng)
             after = yield from _label_state(label)
         found.append(OpenLabel(name, state, after))
     return found

@@ -20,7 +20,7 @@ from starrocks_txn_sink.protocol.receipts_log import (
     LedgerPosition,
     LocatedPosition,
     LoggedSpan,
-    Standing,
+    PositionStatus,
     locate,
 )
 from starrocks_txn_sink.sql.leader import LeaderConnection
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for line in text_lines(found, args.partition, args.position):
             sys.stdout.write(line + "\n")
-    return 1 if found["place"].standing is Standing.NOT_YET else 0
+    return 1 if found["place"].status is PositionStatus.NOT_YET else 0
 
 
 def look_up(options: SinkOptions, partition: str, position: int, seconds: float) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def look_up(options: SinkOptions, partition: str, position: int, seconds: float)
 def json_document(found: dict[str, Any]) -> dict[str, Any]:
     place: LocatedPosition = found["place"]
     return {
-        "standing": place.standing.value,
+        "standing": place.status.value,
         "span": asdict(place.span) if place.span else None,
         "visible_since": found["finished"],
         "visible_at_the_latest": place.upper or None,
@@ -170,7 +170,7 @@ def text_lines(found: dict[str, Any], partition: str, position: int) -> Iterator
             yield f"The ledger has: {', '.join(found['known'])}"
         return
     ledger = f"the ledger is at {place.reached.position} since {place.reached.since} (label {place.reached.label})"
-    if place.standing is Standing.NOT_YET:
+    if place.status is PositionStatus.NOT_YET:
         yield f"{what}: not yet; {ledger}."
     elif place.span is not None:
         span = place.span

@@ -22,26 +22,26 @@ from typing import Any
 
 from starrocks_txn_sink.errors import Fenced, StarRocksSinkError, TransportError
 from starrocks_txn_sink.protocol import refusals as verdict
-from starrocks_txn_sink.protocol.label import Backoff, Family, Label, Question, Steps, Wait, run_of
+from starrocks_txn_sink.protocol.label import Backoff, Label, LabelPrefix, LedgerRequest, Steps, Wait, run_of
 from starrocks_txn_sink.protocol.ledger import (
-    Claim,
-    DeadClaims,
-    Forget,
-    Mark,
-    Marked,
+    DeleteClaims,
+    ListDeadClaims,
+    ListUnfinished,
     Owner,
     Owners,
     Position,
+    ReadMarker,
     ReadOwners,
     ReadPositions,
-    Unfinished,
+    WriteClaim,
+    WriteMarker,
 )
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 
 NewToken = Callable[[], str]
 
 BACKOFF = Backoff(first=0.05, longest=2.0)
-LOOKS = 8
+MARKER_READS = 8
 """How often the first marker is looked for before another one is written."""
 
 
@@ -59,9 +59,13 @@ class Scope:
     owner: Owner
 
     @property
-    def family(self) -> Family:
+    def label_prefix(self) -> LabelPrefix:
         """All labels of the job for a driver, whatever its run; of our run and lane for a lane."""
-        return Family(self.job) if self.owner.lane is None else Family(self.job, self.owner.epoch, self.owner.lane)
+        return (
+            LabelPrefix(self.job)
+            if self.owner.lane is None
+            else LabelPrefix(self.job, self.owner.epoch, self.owner.lane)
+        )
 
     @property
     def name(self) -> str:
@@ -87,12 +91,12 @@ def take_over(
     answer; nothing was loaded by then.
     """
     owner = yield from _claim(scope, new_token, rng)
-    yield from _settle(scope, owner, new_token, rng)
+    yield from _await_claim(scope, owner, new_token, rng)
     yield from _roll_back_unfinished(scope, rng)
-    yield from _barrier(scope, new_token, rng)
-    owners: Owners = yield from insist(_owners_of(scope.job, owner), rng)
+    yield from _write_barrier(scope, new_token, rng)
+    owners: Owners = yield from retry_until_answered(_owners_of(scope.job, owner), rng)
     refuse_others(owners, owner, owner.token if owner.lane is None else driver_token)
-    positions: dict[str, Position] = yield from insist(ReadPositions(scope.job), rng)
+    positions: dict[str, Position] = yield from retry_until_answered(ReadPositions(scope.job), rng)
     return TakenOver(owner, positions)
 
 
@@ -101,47 +105,47 @@ def _claim(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[Owner
     tries = 0
     while True:
         owner = replace(scope.owner, token=new_token())
-        answer = yield Claim(scope.job, owner)
+        answer = yield WriteClaim(scope.job, owner)
         if not isinstance(answer, TransportError):
             return owner
         yield Wait(BACKOFF.seconds(tries, rng), "the ledger's owner row being written")
         tries += 1
 
 
-def _settle(scope: Scope, owner: Owner, new_token: NewToken, rng: random.Random) -> Steps[None]:
+def _await_claim(scope: Scope, owner: Owner, new_token: NewToken, rng: random.Random) -> Steps[None]:
     """Wait until the claim is visible: the server may answer OK to an INSERT that is only committed.
 
     A claim that cannot be seen is either on its way or overwritten by now; a barrier tells that it was visible.
     """
-    owners: Owners = yield from insist(_owners_of(scope.job, owner), rng)
+    owners: Owners = yield from retry_until_answered(_owners_of(scope.job, owner), rng)
     holder = owners.driver if owner.lane is None else owners.lane
     if holder is None or holder.token != owner.token:
-        yield from _barrier(scope, new_token, rng)
+        yield from _write_barrier(scope, new_token, rng)
 
 
 def _roll_back_unfinished(scope: Scope, rng: random.Random) -> Steps[None]:
     """2. list, and roll back what is listed."""
-    labels: tuple[str, ...] = yield from insist(Unfinished(scope.family), rng)
+    labels: tuple[str, ...] = yield from retry_until_answered(ListUnfinished(scope.label_prefix), rng)
     for name in labels:
-        yield from insist_on_rollback(Label(scope.database, name), rng)
+        yield from roll_back_until_confirmed(Label(scope.database, name), rng)
 
 
-def insist_on_rollback(label: Label, rng: random.Random) -> Steps[None]:
+def roll_back_until_confirmed(label: Label, rng: random.Random) -> Steps[None]:
     """Roll `label` back until the server says that it has ended, one way or the other; the deadline bounds it."""
     tries = 0
     while True:
         answer = yield label.request(Operation.ROLLBACK)
-        if isinstance(answer, Reply) and (answer.ok or _ended(answer)):
+        if isinstance(answer, Reply) and (answer.ok or _has_ended(answer)):
             return
         yield Wait(BACKOFF.seconds(tries, rng), f"label {label.name} being rolled back")
         tries += 1
 
 
-def _ended(reply: Reply) -> bool:
+def _has_ended(reply: Reply) -> bool:
     return verdict.CANNOT_ABORT_VISIBLE in reply.message or verdict.is_gone(reply)
 
 
-def _barrier(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[None]:
+def _write_barrier(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[None]:
     """3. barrier: a marker that is visible; a lost reply is answered with another marker.
 
     So is one that stays out of sight, because another writer's may have overwritten it; each is looked for longer than
@@ -149,10 +153,10 @@ def _barrier(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[Non
     """
     for tries in itertools.count():
         token = new_token()
-        answer = yield Mark(scope.job, scope.name, token)
+        answer = yield WriteMarker(scope.job, scope.name, token)
         if not isinstance(answer, TransportError):
-            for look in range(LOOKS << min(tries, 16)):
-                visible: bool = yield from insist(Marked(scope.job, scope.name, token), rng)
+            for look in range(MARKER_READS << min(tries, 16)):
+                visible: bool = yield from retry_until_answered(ReadMarker(scope.job, scope.name, token), rng)
                 if visible:
                     return
                 yield Wait(BACKOFF.seconds(look, rng), "the ledger's marker becoming visible")
@@ -164,7 +168,7 @@ def check_owner(job: str, mine: Owner, driver_token: str | None, rng: random.Ran
 
     `mine` is the lane's claim, or, for an attempt that never had to claim, an owner with an empty token.
     """
-    owners: Owners = yield from insist(_owners_of(job, mine), rng)
+    owners: Owners = yield from retry_until_answered(_owners_of(job, mine), rng)
     refuse_others(owners, mine, driver_token)
 
 
@@ -174,7 +178,7 @@ def refuse_newer(job: str, run: str, rng: random.Random) -> Steps[None]:
     For a run that has to take over again and again, because no process of it lasts: without this two of them would take
     the job from each other in turns. Positions keep even that exact; this ends the older one.
     """
-    owners: Owners = yield from insist(ReadOwners(job), rng)
+    owners: Owners = yield from retry_until_answered(ReadOwners(job), rng)
     if owners.driver is not None and run_of(owners.driver.epoch) > run:
         raise _fenced("The job", owners.driver)
 
@@ -213,22 +217,22 @@ def _fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
     )
 
 
-def insist(question: Question, rng: random.Random) -> Steps[Any]:
+def retry_until_answered(request: LedgerRequest, rng: random.Random) -> Steps[Any]:
     """Ask until there is an answer; questions only read, so they can be repeated."""
     tries = 0
     while True:
-        answer = yield question
+        answer = yield request
         if not isinstance(answer, TransportError):
             return answer
-        yield Wait(BACKOFF.seconds(tries, rng), f"the ledger answering {type(question).__name__}")
+        yield Wait(BACKOFF.seconds(tries, rng), f"the ledger answering {type(request).__name__}")
         tries += 1
 
 
-MOST = 500
+MAX_DELETED_CLAIMS = 500
 """Rows that one start of a driver removes at most; the next one goes on."""
 
 
-def forget_dead_claims(job: str, mine: Owner, rng: random.Random) -> Steps[int]:
+def delete_dead_claims(job: str, mine: Owner, rng: random.Random) -> Steps[int]:
     """Remove lanes' owner rows of runs of the driver before `mine`, which owns the job; returns how many it asked for.
 
     Only retries and lanes that could not settle an outcome write such rows, one for each run of the driver, micro-batch
@@ -244,10 +248,10 @@ def forget_dead_claims(job: str, mine: Owner, rng: random.Random) -> Steps[int]:
 
     Best-effort: an unanswered removal is not repeated. Raises Fenced when `mine` owns the job no longer.
     """
-    names: tuple[str, ...] = yield from insist(DeadClaims(job, mine.epoch, MOST), rng)
+    names: tuple[str, ...] = yield from retry_until_answered(ListDeadClaims(job, mine.epoch, MAX_DELETED_CLAIMS), rng)
     if not names:
         return 0
-    owners: Owners = yield from insist(ReadOwners(job), rng)
+    owners: Owners = yield from retry_until_answered(ReadOwners(job), rng)
     refuse_others(owners, mine, mine.token)
-    yield Forget(job, names)
+    yield DeleteClaims(job, names)
     return len(names)

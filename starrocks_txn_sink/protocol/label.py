@@ -35,7 +35,7 @@ class Wait:
     reason: str
 
 
-class Question:
+class LedgerRequest:
     """Something that is asked of the ledger rather than of the transaction interface; see `protocol.ledger`."""
 
     __slots__ = ()
@@ -44,20 +44,20 @@ class Question:
 class Ledger(Protocol):
     """Answers questions. Raises QueryFailed when an answer did not come, which may mean that it took effect."""
 
-    def ask(self, question: Question, deadline: Deadline) -> Any: ...
+    def execute(self, request: LedgerRequest, deadline: Deadline) -> Any: ...
 
 
 class NoLedger:
     """For protocols that ask the transaction interface only."""
 
-    def ask(self, question: Question, deadline: Deadline) -> Any:
+    def execute(self, request: LedgerRequest, deadline: Deadline) -> Any:
         del deadline
-        raise TypeError(f"{type(question).__name__} needs a ledger.")
+        raise TypeError(f"{type(request).__name__} needs a ledger.")
 
 
-Answer = Any  # of a Request: Reply or TransportError; of a Question: its answer or TransportError; of a Wait: None
+StepResult = Any  # of a Request: Reply or TransportError; of a Question: its answer or TransportError; of a Wait: None
 Result = TypeVar("Result")
-Steps = Generator[Request | Question | Wait, Answer, Result]
+Steps = Generator[Request | LedgerRequest | Wait, StepResult, Result]
 
 
 def run(
@@ -76,7 +76,7 @@ def run(
     try:
         needed = next(steps)
         while True:
-            needed = steps.send(_provide(needed, transport, ledger or NoLedger(), clock, deadline, listener))
+            needed = steps.send(_perform(needed, transport, ledger or NoLedger(), clock, deadline, listener))
     except StopIteration as done:
         result: Result = done.value
         return result
@@ -84,20 +84,20 @@ def run(
         steps.close()
 
 
-def _provide(
-    needed: Request | Question | Wait,
+def _perform(
+    needed: Request | LedgerRequest | Wait,
     transport: Transport,
     ledger: Ledger,
     clock: Clock,
     deadline: Deadline,
     listener: Listener,
-) -> Answer:
+) -> StepResult:
     if isinstance(needed, Wait):
         clock.sleep(deadline.bounded(needed.seconds, needed.reason))
         return None
     try:
-        if isinstance(needed, Question):
-            return ledger.ask(needed, deadline)
+        if isinstance(needed, LedgerRequest):
+            return ledger.execute(needed, deadline)
         if listener is ignore_event:
             return transport.send(needed, deadline)
         with Span(listener, clock.monotonic, "request", _fields(needed)) as span:
@@ -130,7 +130,7 @@ LABEL = re.compile(r"^[-\w]{1,128}$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class LabelPrefix:
     """The labels of a job, of one run of its driver (`epoch`), or of one lane in it: what recovery looks for.
 
     A run's family has the labels of all its writes.
@@ -141,17 +141,17 @@ class Family:
     lane: int | None = None
 
     @property
-    def prefix(self) -> str:
+    def text(self) -> str:
         """What all of them begin with; others may too (`a-` begins labels of the job `a-b`), so `holds` decides."""
-        parts = [self.job, *(part for part in (self.epoch, _text(self.lane)) if part is not None)]
+        parts = [self.job, *(part for part in (self.epoch, _lane_text(self.lane)) if part is not None)]
         return "-".join(parts) + ("" if self.epoch is not None and self.lane is None else "-")
 
-    def holds(self, label: str) -> bool:
+    def matches(self, label: str) -> bool:
         """Whether `label` is one of the family; only the job may have a hyphen of its own."""
         parts = label.rsplit("-", 4)
         if len(parts) != 5 or parts[0] != self.job:
             return False
-        return self.epoch in (None, parts[1], run_of(parts[1])) and _text(self.lane) in (None, parts[2])
+        return self.epoch in (None, parts[1], run_of(parts[1])) and _lane_text(self.lane) in (None, parts[2])
 
 
 def epoch_of(label: str) -> str:
@@ -165,7 +165,7 @@ def run_of(epoch: str) -> str:
     return epoch.partition("_")[0]
 
 
-def _text(lane: int | None) -> str | None:
+def _lane_text(lane: int | None) -> str | None:
     return None if lane is None else str(lane)
 
 
@@ -231,7 +231,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How long the steps go on asking; the batch's deadline bounds all of it.
 
     `commit_again` repeats a commit that the server knows nothing of; with a ledger the lane is taken over instead.
@@ -255,7 +255,7 @@ def begin(label: Label, headers: Mapping[str, str]) -> Steps[None]:
     answer = yield label.request(Operation.BEGIN, headers=headers)
     reply = _reply(answer)
     if reply is None:
-        raise _lost(BeginFailed, "begin", label, answer)
+        raise _no_reply(BeginFailed, "begin", label, answer)
     if not reply.ok:
         raise verdict.begin_error(reply, label.name)
 
@@ -264,25 +264,25 @@ def begin(label: Label, headers: Mapping[str, str]) -> Steps[None]:
 
 
 def load(
-    label: Label, table: str, body: Body, headers: Mapping[str, str], patience: Patience, rng: random.Random
+    label: Label, table: str, body: Body, headers: Mapping[str, str], retry_policy: RetryPolicy, rng: random.Random
 ) -> Steps[Loaded]:
     """Send `body` to `table`; raises LoadFailed and its kin, TooManyTransactions, ServerRefused, TransactionTimedOut.
 
     Only TXN_IN_PROCESSING is repeated (nothing was consumed). After anything else, a broken connection above all, part
     of the body may be in the pipe: the label must be rolled back (wire contract 4.8).
     """
-    for tries in range(patience.busy_tries):
+    for tries in range(retry_policy.busy_tries):
         answer = yield label.request(Operation.LOAD, table=table, headers=headers, body=body)
         reply = _reply(answer)
         if reply is None:
-            raise _lost(LoadFailed, "load", label, answer, table)
+            raise _no_reply(LoadFailed, "load", label, answer, table)
         if reply.ok:
             return Loaded(reply.txn_id, tries)
         if not verdict.is_busy(reply):
             raise verdict.load_error(reply, label.name, table)
-        yield Wait(patience.backoff.seconds(tries, rng), f"table {table} being busy with another load")
+        yield Wait(retry_policy.backoff.seconds(tries, rng), f"table {table} being busy with another load")
     raise LoadFailed(
-        f"The table stayed busy with another load of the same label for {patience.busy_tries} tries.",
+        f"The table stayed busy with another load of the same label for {retry_policy.busy_tries} tries.",
         label=label.name,
         table=table,
         hint="Only one client may load into a label; find out who else uses it.",
@@ -292,7 +292,7 @@ def load(
 # --- 3. commit, 4. confirm ---
 
 
-def commit(label: Label, patience: Patience, rng: random.Random) -> Steps[Outcome]:
+def commit(label: Label, retry_policy: RetryPolicy, rng: random.Random) -> Steps[Outcome]:
     """Commit `label` and find out what became of it; never raises for a server's answer, never guesses.
 
     OK alone proves nothing: the rows may be committed but not yet visible, and generation B says OK to a commit that
@@ -302,11 +302,11 @@ def commit(label: Label, patience: Patience, rng: random.Random) -> Steps[Outcom
     reply = _reply(answer)
     txn_id = reply.txn_id if reply is not None else None
     if reply is not None and reply.status is Status.FAILED and not _still_committing(reply):
-        return (yield from _after_refusal(label, reply, patience, rng))
-    return (yield from confirm(label, txn_id, patience, rng))
+        return (yield from _after_refusal(label, reply, retry_policy, rng))
+    return (yield from confirm(label, txn_id, retry_policy, rng))
 
 
-def confirm(label: Label, txn_id: int | None, patience: Patience, rng: random.Random) -> Steps[Outcome]:
+def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: random.Random) -> Steps[Outcome]:
     """Ask for the fate of a commit that may have taken effect, until the server says VISIBLE or ABORTED.
 
     COMMITTED means wait: it is durable and will be published. UNKNOWN means the commit has not reached the transaction,
@@ -321,11 +321,11 @@ def confirm(label: Label, txn_id: int | None, patience: Patience, rng: random.Ra
             return Aborted(label.name, verdict.commit_error(_ROLLED_BACK, label.name))
         if state is not LabelState.COMMITTED and state is not None:
             unknown += 1
-            settled = (yield from _commit_again(label)) if patience.commit_again else None
-            if settled is not None or unknown >= patience.unknown_tries or not patience.commit_again:
-                return settled or _unknown(label)
-        yield Wait(patience.backoff.seconds(min(tries, 4), rng), f"label {label.name} becoming visible")
-    return _unknown(label)
+            settled = (yield from _commit_again(label)) if retry_policy.commit_again else None
+            if settled is not None or unknown >= retry_policy.unknown_tries or not retry_policy.commit_again:
+                return settled or _unknown_outcome(label)
+        yield Wait(retry_policy.backoff.seconds(min(tries, 4), rng), f"label {label.name} becoming visible")
+    return _unknown_outcome(label)
 
 
 def _commit_again(label: Label) -> Steps[Outcome | None]:
@@ -338,7 +338,7 @@ def _commit_again(label: Label) -> Steps[Outcome | None]:
     return None
 
 
-def _after_refusal(label: Label, refusal: Reply, patience: Patience, rng: random.Random) -> Steps[Outcome]:
+def _after_refusal(label: Label, refusal: Reply, retry_policy: RetryPolicy, rng: random.Random) -> Steps[Outcome]:
     """A commit that was answered FAILED is aborted when the label can be rolled back, and only then."""
     answer = yield label.request(Operation.ROLLBACK)
     reply = _reply(answer)
@@ -348,20 +348,20 @@ def _after_refusal(label: Label, refusal: Reply, patience: Patience, rng: random
     if state is LabelState.ABORTED:
         return Aborted(label.name, verdict.commit_error(refusal, label.name))
     if state in (LabelState.COMMITTED, LabelState.VISIBLE):
-        return (yield from confirm(label, refusal.txn_id, patience, rng))
-    return _unknown(label, verdict.commit_error(refusal, label.name))
+        return (yield from confirm(label, refusal.txn_id, retry_policy, rng))
+    return _unknown_outcome(label, verdict.commit_error(refusal, label.name))
 
 
 # --- 5. roll back ---
 
 
-def roll_back(label: Label, patience: Patience, rng: random.Random) -> Steps[StarRocksSinkError | None]:
+def roll_back(label: Label, retry_policy: RetryPolicy, rng: random.Random) -> Steps[StarRocksSinkError | None]:
     """Give `label` up; returns None when the server confirmed it, else the reason why it could not be confirmed.
 
     Never raises for a server's answer, so that a failed rollback cannot hide the first cause. A label that could not be
     rolled back commits nothing: nobody will commit it, and the server ends it at its timeout.
     """
-    answer: Answer | None = None
+    answer: StepResult | None = None
     for tries in range(_ROLLBACK_TRIES):
         answer = yield label.request(Operation.ROLLBACK)
         reply = _reply(answer)
@@ -369,7 +369,7 @@ def roll_back(label: Label, patience: Patience, rng: random.Random) -> Steps[Sta
             return None
         if reply is not None and verdict.DURING_COMMITTING not in reply.message:
             return LoadFailed(f"The server did not roll back: {reply.message[:200]}", label=label.name)
-        yield Wait(patience.backoff.seconds(tries, rng), f"label {label.name} being rolled back")
+        yield Wait(retry_policy.backoff.seconds(tries, rng), f"label {label.name} being rolled back")
     return answer if isinstance(answer, TransportError) else LoadFailed("The rollback stayed open.", label=label.name)
 
 
@@ -380,12 +380,12 @@ _ROLLBACK_TRIES = 4
 _ROLLED_BACK = Reply(Status.FAILED, "the server rolled the transaction back after accepting the commit")
 
 
-def _reply(answer: Answer | None) -> Reply | None:
+def _reply(answer: StepResult | None) -> Reply | None:
     """The reply, or None when it was lost."""
     return answer if isinstance(answer, Reply) else None
 
 
-def _state(answer: Answer | None) -> LabelState | None:
+def _state(answer: StepResult | None) -> LabelState | None:
     """The label's state, or None when the server could not be asked."""
     reply = _reply(answer)
     return reply.state if reply is not None and reply.ok else None
@@ -395,15 +395,19 @@ def _still_committing(reply: Reply) -> bool:
     return verdict.ALREADY_COMMITTING in reply.message
 
 
-def _lost(
-    kind: type[BeginFailed] | type[LoadFailed], step: str, label: Label, answer: Answer | None, table: str | None = None
+def _no_reply(
+    kind: type[BeginFailed] | type[LoadFailed],
+    step: str,
+    label: Label,
+    answer: StepResult | None,
+    table: str | None = None,
 ) -> StarRocksSinkError:
     error = kind(f"The {step} got no usable answer: {answer}", label=label.name, table=table)
     error.__cause__ = answer if isinstance(answer, TransportError) else None
     return error
 
 
-def _unknown(label: Label, cause: StarRocksSinkError | None = None) -> Unknown:
+def _unknown_outcome(label: Label, cause: StarRocksSinkError | None = None) -> Unknown:
     said = f" The commit was answered: {cause.message}" if cause else ""
     return Unknown(
         label.name, OutcomeUnknown(f"Nobody can say whether the transaction was committed.{said}", label=label.name)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from starrocks_txn_sink.protocol.label import Family, Question
+from starrocks_txn_sink.protocol.label import LabelPrefix, LedgerRequest
 
 LEDGER_TABLE = "_starrocks_txn_sink_ledger"
 NAME_BYTES = 1024
@@ -69,7 +69,7 @@ class Owners:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim(Question):
+class WriteClaim(LedgerRequest):
     """Write the owner row. Answer: None."""
 
     job: str
@@ -77,14 +77,14 @@ class Claim(Question):
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished(Question):
+class ListUnfinished(LedgerRequest):
     """List labels of `family` in the database that have not ended. Answer: tuple of labels."""
 
-    family: Family
+    prefix: LabelPrefix
 
 
 @dataclass(frozen=True, slots=True)
-class Mark(Question):
+class WriteMarker(LedgerRequest):
     """Write the barrier's marker row with `token`; it must not touch an owner row. Answer: None."""
 
     job: str
@@ -93,7 +93,7 @@ class Mark(Question):
 
 
 @dataclass(frozen=True, slots=True)
-class Marked(Question):
+class ReadMarker(LedgerRequest):
     """Whether the marker row with `token` is visible. Answer: bool."""
 
     job: str
@@ -102,7 +102,7 @@ class Marked(Question):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOwners(Question):
+class ReadOwners(LedgerRequest):
     """Read who owns the job, and who claimed `lane`, if one is given, in that run of the driver and micro-batch.
 
     Claims of other runs and micro-batches are other rows: a late one among them cannot hide the claim that counts.
@@ -116,14 +116,14 @@ class ReadOwners(Question):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPositions(Question):
+class ReadPositions(LedgerRequest):
     """Read all positions of the job. Answer: dict of source partition to Position."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeadClaims(Question):
+class ListDeadClaims(LedgerRequest):
     """Read the names of lanes' owner rows of other runs of the driver than `epoch`. Answer: tuple of at most `most`."""
 
     job: str
@@ -132,14 +132,16 @@ class DeadClaims(Question):
 
 
 @dataclass(frozen=True, slots=True)
-class Forget(Question):
+class DeleteClaims(LedgerRequest):
     """Delete the owner rows of lanes with these names. Answer: None."""
 
     job: str
     names: tuple[str, ...]
 
 
-LedgerQuestion = Claim | Unfinished | Mark | Marked | ReadOwners | ReadPositions | DeadClaims | Forget
+LedgerOperation = (
+    WriteClaim | ListUnfinished | WriteMarker | ReadMarker | ReadOwners | ReadPositions | ListDeadClaims | DeleteClaims
+)
 
 
 POSITION, DRIVER, LANE, MARKER = "position", "driver", "lane", "marker"
@@ -201,23 +203,23 @@ def position_rows(job: str, positions: Iterable[Position], updated_at: str) -> m
     return memoryview(b"".join(b"," + orjson.dumps(row) for row in rows))
 
 
-def statement(database: str, question: LedgerQuestion) -> Sql:
+def statement(database: str, request: LedgerOperation) -> Sql:
     """The SQL of `question` and its parameters; `read` understands what comes back."""
     table = _table(database)
-    match question:
-        case Claim(job, owner):
+    match request:
+        case WriteClaim(job, owner):
             kind, name = (DRIVER, "") if owner.lane is None else (LANE, lane_name(owner.epoch, owner.batch, owner.lane))
             return (
                 f"INSERT INTO {table} (id, job, kind, name, token, epoch, checkpoint, batch, updated_at) "
                 "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, now())",
                 (row_id(job, kind, name), job, kind, name, owner.token, owner.epoch, owner.checkpoint, owner.batch),
             )
-        case Mark(job, scope, token):
+        case WriteMarker(job, scope, token):
             return (
                 f"INSERT INTO {table} (id, job, kind, name, token, updated_at) VALUES (%s, %s, %s, %s, %s, now())",
                 (row_id(job, MARKER, scope), job, MARKER, scope, token),
             )
-        case Marked(job, scope, token):
+        case ReadMarker(job, scope, token):
             return (
                 f"SELECT count(*) FROM {table} WHERE job = %s AND kind = %s AND name = %s AND token = %s",
                 (job, MARKER, scope, token),
@@ -234,33 +236,33 @@ def statement(database: str, question: LedgerQuestion) -> Sql:
                 "WHERE job = %s AND kind = %s",
                 (job, POSITION),
             )
-        case DeadClaims(job, epoch, most):
+        case ListDeadClaims(job, epoch, most):
             return (
                 f"SELECT name FROM {table} WHERE job = %s AND kind = %s AND epoch <> %s ORDER BY name LIMIT {most:d}",
                 (job, LANE, epoch),
             )
-        case Forget(job, names):
+        case DeleteClaims(job, names):
             ids = tuple(row_id(job, LANE, name) for name in names)
             return f"DELETE FROM {table} WHERE id IN ({', '.join(['%s'] * len(ids))})", ids
-        case Unfinished(family):
+        case ListUnfinished(prefix):
             return (
                 "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = %s AND LABEL LIKE %s "
                 f"AND STATE NOT IN ({', '.join(['%s'] * len(_ENDED))})",
-                (database, _like(family.prefix), *_ENDED),
+                (database, _like(prefix.text), *_ENDED),
             )
 
 
-def read(question: LedgerQuestion, rows: list[tuple[object, ...]]) -> object:
+def read_result(request: LedgerOperation, rows: list[tuple[object, ...]]) -> object:
     """The answer to `question` in the rows that its statement returned."""
-    match question:
-        case Claim() | Mark() | Forget():
+    match request:
+        case WriteClaim() | WriteMarker() | DeleteClaims():
             return None
-        case DeadClaims():
+        case ListDeadClaims():
             return tuple(str(row[0]) for row in rows)
-        case Marked():
+        case ReadMarker():
             return bool(rows and int(str(rows[0][0])))
-        case Unfinished(family):
-            return tuple(sorted(str(row[0]) for row in rows if family.holds(str(row[0]))))
+        case ListUnfinished(prefix):
+            return tuple(sorted(str(row[0]) for row in rows if prefix.matches(str(row[0]))))
         case ReadOwners():
             return Owners(_owner(rows, DRIVER), _owner(rows, LANE))
         case ReadPositions():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Standing(Enum):
+class PositionStatus(Enum):
     """Kind of answer; `--json` shows the value."""
 
     CONTAINED = "contained"
@@ -50,7 +50,7 @@ class LocatedPosition:
     `upper` is set for VISIBLE: the position was visible at that time, perhaps earlier.
     """
 
-    standing: Standing
+    status: PositionStatus
     reached: LedgerPosition | None
     span: LoggedSpan | None = None
     upper: str = ""
@@ -59,14 +59,14 @@ class LocatedPosition:
 def locate(position: int, reached: LedgerPosition | None, around: Sequence[LoggedSpan]) -> LocatedPosition:
     """Locate `position`; `around` are its neighbours in the log: the first end at or above, the last end below."""
     if reached is None or position > reached.position:
-        return LocatedPosition(Standing.NOT_YET, reached)
+        return LocatedPosition(PositionStatus.NOT_YET, reached)
     above = min((span for span in around if span.last >= position), key=lambda span: span.last, default=None)
     if above is None:
-        return LocatedPosition(Standing.VISIBLE, reached, upper=reached.since)
+        return LocatedPosition(PositionStatus.VISIBLE, reached, upper=reached.since)
     below = any(span.last < position for span in around)
     if above.first <= position or below:
-        return LocatedPosition(Standing.CONTAINED, reached, above)
-    return LocatedPosition(Standing.VISIBLE, reached, upper=above.since)
+        return LocatedPosition(PositionStatus.CONTAINED, reached, above)
+    return LocatedPosition(PositionStatus.VISIBLE, reached, upper=above.since)
 
 
 LOG_TABLE = "_starrocks_txn_sink_receipts"

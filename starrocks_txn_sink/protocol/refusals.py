@@ -31,7 +31,7 @@ _BAD_ROWS = (
     "Failed to iterate document stream",
 )
 # Requests that make no sense to this server, whatever the rows.
-_SENSELESS = (
+_BAD_REQUESTS = (
     "Failed to find table",
     "does not exist.",
     "not equal transaction database",
@@ -60,22 +60,22 @@ CANNOT_ABORT_VISIBLE = "Can not abort VISIBLE"
 
 def begin_error(reply: Reply, label: str) -> StarRocksSinkError:
     """The error for a begin that was not answered with OK."""
-    text, place = _text(reply), _place(reply, label)
+    text, place = _text(reply), _context(reply, label)
     if _TOO_MANY in text:
         return TooManyTransactions(f"No StarRocks transaction could be begun: {text}", **place)
-    if _any(text, _SENSELESS):
+    if _contains_any(text, _BAD_REQUESTS):
         return ServerRefused(f"The server refused to begin a StarRocks transaction: {text}", **place)
     return BeginFailed(f"No StarRocks transaction could be begun: {text}", **place)
 
 
 def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
     """The error for a load that was not answered with OK; TXN_IN_PROCESSING is not one of them."""
-    text, place = _text(reply), _place(reply, label, table)
+    text, place = _text(reply), _context(reply, label, table)
     if _TOO_MANY in text:
         return TooManyTransactions(f"The server did not take the load: {text}", **place)
-    if _any(text, _TIMED_OUT):
+    if _contains_any(text, _TIMED_OUT):
         return timed_out(label, text)
-    if _any(text, _SENSELESS):
+    if _contains_any(text, _BAD_REQUESTS):
         return ServerRefused(
             f"The server refused the load: {text}", hint="Correct the table, the columns or the properties.", **place
         )
@@ -84,12 +84,12 @@ def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
 
 def commit_error(reply: Reply, label: str) -> StarRocksSinkError:
     """The error for a commit that surely did not take effect."""
-    text, place = _text(reply), _place(reply, label)
-    if _any(text, _BAD_ROWS):
+    text, place = _text(reply), _context(reply, label)
+    if _contains_any(text, _BAD_ROWS):
         return RowsRejected(f"The server rejected rows, so nothing of the transaction became visible: {text}", **place)
     if _TOO_MANY in text:
         return TooManyTransactions(f"The server did not commit: {text}", **place)
-    if _any(text, _TIMED_OUT):
+    if _contains_any(text, _TIMED_OUT):
         return timed_out(label, text)
     return CommitFailed(f"The server did not commit: {text}", **place)
 
@@ -104,11 +104,11 @@ def _text(reply: Reply) -> str:
     return " ".join(reply.message.split())[:_MESSAGE_LIMIT] or "(the server gave no message)"
 
 
-def _place(reply: Reply, label: str, table: str | None = None) -> dict[str, Any]:
+def _context(reply: Reply, label: str, table: str | None = None) -> dict[str, Any]:
     return {"label": label, "table": table, "status": reply.status.value}
 
 
-def _any(text: str, fragments: tuple[str, ...]) -> bool:
+def _contains_any(text: str, fragments: tuple[str, ...]) -> bool:
     return any(fragment in text for fragment in fragments)
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.input import Ints
+from starrocks_txn_sink.coordinator.region import Ints
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION, SEQ, TRANSACTION_END
-from starrocks_txn_sink.rows.segments import listed, refuse_nulls, runs_of, until_end
+from starrocks_txn_sink.rows.segments import list_runs, refuse_nulls, rows_before_sentinel, runs_of
 
 SMALL_ROWS: Final = 100_000  # so many rows wait for the others, because then their order does not matter
 SMALL_BYTES: Final = 32 << 20
@@ -57,11 +57,11 @@ class ArrivalOrder:
         Raises Unordered when many rows are not in order, or a source partition's come so mixed with others' that what
         is unfinished does not fit memory; RowsCutOff, RowsAfterEnd; InputError for NULLs.
         """
-        marked = until_end(batches, POSITION, strict=True)
-        first, small = beginning(marked, self.small_rows, SMALL_BYTES)
+        marked = rows_before_sentinel(batches, POSITION, strict=True)
+        first, small = take_first(marked, self.small_rows, SMALL_BYTES)
         if small:
             if first:
-                yield _sorted(_together(first))
+                yield _sort(_concat(first))
             return
         if self.small_only:
             raise Unordered(f"These are more than {self.small_rows} rows, or {SMALL_BYTES} bytes.")
@@ -72,12 +72,12 @@ class ArrivalOrder:
 
     def _whole(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """What of `batch`, and of what was held, the lane can read next."""
-        rows = _together([*self._held, batch])
+        rows = _concat([*self._held, batch])
         runs = runs_of(rows)
         if len(pc.unique(runs.values)) < len(runs.values):
             rows = rows.take(pc.array_sort_indices(pa.array(_codes(rows)[0])))
             runs = runs_of(rows)
-        parts = [_Part(name, rows.slice(low, high - low)) for name, low, high in listed(runs)]
+        parts = [_PartitionRows(name, rows.slice(low, high - low)) for name, low, high in list_runs(runs)]
         held = {_name(one): one.num_rows for one in self._held}
         for part in parts:
             self._check(part, held.get(part.name, 0))
@@ -88,7 +88,7 @@ class ArrivalOrder:
         else:
             yield from self._in_turn(parts)
 
-    def _in_turn(self, parts: list[_Part]) -> Iterator[pa.RecordBatch]:
+    def _in_turn(self, parts: list[_PartitionRows]) -> Iterator[pa.RecordBatch]:
         """The partition that the lane is in the middle of first; the unfinished ends of all others are held."""
         if self._unfinished is not None:
             going_on = [part for part in parts if part.name == self._unfinished]
@@ -99,7 +99,7 @@ class ArrivalOrder:
                 parts += rest if whole else []
                 self._unfinished = None if whole else part.name
                 yield from () if whole else (one.rows for one in rest)
-        tails: list[_Part] = []
+        tails: list[_PartitionRows] = []
         for part in parts:
             whole, rest = part.split()
             if self._unfinished is not None:
@@ -108,7 +108,7 @@ class ArrivalOrder:
             tails += rest
         yield from self._hold(tails)
 
-    def _hold(self, tails: list[_Part]) -> Iterator[pa.RecordBatch]:
+    def _hold(self, tails: list[_PartitionRows]) -> Iterator[pa.RecordBatch]:
         """Keep unfinished source transactions for the next batch; the lane reads the only one, or a huge one, on."""
         size = sum(tail.rows.nbytes for tail in tails)
         if self._unfinished is None and tails and (len(tails) == 1 or size > self.held_bytes):
@@ -125,7 +125,7 @@ class ArrivalOrder:
             )
         self._held = [tail.rows for tail in tails]
 
-    def _check(self, part: _Part, held: int) -> None:
+    def _check(self, part: _PartitionRows, held: int) -> None:
         """Raise Unordered when rows of `part` are not by position and seq; its first `held` were looked at before."""
         positions, seqs = part.positions, part.seqs
         if held < part.rows.num_rows and part.name in self._latest:
@@ -146,7 +146,7 @@ class ArrivalOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PartitionRows:
     """Rows of one source partition."""
 
     name: str
@@ -165,15 +165,15 @@ class _Part:
         """Whether its last source transaction is whole."""
         return bool(self.rows.column(TRANSACTION_END)[-1].as_py())
 
-    def split(self) -> tuple[list[pa.RecordBatch], list[_Part]]:
+    def split(self) -> tuple[list[pa.RecordBatch], list[_PartitionRows]]:
         """Its whole source transactions, and the unfinished one; each at most one."""
         ends = np.flatnonzero(self.rows.column(TRANSACTION_END).to_numpy(zero_copy_only=False))
         cut = int(ends[-1]) + 1 if ends.size else 0
         whole = [self.rows.slice(0, cut)] if cut else []
-        return whole, [_Part(self.name, self.rows.slice(cut))] if cut < self.rows.num_rows else []
+        return whole, [_PartitionRows(self.name, self.rows.slice(cut))] if cut < self.rows.num_rows else []
 
 
-def beginning(pieces: Iterator[Piece], rows: int, size: int) -> tuple[list[Piece], bool]:
+def take_first(pieces: Iterator[Piece], rows: int, size: int) -> tuple[list[Piece], bool]:
     """The first of `pieces`, and whether these are all: then they have at most so many `rows` and bytes (`size`)."""
     first: list[Piece] = []
     for piece in pieces:
@@ -184,14 +184,14 @@ def beginning(pieces: Iterator[Piece], rows: int, size: int) -> tuple[list[Piece
     return first, True
 
 
-def _sorted(rows: pa.RecordBatch) -> pa.RecordBatch:
+def _sort(rows: pa.RecordBatch) -> pa.RecordBatch:
     refuse_nulls(rows)
     codes, names = _codes(rows)
     ranks = np.argsort(np.argsort(np.array(names, dtype=object)))
     return rows.take(pa.array(np.lexsort((_ints(rows, SEQ), _ints(rows, POSITION), ranks[codes]))))
 
 
-def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 

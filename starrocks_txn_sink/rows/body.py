@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from starrocks_txn_sink.coordinator.input import SEPARATOR
+from starrocks_txn_sink.coordinator.region import SEPARATOR
 from starrocks_txn_sink.options.load_properties import CSV_ROW
 
 _CODECS = {"gzip": "gzip", "lz4_frame": "lz4", "zstd": "zstd"}  # our option's value -> pyarrow's name of the codec

@@ -27,7 +27,7 @@ DELETED: Final = "deleted"
 """Whether a row is a delete, whatever its format says it with; not there where no row can be one. For metrics."""
 TASK: Final = "task"
 """The name of the task's thread, in a lane's first row (`lane.attempt`)."""
-PLACE: Final = "place"
+ROW_NUMBER: Final = "place"
 """The number of a row as it was laid out for the data source (`rows.segments`)."""
 
 # Columns that only the input has, and those without which rows have no source transactions.
@@ -35,11 +35,11 @@ SEQ: Final = "seq"
 DATABASE: Final = "database"
 ROW: Final = "row"
 OP: Final = "op"
-MARKS: Final = (PARTITION, POSITION, SEQ, TRANSACTION_END)
+TRANSACTION_COLUMNS: Final = (PARTITION, POSITION, SEQ, TRANSACTION_END)
 
-END_POSITION: Final = -(2**63)
+SENTINEL_POSITION: Final = -(2**63)
 """Position of the last row of a lane, whose other columns are NULL, or name its task (`lane.attempt`)."""
-ROW_BITS: Final = 33
+ROW_NUMBER_BITS: Final = 33
 """Spark's `monotonically_increasing_id` counts the rows of a Spark partition in so many bits."""
 
 UPSERTS: Final = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", "0")

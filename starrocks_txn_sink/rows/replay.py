@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from starrocks_txn_sink.coordinator.input import Ints
+from starrocks_txn_sink.coordinator.region import Ints
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.protocol.label import epoch_of, run_of
 from starrocks_txn_sink.protocol.ledger import Position
 
 Bools = npt.NDArray[np.bool_]
-Run = tuple[str, int, int]  # source partition, first row, row after the last
+PartitionRun = tuple[str, int, int]  # source partition, first row, row after the last
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class BatchRows:
     """The rows of a batch that matter here: `bounds` are the byte offsets of each row's content in `data`.
 
     `kind` names the way fingerprints are made: those made in another way are not compared.
@@ -60,7 +60,7 @@ class Replay:
     _partition: str | None = None
     _open: int = 0  # the checksum of the source transaction that was not finished in the batch before
 
-    def fingerprints(self, runs: Sequence[Run], rows: Rows) -> dict[str, str]:
+    def fingerprints(self, runs: Sequence[PartitionRun], rows: BatchRows) -> dict[str, str]:
         """The fingerprint of the last source transaction that each run ends; call it for every batch, in order.
 
         Raises SourceChanged when the source transaction at the ledger's position has other content than it had.
@@ -75,11 +75,11 @@ class Replay:
                 continue
             begin, seed = (int(ended[-2]) + 1, 0) if ended.size > 1 else (low, start)
             after = int(ended[-1]) + 1
-            found[partition] = _text(rows.kind, rows.fingerprint(begin, after, seed))
+            found[partition] = _digest_text(rows.kind, rows.fingerprint(begin, after, seed))
             self._partition, self._open = partition, rows.fingerprint(after, high, 0)
         return found
 
-    def new_rows(self, runs: Sequence[Run], rows: Rows) -> Bools | None:
+    def new_rows(self, runs: Sequence[PartitionRun], rows: BatchRows) -> Bools | None:
         """Which rows are not in StarRocks yet; None when all of them are new, as nearly always."""
         keep: Bools | None = None
         for partition, low, high in runs:
@@ -103,7 +103,7 @@ class Replay:
                 hint="Give each source transaction a position that grows within its partition, over all micro-batches.",
             )
 
-    def _compare(self, partition: str, low: int, high: int, start: int, rows: Rows) -> None:
+    def _compare(self, partition: str, low: int, high: int, start: int, rows: BatchRows) -> None:
         known = self.committed.get(partition)
         if known is None or not self.compare or not known.digest.startswith(rows.kind):
             return
@@ -113,11 +113,11 @@ class Replay:
         )
         if after == first or not rows.ends[after - 1]:
             return
-        if _text(rows.kind, rows.fingerprint(first, after, start if first == low else 0)) != known.digest:
-            raise changed(f"source partition {partition}, position {known.position}", known)
+        if _digest_text(rows.kind, rows.fingerprint(first, after, start if first == low else 0)) != known.digest:
+            raise source_changed(f"source partition {partition}, position {known.position}", known)
 
 
-def changed(place: str, known: Position) -> SourceChanged:
+def source_changed(place: str, known: Position) -> SourceChanged:
     """The error for other content at a place that the ledger has."""
     return SourceChanged(
         f"The rows at {place} are not the ones that were written there before (label {known.label}): the source was "
@@ -128,8 +128,5 @@ def changed(place: str, known: Position) -> SourceChanged:
     )
 
 
-def _text(kind: str, checksum: int) -> str:
+def _digest_text(kind: str, checksum: int) -> str:
     return f"{kind}{checksum:08x}"
-
-
-_MASK = (1 << 64) - 1

@@ -16,21 +16,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.input import Ended, Ints, Marks, Segment, Written
+from starrocks_txn_sink.coordinator.region import Ints, RegionRows, RowIndex, Segment, TransactionEnds
 from starrocks_txn_sink.errors import InputError, StarRocksSinkError, Transient
 from starrocks_txn_sink.rows.columns import (
     COLUMNS,
-    END_POSITION,
     FINGERPRINT,
     PARTITION,
     PAYLOAD,
-    PLACE,
     POSITION,
-    ROW_BITS,
+    ROW_NUMBER,
+    ROW_NUMBER_BITS,
+    SENTINEL_POSITION,
     TABLE,
     TRANSACTION_END,
 )
-from starrocks_txn_sink.rows.replay import Bools, Replay, Rows, Run
+from starrocks_txn_sink.rows.replay import BatchRows, Bools, PartitionRun, Replay
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Segmenter:
     """
 
     replay: Replay = field(default_factory=Replay)
-    marking: bool = False
+    with_row_index: bool = False
     _partition: str | None = None
     _position: int = -1
     _inside: bool = False
@@ -55,20 +55,20 @@ class Segmenter:
         if not batch.num_rows:
             return
         refuse_nulls(batch)
-        runs, rows = listed(runs_of(batch)), _rows(batch)
+        runs, rows = list_runs(runs_of(batch)), _batch_rows(batch)
         for name, low, high in runs:
             self._check_run(name, rows.positions[low:high], rows.ends[low:high])
         digests = self.replay.fingerprints(runs, rows)
         new = self.replay.new_rows(runs, rows)
         if new is not None:
             batch = batch.filter(pa.array(new))
-            runs, rows = listed(runs_of(batch)), _rows(batch)
+            runs, rows = list_runs(runs_of(batch)), _batch_rows(batch)
         if batch.num_rows:
-            yield from segments_of(batch, runs, rows, digests, self.marking)
+            yield from segments_of(batch, runs, rows, digests, self.with_row_index)
 
     def _check_run(self, partition: str, positions: Ints, ends: Bools) -> None:
         if partition != self._partition and self._inside:
-            raise _torn(self._partition, self._position)
+            raise _torn_error(self._partition, self._position)
         same = partition == self._partition
         before = np.concatenate(([self._position if same else positions[0] - 1], positions[:-1]))
         ended = np.concatenate(([not self._inside if same else True], ends[:-1]))
@@ -80,7 +80,7 @@ class Segmenter:
                 hint="Give each source transaction a position of its own that grows within its partition.",
             )
         if (torn := np.flatnonzero(moved & ~ended)).size:
-            raise _torn(partition, int(before[torn[0]]))
+            raise _torn_error(partition, int(before[torn[0]]))
         if (late := np.flatnonzero(~moved & ended)).size:
             raise InputError(
                 f"Rows of source partition {partition}, position {positions[late[0]]}, come after the row that is "
@@ -93,12 +93,12 @@ class Segmenter:
 def runs_of(batch: pa.RecordBatch) -> pa.RunEndEncodedArray:
     """Runs of equal source partitions, none of which is NULL."""
     names = batch.column(PARTITION)
-    if _same(names):
+    if _all_equal(names):
         return pa.RunEndEncodedArray.from_arrays(pa.array([len(names)], pa.int32()), names[:1])
     return pc.run_end_encode(names)
 
 
-def _same(names: pa.Array) -> bool:
+def _all_equal(names: pa.Array) -> bool:
     """Whether all are equal: as long as the first, and each like the one before, told by comparing one buffer."""
     if len(names) < 2:
         return bool(len(names))
@@ -110,35 +110,39 @@ def _same(names: pa.Array) -> bool:
     return not size or data.slice(first, last - size - first).equals(data.slice(first + size, last - size - first))
 
 
-def listed(runs: pa.RunEndEncodedArray) -> list[Run]:
+def list_runs(runs: pa.RunEndEncodedArray) -> list[PartitionRun]:
     """Each run's value, its first row and the row after its last."""
     bounds = pairwise([0, *runs.run_ends.to_pylist()])
     return [(name, low, high) for name, (low, high) in zip(runs.values.to_pylist(), bounds, strict=True)]
 
 
-def _rows(batch: pa.RecordBatch) -> Rows:
+def _batch_rows(batch: pa.RecordBatch) -> BatchRows:
     positions = batch.column(POSITION).to_numpy(zero_copy_only=False)
     ends = batch.column(TRANSACTION_END).to_numpy(zero_copy_only=False)
     if FINGERPRINT in batch.schema.names:
         hashes = np.ascontiguousarray(batch.column(FINGERPRINT).to_numpy(zero_copy_only=False), np.int64)
         bounds = np.arange(len(hashes) + 1, dtype=np.int64) * hashes.itemsize
-        return Rows(positions, ends, bounds, memoryview(hashes.tobytes()), "hash1:")
+        return BatchRows(positions, ends, bounds, memoryview(hashes.tobytes()), "hash1:")
     payload = batch.column(PAYLOAD)
-    return Rows(positions, ends, _offsets(payload), memoryview(payload.buffers()[2] or b""))
+    return BatchRows(positions, ends, _offsets(payload), memoryview(payload.buffers()[2] or b""))
 
 
 def segments_of(
-    batch: pa.RecordBatch, runs: list[Run], rows: Rows, digests: Mapping[str, str], marking: bool = False
+    batch: pa.RecordBatch,
+    runs: list[PartitionRun],
+    rows: BatchRows,
+    digests: Mapping[str, str],
+    with_row_index: bool = False,
 ) -> Iterator[Segment]:
     """The segments of checked rows: whole source transactions of a run first, its open rest after their end."""
-    parts = [part for run in runs for part in _parts(*run, rows.ends)]
+    parts = [part for run in runs for part in _split_run(*run, rows.ends)]
     tables = pc.dictionary_encode(batch.column(TABLE))
     names = tables.dictionary.to_pylist()
     keys = tables.indices.to_numpy(zero_copy_only=False)
     if len(parts) > 1:
         keys = keys + np.repeat(np.arange(len(parts)) * len(names), [high - low for _, low, high, _ in parts])
-    payload, keys, order = _gathered(batch.column(PAYLOAD), keys)
-    positions = rows.positions if order is None or not marking else rows.positions[order]
+    payload, keys, order = _group_by_key(batch.column(PAYLOAD), keys)
+    positions = rows.positions if order is None or not with_row_index else rows.positions[order]
     offsets = _offsets(payload)
     data = memoryview(payload.buffers()[2] or b"")
     left_out = np.diff(offsets) == 0  # rows without a payload
@@ -149,15 +153,15 @@ def segments_of(
             first, last = bounds[row], bounds[row + 1]
             table, piece = names[keys[first] % len(names)], data[offsets[first] : offsets[last]]
             compacted = int(np.count_nonzero(left_out[first:last]))
-            marks = Marks(positions[first:last], offsets[first : last + 1]) if marking else None
-            yield Written(partition, table, piece, last - first - compacted, compacted, marks)
+            row_index = RowIndex(positions[first:last], offsets[first : last + 1]) if with_row_index else None
+            yield RegionRows(partition, table, piece, last - first - compacted, compacted, row_index)
             row += 1
         if complete:
             at = rows.positions[low:high][rows.ends[low:high]]
-            yield Ended(partition, int(at[0]), int(at[-1]), len(at), digests.get(partition, ""))
+            yield TransactionEnds(partition, int(at[0]), int(at[-1]), len(at), digests.get(partition, ""))
 
 
-def _parts(partition: str, low: int, high: int, ends: Bools) -> Iterator[tuple[str, int, int, bool]]:
+def _split_run(partition: str, low: int, high: int, ends: Bools) -> Iterator[tuple[str, int, int, bool]]:
     """A run's whole source transactions, then the open rest: (partition, first row, row after the last, complete)."""
     ended = np.flatnonzero(ends[low:high])
     cut = low + int(ended[-1]) + 1 if ended.size else low
@@ -167,7 +171,7 @@ def _parts(partition: str, low: int, high: int, ends: Bools) -> Iterator[tuple[s
         yield partition, cut, high, False
 
 
-def _gathered(payload: pa.Array, keys: Ints) -> tuple[pa.Array, Ints, Ints | None]:
+def _group_by_key(payload: pa.Array, keys: Ints) -> tuple[pa.Array, Ints, Ints | None]:
     """Bring rows with equal keys together, keeping their order; nothing is copied when they are together already."""
     if np.all(keys[1:] >= keys[:-1]):
         return payload, keys, None
@@ -197,19 +201,19 @@ def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = COLUMNS) -> Non
         column = batch.column(name)
         if column.null_count:
             raise InputError(
-                f"Column {name} is NULL in {column.null_count} of {batch.num_rows} rows{_near(batch, column)}.",
+                f"Column {name} is NULL in {column.null_count} of {batch.num_rows} rows{_null_place(batch, column)}.",
                 hint="Every row needs a source partition, a position, a table, transaction_end and its content.",
             )
 
 
-def _near(batch: pa.RecordBatch, column: pa.Array) -> str:
+def _null_place(batch: pa.RecordBatch, column: pa.Array) -> str:
     """Where the first NULL stands, as far as the row itself can say."""
     row = pc.index(column.is_null(), True).as_py()
     there = [name for name in (PARTITION, POSITION, TABLE) if name in batch.schema.names]
     return ", first at " + ", ".join(f"{name.replace('_', ' ')} {batch.column(name)[row].as_py()}" for name in there)
 
 
-def _torn(partition: str | None, position: int) -> InputError:
+def _torn_error(partition: str | None, position: int) -> InputError:
     return InputError(
         f"The source transaction at position {position} of source partition {partition} has no row marked as its end.",
         hint="Give the sink whole source transactions: the output of assemble_transactions, unfiltered.",
@@ -237,7 +241,7 @@ class RowsAfterEnd(StarRocksSinkError):
     summary = "Rows came after the last row of a lane, and nothing was committed."
 
 
-def until_end(
+def rows_before_sentinel(
     batches: Iterable[pa.RecordBatch], column: str, content: str = PAYLOAD, *, strict: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches without the lane's last row: END_POSITION in `column` and NULL in `content`.
@@ -246,7 +250,7 @@ def until_end(
     """
     ended = False
     for batch in batches:
-        last = pc.and_kleene(pc.equal(batch.column(column), END_POSITION), batch.column(content).is_null())
+        last = pc.and_kleene(pc.equal(batch.column(column), SENTINEL_POSITION), batch.column(content).is_null())
         here = pc.any(last).as_py()
         if strict and batch.num_rows and (ended or (here and not last[-1].as_py())):
             raise RowsAfterEnd("Rows of the lane came after its last one.")
@@ -258,14 +262,14 @@ def until_end(
         raise RowsCutOff("The rows of the lane were cut off before their end.")
 
 
-def unsealed(batches: Iterable[pa.RecordBatch], lane: int) -> Iterator[pa.RecordBatch]:
+def check_row_numbers(batches: Iterable[pa.RecordBatch], lane: int) -> Iterator[pa.RecordBatch]:
     """Yield the batches of the task that writes `lane`, without PLACE; raises InputError for a row out of its place.
 
     What follows the last row is told by the lane's end (`rows.segments`), not here.
     """
-    at = lane << ROW_BITS
+    at = lane << ROW_NUMBER_BITS
     for batch in batches:
-        places = batch.column(PLACE)
+        places = batch.column(ROW_NUMBER)
         found = places.to_numpy(zero_copy_only=False)
         if places.null_count or not np.array_equal(found, np.arange(at, at + batch.num_rows, dtype=np.int64)):
             raise InputError(
@@ -274,4 +278,4 @@ def unsealed(batches: Iterable[pa.RecordBatch], lane: int) -> Iterator[pa.Record
                 hint="Make lane_partitioned the last step before the write.",
             )
         at += batch.num_rows
-        yield batch.drop_columns([PLACE])
+        yield batch.drop_columns([ROW_NUMBER])

@@ -13,17 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from starrocks_txn_sink.coordinator.input import Ended, Segment
+from starrocks_txn_sink.coordinator.region import Segment, TransactionEnds
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.columns import HASH, PAYLOAD, TABLE
-from starrocks_txn_sink.rows.replay import _MASK, Rows, changed
+from starrocks_txn_sink.rows.replay import BatchRows, source_changed
 from starrocks_txn_sink.rows.segments import offsets_of, refuse_nulls, segments_of
 
+_MASK = (1 << 64) - 1
 
-def unit_of(
+
+def unpositioned_segmenter(
     checkpoint: str, lane: int, lanes: int, number: int, positions: Mapping[str, Position], compare: bool
-) -> UnitSegmenter:
+) -> UnpositionedSegmenter:
     """The segmenter for one of `lanes` lanes of micro-batch `number` of a query; `positions` is the whole ledger.
 
     Raises SourceChanged when lanes of this micro-batch, or of a later one, were written with another number of lanes.
@@ -39,11 +41,11 @@ def unit_of(
                 "was written, and change it then.",
             )
     name = f"{checkpoint}/{lane}/{lanes}"
-    return UnitSegmenter(name, number, positions.get(name), compare)
+    return UnpositionedSegmenter(name, number, positions.get(name), compare)
 
 
 @dataclass(slots=True)
-class UnitSegmenter:
+class UnpositionedSegmenter:
     """Splits the batches of one lane of plain rows; `end` closes the unit.
 
     `name` is the unit's in the ledger, `number` the micro-batch's; `committed` is what the ledger has for it, `compare`
@@ -82,7 +84,7 @@ class UnitSegmenter:
         hashes = batch.column(HASH).to_numpy(zero_copy_only=False)
         self._sum = (self._sum + int(hashes.view(np.uint64).sum(dtype=np.uint64))) & _MASK
         if not self.replayed:
-            nothing = Rows(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), offsets_of(batch), memoryview(b""))
+            nothing = BatchRows(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), offsets_of(batch), memoryview(b""))
             yield from segments_of(batch, [(self.name, 0, rows)], nothing, {})
 
     def end(self) -> Iterator[Segment]:
@@ -90,8 +92,8 @@ class UnitSegmenter:
         digest = f"sum1:{self._rows}:{self._sum:016x}"
         if not self.replayed:
             if self._rows:
-                yield Ended(self.name, self.number, self.number, 0, digest)
+                yield TransactionEnds(self.name, self.number, self.number, 0, digest)
             return
         known = self.committed
         if known is not None and self._rows and self.compare and known.digest != digest:
-            raise changed(f"micro-batch {self.number}", known)
+            raise source_changed(f"micro-batch {self.number}", known)

@@ -37,8 +37,8 @@ from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.combinations import Feature
-from starrocks_txn_sink.rows.columns import PAYLOAD, PLACE
-from starrocks_txn_sink.rows.segments import unsealed
+from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER
+from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.session import Session, new_epoch, open_session, sweep_for, table_columns, table_models
 from starrocks_txn_sink.sink.typed import TargetColumn, typed_routes, with_columns
@@ -172,7 +172,9 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
     terms = LaneTerms.of(options, marked=lanes.marked, epoch=new_epoch(), logging=logs.executor_log_settings())
     names = [F.col(name) for name in lanes.rows.columns if name != PAYLOAD]
     return lanes.rows.select(
-        *names, F.col(PAYLOAD).alias(PAYLOAD, metadata=terms.metadata), F.monotonically_increasing_id().alias(PLACE)
+        *names,
+        F.col(PAYLOAD).alias(PAYLOAD, metadata=terms.metadata),
+        F.monotonically_increasing_id().alias(ROW_NUMBER),
     )
 
 
@@ -226,7 +228,7 @@ class Lanes:
             self.mandate,
             logging=self.terms.logging,
         )
-        messages = task.messages(unsealed(batches, attempt.lane), attempt, SystemClock())
+        messages = task.messages(check_row_numbers(batches, attempt.lane), attempt, SystemClock())
         return LaneMessage(attempt.lane, tuple(messages))
 
     def ended(self, messages: Sequence[WriterCommitMessage | None]) -> None:

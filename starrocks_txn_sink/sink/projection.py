@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.coordinator.input import SEPARATOR
+from starrocks_txn_sink.coordinator.region import SEPARATOR
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
@@ -25,20 +25,20 @@ from starrocks_txn_sink.rows.columns import (
     DELETED,
     DELETES,
     DELETING,
-    END_POSITION,
     EVENT_TIME,
     HASH,
-    MARKS,
     NO_PRIMARY_KEY,
     OP,
     PARTITION,
     PAYLOAD,
     POSITION,
     ROW,
-    ROW_BITS,
+    ROW_NUMBER_BITS,
+    SENTINEL_POSITION,
     SEQ,
     TABLE,
     TASK,
+    TRANSACTION_COLUMNS,
     TRANSACTION_END,
     UNKNOWN_OP,
     UPSERTS,
@@ -142,8 +142,8 @@ def _deleted(frame: DataFrame) -> list[Column]:
 def _check(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
     """Whether the rows are marked with positions and ends; raises InputError for what cannot be written."""
     there = set(frame.columns)
-    marked = any(name in there for name in MARKS)
-    needed = [*(MARKS if marked else ()), *_content_columns(routes)]
+    marked = any(name in there for name in TRANSACTION_COLUMNS)
+    needed = [*(TRANSACTION_COLUMNS if marked else ()), *_content_columns(routes)]
     missing = [name for name in dict.fromkeys(needed) if name not in there]
     if missing:
         raise InputError(
@@ -152,7 +152,7 @@ def _check(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
             hint="Give the sink the output of assemble_transactions, or routes=[TableRoute(table, columns)] for typed "
             "columns.",
         )
-    _check_types(frame, {*MARKS, TABLE, DATABASE, OP} | (set() if routes else {ROW}))
+    _check_types(frame, {*TRANSACTION_COLUMNS, TABLE, DATABASE, OP} | (set() if routes else {ROW}))
     return marked
 
 
@@ -274,7 +274,7 @@ def spread_plain(rows: DataFrame, lanes: int) -> DataFrame:
     """Rows in any lane and any order; only the last row has its place."""
     lane = F.lit(0) if lanes == 1 else F.pmod(F.col(HASH), F.lit(lanes)).cast("int")
     spread = _closed(rows.withColumn(LANE, lane), lanes, HASH).repartitionById(lanes, F.col(LANE))
-    return spread.sortWithinPartitions((F.col(HASH) == END_POSITION).asc_nulls_first()).drop(LANE)
+    return spread.sortWithinPartitions((F.col(HASH) == SENTINEL_POSITION).asc_nulls_first()).drop(LANE)
 
 
 def unsorted(rows: DataFrame, column: str, *, name_task: bool) -> DataFrame:
@@ -303,7 +303,7 @@ def named(rows: DataFrame) -> DataFrame:
 
 def task_name() -> Column:
     """The name of the task's thread, in the first row of each Spark partition as it is at this place."""
-    first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << ROW_BITS) - 1)) == 0
+    first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << ROW_NUMBER_BITS) - 1)) == 0
     return F.when(first, F.java_method(F.lit("java.lang.Thread"), F.lit("currentThread")))
 
 
@@ -327,7 +327,7 @@ def lane_ends(
 ) -> DataFrame:
     """A last row for each lane, as `schema` says: END_POSITION in `column`, its lane in LANE, and NULLs; with
     `name_task` also the name of the task that reads it (`lane.attempt`)."""
-    values = {LANE: F.col("id").cast("int"), column: F.lit(END_POSITION)}
+    values = {LANE: F.col("id").cast("int"), column: F.lit(SENTINEL_POSITION)}
     if name_task:
         values[place_at_end(schema.names)] = task_name()
     return session.range(0, lanes, 1, 1).select(

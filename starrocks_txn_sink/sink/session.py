@@ -24,15 +24,15 @@ from starrocks_txn_sink.protocol.dead_letters import create_table as dead_letter
 from starrocks_txn_sink.protocol.fencing import (
     Scope,
     TakenOver,
-    forget_dead_claims,
+    delete_dead_claims,
     fresh_tokens,
-    insist,
-    insist_on_rollback,
     refuse_newer,
+    retry_until_answered,
+    roll_back_until_confirmed,
     take_over,
 )
-from starrocks_txn_sink.protocol.label import Family, Label, Steps, epoch_of, run
-from starrocks_txn_sink.protocol.ledger import Owner, Position, Unfinished
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps, epoch_of, run
+from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, Position
 from starrocks_txn_sink.protocol.receipts_log import create_table, delete_older
 from starrocks_txn_sink.sink.compaction import KeyColumn, primary_keys
 from starrocks_txn_sink.sink.typed import COLUMNS_SQL, TargetColumn, target_columns
@@ -142,7 +142,7 @@ def _take_over(
         taken = _advised(options, lambda: run(steps, transport, clock, deadline, ledger))
         session.token, session.positions = taken.owner.token, taken.positions
         with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which harms nobody
-            dead = forget_dead_claims(session.job, taken.owner, rng)
+            dead = delete_dead_claims(session.job, taken.owner, rng)
             run(dead, transport, clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
 
 
@@ -235,15 +235,15 @@ def _sweep(options: SinkOptions, session: Session, seconds: float) -> None:
         connection = stack.enter_context(contextlib.closing(LeaderConnection(options)))
         transport = stack.enter_context(contextlib.closing(HttpTransport(options)))
         clock = SystemClock()
-        steps = _end_all(Family(session.job, session.epoch), options.database)
+        steps = _end_all(LabelPrefix(session.job, session.epoch), options.database)
         ledger = SqlLedger(connection, options.database)
         run(steps, transport, clock, Deadline.after(seconds, clock), ledger)
 
 
-def _end_all(family: Family, database: str) -> Steps[None]:
+def _end_all(family: LabelPrefix, database: str) -> Steps[None]:
     rng = random.Random()
-    for name in (yield from insist(Unfinished(family), rng)):
-        yield from insist_on_rollback(Label(database, name), rng)
+    for name in (yield from retry_until_answered(ListUnfinished(family), rng)):
+        yield from roll_back_until_confirmed(Label(database, name), rng)
 
 
 def new_epoch(run_epoch: str | None = None) -> str:

@@ -17,8 +17,13 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
-from starrocks_txn_sink.protocol.label import Question
-from starrocks_txn_sink.protocol.ledger import LedgerQuestion, create_table, read, statement
+from starrocks_txn_sink.protocol.label import LedgerRequest
+from starrocks_txn_sink.protocol.ledger import (
+    LedgerOperation,
+    create_table,
+    read_result,
+    statement,
+)
 from starrocks_txn_sink.sql.connection import connect_arguments
 
 _TRANSIENT_NUMBERS = frozenset({0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1205, 2003, 2005, 2006, 2013, 2014, 2055})
@@ -141,12 +146,12 @@ class SqlLedger:
         """Create the ledger table if it does not exist; raises QueryRefused without the privilege."""
         self._connection.query(create_table(self._database, replication), (), deadline)
 
-    def ask(self, question: Question, deadline: Deadline) -> Any:
-        """Answer `question` (one of `protocol.ledger`)."""
-        if not isinstance(question, LedgerQuestion):
-            raise TypeError(f"{type(question).__name__} is not a ledger question.")
-        sql, parameters = statement(self._database, question)
-        return read(question, self._connection.query(sql, parameters, deadline))
+    def execute(self, request: LedgerRequest, deadline: Deadline) -> Any:
+        """Execute `request` (one of `protocol.ledger`)."""
+        if not isinstance(request, LedgerOperation):
+            raise TypeError(f"{type(request).__name__} is no request for the ledger.")
+        sql, parameters = statement(self._database, request)
+        return read_result(request, self._connection.query(sql, parameters, deadline))
 
     def close(self) -> None:
         self._connection.close()

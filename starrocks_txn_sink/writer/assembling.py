@@ -23,9 +23,9 @@ from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, FileDirectory, SpillStorage, StateDirectory
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import SourceTransactionError, Unordered
-from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, beginning
+from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
-from starrocks_txn_sink.rows.segments import RowsAfterEnd, until_end
+from starrocks_txn_sink.rows.segments import RowsAfterEnd, rows_before_sentinel
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines, map_ahead
 from starrocks_txn_sink.writer.messages import CarryOver, Complaint, Message, encoded
 from starrocks_txn_sink.writer.task import LaneTask
@@ -85,8 +85,8 @@ class Assembling:
         Raises RowsCutOff, Unordered, and what the rules, the parser and the content raise.
         """
         last_row_last = self._assembly.arrival_order
-        events = self._events(until_end(batches, model.POSITION, content=self._key, strict=last_row_last))
-        first, self._small = beginning(events, self._assembly.small_rows, _CHUNK_BYTES)
+        events = self._events(rows_before_sentinel(batches, model.POSITION, content=self._key, strict=last_row_last))
+        first, self._small = take_first(events, self._assembly.small_rows, _CHUNK_BYTES)
         chunks = [_together(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
         for chunk in chunks:
             yield from self._assembly.content.batches(self._assembler.feed(chunk, any_order=self._small))

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.input import Ints
+from starrocks_txn_sink.coordinator.region import Ints
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.protocol.ledger import Position

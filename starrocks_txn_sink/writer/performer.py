@@ -23,11 +23,11 @@ from starrocks_txn_sink.coordinator.actions import (
     RecoverAction,
     RollbackAction,
 )
-from starrocks_txn_sink.coordinator.ownership import Authority
+from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.errors import DeadlineExceeded, OutcomeUnknown, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Ledger, Patience, Steps, Unknown, run
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Ledger, RetryPolicy, Steps, Unknown, run
 from starrocks_txn_sink.protocol.wire import Transport
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.telemetry.events import Listener, Span, ignore_event
@@ -135,9 +135,9 @@ class Performer:
     clock: Clock
     deadline: Deadline
     rng: random.Random
-    patience: Patience = field(default_factory=Patience)
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     listener: Listener = ignore_event
-    authority: Authority | None = None
+    ownership: LaneOwnership | None = None
     ledger: Ledger | None = None
     query: Query | None = None
     filtered: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -164,14 +164,14 @@ class Performer:
             case LoadAction():
                 return self._load(label, action), self.deadline
             case CheckAction():
-                return self._authority().check(self.rng), self.deadline
+                return self._ownership().check(self.rng), self.deadline
             case CommitAction():
-                return protocol.commit(label, self.patience, self.rng), self.deadline
+                return protocol.commit(label, self.retry_policy, self.rng), self.deadline
             case RecoverAction(_, spans):
-                return self._authority().recover(label.name, spans, self.rng), self.deadline
+                return self._ownership().recover(label.name, spans, self.rng), self.deadline
             case RollbackAction():
                 deadline = Deadline.after(_ROLLBACK_SECONDS, self.clock)
-                return protocol.roll_back(label, self.patience, self.rng), deadline
+                return protocol.roll_back(label, self.retry_policy, self.rng), deadline
 
     def late(self, action: Action, error: DeadlineExceeded) -> object:
         """What it means that the steps of `action` did not end in time: a result, or `error` raised.
@@ -203,12 +203,12 @@ class Performer:
         codec, csv = self.options.compression_of(action.table).value, self.options.writes_csv(action.table)
         body = load_body(action.pieces, codec, csv=csv)
         headers = self.options.load_headers(action.table)
-        return protocol.load(label, action.table, body, headers, self.patience, self.rng)
+        return protocol.load(label, action.table, body, headers, self.retry_policy, self.rng)
 
-    def _authority(self) -> Authority:
-        if self.authority is None:
+    def _ownership(self) -> LaneOwnership:
+        if self.ownership is None:
             raise TypeError("A lane without a ledger has no owner to check.")
-        return self.authority
+        return self.ownership
 
     def _explained(self, action: Action, result: object) -> object:
         """Rejected rows with the server's reasons, if it can be asked for them; filtered ones are counted."""

@@ -14,7 +14,7 @@ from functools import partial
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator.actions import Action, Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.input import Ended, Segment, Written
+from starrocks_txn_sink.coordinator.region import RegionRows, Segment, TransactionEnds
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 
 Perform = Callable[[Action], object]
@@ -108,9 +108,9 @@ class LaneRunner:
                 raise self._core.error
             now = self._clock.monotonic()
             match segment:
-                case Written(partition, table, piece, rows):
-                    self._core.write(partition, table, piece, rows, now, segment.marks)
-                case Ended():
+                case RegionRows(partition, table, piece, rows):
+                    self._core.write(partition, table, piece, rows, now, segment.row_index)
+                case TransactionEnds():
                     self._core.end_transactions(segment, now)
             self._changed.notify_all()
 
@@ -168,7 +168,7 @@ class LaneRunner:
             result = StarRocksSinkError(f"{type(action).__name__} failed: {type(error).__name__}: {error}")
             result.__cause__ = error
         with self._changed:
-            self._core.completed(action, result, self._clock.monotonic())
+            self._core.complete(action, result, self._clock.monotonic())
             self._changed.notify_all()
 
 

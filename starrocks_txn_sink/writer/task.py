@@ -14,24 +14,23 @@ from functools import partial
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.coordinator.actions import Identity, Receipt, RegionCount
-from starrocks_txn_sink.coordinator.batch import LedgerEntries
+from starrocks_txn_sink.coordinator.actions import LaneIdentity, Receipt, RegionCount
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.input import Segment, Written
-from starrocks_txn_sink.coordinator.ownership import Authority, first_owner, labels_of, log_entries
+from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner, labels_of, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.region import RECYCLE_AT, Limits
+from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, RegionRows, Segment
+from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.combinations import committed_at_end
 from starrocks_txn_sink.protocol.fencing import fresh_tokens
-from starrocks_txn_sink.protocol.label import Patience, labels, run, run_of
+from starrocks_txn_sink.protocol.label import RetryPolicy, labels, run, run_of
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.columns import HASH, POSITION
 from starrocks_txn_sink.rows.replay import Replay
-from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, until_end
-from starrocks_txn_sink.rows.unpositioned import unit_of
+from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, rows_before_sentinel
+from starrocks_txn_sink.rows.unpositioned import unpositioned_segmenter
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out
 from starrocks_txn_sink.writer.messages import Complaint, Message, encoded, envelope
@@ -126,20 +125,20 @@ class LaneTask:
             attempt, batches = with_stage(attempt, batches)
         log = logs.EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
         listener = fan_out((metrics, _step_lines(log)))
-        authority = self._authority(attempt, rng, clock)
+        ownership = self._ownership(attempt, rng, clock)
         positions: Mapping[str, Position] = self.mandate.positions if self.mandate else {}
         if attempt.retry:
             metrics.retried()
-        if authority is not None and attempt.retry:
-            taken = run(authority.take_over(rng), resources.transport, clock, deadline, resources.ledger, listener)
+        if ownership is not None and attempt.retry:
+            taken = run(ownership.take_over(rng), resources.transport, clock, deadline, resources.ledger, listener)
             positions = taken.positions
         core = SharedTransactionCoordinator(
-            Identity(self.job, attempt.lane, self.batch_id),
+            LaneIdentity(self.job, attempt.lane, self.batch_id),
             limits(self.options, at_end_only=self.at_end_only),
             labels(self.job, self.epoch, attempt.lane, self.batch_id, attempt.number),
             rng,
             clock.wall,
-            authority.entries if authority is not None else None,
+            ownership.ledger_entries if ownership is not None else None,
             self._log(attempt.lane, clock),
             self._quarantine(clock),
         )
@@ -149,9 +148,9 @@ class LaneTask:
             clock,
             deadline,
             rng,
-            Patience(commit_again=authority is None),
+            RetryPolicy(commit_again=ownership is None),
             listener,
-            authority=authority,
+            ownership=ownership,
             ledger=resources.ledger,
             query=resources.connection.query if resources.connection is not None else None,
         )
@@ -162,15 +161,15 @@ class LaneTask:
         receipts = compacted.noted(runner.run(segments))
         return [replace(receipt, filtered=performer.filtered.get(receipt.label, {})) for receipt in receipts]
 
-    def _log(self, lane: int, clock: Clock) -> LedgerEntries | None:
+    def _log(self, lane: int, clock: Clock) -> EntriesBuilder | None:
         if not self.options.receipts_log:
             return None
         return log_entries(self.job, lane, self.batch_id, partial(_now_text, clock))
 
-    def _authority(self, attempt: Attempt, rng: random.Random, clock: Clock) -> Authority | None:
+    def _ownership(self, attempt: Attempt, rng: random.Random, clock: Clock) -> LaneOwnership | None:
         if self.mandate is None:
             return None
-        return Authority(
+        return LaneOwnership(
             self.job,
             self.options.database,
             self.mandate.driver_token,
@@ -203,13 +202,13 @@ class LaneTask:
             replay = Replay(positions, compare, epoch, self.batch_id)
             if metrics is not None:
                 metrics.follow(replay)
-            segmenter = Segmenter(replay, marking=self.options.quarantines)
-            for batch in rows(batches) if rows is not None else until_end(batches, POSITION):
+            segmenter = Segmenter(replay, with_row_index=self.options.quarantines)
+            for batch in rows(batches) if rows is not None else rows_before_sentinel(batches, POSITION):
                 read(batch)
                 yield from segmenter.split(batch)
             return
-        unit = unit_of(self.checkpoint, lane, self.options.lanes, self.batch_id, positions, compare)
-        for batch in until_end(batches, HASH):
+        unit = unpositioned_segmenter(self.checkpoint, lane, self.options.lanes, self.batch_id, positions, compare)
+        for batch in rows_before_sentinel(batches, HASH):
             read(batch)
             yield from unit.split(batch)
         yield from unit.end()
@@ -249,7 +248,7 @@ class Compacted:
     def counted(self, segments: Iterable[Segment]) -> Iterator[Segment]:
         """The segments that hold rows to send, and the ends; what was left out is counted on the way."""
         for segment in segments:
-            if isinstance(segment, Written) and segment.compacted:
+            if isinstance(segment, RegionRows) and segment.compacted:
                 self.rows[(segment.partition, segment.table)] += segment.compacted
                 if not segment.rows:
                     continue
@@ -294,7 +293,7 @@ def _step_lines(log: Listener) -> Listener:
     return write
 
 
-def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:
+def limits(options: SinkOptions, *, at_end_only: bool = False) -> CoordinatorLimits:
     """The coordinator's limits. With one lane a micro-batch is one StarRocks transaction: no commit inside it.
 
     With `compact` never, not even at the recycle point: a row that was left out and the row that replaces it become
@@ -302,7 +301,7 @@ def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:
     With a quarantine a work is committed before it is too large to be taken apart.
     """
     whole = at_end_only or committed_at_end(options.features)
-    return Limits(
+    return CoordinatorLimits(
         commit_interval=options.commit_interval if options.lanes > 1 and not whole else None,
         mini_interval=options.mini_interval,
         timeout=options.timeout,
@@ -313,5 +312,5 @@ def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:
         load_parallelism=options.load_parallelism,
         max_attempts=options.max_attempts,
         recycle_at=math.inf if whole else RECYCLE_AT,
-        seal_bytes=options.retry_buffer_bytes // 2 if options.quarantines and not whole else None,
+        close_bytes=options.retry_buffer_bytes // 2 if options.quarantines and not whole else None,
     )

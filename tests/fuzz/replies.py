@@ -16,8 +16,8 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import NotSent, ReplyLost, StarRocksSinkError
 from starrocks_txn_sink.http.messages import read_load_state, read_reply
 from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol.fencing import insist_on_rollback
-from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Patience, Steps, Unknown, run
+from starrocks_txn_sink.protocol.fencing import roll_back_until_confirmed
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, RetryPolicy, Steps, Unknown, run
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.manual_clock import ManualClock
 
@@ -178,14 +178,14 @@ def _one(noise: Noise, rng: random.Random) -> str:
 
 
 def _operation(rng: random.Random) -> Steps[Any]:
-    patience = Patience(commit_again=rng.random() < 0.5, busy_tries=5, unknown_tries=3)
+    retry_policy = RetryPolicy(commit_again=rng.random() < 0.5, busy_tries=5, unknown_tries=3)
     makers: tuple[Callable[[], Steps[Any]], ...] = (
         lambda: protocol.begin(LABEL, {"timeout": "600"}),
-        lambda: protocol.load(LABEL, "t", [b"[]"], {}, patience, rng),
-        lambda: protocol.commit(LABEL, patience, rng),
-        lambda: protocol.commit(LABEL, patience, rng),
-        lambda: protocol.confirm(LABEL, None, patience, rng),
-        lambda: protocol.roll_back(LABEL, patience, rng),
-        lambda: insist_on_rollback(LABEL, rng),
+        lambda: protocol.load(LABEL, "t", [b"[]"], {}, retry_policy, rng),
+        lambda: protocol.commit(LABEL, retry_policy, rng),
+        lambda: protocol.commit(LABEL, retry_policy, rng),
+        lambda: protocol.confirm(LABEL, None, retry_policy, rng),
+        lambda: protocol.roll_back(LABEL, retry_policy, rng),
+        lambda: roll_back_until_confirmed(LABEL, rng),
     )
     return rng.choice(makers)()

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.coordinator.input import Segment
+from starrocks_txn_sink.coordinator.region import Segment
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
-from starrocks_txn_sink.rows.columns import COLUMNS, END_POSITION, SEQ
+from starrocks_txn_sink.rows.columns import COLUMNS, SENTINEL_POSITION, SEQ
 from starrocks_txn_sink.writer.task import LaneTask
 
 from .source import TYPES, SourceTransaction
@@ -39,7 +39,7 @@ def arriving_batches(transactions: list[SourceTransaction], rng: Random, *, few:
         for number, (table, content) in enumerate(one.rows)
     ]
     rows = rng.sample(rows, len(rows)) if few else _mixed(rows, rng)
-    last = (None, END_POSITION, None, None, None, None)
+    last = (None, SENTINEL_POSITION, None, None, None, None)
     cuts = sorted({0, len(rows) + 1, *(rng.randrange(1, len(rows) + 1) for _ in range(rng.randrange(4)))})
     return [_batch([*rows, last][low:high]) for low, high in itertools.pairwise(cuts)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from starrocks_txn_sink.coordinator.actions import Action, BeginAction, Receipt, RollbackAction
-from starrocks_txn_sink.coordinator.region import Limits
+from starrocks_txn_sink.coordinator.region import CoordinatorLimits
 
 from .checker import Checker
 
@@ -31,7 +31,7 @@ class Bounds:
         """A piece of `size` bytes goes to the coordinator, which cannot refuse it: it is asked before."""
         self._largest = max(self._largest, size)
 
-    def buffered(self, size: int, limits: Limits) -> None:
+    def buffered(self, size: int, limits: CoordinatorLimits) -> None:
         """The coordinator holds `size` bytes of rows: never more than its buffers, and what a repetition puts back."""
         put_back = limits.retry_buffer_bytes if self._given_up else 0
         if size > limits.buffer_bytes + self._largest + put_back + _ENTRIES + self._letters:

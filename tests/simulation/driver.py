@@ -13,14 +13,14 @@ from starrocks_txn_sink.errors import DeadlineExceeded
 from starrocks_txn_sink.protocol.fencing import (
     Scope,
     TakenOver,
-    forget_dead_claims,
+    delete_dead_claims,
     fresh_tokens,
-    insist,
-    insist_on_rollback,
+    retry_until_answered,
+    roll_back_until_confirmed,
     take_over,
 )
-from starrocks_txn_sink.protocol.label import Family, Label, Steps
-from starrocks_txn_sink.protocol.ledger import POSITION, Owner, Unfinished
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
+from starrocks_txn_sink.protocol.ledger import POSITION, ListUnfinished, Owner
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
@@ -117,7 +117,7 @@ class Driver(Node):
 
     def _forget_dead_claims(self, mine: Owner) -> None:
         """In production it comes before the first micro-batch; here beside it, which is harder on the protocol."""
-        steps = forget_dead_claims(JOB, mine, self._world.rng)
+        steps = delete_dead_claims(JOB, mine, self._world.rng)
         Fiber(self, steps, self.scheduler.now + 5.0, self._world.network.send, _nothing)
 
     # --- micro-batches ---
@@ -272,15 +272,15 @@ class Driver(Node):
         self._world.trace.say(self.name, f"ends: {said}")
         self._stop(attempt for slot in self.slots.values() for attempt in slot.attempts)
         if error is not None and self.session.token:
-            family = Family(JOB, self.epoch)
+            family = LabelPrefix(JOB, self.epoch)
             Fiber(self, _end_all(family, self._world.rng), self.scheduler.now + 5.0, self._world.network.send, _nothing)
         self._world.driver_ended(self, error)
 
 
-def _end_all(family: Family, rng: Random) -> Steps[None]:
+def _end_all(family: LabelPrefix, rng: Random) -> Steps[None]:
     """What the session does when it fails: roll back what it leaves open, as far as that is possible."""
-    for name in (yield from insist(Unfinished(family), rng)):
-        yield from insist_on_rollback(Label(DATABASE, name), rng)
+    for name in (yield from retry_until_answered(ListUnfinished(family), rng)):
+        yield from roll_back_until_confirmed(Label(DATABASE, name), rng)
 
 
 def _nothing(result: object) -> None:

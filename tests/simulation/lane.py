@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.actions import Action, Identity, Receipt
+from starrocks_txn_sink.coordinator.actions import Action, LaneIdentity, Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.input import Segment, Written
-from starrocks_txn_sink.coordinator.region import RECYCLE_AT, Limits
+from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, RegionRows, Segment
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.protocol.fencing import TakenOver
-from starrocks_txn_sink.protocol.label import Patience, labels
+from starrocks_txn_sink.protocol.label import RetryPolicy, labels
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Transport
 from starrocks_txn_sink.writer.performer import Performer
@@ -49,13 +48,13 @@ class LaneAttempt(Node):
         self._batches = batches
         self._ended = ended
         self._deadline = Deadline.after(task.options.batch_deadline, world.clock)
-        authority = task._authority(attempt, world.rng, world.clock)
-        assert authority is not None
-        self.authority = authority
+        ownership = task._ownership(attempt, world.rng, world.clock)
+        assert ownership is not None
+        self.ownership = ownership
         self._segments: Iterator[Segment] = iter(())
         self._core: SharedTransactionCoordinator | None = None
         self._feeding = True
-        self._under_way = 0
+        self._running_actions = 0
         self._scan = 0
         self._scanning = False
         self._error: BaseException | None = None
@@ -63,7 +62,7 @@ class LaneAttempt(Node):
 
     def start(self) -> None:
         if self.attempt.retry:
-            self._fiber(self.authority.take_over(self._world.rng), self._deadline.at, self._taken_over)
+            self._fiber(self.ownership.take_over(self._world.rng), self._deadline.at, self._taken_over)
         else:
             assert self.task.mandate is not None
             self._write(self.task.mandate.positions)
@@ -84,12 +83,12 @@ class LaneAttempt(Node):
         world, task = self._world, self.task
         self._limits = _limits(world, task)
         self._core = SharedTransactionCoordinator(
-            Identity(task.job, self.attempt.lane, task.batch_id),
+            LaneIdentity(task.job, self.attempt.lane, task.batch_id),
             self._limits,
             labels(task.job, task.epoch, self.attempt.lane, task.batch_id, self.attempt.number),
             world.rng,
             world.clock.wall,
-            self.authority.entries,
+            self.ownership.ledger_entries,
             task._log(self.attempt.lane, world.clock),
             task._quarantine(world.clock),
         )
@@ -99,8 +98,8 @@ class LaneAttempt(Node):
             world.clock,
             self._deadline,
             world.rng,
-            Patience(commit_again=False),
-            authority=self.authority,
+            RetryPolicy(commit_again=False),
+            ownership=self.ownership,
         )
         self._segments = task._segments(self._batches, self.attempt.lane, positions)
         self.soon(self._deadline.remaining(), self._too_late)
@@ -124,9 +123,9 @@ class LaneAttempt(Node):
                 self._feeding = False
                 core.finish(now)
                 break
-            if isinstance(segment, Written):
+            if isinstance(segment, RegionRows):
                 self._bounds.written(segment.piece.nbytes)
-                core.write(segment.partition, segment.table, segment.piece, segment.rows, now, segment.marks)
+                core.write(segment.partition, segment.table, segment.piece, segment.rows, now, segment.row_index)
             else:
                 core.end_transactions(segment, now)
             self._bounds.buffered(core.buffered_bytes, self._limits)
@@ -176,7 +175,7 @@ class LaneAttempt(Node):
         except Exception as bug:  # a bug in the core is a finding
             self._end(bug)
             return
-        if not self._under_way and not self._scanning:
+        if not self._running_actions and not self._scanning:
             self._scanning = True
             self.soon(_SCANS[min(self._scan, 4)], self._look)
             self._scan += 1
@@ -186,19 +185,19 @@ class LaneAttempt(Node):
         self._pump()
 
     def _do(self, action: Action) -> None:
-        self._under_way += 1
+        self._running_actions += 1
         self._scan = 0
         self._bounds.sent(action)
         steps, deadline = self._performer.steps(action)
         self._fiber(steps, deadline.at, lambda result: self._completed(action, result))
 
     def _completed(self, action: Action, result: object) -> None:
-        self._under_way -= 1
+        self._running_actions -= 1
         core = self._core
         assert core is not None
         before = len(core.receipts)
         try:
-            core.completed(action, self._result(action, result), self.scheduler.now)
+            core.complete(action, self._result(action, result), self.scheduler.now)
         except Exception as bug:
             self._end(bug)
             return
@@ -234,9 +233,9 @@ class LaneAttempt(Node):
             self._ended(self, result)
 
 
-def _limits(world: World, task: LaneTask) -> Limits:
+def _limits(world: World, task: LaneTask) -> CoordinatorLimits:
     profile = world.profile
-    return Limits(
+    return CoordinatorLimits(
         commit_interval=None if task.at_end_only else profile.commit_interval,
         mini_interval=0.1,
         timeout=world.options.timeout,
@@ -248,5 +247,5 @@ def _limits(world: World, task: LaneTask) -> Limits:
         max_attempts=world.options.max_attempts,
         body_bytes=2000,
         recycle_at=math.inf if task.at_end_only else RECYCLE_AT,
-        seal_bytes=profile.load_bytes if world.options.quarantines else None,
+        close_bytes=profile.load_bytes if world.options.quarantines else None,
     )

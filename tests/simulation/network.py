@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from starrocks_txn_sink.errors import BadReply, NotSent, QueryFailed, ReplyLost, TransportError
-from starrocks_txn_sink.protocol.ledger import Claim, Forget, Mark
+from starrocks_txn_sink.protocol.ledger import DeleteClaims, WriteClaim, WriteMarker
 from starrocks_txn_sink.protocol.wire import Operation, Request
 from tests.support.model_server import Fault
 
@@ -106,7 +106,7 @@ class Network:
     def _stalled(self, needed: Any, fiber: Fiber) -> str | None:
         commit = isinstance(needed, Request) and needed.operation is Operation.COMMIT
         share = max(self._profile.stall, fiber.node.stall)
-        if not (commit or isinstance(needed, Claim)) or not self.trouble or self._rng.random() >= share:
+        if not (commit or isinstance(needed, WriteClaim)) or not self.trouble or self._rng.random() >= share:
             return None
         self.faults += 1
         if not commit:
@@ -120,7 +120,7 @@ class Network:
         if isinstance(needed, Request):
             kinds = self._kinds[needed.operation]
         else:
-            kinds = self._writes if isinstance(needed, (Claim, Mark, Forget)) else self._reads
+            kinds = self._writes if isinstance(needed, (WriteClaim, WriteMarker, DeleteClaims)) else self._reads
         if not kinds:
             return None
         self.faults += 1

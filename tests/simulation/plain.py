@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
-from starrocks_txn_sink.rows.columns import END_POSITION, HASH, PAYLOAD, TABLE
+from starrocks_txn_sink.rows.columns import HASH, PAYLOAD, SENTINEL_POSITION, TABLE
 from tests.support.model_store import Change
 
 from .checker import Checker, Published
@@ -59,7 +59,7 @@ def plain_batches(unit: Unit, rng: Random) -> list[pa.RecordBatch]:
     """The rows of a lane in any order, in record batches that end anywhere, and the lane's last row."""
     rows: list[tuple[Any, ...]] = [(table, b"," + content, hash_of((table, content))) for table, content in unit.rows]
     rng.shuffle(rows)
-    rows.append((None, None, END_POSITION))
+    rows.append((None, None, SENTINEL_POSITION))
     cut = rng.randrange(1, len(rows)) if len(rows) > 2 and rng.random() < 0.4 else len(rows)
     return [_batch(part) for part in (rows[:cut], rows[cut:]) if part]
 

@@ -286,14 +286,14 @@ class World:
             and (one.task.epoch, one.task.batch_id, one.attempt.lane)
             == (lane.task.epoch, lane.task.batch_id, lane.attempt.lane)
         ]
-        holder = next((one for one in rivals if row is not None and one.authority.owner.token == row["token"]), None)
+        holder = next((one for one in rivals if row is not None and one.ownership.owner.token == row["token"]), None)
         for one in rivals if holder is not None else ():
             if one is not holder:
-                self.checker.superseded(one.writer, one.authority.owner.token)
+                self.checker.superseded(one.writer, one.ownership.owner.token)
 
     def _token_of(self, writer: str) -> str:
         """The claim of an attempt; one that could not settle a commit takes its lane back with a newer one."""
-        return next(lane for lane in self.lanes if lane.writer == writer).authority.owner.token
+        return next(lane for lane in self.lanes if lane.writer == writer).ownership.owner.token
 
     def undisturbed(self, fiber: Fiber) -> bool:
         """Whether nothing went wrong with `fiber`'s requests or its node."""
@@ -323,9 +323,9 @@ class World:
         self._sends += 1
         kind = self._trouble_at.get(self._sends)
         if kind is not None and self.network.trouble:
-            self.scheduler.after(self.rng.choice((0.0, 0.01, 0.1)), self._trouble, kind)
+            self.scheduler.after(self.rng.choice((0.0, 0.01, 0.1)), self._last_failure, kind)
 
-    def _trouble(self, kind: str) -> None:
+    def _last_failure(self, kind: str) -> None:
         self.events += 1
         match kind:
             case "restart_frontend":

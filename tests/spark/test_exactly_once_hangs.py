@@ -28,7 +28,7 @@ from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import DeadlineExceeded, HttpRefused, OutcomeUnknown, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.rows.columns import END_POSITION
+from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.session import Session, open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
@@ -42,7 +42,7 @@ _SLACK = (
 _BEHIND = 120.0  # what a hanging server would take
 ROWS = {
     "source_partition": pa.array(["p-0", None]),
-    "position": pa.array([1, END_POSITION], pa.int64()),
+    "position": pa.array([1, SENTINEL_POSITION], pa.int64()),
     "table": pa.array(["items", None]),
     "transaction_end": pa.array([True, None]),
     "payload": pa.array([',{"part":"p-0","position":1,"seq":0}', None]),
@@ -139,7 +139,7 @@ def test_a_lane_ends_by_its_deadline_wherever_the_server_hangs(shop: Shop, rule:
         ("SHOW FRONTENDS", "ledger"),
         ("SELECT current_version", ""),
         ("INSERT INTO .*'driver'", "owner row"),
-        ("SELECT DISTINCT LABEL", "Unfinished"),
+        ("SELECT DISTINCT LABEL", "ListUnfinished"),
         ("INSERT INTO .*'marker'", "marker"),
         ("SELECT name, position", "ReadPositions"),
     ],

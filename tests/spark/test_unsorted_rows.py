@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import Receipt, StarRocksSink
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.rows.columns import END_POSITION
+from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.rows.segments import StageRepeated
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.session import open_session
@@ -152,7 +152,7 @@ def test_a_task_of_a_repeated_stage_commits_nothing_and_its_retry_everything(sho
     thread = "Thread[Executor task launch worker for task 0.0 in stage 3.1 (TID 9),5,main]"
     rows = {
         "source_partition": pa.array(["p-0", thread]),
-        "position": pa.array([1, END_POSITION], pa.int64()),
+        "position": pa.array([1, SENTINEL_POSITION], pa.int64()),
         "table": pa.array(["items", None]),
         "transaction_end": pa.array([True, None]),
         "payload": pa.array([',{"part":"p-0","position":1,"seq":0}', None]),

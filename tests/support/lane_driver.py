@@ -8,10 +8,9 @@ from typing import Any
 import orjson
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.actions import Action, Identity
+from starrocks_txn_sink.coordinator.actions import Action, LaneIdentity
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.input import Ended
-from starrocks_txn_sink.coordinator.region import Limits
+from starrocks_txn_sink.coordinator.region import CoordinatorLimits, TransactionEnds
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import labels
@@ -20,7 +19,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.model_server import ModelServer
 
 
-def small_limits(**changes: Any) -> Limits:
+def small_limits(**changes: Any) -> CoordinatorLimits:
     values: dict[str, Any] = {
         "commit_interval": None,
         "mini_interval": 0.1,
@@ -32,18 +31,18 @@ def small_limits(**changes: Any) -> Limits:
         "load_parallelism": 4,
         "max_attempts": 3,
     }
-    return Limits(**{**values, **changes})
+    return CoordinatorLimits(**{**values, **changes})
 
 
 class LaneDriver:
     """One lane: `write_transaction` and `finish` feed it, `settle` runs what is due until nothing more happens."""
 
-    def __init__(self, server: ModelServer, limits: Limits, seed: int = 0, deadline: float = 3600.0) -> None:
+    def __init__(self, server: ModelServer, limits: CoordinatorLimits, seed: int = 0, deadline: float = 3600.0) -> None:
         self.clock = ManualClock()
         self.server = server
         self.rng = random.Random(seed)
         self.core = SharedTransactionCoordinator(
-            Identity("job", 0, 0), limits, labels("job", "e", 0, 0, 1), self.rng, self.clock.wall
+            LaneIdentity("job", 0, 0), limits, labels("job", "e", 0, 0, 1), self.rng, self.clock.wall
         )
         options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
         self.perform = Performer(options, server, self.clock, Deadline.after(deadline, self.clock), self.rng)
@@ -60,7 +59,7 @@ class LaneDriver:
             result = self.perform(action)
         except StarRocksSinkError as error:
             result = error
-        self.core.completed(action, result, self.clock.monotonic())
+        self.core.complete(action, result, self.clock.monotonic())
         return True
 
     def settle(self) -> None:
@@ -74,7 +73,7 @@ class LaneDriver:
         self.core.write(partition, table, piece, len(rows), self.clock.monotonic())
 
     def end(self, partition: str, position: int) -> None:
-        self.core.end_transactions(Ended(partition, position, position, 1), self.clock.monotonic())
+        self.core.end_transactions(TransactionEnds(partition, position, position, 1), self.clock.monotonic())
 
     def finish(self) -> None:
         """No more rows: run to the end, letting time pass where the lane waits for it."""

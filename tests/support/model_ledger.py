@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.protocol.label import Question
+from starrocks_txn_sink.protocol.label import LedgerRequest
 from starrocks_txn_sink.protocol.ledger import (
     DRIVER,
     LANE,
     MARKER,
     POSITION,
-    Claim,
-    DeadClaims,
-    Forget,
-    LedgerQuestion,
-    Mark,
-    Marked,
+    DeleteClaims,
+    LedgerOperation,
+    ListDeadClaims,
+    ListUnfinished,
+    ReadMarker,
     ReadOwners,
     ReadPositions,
-    Unfinished,
-    read,
+    WriteClaim,
+    WriteMarker,
+    read_result,
     statement,
 )
 from tests.support.model_server import ModelServer
@@ -36,21 +36,21 @@ class ModelLedger:
         self._server = server
         self._inserts = 0
 
-    def ask(self, question: Question, deadline: Deadline) -> Any:
+    def execute(self, question: LedgerRequest, deadline: Deadline) -> Any:
         """Answer at once; what was inserted is visible when the answer comes."""
         del deadline
-        if not isinstance(question, LedgerQuestion):
+        if not isinstance(question, LedgerOperation):
             raise TypeError(f"{type(question).__name__} is no question for the ledger.")
-        if isinstance(question, (Claim, Mark, Forget)):
+        if isinstance(question, (WriteClaim, WriteMarker, DeleteClaims)):
             self._server.publish(self.insert(question))
             return None
         return self.read(question)
 
-    def insert(self, question: Claim | Mark | Forget) -> str:
+    def insert(self, question: WriteClaim | WriteMarker | DeleteClaims) -> str:
         """Commit what `question` changes; returns the name that `publish` of the server makes it visible by."""
         self._inserts += 1
         name = f"insert {self._inserts}"
-        if isinstance(question, Forget):
+        if isinstance(question, DeleteClaims):
             self._server.store.remove(tuple((question.job, LANE, one) for one in question.names), name)
             return name
         sql, values = statement("model", question)
@@ -59,26 +59,26 @@ class ModelLedger:
         self._server.store.insert(row, name)
         return name
 
-    def read(self, question: Question) -> Any:
+    def read(self, question: LedgerRequest) -> Any:
         """The answer to a question that changes nothing, from what is visible now."""
         ledger = self._server.store.ledger
         rows: list[tuple[object, ...]] = []
         match question:
-            case Unfinished():
+            case ListUnfinished():
                 rows = [(label,) for label in self._server.unfinished()]
-            case Marked(job, scope, token):
+            case ReadMarker(job, scope, token):
                 row = ledger.get((job, MARKER, scope))
                 rows = [(int(row is not None and row["token"] == token),)]
             case ReadOwners(job):
                 name = str(statement("model", question)[1][-1])
                 keys = [(job, DRIVER, ""), (job, LANE, name)]
                 rows = [_columns(ledger[key], _OWNER) for key in keys if key in ledger]
-            case DeadClaims(job, epoch, most):
+            case ListDeadClaims(job, epoch, most):
                 claims = [row for key, row in ledger.items() if key[:2] == (job, LANE) and row["epoch"] != epoch]
                 rows += [(name,) for name in sorted(str(row["name"]) for row in claims)[:most]]
             case ReadPositions(job):
                 rows = [_columns(row, _POSITION) for key, row in ledger.items() if key[:2] == (job, POSITION)]
-        return read(question, rows)  # type: ignore[arg-type]
+        return read_result(question, rows)  # type: ignore[arg-type]
 
 
 def _columns(row: dict[str, Any], names: tuple[str, ...]) -> tuple[object, ...]:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
-from starrocks_txn_sink.coordinator.input import SEPARATOR
+from starrocks_txn_sink.coordinator.region import SEPARATOR
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.columns import (
     DELETED,

@@ -35,4 +35,4 @@ def unfinished_source_transactions_do_not_wait(put: Any) -> None:
 
 @bug
 def few_rows_are_taken_as_they_come(put: Any) -> None:
-    put(arrival, "_sorted", lambda rows: rows)
+    put(arrival, "_sort", lambda rows: rows)

@@ -7,7 +7,7 @@ from typing import Any
 
 from starrocks_txn_sink.protocol import fencing as take_over
 from starrocks_txn_sink.protocol.label import Wait
-from starrocks_txn_sink.protocol.ledger import DeadClaims, Forget, Owner
+from starrocks_txn_sink.protocol.ledger import DeleteClaims, ListDeadClaims, Owner
 
 from .. import driver
 from .registry import bug
@@ -19,9 +19,9 @@ def claims_are_removed_before_the_job_is_claimed(put: Any) -> None:
 
     def broken(scope: Any, new_token: Any, rng: Any, driver_token: Any = None) -> Any:
         if scope.owner.lane is None:
-            names = yield from take_over.insist(DeadClaims(scope.job, scope.owner.epoch, 500), rng)
+            names = yield from take_over.retry_until_answered(ListDeadClaims(scope.job, scope.owner.epoch, 500), rng)
             if names:
-                yield Forget(scope.job, names)
+                yield DeleteClaims(scope.job, names)
         return (yield from right(scope, new_token, rng, driver_token))
 
     put(driver, "take_over", broken)
@@ -31,9 +31,9 @@ def claims_are_removed_before_the_job_is_claimed(put: Any) -> None:
 def the_driver_removes_claims_of_its_own_run(put: Any) -> None:
     def broken(job: str, mine: Owner, rng: Any) -> Any:
         while True:
-            names = yield from take_over.insist(DeadClaims(job, "", 500), rng)
+            names = yield from take_over.retry_until_answered(ListDeadClaims(job, "", 500), rng)
             if names:
-                yield Forget(job, names)
+                yield DeleteClaims(job, names)
             yield Wait(1.0, "")
 
-    put(driver, "forget_dead_claims", broken)
+    put(driver, "delete_dead_claims", broken)

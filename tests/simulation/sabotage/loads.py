@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from starrocks_txn_sink.coordinator.batch import Work
 from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.write_buffer import Gathering
+from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch, WriteBuffer
 from starrocks_txn_sink.errors import TransportError
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Loaded
@@ -21,11 +20,11 @@ from .registry import bug, nothing
 def a_load_is_sent_again_after_a_lost_reply(put: Any) -> None:
     right = protocol.load
 
-    def broken(label: Any, table: str, body: Any, headers: Any, patience: Any, rng: Any) -> Any:
+    def broken(label: Any, table: str, body: Any, headers: Any, retry_policy: Any, rng: Any) -> Any:
         answer = yield label.request(Operation.LOAD, table=table, headers=headers, body=body)
         if isinstance(answer, Reply) and answer.ok:
             return Loaded(answer.txn_id, 0)
-        return (yield from right(label, table, body, headers, patience, rng))
+        return (yield from right(label, table, body, headers, retry_policy, rng))
 
     put(protocol, "load", broken)
 
@@ -66,9 +65,9 @@ def a_busy_table_counts_as_loaded(put: Any) -> None:
 @bug
 def the_commit_does_not_wait_for_loads_under_way(put: Any) -> None:
     def broken(self: Any, now: float) -> Any:
-        work = self._work
+        work = self._batch
         loads = list(self._loads(work))
-        if loads or not work.sealed or any(work.pending.values()):
+        if loads or not work.closed or any(work.pending.values()):
             return loads
         self._move(Phase.CHECKING)
         return self._next_actions(now)
@@ -78,7 +77,7 @@ def the_commit_does_not_wait_for_loads_under_way(put: Any) -> None:
 
 @bug
 def a_full_body_leaves_the_next_chunk_behind(put: Any) -> None:
-    right = Work.take
+    right = TransactionBatch.take
 
     def broken(self: Any, table: str, limit: int) -> Any:
         taken = right(self, table, min(limit, 400))
@@ -86,13 +85,13 @@ def a_full_body_leaves_the_next_chunk_behind(put: Any) -> None:
             self.pending[table].popleft()
         return taken
 
-    put(Work, "take", broken)
+    put(TransactionBatch, "take", broken)
 
 
 @bug
 def a_failed_load_does_not_end_the_attempt(put: Any) -> None:
-    right = SharedTransactionCoordinator._load_ended
-    put(SharedTransactionCoordinator, "_load_ended", lambda self, action, result: right(self, action, Loaded(None, 0)))
+    right = SharedTransactionCoordinator._handle_load
+    put(SharedTransactionCoordinator, "_handle_load", lambda self, action, result: right(self, action, Loaded(None, 0)))
 
 
 @bug
@@ -102,16 +101,16 @@ def a_label_that_failed_is_not_rolled_back(put: Any) -> None:
 
 @bug
 def a_full_buffer_takes_more_rows(put: Any) -> None:
-    put(Gathering, "saturated", property(lambda self: False))
+    put(WriteBuffer, "saturated", property(lambda self: False))
 
 
 @bug
 def a_label_that_was_given_up_is_not_counted(put: Any) -> None:
-    right = SharedTransactionCoordinator._rolled_back
+    right = SharedTransactionCoordinator._handle_rollback
 
     def broken(self: Any, now: float) -> None:
         before = self._retries
         right(self, now)
         self._retries = before
 
-    put(SharedTransactionCoordinator, "_rolled_back", broken)
+    put(SharedTransactionCoordinator, "_handle_rollback", broken)

@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from starrocks_txn_sink.coordinator import ownership as authority
-from starrocks_txn_sink.coordinator.ownership import Authority
+from starrocks_txn_sink.coordinator import ownership
+from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.errors import CommitFailed
 from starrocks_txn_sink.protocol import fencing as take_over
 from starrocks_txn_sink.protocol import label as protocol
@@ -23,8 +23,8 @@ from .registry import bug
 def _commit_with(put: Any, change: Callable[[Any], Any]) -> None:
     right = protocol.commit
 
-    def broken(label: Any, patience: Any, rng: Any) -> Any:
-        return change((yield from right(label, patience, rng)))
+    def broken(label: Any, retry_policy: Any, rng: Any) -> Any:
+        return change((yield from right(label, retry_policy, rng)))
 
     put(protocol, "commit", broken)
 
@@ -51,10 +51,10 @@ def an_aborted_commit_is_taken_for_committed(put: Any) -> None:
 def the_ok_to_a_commit_is_believed(put: Any) -> None:
     right = protocol.confirm
 
-    def broken(label: Any, txn_id: Any, patience: Any, rng: Any) -> Any:
+    def broken(label: Any, txn_id: Any, retry_policy: Any, rng: Any) -> Any:
         if txn_id is not None:
             return Committed(label.name, txn_id)
-        return (yield from right(label, txn_id, patience, rng))
+        return (yield from right(label, txn_id, retry_policy, rng))
 
     put(protocol, "confirm", broken)
 
@@ -72,10 +72,10 @@ def committed_is_taken_for_visible(put: Any) -> None:
 @bug
 def a_recovery_reads_positions_without_taking_over(put: Any) -> None:
     def broken(self: Any, label: str, spans: Any, rng: Any) -> Any:
-        positions = yield from take_over.insist(ReadPositions(self.job), rng)
-        return authority._fate(label, spans, positions)
+        positions = yield from take_over.retry_until_answered(ReadPositions(self.job), rng)
+        return ownership._outcome_of(label, spans, positions)
 
-    put(Authority, "recover", broken)
+    put(LaneOwnership, "recover", broken)
 
 
 @bug
@@ -83,8 +83,10 @@ def a_recovery_looks_for_its_own_label_only(put: Any) -> None:
     def broken(label: str, span: Any, known: Any) -> bool:
         return known is not None and known.label == label and known.position == span.last
 
-    put(authority, "_reached", broken)
-    put(Authority, "_refuse_intruders", lambda self, label, before, positions: None)  # which would notice it too
+    put(ownership, "_has_written", broken)
+    put(
+        LaneOwnership, "_refuse_other_writers", lambda self, label, before, positions: None
+    )  # which would notice it too
 
 
 @bug
@@ -108,4 +110,4 @@ def labels_serve_as_locks(put: Any) -> None:
 
 @bug
 def a_lane_goes_on_after_another_try_has_written_in_it(put: Any) -> None:
-    put(Authority, "_refuse_intruders", lambda self, label, before, positions: None)
+    put(LaneOwnership, "_refuse_other_writers", lambda self, label, before, positions: None)

@@ -9,8 +9,7 @@ from typing import Any
 
 from starrocks_txn_sink.rows import unpositioned
 from starrocks_txn_sink.rows.columns import HASH
-from starrocks_txn_sink.rows.replay import _MASK
-from starrocks_txn_sink.rows.unpositioned import UnitSegmenter
+from starrocks_txn_sink.rows.unpositioned import _MASK, UnpositionedSegmenter
 from starrocks_txn_sink.writer import task
 
 from .registry import bug
@@ -18,13 +17,13 @@ from .registry import bug
 
 @bug
 def a_unit_is_written_whatever_the_ledger_has(put: Any) -> None:
-    put(UnitSegmenter, "replayed", property(lambda self: False))
+    put(UnpositionedSegmenter, "replayed", property(lambda self: False))
 
 
 @bug
 def the_unit_that_the_ledger_has_is_written_again(put: Any) -> None:
     put(
-        UnitSegmenter,
+        UnpositionedSegmenter,
         "replayed",
         property(lambda self: self.committed is not None and self.committed.position > self.number),
     )
@@ -32,57 +31,57 @@ def the_unit_that_the_ledger_has_is_written_again(put: Any) -> None:
 
 @bug
 def the_digest_of_a_replayed_unit_is_not_compared(put: Any) -> None:
-    right = unpositioned.unit_of
-    put(task, "unit_of", lambda *given: dataclasses.replace(right(*given), compare=False))
+    right = unpositioned.unpositioned_segmenter
+    put(task, "unpositioned_segmenter", lambda *given: dataclasses.replace(right(*given), compare=False))
 
 
 @bug
 def the_digest_of_a_unit_depends_on_the_order_of_its_rows(put: Any) -> None:
-    right = UnitSegmenter.split
+    right = UnpositionedSegmenter.split
 
     def broken(self: Any, batch: Any) -> Iterator[Any]:
         yield from right(self, batch)
         for value in batch.column(HASH).to_pylist():
             self._sum = (self._sum * 31 + value) & _MASK
 
-    put(UnitSegmenter, "split", broken)
+    put(UnpositionedSegmenter, "split", broken)
 
 
 @bug
 def the_digest_of_a_unit_is_that_of_its_last_batch(put: Any) -> None:
-    right = UnitSegmenter.split
+    right = UnpositionedSegmenter.split
 
     def broken(self: Any, batch: Any) -> Iterator[Any]:
         self._sum = 0
         yield from right(self, batch)
 
-    put(UnitSegmenter, "split", broken)
+    put(UnpositionedSegmenter, "split", broken)
 
 
 @bug
 def units_are_named_without_their_number_of_lanes(put: Any) -> None:
     def broken(checkpoint: str, lane: int, lanes: int, number: int, positions: Any, compare: bool) -> Any:
         name = f"{checkpoint}/{lane}"
-        return UnitSegmenter(name, number, positions.get(name), compare)
+        return UnpositionedSegmenter(name, number, positions.get(name), compare)
 
-    put(task, "unit_of", broken)
+    put(task, "unpositioned_segmenter", broken)
 
 
 @bug
 def a_micro_batch_written_in_part_goes_on_with_another_number_of_lanes(put: Any) -> None:
     def broken(checkpoint: str, lane: int, lanes: int, number: int, positions: Any, compare: bool) -> Any:
         name = f"{checkpoint}/{lane}/{lanes}"
-        return UnitSegmenter(name, number, positions.get(name), compare)
+        return UnpositionedSegmenter(name, number, positions.get(name), compare)
 
-    put(task, "unit_of", broken)
+    put(task, "unpositioned_segmenter", broken)
 
 
 @bug
 def a_unit_ends_with_each_batch_of_its_rows(put: Any) -> None:
-    right = UnitSegmenter.split
+    right = UnpositionedSegmenter.split
 
     def broken(self: Any, batch: Any) -> Iterator[Any]:
         yield from right(self, batch)
         yield from self.end()
 
-    put(UnitSegmenter, "split", broken)
+    put(UnpositionedSegmenter, "split", broken)

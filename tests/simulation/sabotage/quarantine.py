@@ -9,9 +9,9 @@ from typing import Any
 from unittest.mock import patch
 
 from starrocks_txn_sink.coordinator import quarantine
-from starrocks_txn_sink.coordinator.batch import Work
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
+from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.operations import dead_letters as dead_letter_replay
 from starrocks_txn_sink.protocol import fencing as take_over
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
@@ -23,104 +23,104 @@ from .registry import bug
 
 @bug
 def what_is_set_aside_does_not_advance_the_positions(put: Any) -> None:
-    spans = Work.position_spans
+    spans = TransactionBatch.position_spans
 
-    def broken(self: Work) -> Any:
-        return spans(dataclasses.replace(self, buried={}))
+    def broken(self: TransactionBatch) -> Any:
+        return spans(dataclasses.replace(self, dead_letter_spans={}))
 
-    put(Work, "position_spans", broken)
+    put(TransactionBatch, "position_spans", broken)
 
 
 @bug
 def dead_letters_are_lost_when_a_work_is_halved(put: Any) -> None:
-    right = quarantine.halves
+    right = quarantine.bisect
 
-    def broken(work: Work) -> Any:
-        work.letters, work.buried, work.buried_counts = [], {}, {}
+    def broken(work: TransactionBatch) -> Any:
+        work.dead_letters, work.dead_letter_spans, work.dead_letter_counts = [], {}, {}
         return right(work)
 
-    put(quarantine, "halves", broken)
+    put(quarantine, "bisect", broken)
 
 
 @bug
 def a_whole_half_is_set_aside(put: Any) -> None:
-    right = Quarantine.take_apart
+    right = Quarantine.bisect_or_dead_letter
 
-    def broken(self: Quarantine, works: deque[Work], error: Any) -> Any:
-        if works[0].repeatable and len(works[0].spans) == 1 and works[0].source_transactions == 2:
-            rewound = works[0].rewind()
-            buried = self._bury(works, error)
-            return rewound + buried if isinstance(buried, int) else buried
-        return right(self, works, error)
+    def broken(self: Quarantine, batches: deque[TransactionBatch], error: Any) -> Any:
+        if batches[0].repeatable and len(batches[0].spans) == 1 and batches[0].source_transactions == 2:
+            rewound = batches[0].rewind()
+            dead_letter_spans = self._dead_letter_first(batches, error)
+            return rewound + dead_letter_spans if isinstance(dead_letter_spans, int) else dead_letter_spans
+        return right(self, batches, error)
 
-    put(Quarantine, "take_apart", broken)
+    put(Quarantine, "bisect_or_dead_letter", broken)
 
 
 @bug
 def rejected_rows_are_dropped(put: Any) -> None:
-    right = Quarantine.set_aside
+    right = Quarantine.dead_letter
 
-    def broken(self: Quarantine, work: Work, error: Any) -> Work:
+    def broken(self: Quarantine, work: TransactionBatch, error: Any) -> TransactionBatch:
         made = right(self, work, error)
-        made.letters = []
+        made.dead_letters = []
         made.pending = {}
         return made
 
-    put(Quarantine, "set_aside", broken)
+    put(Quarantine, "dead_letter", broken)
 
 
 @bug
 def the_rows_that_were_set_aside_are_sent_too(put: Any) -> None:
-    right = Quarantine.set_aside
+    right = Quarantine.dead_letter
 
-    def broken(self: Quarantine, work: Work, error: Any) -> Work:
+    def broken(self: Quarantine, work: TransactionBatch, error: Any) -> TransactionBatch:
         made = right(self, work, error)
         for chunk in list(work.chunks())[:-1]:  # all but the table of the bad row, so that the server takes them
             made.add(chunk)
         return made
 
-    put(Quarantine, "set_aside", broken)
+    put(Quarantine, "dead_letter", broken)
 
 
 @bug
 def the_second_half_is_written_first(put: Any) -> None:
-    right = quarantine.halves
+    right = quarantine.bisect
 
-    def broken(work: Work) -> Any:
+    def broken(work: TransactionBatch) -> Any:
         divided = right(work)
         return None if divided is None else divided[::-1]
 
-    put(quarantine, "halves", broken)
+    put(quarantine, "bisect", broken)
 
 
 @bug
 def dead_letters_are_written_by_every_part(put: Any) -> None:
-    right = Work.inherit_letters
+    right = TransactionBatch.inherit_dead_letters
 
-    def broken(self: Work, other: Work) -> None:
+    def broken(self: TransactionBatch, other: TransactionBatch) -> None:
         right(self, other)
-        kept.extend(other.letters)
-        for letters in kept[:1]:
-            self.bury(letters, {}, {})
+        kept.extend(other.dead_letters)
+        for dead_letters in kept[:1]:
+            self.add_dead_letters(dead_letters, {}, {})
 
     kept: list[Any] = []
-    put(Work, "inherit_letters", broken)
+    put(TransactionBatch, "inherit_dead_letters", broken)
 
 
 @bug
 def an_unknown_outcome_of_a_part_is_taken_for_rejected(put: Any) -> None:
-    right = SharedTransactionCoordinator._took_apart
+    right = SharedTransactionCoordinator._recover_rejected
 
     def broken(self: Any) -> bool:
-        if self._quarantine is not None and self.error is not None and self._work.repeatable:
-            self._work.rewind()
-            bury = self._quarantine._bury(self._gathering.works, self.error)
-            if isinstance(bury, int):
+        if self._quarantine is not None and self.error is not None and self._batch.repeatable:
+            self._batch.rewind()
+            add_dead_letters = self._quarantine._dead_letter_first(self._write_buffer.batches, self.error)
+            if isinstance(add_dead_letters, int):
                 self.error = None
                 return True
         return right(self)
 
-    put(SharedTransactionCoordinator, "_took_apart", broken)
+    put(SharedTransactionCoordinator, "_recover_rejected", broken)
 
 
 @bug
@@ -130,7 +130,7 @@ def a_replay_does_not_list(put: Any) -> None:
 
 @bug
 def a_replay_has_no_barrier(put: Any) -> None:
-    put(replays, "take_over_replays", _without("_barrier"))
+    put(replays, "take_over_replays", _without("_write_barrier"))
 
 
 @bug

@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from starrocks_txn_sink.coordinator.batch import Work
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.ownership import Authority
+from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.region import Region
-from starrocks_txn_sink.coordinator.write_buffer import Gathering
+from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch, WriteBuffer
 from starrocks_txn_sink.errors import CommitFailed
 from starrocks_txn_sink.protocol import fencing as take_over
 from starrocks_txn_sink.protocol import label as protocol
@@ -28,14 +27,14 @@ from .registry import bug
 
 @bug
 def a_source_transaction_is_split_by_a_commit(put: Any) -> None:
-    right = Gathering._seal_if_due
+    right = WriteBuffer._close_if_due
 
     def broken(self: Any, now: float, recycle: bool) -> None:
         kept, self.open_partition = self.open_partition, None
         right(self, now, recycle)
         self.open_partition = kept
 
-    put(Gathering, "_seal_if_due", broken)
+    put(WriteBuffer, "_close_if_due", broken)
 
 
 @bug
@@ -47,24 +46,24 @@ def chunks_go_back_in_the_wrong_order(put: Any) -> None:
         self.sent, self.sent_bytes, self.loads = [], 0, 0
         return put_back
 
-    put(Work, "rewind", broken)
+    put(TransactionBatch, "rewind", broken)
 
 
 @bug
 def the_chunk_sent_last_is_forgotten(put: Any) -> None:
-    right = Work.rewind
+    right = TransactionBatch.rewind
 
     def broken(self: Any) -> int:
         if self.sent:
             self.sent_bytes -= self.sent.pop().bytes
         return right(self)
 
-    put(Work, "rewind", broken)
+    put(TransactionBatch, "rewind", broken)
 
 
 @bug
 def chunks_put_back_stay_in_the_retry_buffer(put: Any) -> None:
-    right = Work.rewind
+    right = TransactionBatch.rewind
 
     def broken(self: Any) -> int:
         kept = list(self.sent)
@@ -72,7 +71,7 @@ def chunks_put_back_stay_in_the_retry_buffer(put: Any) -> None:
         self.sent = kept
         return put_back
 
-    put(Work, "rewind", broken)
+    put(TransactionBatch, "rewind", broken)
 
 
 @bug
@@ -82,18 +81,18 @@ def chunks_beyond_the_retry_buffer_are_let_go_silently(put: Any) -> None:
             self.sent_bytes += size
             self.sent.extend(chunks)
 
-    put(Work, "_keep", broken)
+    put(TransactionBatch, "_keep", broken)
 
 
 @bug
 def the_newest_chunk_is_sent_first(put: Any) -> None:
-    right = Work.take
+    right = TransactionBatch.take
 
     def broken(self: Any, table: str, limit: int) -> Any:
         self.pending[table].reverse()
         return right(self, table, limit)
 
-    put(Work, "take", broken)
+    put(TransactionBatch, "take", broken)
 
 
 @bug
@@ -140,7 +139,7 @@ def more_than_the_ledger_has_is_left_out(put: Any) -> None:
 
 @bug
 def rows_that_were_cut_off_count_as_all_rows(put: Any) -> None:
-    right = segments.until_end
+    right = segments.rows_before_sentinel
 
     def broken(batches: Any, column: str) -> Iterator[Any]:
         try:
@@ -148,18 +147,18 @@ def rows_that_were_cut_off_count_as_all_rows(put: Any) -> None:
         except Exception:
             return
 
-    put(task, "until_end", broken)
+    put(task, "rows_before_sentinel", broken)
 
 
 @bug
 def an_error_while_committing_starts_over(put: Any) -> None:
     def broken(self: Any, result: Any, now: float) -> None:
         if isinstance(result, Committed):
-            self._committed(result, now)
+            self._record_commit(result, now)
         else:
             self._abort(CommitFailed("not committed"))
 
-    put(SharedTransactionCoordinator, "_commit_ended", broken)
+    put(SharedTransactionCoordinator, "_handle_commit", broken)
 
 
 @bug
@@ -171,7 +170,9 @@ def the_owner_is_read_when_the_transaction_begins(put: Any) -> None:
     def early(label: Any, headers: Any) -> Any:
         lane, epoch = int(label.name.rsplit("-", 4)[2]), label.name.rsplit("-", 4)[1]
         batch = int(label.name.rsplit("-", 4)[3])
-        kept[label.name] = yield from take_over.insist(ReadOwners("job", lane, epoch, batch), random.Random(0))
+        kept[label.name] = yield from take_over.retry_until_answered(
+            ReadOwners("job", lane, epoch, batch), random.Random(0)
+        )
         yield from begin(label, headers)
 
     def late(self: Any, rng: Any) -> Any:
@@ -181,4 +182,4 @@ def the_owner_is_read_when_the_transaction_begins(put: Any) -> None:
         yield from ()
 
     put(protocol, "begin", early)
-    put(Authority, "check", late)
+    put(LaneOwnership, "check", late)

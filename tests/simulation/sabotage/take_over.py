@@ -7,16 +7,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from starrocks_txn_sink.coordinator import ownership as authority
-from starrocks_txn_sink.coordinator.batch import Work
+from starrocks_txn_sink.coordinator import ownership
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.ownership import Authority
+from starrocks_txn_sink.coordinator.ownership import LaneOwnership
+from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.errors import TransportError
 from starrocks_txn_sink.protocol import fencing as take_over
 from starrocks_txn_sink.protocol import ledger as table
 from starrocks_txn_sink.protocol.fencing import TakenOver
 from starrocks_txn_sink.protocol.label import Wait
-from starrocks_txn_sink.protocol.ledger import Mark, Marked, Owner, ReadPositions
+from starrocks_txn_sink.protocol.ledger import Owner, ReadMarker, ReadPositions, WriteMarker
 from starrocks_txn_sink.protocol.wire import Operation
 from starrocks_txn_sink.writer import task
 from starrocks_txn_sink.writer.worker import Attempt
@@ -31,7 +31,7 @@ def the_ledger_entry_is_left_out(put: Any) -> None:
 
     def broken(self: Any, now: float) -> Any:
         actions = begin(self, now)
-        self._entered = True
+        self._entries_sent = True
         return actions
 
     put(SharedTransactionCoordinator, "_begin", broken)
@@ -44,18 +44,22 @@ def the_ledger_gets_the_position_before(put: Any) -> None:
     def broken(job: str, positions: Any, at: str) -> memoryview:
         return rows(job, [dataclasses.replace(one, position=one.position - 1) for one in positions], at)
 
-    put(authority, "position_rows", broken)
+    put(ownership, "position_rows", broken)
 
 
 @bug
 def the_ledger_gets_the_first_position_instead_of_the_last(put: Any) -> None:
-    spans = Work.position_spans
-    put(Work, "position_spans", lambda self: tuple(dataclasses.replace(s, last=s.first) for s in spans(self)))
+    spans = TransactionBatch.position_spans
+    put(
+        TransactionBatch,
+        "position_spans",
+        lambda self: tuple(dataclasses.replace(s, last=s.first) for s in spans(self)),
+    )
 
 
 @bug
 def the_owner_is_not_checked_before_the_commit(put: Any) -> None:
-    put(Authority, "check", nothing)
+    put(LaneOwnership, "check", nothing)
 
 
 @bug
@@ -80,23 +84,23 @@ def the_check_looks_at_the_lane_only(put: Any) -> None:
 
 @bug
 def a_refused_check_commits_all_the_same(put: Any) -> None:
-    checked = SharedTransactionCoordinator._checked
-    put(SharedTransactionCoordinator, "_checked", lambda self, result: checked(self, None))
+    checked = SharedTransactionCoordinator._handle_check
+    put(SharedTransactionCoordinator, "_handle_check", lambda self, result: checked(self, None))
 
 
 @bug
 def the_take_over_does_not_read_the_owner_at_the_end(put: Any) -> None:
     def broken(scope: Any, new_token: Any, rng: Any, driver_token: Any = None) -> Any:
         owner = yield from take_over._claim(scope, new_token, rng)
-        yield from take_over._settle(scope, owner, new_token, rng)
+        yield from take_over._await_claim(scope, owner, new_token, rng)
         yield from take_over._roll_back_unfinished(scope, rng)
-        yield from take_over._barrier(scope, new_token, rng)
-        positions = yield from take_over.insist(ReadPositions(scope.job), rng)
+        yield from take_over._write_barrier(scope, new_token, rng)
+        positions = yield from take_over.retry_until_answered(ReadPositions(scope.job), rng)
         return TakenOver(owner, positions)
 
     put(driver, "take_over", broken)
-    put(authority, "take_over", broken)
-    put(Authority, "check", nothing)
+    put(ownership, "take_over", broken)
+    put(LaneOwnership, "check", nothing)
 
 
 @bug
@@ -106,12 +110,12 @@ def the_take_over_listsnothing(put: Any) -> None:
 
 @bug
 def the_take_over_has_no_barrier(put: Any) -> None:
-    put(take_over, "_barrier", nothing)
+    put(take_over, "_write_barrier", nothing)
 
 
 @bug
 def the_claim_is_not_awaited_before_the_list(put: Any) -> None:
-    put(take_over, "_settle", nothing)
+    put(take_over, "_await_claim", nothing)
 
 
 @bug
@@ -129,17 +133,17 @@ def positions_are_read_before_the_claim(put: Any) -> None:
     right = take_over.take_over
 
     def broken(scope: Any, new_token: Any, rng: Any, driver_token: Any = None) -> Any:
-        positions = yield from take_over.insist(ReadPositions(scope.job), rng)
+        positions = yield from take_over.retry_until_answered(ReadPositions(scope.job), rng)
         taken = yield from right(scope, new_token, rng, driver_token)
         return TakenOver(taken.owner, positions)
 
     put(driver, "take_over", broken)
-    put(authority, "take_over", broken)
+    put(ownership, "take_over", broken)
 
 
 @bug
 def a_label_that_is_committing_counts_as_ended(put: Any) -> None:
-    put(take_over, "_ended", lambda reply: True)
+    put(take_over, "_has_ended", lambda reply: True)
 
 
 @bug
@@ -148,20 +152,20 @@ def a_listed_label_is_rolled_back_once_whatever_the_answer(put: Any) -> None:
         del rng
         yield label.request(Operation.ROLLBACK)
 
-    put(take_over, "insist_on_rollback", broken)
-    put(authority, "insist_on_rollback", broken)
+    put(take_over, "roll_back_until_confirmed", broken)
+    put(ownership, "roll_back_until_confirmed", broken)
 
 
 @bug
 def a_marker_that_was_overwritten_is_waited_for(put: Any) -> None:
     def broken(scope: Any, new_token: Any, rng: Any) -> Any:
         token = new_token()
-        while isinstance((yield Mark(scope.job, scope.name, token)), TransportError):
+        while isinstance((yield WriteMarker(scope.job, scope.name, token)), TransportError):
             yield Wait(1.0, "")
-        while not (yield from take_over.insist(Marked(scope.job, scope.name, token), rng)):
+        while not (yield from take_over.retry_until_answered(ReadMarker(scope.job, scope.name, token), rng)):
             yield Wait(1.0, "")
 
-    put(take_over, "_barrier", broken)
+    put(take_over, "_write_barrier", broken)
 
 
 @bug

@@ -12,16 +12,15 @@ from starrocks_txn_sink.coordinator.actions import (
     BeginAction,
     CheckAction,
     CommitAction,
-    Identity,
+    LaneIdentity,
     LoadAction,
     PositionSpan,
     RecoverAction,
     RollbackAction,
 )
-from starrocks_txn_sink.coordinator.batch import Work
 from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.input import Ended
-from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.coordinator.region import Chunk, TransactionEnds
+from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.errors import (
     CommitFailed,
     DeadlineExceeded,
@@ -47,7 +46,7 @@ class Lane:
         self.now = 0.0
         self.entered: list[str] = []
         self.core = SharedTransactionCoordinator(
-            Identity("job", 3, 9),
+            LaneIdentity("job", 3, 9),
             small_limits(**limits),
             (f"L{n}" for n in range(100)),
             random.Random(1),
@@ -55,8 +54,8 @@ class Lane:
             self._entries,
         )
 
-    def _entries(self, label: str, work: Work) -> Chunk:
-        assert work.sealed
+    def _entries(self, label: str, work: TransactionBatch) -> Chunk:
+        assert work.closed
         self.entered.append(label)
         chunk = Chunk("", LEDGER)
         chunk.append(memoryview(b",{}"), 1)
@@ -65,7 +64,7 @@ class Lane:
     def rows(self, *tables: str, position: int = 1, size: int = 4) -> None:
         for table in tables:
             self.core.write("p", table, memoryview(b"," + b"x" * (size - 1)), 1, self.now)
-        self.core.end_transactions(Ended("p", position, position, 1, "d"), self.now)
+        self.core.end_transactions(TransactionEnds("p", position, position, 1, "d"), self.now)
 
     def tick(self) -> list[Action]:
         return self.core.tick(self.now)
@@ -76,7 +75,7 @@ class Lane:
 
     def done(self, action: Action, result: object = None, seconds: float = 1.0) -> None:
         self.now += seconds
-        self.core.completed(action, result, self.now)
+        self.core.complete(action, result, self.now)
 
     def phase(self) -> Phase:
         return self.core.phase
@@ -284,7 +283,7 @@ def test_an_outlived_transaction_names_its_label_and_who_is_still_open() -> None
         lane = Lane()
         lane.core.write("p", "a", memoryview(b",x"), 1, lane.now)
         if not open_still:
-            lane.core.end_transactions(Ended("p", 1, 1, 1), lane.now)
+            lane.core.end_transactions(TransactionEnds("p", 1, 1, 1), lane.now)
         lane.done(lane.one())
         lane.now = 700.0
         assert lane.one() == RollbackAction("L0")
@@ -335,7 +334,7 @@ def test_loads_inside_a_source_transaction_count_and_the_servers_number_is_kept(
     lane.core.write("p", "a", memoryview(b",xxx"), 1, lane.now)
     lane.done(lane.one())
     lane.done(lane.one(), Loaded(7, 0), seconds=3)
-    lane.core.end_transactions(Ended("p", 1, 1, 1, "d"), lane.now)
+    lane.core.end_transactions(TransactionEnds("p", 1, 1, 1, "d"), lane.now)
     lane.core.finish(lane.now)
     lane.done(lane.one(), Loaded(None, 0))
     lane.done(lane.one())

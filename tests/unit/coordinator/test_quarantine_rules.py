@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.actions import Identity
+from starrocks_txn_sink.coordinator.actions import LaneIdentity
 from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.input import Ended, Marks
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
+from starrocks_txn_sink.coordinator.region import RowIndex, TransactionEnds
 from starrocks_txn_sink.errors import InputError, RowsRejected
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import labels
@@ -43,7 +43,7 @@ class QuarantineDriver(LaneDriver):
         super().__init__(server, small_limits(**limits), seed)
         self.quarantine = Quarantine("job", 3, most, lambda: "2026-01-01 00:00:00", lambda table: f"columns of {table}")
         self.core = SharedTransactionCoordinator(
-            Identity("job", 0, 3),
+            LaneIdentity("job", 0, 3),
             small_limits(**limits),
             labels("job", "e", 0, 3, 1),
             self.rng,
@@ -56,13 +56,13 @@ class QuarantineDriver(LaneDriver):
         for table in dict.fromkeys(table for _, _, tables in run for table in tables):
             rows = [(at, b"," + orjson.dumps(row)) for _, at, tables in run for row in tables.get(table, ())]
             offsets = np.cumsum([7, *(len(text) for _, text in rows)])  # offsets count from anywhere
-            marks = Marks(np.array([at for at, _ in rows]), offsets)
+            row_index = RowIndex(np.array([at for at, _ in rows]), offsets)
             while self.core.saturated and self.step():
                 pass
             piece = memoryview(b"".join(text for _, text in rows))
-            self.core.write(partition, table, piece, len(rows), self.clock.monotonic(), marks)
+            self.core.write(partition, table, piece, len(rows), self.clock.monotonic(), row_index)
         positions = [at for _, at, _ in run]
-        ended = Ended(partition, positions[0], positions[-1], len(run), f"digest {partition} {positions[-1]}")
+        ended = TransactionEnds(partition, positions[0], positions[-1], len(run), f"digest {partition} {positions[-1]}")
         self.core.end_transactions(ended, self.clock.monotonic())
 
 
@@ -95,7 +95,7 @@ def test_the_bad_are_buried_whole_and_the_good_are_there_once_in_order(
     feed: list[Transactions], seed: int, seal: int | None
 ) -> None:
     server = Judging(generation="B" if seed % 2 else "C")
-    lane = QuarantineDriver(server, seed=seed, seal_bytes=seal)
+    lane = QuarantineDriver(server, seed=seed, close_bytes=seal)
     for run in feed:
         lane.feed(run)
         if seed % 3 == 0:
@@ -110,15 +110,15 @@ def test_the_bad_are_buried_whole_and_the_good_are_there_once_in_order(
         found = visible(server, table)
         for partition in ("p0", "p1", "p2"):  # source partitions have no order among each other
             assert [r for r in found if r["p"] == partition] == [r for r in good if r["p"] == partition]
-    letters = visible(server, DEAD_LETTER_TABLE)
-    kept = [(one["table_name"], orjson.loads(one["content"])) for one in letters]
+    dead_letters = visible(server, DEAD_LETTER_TABLE)
+    kept = [(one["table_name"], orjson.loads(one["content"])) for one in dead_letters]
     expected = [(t, row) for p, x, tables in everything if (p, x) in bad for t, rows in tables.items() for row in rows]
     assert sorted(map(repr, kept)) == sorted(map(repr, expected))
-    assert len({one["id"] for one in letters}) == len(letters)
+    assert len({one["id"] for one in dead_letters}) == len(dead_letters)
     receipts = lane.core.receipts
     assert sum(receipt.source_transactions for receipt in receipts) == len(everything)
-    assert sum(receipt.dead_lettered_rows for receipt in receipts) == len(letters)
-    assert sum(receipt.rows for receipt in receipts) + len(letters) == sum(
+    assert sum(receipt.dead_lettered_rows for receipt in receipts) == len(dead_letters)
+    assert sum(receipt.rows for receipt in receipts) + len(dead_letters) == sum(
         len(rows) for _, _, tables in everything for rows in tables.values()
     )
     reached: dict[str, int] = {}
@@ -154,9 +154,9 @@ def test_a_rejected_row_keeps_every_byte() -> None:
     server = Judging()
     lane = QuarantineDriver(server)
     piece = b',{"n":1.10000000000000000001, "bad" : true}'
-    marks = Marks(np.array([5]), np.array([0, len(piece)]))
-    lane.core.write("p", "a", memoryview(piece), 1, 0.0, marks)
-    lane.core.end_transactions(Ended("p", 5, 5, 1), 0.0)
+    row_index = RowIndex(np.array([5]), np.array([0, len(piece)]))
+    lane.core.write("p", "a", memoryview(piece), 1, 0.0, row_index)
+    lane.core.end_transactions(TransactionEnds("p", 5, 5, 1), 0.0)
     lane.finish()
     assert visible(server, DEAD_LETTER_TABLE)[0]["content"] == piece[1:].decode()
 

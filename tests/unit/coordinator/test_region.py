@@ -14,7 +14,7 @@ def test_the_first_source_transaction_is_frozen_at_once() -> None:
     region = Region("p0", "orders")
     rows(region, b"abc")
     region.end_transaction()
-    assert region.switch_due(now=0.0, mini_interval=0.1)
+    assert region.freeze_due(now=0.0, mini_interval=0.1)
 
 
 def test_later_ones_wait_for_the_mini_interval_and_share_a_chunk() -> None:
@@ -25,8 +25,8 @@ def test_later_ones_wait_for_the_mini_interval_and_share_a_chunk() -> None:
     for data in (b"b", b"c"):
         rows(region, data)
         region.end_transaction()
-        assert not region.switch_due(now=0.09, mini_interval=0.1)
-    assert region.switch_due(now=0.1, mini_interval=0.1)
+        assert not region.freeze_due(now=0.09, mini_interval=0.1)
+    assert region.freeze_due(now=0.1, mini_interval=0.1)
     chunk = region.freeze(now=0.1)
     assert chunk is not None
     assert b"".join(chunk.pieces) == b"bc"
@@ -36,13 +36,13 @@ def test_later_ones_wait_for_the_mini_interval_and_share_a_chunk() -> None:
 def test_nothing_is_due_inside_a_source_transaction() -> None:
     region = Region("p0", "orders")
     rows(region, b"a")
-    assert not region.switch_due(now=99.0, mini_interval=0.1)
+    assert not region.freeze_due(now=99.0, mini_interval=0.1)
 
 
 def test_an_empty_region_has_nothing_to_freeze() -> None:
     region = Region("p0", "orders")
     assert region.freeze(now=1.0) is None
-    assert region.last_switch is None
+    assert region.last_freeze is None
 
 
 @given(st.lists(st.tuples(st.sampled_from(["write", "end", "freeze"]), st.floats(0, 1)), max_size=60))
@@ -55,7 +55,7 @@ def test_every_byte_leaves_once_and_in_order(moves: list[tuple[str, float]]) -> 
             written += data
         elif move == "end":
             region.end_transaction()
-            if region.switch_due(now, 0.1) and (chunk := region.freeze(now)):
+            if region.freeze_due(now, 0.1) and (chunk := region.freeze(now)):
                 left += b"".join(chunk.pieces)
         elif chunk := region.freeze(now):
             left += b"".join(chunk.pieces)

@@ -6,27 +6,27 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.coordinator.input import Ended
-from starrocks_txn_sink.coordinator.write_buffer import Gathering
+from starrocks_txn_sink.coordinator.region import TransactionEnds
+from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import InputError
 from tests.support.lane_driver import small_limits
 
 
-def gathering(**limits: Any) -> Gathering:
-    return Gathering(small_limits(**limits))
+def gathering(**limits: Any) -> WriteBuffer:
+    return WriteBuffer(small_limits(**limits))
 
 
-def write(rows: Gathering, now: float, size: int = 10, partition: str = "p", table: str = "orders") -> None:
+def write(rows: WriteBuffer, now: float, size: int = 10, partition: str = "p", table: str = "orders") -> None:
     rows.write(partition, table, memoryview(b"," * size), 1, now, None)
 
 
-def end(rows: Gathering, now: float, position: int = 1, partition: str = "p", *, recycle: bool = False) -> None:
-    rows.end_transactions(Ended(partition, position, position, 1), now, recycle=recycle)
+def end(rows: WriteBuffer, now: float, position: int = 1, partition: str = "p", *, recycle: bool = False) -> None:
+    rows.end_transactions(TransactionEnds(partition, position, position, 1), now, recycle=recycle)
 
 
-def frozen(rows: Gathering, table: str = "orders") -> list[int]:
+def frozen(rows: WriteBuffer, table: str = "orders") -> list[int]:
     """The sizes of the chunks of `table` that wait in the works, one after the other."""
-    return [chunk.bytes for work in rows.works for chunk in work.pending.get(table, ())]
+    return [chunk.bytes for work in rows.batches for chunk in work.pending.get(table, ())]
 
 
 def test_small_source_transactions_share_a_chunk_for_the_mini_interval() -> None:
@@ -91,14 +91,14 @@ def test_half_of_the_buffer_is_enough_relief() -> None:
     assert frozen(rows, "a") == [50]  # within the mini interval
 
 
-@pytest.mark.parametrize(("at", "works"), [(5.9, 1), (6.0, 2)])
-def test_a_work_is_sealed_when_the_commit_interval_has_passed_since_its_first_row(at: float, works: int) -> None:
+@pytest.mark.parametrize(("at", "batches"), [(5.9, 1), (6.0, 2)])
+def test_a_work_is_sealed_when_the_commit_interval_has_passed_since_its_first_row(at: float, batches: int) -> None:
     rows = gathering(commit_interval=1.0)
     write(rows, 5.0)
     write(rows, 5.5)
     end(rows, at)
-    assert len(rows.works) == works
-    assert rows.works[0].sealed is (works == 2)
+    assert len(rows.batches) == batches
+    assert rows.batches[0].closed is (batches == 2)
 
 
 def test_never_inside_a_source_transaction_and_not_without_rows() -> None:
@@ -106,12 +106,12 @@ def test_never_inside_a_source_transaction_and_not_without_rows() -> None:
     rows.pass_time(100.0, recycle=True)
     write(rows, 100.0)
     rows.pass_time(200.0, recycle=True)
-    assert len(rows.works) == 1
+    assert len(rows.batches) == 1
     assert rows.open_partition == "p"
     end(rows, 200.0)
-    assert [work.sealed for work in rows.works] == [True, False]
+    assert [work.closed for work in rows.batches] == [True, False]
     end(rows, 300.0, 2)  # a source transaction without rows: nothing new to seal
-    assert len(rows.works) == 2
+    assert len(rows.batches) == 2
 
 
 @pytest.mark.parametrize("at_end", [True, False])
@@ -119,22 +119,22 @@ def test_what_is_to_be_recycled_ends_at_the_next_clean_boundary(at_end: bool) ->
     rows = gathering()
     write(rows, 5.0)
     end(rows, 5.0, recycle=at_end)
-    assert rows.works[0].recycled is at_end
+    assert rows.batches[0].recycled is at_end
     rows.pass_time(5.0, recycle=True)
-    assert [(work.sealed, work.recycled) for work in rows.works] == [(True, True), (False, False)]
+    assert [(work.closed, work.recycled) for work in rows.batches] == [(True, True), (False, False)]
     write(rows, 6.0)
     end(rows, 6.0, 2, recycle=True)  # the StarRocks transaction to recycle has the first work; this one is another's
-    assert not rows.works[1].sealed
+    assert not rows.batches[1].closed
 
 
-@pytest.mark.parametrize(("more", "sealed"), [(9, False), (10, True)])
-def test_a_work_that_may_be_taken_apart_never_grows_beyond_that(more: int, sealed: bool) -> None:
-    rows = gathering(seal_bytes=50, chunk_bytes=40, mini_interval=1.0)
+@pytest.mark.parametrize(("more", "closed"), [(9, False), (10, True)])
+def test_a_work_that_may_be_taken_apart_never_grows_beyond_that(more: int, closed: bool) -> None:
+    rows = gathering(close_bytes=50, chunk_bytes=40, mini_interval=1.0)
     write(rows, 5.0, 40)
     write(rows, 5.0, more)  # 40 bytes are frozen, these are not
     assert frozen(rows) == [40]
     end(rows, 5.0)
-    assert rows.works[0].sealed is sealed
+    assert rows.batches[0].closed is closed
 
 
 def test_sealing_takes_what_is_not_frozen_and_starts_its_mini_interval() -> None:
@@ -159,14 +159,14 @@ def test_it_is_finished_when_no_more_rows_come_and_all_are_committed() -> None:
     end(rows, 5.0)
     rows.finish(6.0)
     assert (rows.finished, rows.has_rows) == (False, True)
-    assert rows.committed().sealed
+    assert rows.remove_committed().closed
     assert (rows.finished, rows.has_rows) == (True, False)
 
 
 def test_there_is_always_a_work_to_fill() -> None:
     rows = gathering()
-    rows.committed()
-    assert [work.empty for work in rows.works] == [True]
+    rows.remove_committed()
+    assert [work.empty for work in rows.batches] == [True]
 
 
 def test_rows_that_end_inside_a_source_transaction_are_refused_with_its_place() -> None:

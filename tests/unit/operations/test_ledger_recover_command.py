@@ -20,7 +20,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Label, run
 from starrocks_txn_sink.protocol.wire import Operation
-from starrocks_txn_sink.rows.columns import END_POSITION
+from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.session import Session, open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
@@ -58,7 +58,7 @@ def write_a_position(server: Emulator, job: str = "shop", *, retry: bool = False
     session = open_session(given, "run", job, "checkpoint-1")
     row: dict[str, list[Any]] = {
         "source_partition": ["p-0", None],
-        "position": [42, END_POSITION],
+        "position": [42, SENTINEL_POSITION],
         "table": ["items", None],
         "transaction_end": [True, None],
         "payload": [',{"id":1}', None],

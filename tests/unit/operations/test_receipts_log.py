@@ -17,8 +17,8 @@ from starrocks_txn_sink import cli
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE, LedgerPosition, LoggedSpan, Standing, locate
-from starrocks_txn_sink.rows.columns import END_POSITION
+from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE, LedgerPosition, LoggedSpan, PositionStatus, locate
+from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
@@ -49,18 +49,18 @@ def test_every_logged_position_is_found_in_its_label(ends: list[int], data: st.D
         found = locate(position, reached, around(position, log))
         next_end = min(end for end in ends if end >= position)
         (owner,) = (one for one, part in zip(log, parts, strict=True) if next_end in part)
-        assert (found.standing, found.span) == (Standing.CONTAINED, owner)
+        assert (found.status, found.span) == (PositionStatus.CONTAINED, owner)
     before = locate(ends[0] - 1, reached, around(ends[0] - 1, log))
-    assert (before.standing, before.upper) == (Standing.VISIBLE, log[0].since)
-    assert locate(ends[-1] + 1, reached, around(ends[-1] + 1, log)).standing is Standing.NOT_YET
+    assert (before.status, before.upper) == (PositionStatus.VISIBLE, log[0].since)
+    assert locate(ends[-1] + 1, reached, around(ends[-1] + 1, log)).status is PositionStatus.NOT_YET
 
 
 def test_the_ledger_decides_what_is_visible_the_log_only_where() -> None:
     reached = LedgerPosition(10, "label", 1, "noon")
     without = locate(7, reached, [])
-    assert (without.standing, without.upper, without.span) == (Standing.VISIBLE, "noon", None)
-    assert locate(11, reached, [span(11, 20)]).standing is Standing.NOT_YET
-    assert locate(1, None, []).standing is Standing.NOT_YET
+    assert (without.status, without.upper, without.span) == (PositionStatus.VISIBLE, "noon", None)
+    assert locate(11, reached, [span(11, 20)]).status is PositionStatus.NOT_YET
+    assert locate(1, None, []).status is PositionStatus.NOT_YET
 
 
 def test_a_log_needs_sql() -> None:
@@ -94,7 +94,7 @@ def write(
     session = open_session(given, "run", "job", "checkpoint", clock)
     columns: dict[str, list[Any]] = {
         "source_partition": ["p-0"] * len(positions) + [None],
-        "position": [*positions, END_POSITION],
+        "position": [*positions, SENTINEL_POSITION],
         "table": ["items"] * len(positions) + [None],
         "transaction_end": [True] * len(positions) + [None],
         "payload": [f',{{"id":{value}}}'] * len(positions) + [None],

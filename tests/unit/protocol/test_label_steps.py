@@ -25,7 +25,17 @@ from starrocks_txn_sink.errors import (
     TransportError,
 )
 from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol.label import Aborted, Backoff, Committed, Label, Loaded, Patience, Steps, Unknown, run
+from starrocks_txn_sink.protocol.label import (
+    Aborted,
+    Backoff,
+    Committed,
+    Label,
+    Loaded,
+    RetryPolicy,
+    Steps,
+    Unknown,
+    run,
+)
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.manual_clock import ManualClock
 
@@ -62,7 +72,7 @@ class Script:
 
 
 def outcome_of(script: Script, seconds: float = 60.0) -> Any:
-    return play(protocol.commit(LABEL, Patience(), random.Random(1)), script, seconds)
+    return play(protocol.commit(LABEL, RetryPolicy(), random.Random(1)), script, seconds)
 
 
 def play(steps: Steps[Any], script: Script, seconds: float = 60.0) -> Any:
@@ -143,8 +153,8 @@ def test_why_a_commit_failed(text: str, kind: type[StarRocksSinkError]) -> None:
     assert "job-1" in str(outcome.error)
 
 
-def load_of(script: Script, patience: Patience | None = None) -> Any:
-    steps = protocol.load(LABEL, "orders", [b"[]"], {}, patience or Patience(), random.Random(1))
+def load_of(script: Script, retry_policy: RetryPolicy | None = None) -> Any:
+    steps = protocol.load(LABEL, "orders", [b"[]"], {}, retry_policy or RetryPolicy(), random.Random(1))
     return play(steps, script)
 
 
@@ -152,7 +162,7 @@ def test_a_busy_table_is_tried_again_and_counted() -> None:
     busy = Reply(Status.TXN_IN_PROCESSING, "Transaction is in processing")
     assert load_of(Script(load=[busy, busy, Reply(Status.OK, txn_id=7)])) == Loaded(7, 2)
     with pytest.raises(LoadFailed, match="stayed busy"):
-        load_of(Script(load=[busy]), Patience(busy_tries=3))
+        load_of(Script(load=[busy]), RetryPolicy(busy_tries=3))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +220,7 @@ def test_why_a_begin_failed(answer: Any, kind: type[StarRocksSinkError]) -> None
     ],
 )
 def test_a_rollback_never_raises(answers: Any, confirmed: bool) -> None:
-    reason = play(protocol.roll_back(LABEL, Patience(), random.Random(1)), Script(rollback=answers))
+    reason = play(protocol.roll_back(LABEL, RetryPolicy(), random.Random(1)), Script(rollback=answers))
     assert (reason is None) is confirmed
 
 

@@ -21,8 +21,8 @@ import pytest
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import BadReply, DeadlineExceeded, NotSent, ReplyLost, StarRocksSinkError, TransportError
 from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol.fencing import insist_on_rollback
-from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Patience, Steps, Unknown, run
+from starrocks_txn_sink.protocol.fencing import roll_back_until_confirmed
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, RetryPolicy, Steps, Unknown, run
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.manual_clock import ManualClock
 
@@ -203,7 +203,7 @@ def code_of(steps: Steps[Any], server: Server) -> str:
 
 def commit_word(server: Server, *, ledger: bool) -> str:
     try:
-        return word(play(protocol.commit(LABEL, Patience(commit_again=not ledger), rng()), server))
+        return word(play(protocol.commit(LABEL, RetryPolicy(commit_again=not ledger), rng()), server))
     except DeadlineExceeded:
         return "D"
 
@@ -216,17 +216,17 @@ def row_of(name: str) -> str:
         return Server(operation, answer, state)
 
     begun = code_of(protocol.begin(LABEL, {}), server(Operation.BEGIN))
-    loaded = code_of(protocol.load(LABEL, "t", [b"[]"], {}, Patience(busy_tries=3), rng()), server(Operation.LOAD))
+    loaded = code_of(protocol.load(LABEL, "t", [b"[]"], {}, RetryPolicy(busy_tries=3), rng()), server(Operation.LOAD))
     fates = [
         "".join(commit_word(server(Operation.COMMIT, s), ledger=ledger) for s in STATES) for ledger in (True, False)
     ]
     try:
-        reason = play(protocol.roll_back(LABEL, Patience(), rng()), server(Operation.ROLLBACK))
+        reason = play(protocol.roll_back(LABEL, RetryPolicy(), rng()), server(Operation.ROLLBACK))
     except DeadlineExceeded:
         rolled_back = "deadline"
     else:
         rolled_back = "done" if reason is None else reason.code
-    insisted = code_of(insist_on_rollback(LABEL, rng()), server(Operation.ROLLBACK))
+    insisted = code_of(roll_back_until_confirmed(LABEL, rng()), server(Operation.ROLLBACK))
     insisted = {"ok": "ended", "deadline": "again"}[insisted]
     return f"{name:24}| {begun:22}| {loaded:22}| {fates[0]} {fates[1]} | {rolled_back:12}| {insisted}"
 
@@ -272,5 +272,5 @@ def test_a_label_that_is_called_cancelled_is_not_taken_for_one_that_is(text: str
     name = "CANCELLED-e-0-1-1_0"
     answer = failed(text.format(name))
     server = Server(Operation.COMMIT, ReplyLost("lost"), "UNKNOWN", again=answer)
-    steps = protocol.commit(Label("shop", name), Patience(commit_again=True), rng())
+    steps = protocol.commit(Label("shop", name), RetryPolicy(commit_again=True), rng())
     assert word(play(steps, server)) == "U"

@@ -10,16 +10,16 @@ import pytest
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import Fenced, QueryFailed, QueryRefused
-from starrocks_txn_sink.protocol.fencing import Scope, forget_dead_claims, take_over
-from starrocks_txn_sink.protocol.label import Question, Steps, run
+from starrocks_txn_sink.protocol.fencing import Scope, delete_dead_claims, take_over
+from starrocks_txn_sink.protocol.label import LedgerRequest, Steps, run
 from starrocks_txn_sink.protocol.ledger import (
     DRIVER,
     LANE,
     POSITION,
-    Claim,
-    Forget,
+    DeleteClaims,
     Owner,
     ReadOwners,
+    WriteClaim,
     row_id,
     statement,
 )
@@ -33,23 +33,23 @@ MINE = Owner("mine", "e2", "checkpoint")
 class Watched:
     """The model ledger; `before` is told each question before it is answered, and may raise."""
 
-    def __init__(self, before: Callable[[Question], None] = lambda _: None) -> None:
+    def __init__(self, before: Callable[[LedgerRequest], None] = lambda _: None) -> None:
         self.server = ModelServer()
         self.ledger = ModelLedger(self.server)
         self.before = before
-        self.asked: list[Question] = []
+        self.asked: list[LedgerRequest] = []
 
-    def ask(self, question: Question, deadline: Deadline) -> Any:
+    def execute(self, question: LedgerRequest, deadline: Deadline) -> Any:
         self.asked.append(question)
         self.before(question)
-        return self.ledger.ask(question, deadline)
+        return self.ledger.execute(question, deadline)
 
     def claims(self) -> list[str]:
         return sorted(name for _, kind, name in self.server.store.ledger if kind == LANE)
 
     def claim(self, epoch: str, batch: int = 0, lane: int | None = 0, token: str = "t") -> None:
         owner = Owner(token, epoch, "checkpoint", batch, lane)
-        self.ledger.ask(Claim("job", owner), Deadline.after(1.0, ManualClock()))
+        self.ledger.execute(WriteClaim("job", owner), Deadline.after(1.0, ManualClock()))
 
 
 def play(steps: Steps[Any], ledger: Watched) -> Any:
@@ -58,7 +58,7 @@ def play(steps: Steps[Any], ledger: Watched) -> Any:
 
 
 def forget(ledger: Watched, mine: Owner = MINE) -> Any:
-    return play(forget_dead_claims("job", mine, random.Random(0)), ledger)
+    return play(delete_dead_claims("job", mine, random.Random(0)), ledger)
 
 
 def owned() -> Watched:
@@ -79,7 +79,7 @@ def test_claims_of_earlier_runs_go_and_those_of_this_run_stay() -> None:
 def test_another_job_and_positions_are_left_alone() -> None:
     ledger = owned()
     other = Owner("t", "e1", "checkpoint", 0, 0)
-    ledger.ledger.ask(Claim("another", other), Deadline.after(1.0, ManualClock()))
+    ledger.ledger.execute(WriteClaim("another", other), Deadline.after(1.0, ManualClock()))
     ledger.server.store.ledger[("job", POSITION, "p")] = {"epoch": "e1"}
     before = dict(ledger.server.store.ledger)
     assert forget(ledger) == 0
@@ -91,7 +91,7 @@ def test_a_driver_that_lost_the_job_removes_nothing() -> None:
     ledger = owned()
     ledger.claim("e1")
 
-    def overtake(question: Question) -> None:
+    def overtake(question: LedgerRequest) -> None:
         if isinstance(question, ReadOwners):
             ledger.claim("e3", lane=None, token="newer")
             ledger.claim("e3")
@@ -106,8 +106,8 @@ def test_a_removal_that_is_carried_out_late_takes_no_newer_claim_along() -> None
     ledger = owned()
     ledger.claim("e1")
 
-    def overtake(question: Question) -> None:
-        if isinstance(question, Forget):
+    def overtake(question: LedgerRequest) -> None:
+        if isinstance(question, DeleteClaims):
             ledger.claim("e3", lane=None, token="newer")
             ledger.claim("e3")
 
@@ -117,7 +117,7 @@ def test_a_removal_that_is_carried_out_late_takes_no_newer_claim_along() -> None
 
 
 def test_each_run_removes_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.protocol.fencing.MOST", 2)
+    monkeypatch.setattr("starrocks_txn_sink.protocol.fencing.MAX_DELETED_CLAIMS", 2)
     ledger = owned()
     for batch in range(5):
         ledger.claim("e1", batch)
@@ -133,8 +133,8 @@ def test_an_unanswered_removal_is_not_repeated_and_a_refused_one_is_said() -> No
         ledger = owned()
         ledger.claim("e1")
 
-        def fail(question: Question, error: Exception = error) -> None:
-            if isinstance(question, Forget):
+        def fail(question: LedgerRequest, error: Exception = error) -> None:
+            if isinstance(question, DeleteClaims):
                 raise error
 
         ledger.before = fail
@@ -143,7 +143,7 @@ def test_an_unanswered_removal_is_not_repeated_and_a_refused_one_is_said() -> No
                 forget(ledger)
         else:
             assert forget(ledger) == 1
-        assert sum(isinstance(question, Forget) for question in ledger.asked) == 1
+        assert sum(isinstance(question, DeleteClaims) for question in ledger.asked) == 1
 
 
 def test_in_every_version_a_claim_is_missing_only_when_its_run_is_fenced() -> None:
@@ -153,7 +153,7 @@ def test_in_every_version_a_claim_is_missing_only_when_its_run_is_fenced() -> No
     ledger.claim("e1", 7, 0, token="retry")
     seen = []
 
-    def look(_: Question) -> None:
+    def look(_: LedgerRequest) -> None:
         rows = ledger.server.store.ledger
         owner = rows[("job", DRIVER, "")]["token"]
         seen.append((owner == "old", ("job", LANE, "e1/7/0") in rows))
@@ -169,6 +169,6 @@ def test_in_every_version_a_claim_is_missing_only_when_its_run_is_fenced() -> No
 
 
 def test_the_statements_name_rows_by_their_keys() -> None:
-    sql, ids = statement("shop", Forget("job", ("e1/0/0", "e1/1/0")))
+    sql, ids = statement("shop", DeleteClaims("job", ("e1/0/0", "e1/1/0")))
     assert sql == "DELETE FROM `shop`.`_starrocks_txn_sink_ledger` WHERE id IN (%s, %s)"
     assert ids == (row_id("job", LANE, "e1/0/0"), row_id("job", LANE, "e1/1/0"))

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.protocol.label import LABEL, Family, epoch_of, labels, run_of
+from starrocks_txn_sink.protocol.label import LABEL, LabelPrefix, epoch_of, labels, run_of
 
 
 def test_labels_are_valid_and_never_the_same() -> None:
@@ -18,26 +18,31 @@ def test_labels_are_valid_and_never_the_same() -> None:
     assert all(LABEL.match(label) for label in made)
 
 
-def test_a_family_holds_its_labels_and_no_others() -> None:
+def test_a_prefix_holds_its_labels_and_no_others() -> None:
     label = next(labels("orders-eu", "e1", 2, 30, 4))
     assert epoch_of(label) == "e1"
-    for family in (Family("orders-eu"), Family("orders-eu", "e1"), Family("orders-eu", "e1", 2)):
-        assert label.startswith(family.prefix)
-        assert family.holds(label)
-    for family in (Family("orders"), Family("orders-eu", "e2"), Family("orders-eu", "e1", 3), Family("eu")):
-        assert not family.holds(label)
-    assert not Family("orders").holds("orders-by-hand")
+    for prefix in (LabelPrefix("orders-eu"), LabelPrefix("orders-eu", "e1"), LabelPrefix("orders-eu", "e1", 2)):
+        assert label.startswith(prefix.text)
+        assert prefix.matches(label)
+    for prefix in (
+        LabelPrefix("orders"),
+        LabelPrefix("orders-eu", "e2"),
+        LabelPrefix("orders-eu", "e1", 3),
+        LabelPrefix("eu"),
+    ):
+        assert not prefix.matches(label)
+    assert not LabelPrefix("orders").matches("orders-by-hand")
     assert epoch_of("orders-by-hand") == ""
 
 
-def test_a_runs_family_has_the_labels_of_its_writes() -> None:
+def test_a_runs_prefix_has_the_labels_of_its_writes() -> None:
     label = next(labels("orders", "e1_w2", 0, 30, 4))
     assert (epoch_of(label), run_of(epoch_of(label))) == ("e1_w2", "e1")
-    for family in (Family("orders", "e1"), Family("orders", "e1_w2"), Family("orders", "e1_w2", 0)):
-        assert label.startswith(family.prefix)
-        assert family.holds(label)
-    for family in (Family("orders", "e"), Family("orders", "e1_w3"), Family("orders", "e1_w")):
-        assert not family.holds(label)
+    for prefix in (LabelPrefix("orders", "e1"), LabelPrefix("orders", "e1_w2"), LabelPrefix("orders", "e1_w2", 0)):
+        assert label.startswith(prefix.text)
+        assert prefix.matches(label)
+    for prefix in (LabelPrefix("orders", "e"), LabelPrefix("orders", "e1_w3"), LabelPrefix("orders", "e1_w")):
+        assert not prefix.matches(label)
 
 
 @pytest.mark.parametrize("job", ["x" * 128, "ünï", "a b"])

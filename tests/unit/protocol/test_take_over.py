@@ -14,24 +14,33 @@ import pytest
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.actions import PositionSpan
-from starrocks_txn_sink.coordinator.batch import Work
-from starrocks_txn_sink.coordinator.input import Ended
-from starrocks_txn_sink.coordinator.ownership import Authority, first_owner
-from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner
+from starrocks_txn_sink.coordinator.region import Chunk, TransactionEnds
+from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
 from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, check_owner, refuse_others, take_over
-from starrocks_txn_sink.protocol.label import Aborted, Committed, Family, Label, Question, Steps, Unknown, begin, run
+from starrocks_txn_sink.protocol.label import (
+    Aborted,
+    Committed,
+    Label,
+    LabelPrefix,
+    LedgerRequest,
+    Steps,
+    Unknown,
+    begin,
+    run,
+)
 from starrocks_txn_sink.protocol.ledger import (
     LEDGER_TABLE,
-    Claim,
-    Mark,
-    Marked,
+    ListUnfinished,
     Owner,
     Owners,
     Position,
+    ReadMarker,
     ReadOwners,
     ReadPositions,
-    Unfinished,
+    WriteClaim,
+    WriteMarker,
     lane_name,
     statement,
 )
@@ -46,12 +55,12 @@ class Ledger:
         self.delay = delay
         self.unfinished = unfinished
         self.log: list[str] = []
-        self.rows: dict[str, Claim | Mark] = {}
-        self.pending: list[tuple[int, str, Claim | Mark]] = []
+        self.rows: dict[str, WriteClaim | WriteMarker] = {}
+        self.pending: list[tuple[int, str, WriteClaim | WriteMarker]] = []
         self.positions: dict[str, Position] = {}
-        self.before: Callable[[Question], TransportError | None] = lambda _: None
+        self.before: Callable[[LedgerRequest], TransportError | None] = lambda _: None
 
-    def ask(self, question: Question, deadline: Deadline) -> Any:
+    def execute(self, question: LedgerRequest, deadline: Deadline) -> Any:
         del deadline
         self.log.append(type(question).__name__)
         failure = self.before(question)
@@ -59,16 +68,16 @@ class Ledger:
             raise failure
         self._publish()
         match question:
-            case Claim() | Mark():
+            case WriteClaim() | WriteMarker():
                 self.pending.append((self.delay, key_of(question), question))
                 if not self.delay:
                     self._publish()
-            case Marked(job, scope, token):
+            case ReadMarker(job, scope, token):
                 row = self.rows.get(f"{job}/marker/{scope}")
-                return isinstance(row, Mark) and row.token == token
+                return isinstance(row, WriteMarker) and row.token == token
             case ReadOwners():
                 return self._owners(question)
-            case Unfinished():
+            case ListUnfinished():
                 self.log[-1] += f" while visible: {sorted(self.rows)}"
                 return self.unfinished
             case ReadPositions():
@@ -79,7 +88,7 @@ class Ledger:
         driver = self.rows.get(f"{question.job}/driver/")
         name = "" if question.lane is None else lane_name(question.epoch, question.batch, question.lane)
         lane = self.rows.get(f"{question.job}/lane/{name}")
-        return Owners(*(row.owner if isinstance(row, Claim) else None for row in (driver, lane)))
+        return Owners(*(row.owner if isinstance(row, WriteClaim) else None for row in (driver, lane)))
 
     def _publish(self) -> None:
         """In the order of the commits."""
@@ -89,7 +98,7 @@ class Ledger:
             self.rows[key] = row
 
 
-def key_of(question: Claim | Mark) -> str:
+def key_of(question: WriteClaim | WriteMarker) -> str:
     """The key of the row as the SQL has it."""
     _, (_, job, kind, name, *_) = statement("shop", question)
     return f"{job}/{kind}/{name}"
@@ -143,10 +152,10 @@ def test_labels_are_listed_only_when_the_claim_is_visible(delay: int) -> None:
     ledger = Ledger(delay=delay, unfinished=("job-e0-0-1-1_0",))
     taken = play(taking_over(DRIVER, "t"), ledger)
     assert taken.owner.token == "t0"
-    listed = next(n for n, line in enumerate(ledger.log) if line.startswith("Unfinished"))
+    listed = next(n for n, line in enumerate(ledger.log) if line.startswith("ListUnfinished"))
     assert "job/driver/" in ledger.log[listed]
     after = [line.split()[0] for line in ledger.log[listed + 1 :]]
-    assert after[:2] == ["rollback", "Mark"]
+    assert after[:2] == ["rollback", "WriteMarker"]
     assert after[-2:] == ["ReadOwners", "ReadPositions"]
 
 
@@ -154,7 +163,15 @@ def test_a_visible_claim_costs_one_question() -> None:
     ledger = Ledger()
     play(taking_over(DRIVER, "t"), ledger)
     asked = [line.split()[0] for line in ledger.log]
-    assert asked == ["Claim", "ReadOwners", "Unfinished", "Mark", "Marked", "ReadOwners", "ReadPositions"]
+    assert asked == [
+        "WriteClaim",
+        "ReadOwners",
+        "ListUnfinished",
+        "WriteMarker",
+        "ReadMarker",
+        "ReadOwners",
+        "ReadPositions",
+    ]
 
 
 def test_a_claim_of_another_run_or_micro_batch_does_not_hide_the_one_that_fences() -> None:
@@ -163,7 +180,7 @@ def test_a_claim_of_another_run_or_micro_batch_does_not_hide_the_one_that_fences
     play(taking_over(DRIVER, "d"), ledger)
     play(taking_over(lane(), "retry", "d0"), ledger)
     for late in (lane("late", epoch="e0"), lane("late", batch=6), Owner("late", "e1", "cp", 7, 1)):
-        ledger.ask(Claim("job", late), Deadline.after(1, ManualClock()))
+        ledger.execute(WriteClaim("job", late), Deadline.after(1, ManualClock()))
     with pytest.raises(Fenced):
         play(check_owner("job", lane(), "d0", random.Random(1)), ledger)
     play(check_owner("job", lane("retry0"), "d0", random.Random(1)), ledger)
@@ -174,14 +191,14 @@ def test_a_marker_that_another_writer_overwrote_is_written_again() -> None:
     ledger = Ledger()
     overwritten: list[str] = []
 
-    def overwrite(question: Question) -> None:
-        if isinstance(question, Marked) and not overwritten:
+    def overwrite(question: LedgerRequest) -> None:
+        if isinstance(question, ReadMarker) and not overwritten:
             overwritten.append(question.token)
-            ledger.rows[f"job/marker/{question.scope}"] = Mark("job", question.scope, "another's")
+            ledger.rows[f"job/marker/{question.scope}"] = WriteMarker("job", question.scope, "another's")
 
     ledger.before = overwrite
     assert play(taking_over(DRIVER, "t"), ledger, seconds=60).owner.token == "t0"
-    assert ledger.log.count("Mark") == 2
+    assert ledger.log.count("WriteMarker") == 2
 
 
 def test_a_slow_server_is_not_outrun_by_new_markers() -> None:
@@ -195,11 +212,11 @@ def test_unanswered_claims_and_markers_are_repeated_with_other_tokens() -> None:
     claims: list[str] = []
     marks: list[str] = []
 
-    def lose_first(question: Question) -> TransportError | None:
-        if isinstance(question, Claim):
+    def lose_first(question: LedgerRequest) -> TransportError | None:
+        if isinstance(question, WriteClaim):
             claims.append(question.owner.token)
             return QueryFailed("lost") if len(claims) == 1 else None
-        if isinstance(question, Mark):
+        if isinstance(question, WriteMarker):
             marks.append(question.token)
             return QueryFailed("lost") if len(marks) == 1 else None
         return None
@@ -211,9 +228,9 @@ def test_unanswered_claims_and_markers_are_repeated_with_other_tokens() -> None:
     assert len(set(marks)) == 2
 
 
-def authority(ledger: Ledger, token: str = "") -> Authority:
+def ownership(ledger: Ledger, token: str = "") -> LaneOwnership:
     play(taking_over(DRIVER, "d"), ledger)
-    return Authority("job", "shop", "d0", lane(token), tokens("mine"), lambda: "2026-01-01 00:00:00")
+    return LaneOwnership("job", "shop", "d0", lane(token), tokens("mine"), lambda: "2026-01-01 00:00:00")
 
 
 def known(label: str, position: int, partition: str = "p") -> Position:
@@ -241,7 +258,7 @@ def test_an_unknown_outcome_is_settled_by_positions(positions: list[Position], e
     """Rows that another attempt wrote meanwhile are neither ours nor missing: trying again would double them."""
     ledger = Ledger()
     ledger.positions = {position.partition: position for position in positions}
-    steps = authority(ledger).recover("L", SPANS, random.Random(1))
+    steps = ownership(ledger).recover("L", SPANS, random.Random(1))
     if expected is Fenced:
         with pytest.raises(Fenced):
             play(steps, ledger)
@@ -270,8 +287,8 @@ def test_a_lane_that_was_taken_over_while_nobody_answered_does_not_go_on(
     """Its commit took effect; but what it still holds for the next one may have been written by the other try."""
     ledger = Ledger()
     ledger.positions = {"p": known(OURS, 20), "q": known(other, 90, "q")}
-    mine = authority(ledger)
-    mine.seen = seen
+    mine = ownership(ledger)
+    mine.known_labels = seen
     steps = mine.recover(OURS, SPANS[:1], random.Random(1))
     if fenced:
         with pytest.raises(Fenced, match=other) as caught:
@@ -279,16 +296,16 @@ def test_a_lane_that_was_taken_over_while_nobody_answered_does_not_go_on(
         assert caught.value.context["label"] == OURS
     else:
         assert isinstance(play(steps, ledger), Committed)
-        assert mine.seen == {OURS, other}
+        assert mine.known_labels == {OURS, other}
 
 
 def test_recovery_ends_its_own_label_first_and_insists_on_it() -> None:
     ledger = Ledger()
-    mine = authority(ledger)
+    mine = ownership(ledger)
     ledger.log.clear()
     during = Reply(Status.FAILED, "Can not abort transaction 1 during committing, label is L")
     play(mine.recover("L", SPANS, random.Random(1)), ledger, Server(ledger, during, ReplyLost("lost")))
-    assert ledger.log[:4] == ["rollback L", "rollback L", "rollback L", "Claim"]
+    assert ledger.log[:4] == ["rollback L", "rollback L", "rollback L", "WriteClaim"]
     assert mine.owner.token.startswith("mine")
 
 
@@ -323,18 +340,18 @@ def test_who_may_commit(driver: Owner | None, claim: Owner | None, mine: Owner, 
 
 def test_a_fate_carries_its_label_and_its_reason() -> None:
     ledger = Ledger()
-    outcome = play(authority(ledger).recover("L", SPANS, random.Random(1)), ledger)
+    outcome = play(ownership(ledger).recover("L", SPANS, random.Random(1)), ledger)
     assert (outcome.label, outcome.error.context) == ("L", {"label": "L"})
     assert "not committed" in outcome.error.message
     ledger.positions = {"p": known("L", 20)}
-    unknown = play(authority(ledger).recover("L", SPANS, random.Random(1)), ledger)
+    unknown = play(ownership(ledger).recover("L", SPANS, random.Random(1)), ledger)
     assert (unknown.label, unknown.error.context) == ("L", {"label": "L"})
     assert "only a part" in unknown.error.message
     ledger.positions = {"p": known("L", 20), "q": known("L", 40, "q")}
-    assert play(authority(ledger).recover("L", SPANS, random.Random(1)), ledger) == Committed("L", None)
+    assert play(ownership(ledger).recover("L", SPANS, random.Random(1)), ledger) == Committed("L", None)
     ledger.positions = {"p": known("other", 20)}
     with pytest.raises(Fenced, match="under label other") as caught:
-        play(authority(ledger).recover("L", SPANS, random.Random(1)), ledger)
+        play(ownership(ledger).recover("L", SPANS, random.Random(1)), ledger)
     assert caught.value.context == {"label": "L"}
 
 
@@ -349,7 +366,7 @@ def test_everything_that_is_repeated_waits_longer_each_time() -> None:
     ledger, clock = Ledger(unfinished=("job-e0-0-1-1_0",)), ManualClock()
     times: dict[str, list[float]] = {}
 
-    def lose_thrice(question: Question) -> TransportError | None:
+    def lose_thrice(question: LedgerRequest) -> TransportError | None:
         asked = times.setdefault(type(question).__name__, [])
         asked.append(clock.monotonic())
         return QueryFailed("lost") if len(asked) < 4 else None
@@ -358,7 +375,7 @@ def test_everything_that_is_repeated_waits_longer_each_time() -> None:
     server = Server(ledger, ReplyLost("lost"), Reply(Status.FAILED, "x"), ReplyLost("lost"))
     steps = take_over(Scope("job", "shop", DRIVER), tokens("t"), Exact())
     run(steps, server, clock, Deadline.after(60, clock), ledger)
-    for name in ("Claim", "Unfinished", "Mark", "Marked", "ReadPositions"):
+    for name in ("WriteClaim", "ListUnfinished", "WriteMarker", "ReadMarker", "ReadPositions"):
         first, *later = times[name][:4]
         waits = [round(time - before, 6) for before, time in zip([first, *later], later, strict=False)]
         assert waits == [0.05, 0.1, 0.2], name
@@ -371,25 +388,25 @@ def test_a_lane_lists_its_own_labels_and_a_driver_all_of_the_job() -> None:
     for mine in (DRIVER, lane()):
         ledger = Ledger()
 
-        def listed(question: Question) -> None:
-            if isinstance(question, Unfinished):
-                families.append(question.family)
+        def listed(question: LedgerRequest) -> None:
+            if isinstance(question, ListUnfinished):
+                families.append(question.prefix)
 
         play(taking_over(DRIVER, "d"), ledger)
         ledger.before = listed
         play(taking_over(mine, "t", None if mine is DRIVER else "d0"), ledger)
-    assert families == [Family("job"), Family("job", "e1", 0)]
+    assert families == [LabelPrefix("job"), LabelPrefix("job", "e1", 0)]
 
 
 def test_the_entries_of_a_work_are_the_last_positions_of_its_partitions() -> None:
-    work = Work(1000)
+    work = TransactionBatch(1000)
     for partition, table_name, rows in (("p", "orders", 2), ("p", "items", 3), ("q", "orders", 1)):
         chunk = Chunk(partition, table_name)
         chunk.append(memoryview(b",{}" * rows), rows)
         work.add(chunk)
-    work.end_transactions(Ended("p", 11, 20, 2, "crc1:x"))
-    work.end_transactions(Ended("q", 31, 31, 1, "crc1:y"))
-    entries = authority(Ledger()).entries("L", work)
+    work.end_transactions(TransactionEnds("p", 11, 20, 2, "crc1:x"))
+    work.end_transactions(TransactionEnds("q", 31, 31, 1, "crc1:y"))
+    entries = ownership(Ledger()).ledger_entries("L", work)
     assert (entries.table, entries.partition, entries.rows) == (LEDGER_TABLE, "", 2)
     rows = orjson.loads(b"[" + b"".join(entries.pieces).lstrip(b",") + b"]")
     assert [(row["name"], row["position"], row["row_count"], row["digest"]) for row in rows] == [
@@ -404,7 +421,7 @@ def test_the_entries_of_a_work_are_the_last_positions_of_its_partitions() -> Non
 
 def test_a_lane_checks_recovers_and_rolls_back_in_its_own_name() -> None:
     ledger = Ledger(unfinished=("job-e1-0-7-1_0",))
-    mine = authority(ledger)
+    mine = ownership(ledger)
     mine.owner = first_owner("e1", "cp", 7, 0)
     assert (mine.owner.token, mine.owner.lane, mine.owner.batch) == ("", 0, 7)
     play(mine.check(Exact()), ledger)
@@ -415,10 +432,10 @@ def test_a_lane_checks_recovers_and_rolls_back_in_its_own_name() -> None:
         ("shop", "job-e1-0-7-1_0"),
     }
     play(mine.check(Exact()), ledger)
-    other = authority(ledger)
+    other = ownership(ledger)
     play(other.take_over(Exact()), ledger)
     with pytest.raises(Fenced, match="Lane 0"):
-        play(authority(ledger).check(Exact()), ledger)
+        play(ownership(ledger).check(Exact()), ledger)
 
 
 def test_a_lane_waits_for_its_own_claim_whoever_owns_the_job() -> None:
@@ -426,7 +443,7 @@ def test_a_lane_waits_for_its_own_claim_whoever_owns_the_job() -> None:
     play(taking_over(DRIVER, "d"), ledger)
     ledger.delay = 3
     play(taking_over(lane(), "t", "d0"), ledger)
-    listed = [line for line in ledger.log if line.startswith("Unfinished")][-1]
+    listed = [line for line in ledger.log if line.startswith("ListUnfinished")][-1]
     assert f"job/lane/{lane_name('e1', 7, 0)}" in listed
 
 

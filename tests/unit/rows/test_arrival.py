@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.input import Ended, Written
+from starrocks_txn_sink.coordinator.region import RegionRows, TransactionEnds
 from starrocks_txn_sink.errors import InputError, Unordered
 from starrocks_txn_sink.rows.arrival_order import ArrivalOrder
-from starrocks_txn_sink.rows.columns import END_POSITION, SEQ
+from starrocks_txn_sink.rows.columns import SENTINEL_POSITION, SEQ
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, RowsCutOff, Segmenter
 from tests.unit.rows.test_segments import Row, lanes
 
@@ -27,7 +27,7 @@ FIELDS = [
     ("transaction_end", pa.bool_()),
     ("payload", pa.string()),
 ]
-END = (None, END_POSITION, None, None, None, None)
+END = (None, SENTINEL_POSITION, None, None, None, None)
 
 
 def batch(rows: Iterable[Any]) -> pa.RecordBatch:
@@ -50,9 +50,9 @@ def told(order: ArrivalOrder, batches: Iterable[pa.RecordBatch]) -> tuple[dict[A
     for rows in order.rows(batches):
         for segment in segmenter.split(rows):
             match segment:
-                case Written(partition, table, piece):
+                case RegionRows(partition, table, piece):
                     regions[(partition, table)] = regions.get((partition, table), "") + bytes(piece).decode()
-                case Ended(partition, first, last, count):
+                case TransactionEnds(partition, first, last, count):
                     ends.setdefault(partition, []).append((first, last, count))
     return regions, ends
 

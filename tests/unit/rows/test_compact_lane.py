@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.coordinator.actions import Receipt, RegionCount
-from starrocks_txn_sink.coordinator.input import Ended, Segment, Written
+from starrocks_txn_sink.coordinator.region import RegionRows, Segment, TransactionEnds
 from starrocks_txn_sink.errors import OptionError, SourceChanged, TransactionTimedOut
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import Position
@@ -62,7 +62,7 @@ def play(segmenter: Segmenter, rows: list[tuple[Row, int]], cuts: list[int]) -> 
 def test_every_source_transaction_ends_and_every_row_is_sent_or_counted(rows: list[Row], cuts: list[int]) -> None:
     tally = Compacted()
     segments = list(tally.counted(play(Segmenter(), compacted(rows), cuts)))
-    written = [segment for segment in segments if isinstance(segment, Written)]
+    written = [segment for segment in segments if isinstance(segment, RegionRows)]
     assert all(segment.rows and segment.piece.nbytes for segment in written)
     sent = b"".join(bytes(segment.piece) for segment in written).decode()
     assert sorted(sent.split(",")[1:]) == sorted(row[4][1:] for row, _ in compacted(rows) if row[4])
@@ -70,7 +70,9 @@ def test_every_source_transaction_ends_and_every_row_is_sent_or_counted(rows: li
     for segment in written:
         counts[(segment.partition, segment.table)] -= segment.rows
     assert +counts == tally.rows
-    assert sum(segment.count for segment in segments if isinstance(segment, Ended)) == sum(row[3] for row in rows)
+    assert sum(segment.count for segment in segments if isinstance(segment, TransactionEnds)) == sum(
+        row[3] for row in rows
+    )
 
 
 @given(lanes(), st.lists(st.integers(0, 60), max_size=5), st.integers(0, 60))
@@ -82,17 +84,20 @@ def test_a_replay_that_is_cut_differently_has_the_same_fingerprints(rows: list[R
     positions = {
         segment.partition: Position(segment.partition, segment.last, "c", 0, "job-e-0-0-1", 0, segment.digest)
         for segment in first
-        if isinstance(segment, Ended)
+        if isinstance(segment, TransactionEnds)
     }
     assert all(known.digest.startswith("hash1:") for known in positions.values())
     again = play(Segmenter(Replay(positions)), compacted(rows), cuts)
-    assert sum(segment.count for segment in again if isinstance(segment, Ended)) == len(ends) - ends.index(cut) - 1
+    assert (
+        sum(segment.count for segment in again if isinstance(segment, TransactionEnds))
+        == len(ends) - ends.index(cut) - 1
+    )
 
 
 def test_other_content_is_noticed_also_in_rows_that_are_left_out() -> None:
     rows: list[Row] = [("p", 1, "t", False, ",1/old"), ("p", 1, "t", True, ",1/new")]
     (_, ended) = play(Segmenter(), compacted(rows), [])
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, TransactionEnds)
     known = {"p": Position("p", 1, "c", 0, "job-e-0-0-1", 0, ended.digest)}
     changed: list[Row] = [("p", 1, "t", False, ",1/other"), ("p", 1, "t", True, ",1/new")]
     with pytest.raises(SourceChanged):

@@ -9,15 +9,15 @@ import pytest
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.rows.columns import COLUMNS, END_POSITION, TASK
-from starrocks_txn_sink.rows.segments import RowsCutOff, StageRepeated, until_end
+from starrocks_txn_sink.rows.columns import COLUMNS, SENTINEL_POSITION, TASK
+from starrocks_txn_sink.rows.segments import RowsCutOff, StageRepeated, rows_before_sentinel
 from starrocks_txn_sink.writer import task, worker
 from starrocks_txn_sink.writer.worker import Attempt, with_stage
 from tests.support.model_server import ModelServer
 
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
 ROW = ("p", 1, "orders", True, ",[1]")
-END = (None, END_POSITION, None, None, None)
+END = (None, SENTINEL_POSITION, None, None, None)
 
 
 def batch(*rows: tuple[object, ...]) -> pa.RecordBatch:
@@ -27,20 +27,20 @@ def batch(*rows: tuple[object, ...]) -> pa.RecordBatch:
 
 def test_the_last_row_is_taken_off_wherever_batches_are_cut() -> None:
     for batches in ([batch(ROW, ROW, END)], [batch(ROW), batch(ROW, END)], [batch(ROW, ROW), batch(END)]):
-        assert sum(part.num_rows for part in until_end(batches, "position")) == 2
-    assert list(until_end([batch(END)], "position")) == []
+        assert sum(part.num_rows for part in rows_before_sentinel(batches, "position")) == 2
+    assert list(rows_before_sentinel([batch(END)], "position")) == []
 
 
 def test_a_row_of_a_user_is_never_taken_for_the_last() -> None:
-    strange = (None, END_POSITION, "orders", True, ",[1]")
-    (kept,) = until_end([batch(strange, (None, None, None, None, None), END)], "position")
+    strange = (None, SENTINEL_POSITION, "orders", True, ",[1]")
+    (kept,) = rows_before_sentinel([batch(strange, (None, None, None, None, None), END)], "position")
     assert kept.num_rows == 2  # they are refused later, with their place
 
 
 @pytest.mark.parametrize("batches", [[], [batch(ROW)], [batch(ROW), batch(ROW)]])
 def test_rows_without_an_end_were_cut_off(batches: list[pa.RecordBatch]) -> None:
     with pytest.raises(RowsCutOff):
-        list(until_end(batches, "position"))
+        list(rows_before_sentinel(batches, "position"))
 
 
 OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")

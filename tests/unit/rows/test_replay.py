@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.input import Ended, Written
+from starrocks_txn_sink.coordinator.region import RegionRows, TransactionEnds
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.columns import COLUMNS
 from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.rows.segments import Segmenter
-from starrocks_txn_sink.rows.unpositioned import UnitSegmenter, unit_of
+from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
 
 Row = tuple[str, int, str, bool, str]
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
@@ -38,13 +38,13 @@ def rows_of(sizes: list[int], partition: str = "p", salt: str = "") -> list[Row]
     ]
 
 
-def play(segmenter: Segmenter, rows: list[Row], cuts: list[int]) -> tuple[dict[str, str], list[Ended]]:
+def play(segmenter: Segmenter, rows: list[Row], cuts: list[int]) -> tuple[dict[str, str], list[TransactionEnds]]:
     written: dict[str, str] = {}
     ended = []
     bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
     for low, high in itertools.pairwise(bounds):
         for segment in segmenter.split(batch(rows[low:high])):
-            if isinstance(segment, Written):
+            if isinstance(segment, RegionRows):
                 written[segment.table] = written.get(segment.table, "") + bytes(segment.piece).decode()
             else:
                 ended.append(segment)
@@ -124,13 +124,13 @@ def plain(values: list[int]) -> pa.RecordBatch:
 
 
 def unit(values: list[int], committed: Position | None = None, number: int = 7, compare: bool = True) -> list[Any]:
-    segmenter = UnitSegmenter("c/0", number, committed, compare)
+    segmenter = UnpositionedSegmenter("c/0", number, committed, compare)
     return [*segmenter.split(plain(values[:2])), *segmenter.split(plain(values[2:])), *segmenter.end()]
 
 
 def test_plain_rows_are_one_unit_whose_digest_ignores_their_order() -> None:
     segments = unit([1, 2, 3])
-    assert b"".join(bytes(s.piece) for s in segments if isinstance(s, Written) and s.table == "t1") == b",1,3"
+    assert b"".join(bytes(s.piece) for s in segments if isinstance(s, RegionRows) and s.table == "t1") == b",1,3"
     end = segments[-1]
     assert (end.partition, end.last, end.count) == ("c/0", 7, 0)
     shuffled = [1, 2, 3]
@@ -172,8 +172,8 @@ def test_a_micro_batch_that_was_written_in_part_is_finished_with_the_same_number
 ) -> None:
     for lane in range(lanes):
         if refused is None:
-            made = unit_of("c", lane, lanes, 5, units(*known), True)
+            made = unpositioned_segmenter("c", lane, lanes, 5, units(*known), True)
             assert made.replayed is (dict(known).get(f"c/{lane}/{lanes}", 0) >= 5)
         else:
             with pytest.raises(SourceChanged, match=f"set {refused} until"):
-                unit_of("c", lane, lanes, 5, units(*known), True)
+                unpositioned_segmenter("c", lane, lanes, 5, units(*known), True)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.input import Ended, Written
+from starrocks_txn_sink.coordinator.region import RegionRows, TransactionEnds
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.columns import COLUMNS, PARTITION
-from starrocks_txn_sink.rows.segments import Segmenter, listed, runs_of
+from starrocks_txn_sink.rows.segments import Segmenter, list_runs, runs_of
 
 Row = tuple[str, int, str, bool, str]
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
@@ -46,7 +46,7 @@ def test_segments_hold_every_row_of_a_region_once_and_in_order(rows: list[Row], 
     open_since_end: set[str] = set()
     for low, high in itertools.pairwise(bounds):
         for segment in segmenter.split(batch(rows[low:high])):
-            if isinstance(segment, Written):
+            if isinstance(segment, RegionRows):
                 key = (segment.partition, segment.table)
                 got[key] = got.get(key, "") + bytes(segment.piece).decode()
                 counted += segment.rows
@@ -66,11 +66,11 @@ def test_segments_hold_every_row_of_a_region_once_and_in_order(rows: list[Row], 
 @given(lanes())
 def test_marks_tell_where_each_row_lies(rows: list[Row]) -> None:
     got: list[tuple[str, int, str, str]] = []
-    for segment in Segmenter(marking=True).split(batch(rows)):
-        if isinstance(segment, Written):
-            assert segment.marks is not None
-            contents = [row.decode() for row in segment.marks.rows(segment.piece)]
-            places = [(segment.partition, int(at), segment.table) for at in segment.marks.positions]
+    for segment in Segmenter(with_row_index=True).split(batch(rows)):
+        if isinstance(segment, RegionRows):
+            assert segment.row_index is not None
+            contents = [row.decode() for row in segment.row_index.rows(segment.piece)]
+            places = [(segment.partition, int(at), segment.table) for at in segment.row_index.positions]
             got += [(*place, content) for place, content in zip(places, contents, strict=True)]
     assert sorted(got) == sorted((name, at, table, content) for name, at, table, _, content in rows)
 
@@ -78,15 +78,15 @@ def test_marks_tell_where_each_row_lies(rows: list[Row]) -> None:
 def test_the_open_rest_of_a_batch_comes_after_its_whole_transactions() -> None:
     rows = [("a", 1, "t", True, ",1"), ("a", 2, "u", False, ",2"), ("a", 2, "t", False, ",3")]
     segments = list(Segmenter().split(batch(rows)))
-    assert [type(segment) for segment in segments] == [Written, Ended, Written, Written]
-    assert isinstance(segments[1], Ended)
+    assert [type(segment) for segment in segments] == [RegionRows, TransactionEnds, RegionRows, RegionRows]
+    assert isinstance(segments[1], TransactionEnds)
     assert (segments[1].first, segments[1].last, segments[1].count) == (1, 1, 1)
 
 
 def test_spans_name_the_first_and_last_position_of_a_run() -> None:
     rows = [("a", position, "t", True, ",1") for position in (3, 5, 9)]
     last = list(Segmenter().split(batch(rows)))[-1]
-    assert isinstance(last, Ended)
+    assert isinstance(last, TransactionEnds)
     assert (last.partition, last.first, last.last, last.count) == ("a", 3, 9, 3)
 
 
@@ -122,11 +122,11 @@ def test_a_sliced_batch_and_large_strings_keep_their_bytes() -> None:
     rows = [("a", n, "t", True, f",{n}") for n in range(10)]
     sliced = batch(rows).slice(3, 4)
     (written, _) = Segmenter().split(sliced)
-    assert isinstance(written, Written)
+    assert isinstance(written, RegionRows)
     assert bytes(written.piece) == b",3,4,5,6"
     wide = batch(rows).set_column(4, "payload", pa.array([row[4] for row in rows], pa.large_string()))
     (written, _) = Segmenter().split(wide)
-    assert isinstance(written, Written)
+    assert isinstance(written, RegionRows)
     assert bytes(written.piece) == "".join(row[4] for row in rows).encode()
 
 
@@ -144,4 +144,4 @@ def test_runs_of_source_partitions_are_those_of_a_plain_loop(
         high = low + len(list(same))
         runs.append((name, low, high))
         low = high
-    assert listed(runs_of(pa.RecordBatch.from_arrays([column], names=[PARTITION]))) == runs
+    assert list_runs(runs_of(pa.RecordBatch.from_arrays([column], names=[PARTITION]))) == runs

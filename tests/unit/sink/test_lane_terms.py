@@ -14,8 +14,8 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.rows.columns import PAYLOAD, PLACE, ROW_BITS
-from starrocks_txn_sink.rows.segments import unsealed
+from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, ROW_NUMBER_BITS
+from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.data_source import LaneTerms
 from starrocks_txn_sink.telemetry.logs import LogSettings
 
@@ -88,15 +88,15 @@ def test_other_frames_have_no_terms(schema: T.StructType) -> None:
 def batches(places: list[int], sizes: list[int]) -> list[pa.RecordBatch]:
     bounds = np.cumsum([0, *sizes])
     return [
-        pa.record_batch({PLACE: pa.array(part, pa.int64()), "x": pa.array(part, pa.int64())})
+        pa.record_batch({ROW_NUMBER: pa.array(part, pa.int64()), "x": pa.array(part, pa.int64())})
         for part in (places[low:high] for low, high in itertools.pairwise(bounds))
     ]
 
 
 @given(st.integers(0, 40), st.lists(st.integers(0, 5), max_size=6))
 def test_rows_in_their_places_pass_without_the_column(lane: int, sizes: list[int]) -> None:
-    places = [(lane << ROW_BITS) + row for row in range(sum(sizes))]
-    out = list(unsealed(batches(places, sizes), lane))
+    places = [(lane << ROW_NUMBER_BITS) + row for row in range(sum(sizes))]
+    out = list(check_row_numbers(batches(places, sizes), lane))
     assert [row for batch in out for row in batch.column("x").to_pylist()] == places
     assert all(batch.schema.names == ["x"] for batch in out)
 
@@ -104,10 +104,10 @@ def test_rows_in_their_places_pass_without_the_column(lane: int, sizes: list[int
 @given(st.data())
 def test_any_change_of_the_rows_is_noticed(data: st.DataObject) -> None:
     count, lane = data.draw(st.integers(1, 8)), data.draw(st.integers(0, 3))
-    whole = [(other << ROW_BITS) + row for other in range(4) for row in range(count)]
+    whole = [(other << ROW_NUMBER_BITS) + row for other in range(4) for row in range(count)]
     kept = data.draw(st.lists(st.sampled_from(whole), min_size=1, max_size=2 * count))
-    expected = [(lane << ROW_BITS) + row for row in range(len(kept))]
+    expected = [(lane << ROW_NUMBER_BITS) + row for row in range(len(kept))]
     if kept == expected:  # a beginning of the lane: that it was cut off is told by its end
         return
     with pytest.raises(InputError, match=f"rows of lane {lane} are not the ones"):
-        list(unsealed(batches(kept, [len(kept)]), lane))
+        list(check_row_numbers(batches(kept, [len(kept)]), lane))

@@ -23,7 +23,7 @@ from starrocks_txn_sink import configure_logging
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.rows.columns import END_POSITION
+from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event
@@ -181,7 +181,7 @@ def write(server: Emulator, row: str) -> None:
     session = open_session(given, "run", "shop", "checkpoint")
     columns: dict[str, list[Any]] = {
         "source_partition": ["p-0", None],
-        "position": [1, END_POSITION],
+        "position": [1, SENTINEL_POSITION],
         "table": ["items", None],
         "transaction_end": [True, None],
         "payload": [f",{row}", None],

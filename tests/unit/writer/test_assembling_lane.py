@@ -13,7 +13,7 @@ from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
-from starrocks_txn_sink.rows.columns import END_POSITION
+from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
 from starrocks_txn_sink.writer.assembling import LaneAssembly
 from starrocks_txn_sink.writer.messages import CarryOver, decode, encode
@@ -40,7 +40,7 @@ def values(events: Sequence[dict[str, Any] | None]) -> pa.RecordBatch:
     return pa.record_batch(
         {
             "source_partition": pa.nulls(count, pa.string()),
-            "position": pa.array([END_POSITION if each is None else None for each in events], pa.int64()),
+            "position": pa.array([SENTINEL_POSITION if each is None else None for each in events], pa.int64()),
             "value": pa.array([each and orjson.dumps(each).decode() for each in events]),
         }
     )

@@ -15,7 +15,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import Backoff, Committed, Loaded, Unknown
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation
-from starrocks_txn_sink.rows.columns import COLUMNS, DELETED, END_POSITION, EVENT_TIME
+from starrocks_txn_sink.rows.columns import COLUMNS, DELETED, EVENT_TIME, SENTINEL_POSITION
 from starrocks_txn_sink.rows.segments import RowsCutOff
 from starrocks_txn_sink.telemetry.events import Event, Span
 from starrocks_txn_sink.writer import task, worker
@@ -28,7 +28,7 @@ from tests.support.model_server import Fault, Faults, ModelServer, plan_faults
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string(), pa.int64(), pa.bool_())
 SCHEMA = pa.schema(list(zip((*COLUMNS, EVENT_TIME, DELETED), TYPES, strict=True)))
 Row = tuple[object, ...]
-END: Row = (None, END_POSITION, None, None, None, None, None)
+END: Row = (None, SENTINEL_POSITION, None, None, None, None, None)
 SECOND = 1_000_000
 ROWS: list[Row] = [
     ("0", 1, "orders", False, ',{"a":1}', 10 * SECOND, False),

@@ -11,9 +11,9 @@ import orjson
 import pytest
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.actions import Action, Identity
+from starrocks_txn_sink.coordinator.actions import Action, LaneIdentity
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.input import Ended, Segment, Written
+from starrocks_txn_sink.coordinator.region import RegionRows, Segment, TransactionEnds
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, LoadFailed, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import labels
@@ -42,7 +42,7 @@ def runner(
     clock, rng = SystemClock(), random.Random(1)
     deadline = Deadline.after(seconds, clock)
     core = SharedTransactionCoordinator(
-        Identity("job", 0, 0), small_limits(**limits), labels("job", "e", 0, 0, 1), rng, clock.wall
+        LaneIdentity("job", 0, 0), small_limits(**limits), labels("job", "e", 0, 0, 1), rng, clock.wall
     )
     options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
     return LaneRunner(core, perform or Performer(options, server, clock, deadline, rng), pool, clock, deadline)
@@ -52,8 +52,8 @@ def segments(transactions: int, rows: int = 4) -> Iterator[Segment]:
     for position in range(1, transactions + 1):
         for number in range(rows):
             data = b"," + orjson.dumps([position, number])
-            yield Written("p0", ["orders", "items"][number % 2], memoryview(data), 1)
-        yield Ended("p0", position, position, 1)
+            yield RegionRows("p0", ["orders", "items"][number % 2], memoryview(data), 1)
+        yield TransactionEnds("p0", position, position, 1)
 
 
 def test_rows_arrive_in_order_under_one_label(pool: DaemonThreadPool) -> None:
@@ -99,8 +99,8 @@ def test_a_name_too_long_for_the_ledger_is_refused_before_anything_is_visible(po
 
     def rows() -> Iterator[Segment]:
         for partition in (longest, beyond):
-            yield Written(partition, "orders", memoryview(b',{"n":1}'), 1)
-            yield Ended(partition, 1, 1, 1)
+            yield RegionRows(partition, "orders", memoryview(b',{"n":1}'), 1)
+            yield TransactionEnds(partition, 1, 1, 1)
 
     with pytest.raises(InputError, match=r"The name of source partition p{60}… has 1025 bytes\."):
         runner(server, pool).run(rows())

@@ -13,7 +13,7 @@ from starrocks_txn_sink.coordinator.actions import (
     RecoverAction,
     RollbackAction,
 )
-from starrocks_txn_sink.coordinator.coordinator import trouble
+from starrocks_txn_sink.coordinator.coordinator import failure_phrase
 from starrocks_txn_sink.errors import (
     BeginFailed,
     DeadlineExceeded,
@@ -43,7 +43,7 @@ def hung(step: str) -> DeadlineExceeded:
     ],
 )
 def test_what_failed_last_is_named(action: Action, result: object, said: str) -> None:
-    assert trouble(action, result, ", after something else failed") == f", after {said}"
+    assert failure_phrase(action, result, ", after something else failed") == f", after {said}"
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_what_failed_last_is_named(action: Action, result: object, said: str) ->
     ],
 )
 def test_what_went_well_and_rollbacks_do_not_hide_it(action: Action, result: object) -> None:
-    assert trouble(action, result, ", after begin failed") == ", after begin failed"
+    assert failure_phrase(action, result, ", after begin failed") == ", after begin failed"
 
 
 def test_a_commit_ends_all_trouble() -> None:
-    assert trouble(CommitAction("l"), Committed("l", 1), ", after begin failed") == ""
+    assert failure_phrase(CommitAction("l"), Committed("l", 1), ", after begin failed") == ""
 
 
 def lane() -> LaneDriver:
@@ -74,7 +74,7 @@ def lane() -> LaneDriver:
 def complete(lane: LaneDriver, result: object) -> Action:
     """The one action that is due ends with `result`."""
     (action,) = lane.core.tick(lane.clock.monotonic())
-    lane.core.completed(action, result, lane.clock.monotonic())
+    lane.core.complete(action, result, lane.clock.monotonic())
     return action
 
 

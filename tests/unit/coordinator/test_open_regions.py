@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.coordinator.region import Region, Unfrozen
+from starrocks_txn_sink.coordinator.region import OpenRegions, Region
 
 MINI = 0.1
 PLACES = st.tuples(st.sampled_from("abc"), st.sampled_from("xy"))
@@ -16,28 +16,28 @@ STEPS = st.lists(st.tuples(st.sampled_from(["write", "end", "look"]), PLACES, st
 def test_regions_are_due_when_looking_at_each_of_them_would_say_so(
     steps: list[tuple[str, tuple[str, str], float]],
 ) -> None:
-    unfrozen, regions, now = Unfrozen(), dict[tuple[str, str], Region](), 0.0
+    open_regions, regions, now = OpenRegions(), dict[tuple[str, str], Region](), 0.0
     for step, place, later in steps:
         now += later
         region = regions.setdefault(place, Region(*place))
         if step == "write":
             region.write(memoryview(b"row"), 1)
-            unfrozen.add(region)
+            open_regions.add(region)
         elif step == "end":
-            for each in unfrozen.of(place[0]):
+            for each in open_regions.in_partition(place[0]):
                 each.end_transaction()
-                if each.switch_due(now, MINI):
+                if each.freeze_due(now, MINI):
                     each.freeze(now)
-                    unfrozen.remove(each)
+                    open_regions.remove(each)
                 else:
-                    unfrozen.wait(each, MINI)
-        wanted = [each for each in unfrozen.all() if each.switch_due(now, MINI)]
-        for each in unfrozen.due(now, MINI):
+                    open_regions.schedule(each, MINI)
+        wanted = [each for each in open_regions.all() if each.freeze_due(now, MINI)]
+        for each in open_regions.due(now, MINI):
             wanted.remove(each)
             each.freeze(now)
-            unfrozen.remove(each)
+            open_regions.remove(each)
         assert wanted == []
-        assert {(each.partition, each.table) for each in unfrozen.all()} == {
+        assert {(each.partition, each.table) for each in open_regions.all()} == {
             at for at, each in regions.items() if each.active.rows
         }
-        assert bool(unfrozen) == bool(unfrozen.all())
+        assert bool(open_regions) == bool(open_regions.all())
