@@ -168,7 +168,7 @@ def spark_share(rows: int, rounds: int) -> float:
         family, taken = Family(), []
         for _ in range(rounds + 1):  # the first one warms up
             before = family.look().whole
-            lane_input(frame, "shop", 1, (), {}).rows.mapInArrow(through, "rows long").collect()
+            lane_input(frame, "shop", 1, (), ()).rows.mapInArrow(through, "rows long").collect()
             taken.append(family.look().whole - before)
         spark.stop()
     return min(taken[1:])

@@ -27,7 +27,7 @@ from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, beginning
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, until_end
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines, map_ahead
-from starrocks_txn_sink.writer.messages import CarryOver, Complaint, Message, encoded
+from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -39,7 +39,7 @@ _PIECE_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class LaneAssembly:
+class AssemblySpec:
     """What a lane needs to assemble. `carried` and `inline` are of the micro-batch before; `now` is this one's time in
     seconds since the epoch; `lines` parses raw values, None when the JVM has parsed them.
 
@@ -60,15 +60,15 @@ class LaneAssembly:
     sortable: bool = True
     small_rows: int = SMALL_ROWS
 
-    def open(self, attempt: Attempt) -> Assembling:
+    def open(self, attempt: Attempt) -> LaneAssembler:
         """The assembly of one attempt at a lane."""
-        return Assembling(self, f"{self.stem}-{attempt.lane}-{attempt.number}")
+        return LaneAssembler(self, f"{self.stem}-{attempt.lane}-{attempt.number}")
 
 
-class Assembling:
+class LaneAssembler:
     """One attempt at a lane: `rows` turns its input into released rows; `carry` tells what stays open."""
 
-    def __init__(self, assembly: LaneAssembly, stem: str) -> None:
+    def __init__(self, assembly: AssemblySpec, stem: str) -> None:
         self._assembly = assembly
         self._scratch = tempfile.TemporaryDirectory() if assembly.directory is None else None
         directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
@@ -87,7 +87,7 @@ class Assembling:
         last_row_last = self._assembly.arrival_order
         events = self._events(until_end(batches, model.POSITION, content=self._key, strict=last_row_last))
         first, self._small = beginning(events, self._assembly.small_rows, _CHUNK_BYTES)
-        chunks = [_together(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
+        chunks = [_concatenate(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
         for chunk in chunks:
             yield from self._assembly.content.batches(self._assembler.feed(chunk, any_order=self._small))
 
@@ -122,9 +122,9 @@ class Assembling:
     def _events(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         lines = self._assembly.lines
         if lines is None:
-            yield from map(_as_events, batches)
+            yield from map(_cast_events, batches)
             return
-        for events, malformed in map_ahead(partial(_parsed, lines), _pieces(batches), _PARSERS):
+        for events, malformed in map_ahead(partial(_parse, lines), _pieces(batches), _PARSERS):
             self._malformed += malformed
             yield events
 
@@ -137,13 +137,13 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, step)
 
 
-def _parsed(lines: TxnEventLines, batch: pa.RecordBatch) -> tuple[pa.Table, int]:
+def _parse(lines: TxnEventLines, batch: pa.RecordBatch) -> tuple[pa.Table, int]:
     """The events in a batch, and how many of its values are none."""
     events = lines.parse(batch, (EVENT_TIME,) if EVENT_TIME in batch.schema.names else ())
     return events, batch.num_rows - events.num_rows
 
 
-def _as_events(batch: pa.RecordBatch) -> pa.Table:
+def _cast_events(batch: pa.RecordBatch) -> pa.Table:
     kinds = {model.SOURCE_PARTITION: pa.string(), **dict(model.EVENT_FIELDS)}
     columns = {name: batch.column(name).cast(kind) for name, kind in kinds.items()}  # large strings become plain ones
     return pa.table(columns | ({EVENT_TIME: batch.column(EVENT_TIME)} if EVENT_TIME in batch.schema.names else {}))
@@ -157,18 +157,18 @@ def _chunks(tables: Iterable[pa.Table], enough: Callable[[], int]) -> Iterator[p
         waiting.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
         if rows >= enough() or size >= _CHUNK_BYTES:
-            yield _together(waiting)
+            yield _concatenate(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield _together(waiting)
+        yield _concatenate(waiting)
 
 
-def _together(tables: list[pa.Table]) -> pa.Table:
+def _concatenate(tables: list[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0].combine_chunks()
 
 
 @dataclass(frozen=True, slots=True)
-class FusedLaneTask:
+class AssemblingLaneTask:
     """`lane`'s task over raw events; yields the messages of a LaneTask, and the CarryOver.
 
     A lane whose events are not in order has rolled back and ends well, with a Complaint: the driver sorts them and
@@ -176,7 +176,7 @@ class FusedLaneTask:
     """
 
     lane: LaneTask
-    assembly: LaneAssembly
+    assembly: AssemblySpec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         attempt = Attempt.current()
@@ -185,14 +185,14 @@ class FusedLaneTask:
             messages = self._write(batches, attempt, assembling)
         finally:
             assembling.close()
-        yield encoded(messages)
+        yield message_batch(messages)
 
-    def _write(self, batches: Iterator[pa.RecordBatch], attempt: Attempt, assembling: Assembling) -> list[Message]:
+    def _write(self, batches: Iterator[pa.RecordBatch], attempt: Attempt, assembling: LaneAssembler) -> list[Message]:
         try:
             return [*self.lane.messages(batches, attempt, SystemClock(), assembling.rows), assembling.carry()]
         except (Unordered, RowsAfterEnd) as unordered:
-            return [Complaint(unordered.message)]
+            return [OrderViolation(unordered.message)]
         except SourceTransactionError as refused:  # its BEGIN may only come later: in order it may well be whole
             if not (self.assembly.arrival_order and self.assembly.sortable):
                 raise
-            return [Complaint(refused.message)]
+            return [OrderViolation(refused.message)]

@@ -196,21 +196,21 @@ class CarryOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class OrderViolation:
     """The lane's rows are not in order: it has rolled back, and `why` says what it met."""
 
     why: str
 
 
-Message = Receipt | LaneReport | CarryOver | Complaint
-Chosen = TypeVar("Chosen", Receipt, LaneReport, CarryOver, Complaint)
+Message = Receipt | LaneReport | CarryOver | OrderViolation
+MessageType = TypeVar("MessageType", Receipt, LaneReport, CarryOver, OrderViolation)
 
-_KINDS: Final = {Receipt: "receipt", LaneReport: "report", CarryOver: "carried", Complaint: "complaint"}
+_KINDS: Final = {Receipt: "receipt", LaneReport: "report", CarryOver: "carried", OrderViolation: "complaint"}
 _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "receipt": receipt_of,
     "report": LaneReport.of,
     "carried": CarryOver.of,
-    "complaint": lambda fields: Complaint(**fields),
+    "complaint": lambda fields: OrderViolation(**fields),
 }
 
 
@@ -226,12 +226,12 @@ def decode(line: str) -> Message:
     return _READ[value["kind"]](value["fields"])
 
 
-def encoded(messages: Iterable[Message]) -> pa.RecordBatch:
+def message_batch(messages: Iterable[Message]) -> pa.RecordBatch:
     """The messages as a batch of MESSAGES."""
     return pa.RecordBatch.from_arrays([pa.array([*map(encode, messages)], pa.string())], schema=_COLUMN)
 
 
-def of_kind(messages: Iterable[Message], kind: type[Chosen]) -> list[Chosen]:
+def of_kind(messages: Iterable[Message], kind: type[MessageType]) -> list[MessageType]:
     """Those of `messages` that are of one kind."""
     return [message for message in messages if isinstance(message, kind)]
 
@@ -244,7 +244,7 @@ def envelope(report: LaneReport) -> str:
     return f"{_OPEN}{base64.b64encode(zlib.compress(encode(report).encode())).decode()}{_CLOSE}"
 
 
-def report_in(text: str) -> LaneReport | None:
+def read_envelope(text: str) -> LaneReport | None:
     """The report in an error's text, as it came from an executor; None when there is none or it cannot be read."""
     for part in text.split(_OPEN)[1:]:
         content, closed, _ = part.partition(_CLOSE)

@@ -34,7 +34,7 @@ REMEMBERED = 1_000_000
 
 
 @dataclass(slots=True)
-class _Sent:
+class _TableTotals:
     """Accepted loads of one table."""
 
     bytes: int = 0
@@ -42,7 +42,7 @@ class _Sent:
 
 
 @dataclass(slots=True)
-class _Label:
+class _LabelTimes:
     """When a label was begun (monotonic), how old it was when visible, and the seconds of its commit's request.
 
     `phases` are the seconds of each step since the commit before it, failed attempts included.
@@ -67,8 +67,8 @@ class LaneMetrics:
         self._requests: Counter[tuple[str, str]] = Counter()
         self._retries: Counter[tuple[str, str]] = Counter()
         self._errors: Counter[str] = Counter()
-        self._loads: dict[str, _Sent] = {}
-        self._labels: dict[str, _Label] = {}
+        self._loads: dict[str, _TableTotals] = {}
+        self._labels: dict[str, _LabelTimes] = {}
         self._failed: tuple[str, str] | None = None  # the first failure since the last begin
         self._last_error: StarRocksSinkError | None = None
         self._aborted = self._in_doubt = self._unsettled = self._inflight_peak = 0
@@ -120,7 +120,7 @@ class LaneMetrics:
         if operation == Operation.COMMIT.value:
             self._label(request["label"]).commit_request += request["seconds"]
         if operation == Operation.LOAD.value and request["table"] and status == Status.OK.value:
-            sent = self._loads.setdefault(request["table"], _Sent())
+            sent = self._loads.setdefault(request["table"], _TableTotals())
             sent.bytes += request["bytes"]
             sent.durations.add(request["seconds"])
 
@@ -166,8 +166,8 @@ class LaneMetrics:
         self._errors[error.code] += 1
         self._last_error = error
 
-    def _label(self, name: str) -> _Label:
-        return self._labels.setdefault(name, _Label())
+    def _label(self, name: str) -> _LabelTimes:
+        return self._labels.setdefault(name, _LabelTimes())
 
     # --- what comes out ---
 
@@ -177,7 +177,7 @@ class LaneMetrics:
         return [self._detailed(receipt) for receipt in receipts]
 
     def _detailed(self, receipt: Receipt) -> Receipt:
-        known = self._labels.get(receipt.label, _Label())
+        known = self._labels.get(receipt.label, _LabelTimes())
         phases = dict(known.phases)
         whole = phases.pop("commit", 0.0)
         phases["commit"] = min(whole, known.commit_request)
@@ -217,7 +217,7 @@ class LaneMetrics:
                 event_times=event_times,
             )
 
-    def _loads_of(self, table: str, sent: _Sent) -> TableLoads:
+    def _loads_of(self, table: str, sent: _TableTotals) -> TableLoads:
         spent = sent.durations
         return TableLoads(table, self._encoding, spent.count, sent.bytes, spent.total, tuple(spent.counts))
 

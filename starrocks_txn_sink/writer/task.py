@@ -34,17 +34,16 @@ from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, until_end
 from starrocks_txn_sink.rows.unpositioned import unit_of
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out
-from starrocks_txn_sink.writer.messages import Complaint, Message, encoded, envelope
+from starrocks_txn_sink.writer.messages import Message, OrderViolation, envelope, message_batch
 from starrocks_txn_sink.writer.metrics import LaneMetrics
-from starrocks_txn_sink.writer.performer import Performer
-from starrocks_txn_sink.writer.runner import LaneRunner
-from starrocks_txn_sink.writer.worker import RESOURCES, Attempt, WorkerResources, spare_loaded, with_stage
+from starrocks_txn_sink.writer.runner import LaneRunner, Performer
+from starrocks_txn_sink.writer.worker import RESOURCES, Attempt, WorkerResources, freeze_loaded_objects, resolve_attempt
 
 ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
-class Mandate:
+class JobOwnership:
     """What the driver gives its lanes after it took the job over: its token, and the positions it knows."""
 
     driver_token: str
@@ -68,13 +67,13 @@ class LaneTask:
     batch_id: int
     marked: bool = True
     streaming: bool = True
-    mandate: Mandate | None = None
+    ownership: JobOwnership | None = None
     at_end_only: bool = False
     logging: logs.LogSettings | None = field(default_factory=logs.executor_log_settings)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
-        yield encoded(self.messages(batches, Attempt.current(), SystemClock()))
+        yield message_batch(self.messages(batches, Attempt.current(), SystemClock()))
 
     def messages(
         self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock, rows: ReadRows | None = None
@@ -97,7 +96,7 @@ class LaneTask:
 
         `rows` makes marked rows of `batches`, until the lane's end; without it they are marked rows already.
         """
-        spare_loaded()
+        freeze_loaded_objects()
         logs.apply_log_settings(self.logging)
         metrics = metrics or self._metrics(attempt, clock)
         try:
@@ -122,12 +121,12 @@ class LaneTask:
         rows: ReadRows | None,
     ) -> list[Receipt]:
         deadline, rng = Deadline.after(self.options.batch_deadline, clock), random.Random()
-        if self.mandate is not None:
-            attempt, batches = with_stage(attempt, batches)
+        if self.ownership is not None:
+            attempt, batches = resolve_attempt(attempt, batches)
         log = logs.EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
-        listener = fan_out((metrics, _step_lines(log)))
+        listener = fan_out((metrics, _log_steps(log)))
         authority = self._authority(attempt, rng, clock)
-        positions: Mapping[str, Position] = self.mandate.positions if self.mandate else {}
+        positions: Mapping[str, Position] = self.ownership.positions if self.ownership else {}
         if attempt.retry:
             metrics.retried()
         if authority is not None and attempt.retry:
@@ -156,7 +155,7 @@ class LaneTask:
             query=resources.connection.query if resources.connection is not None else None,
         )
         metrics.watch(core)
-        compacted = Compacted()
+        compacted = CompactedRows()
         segments = compacted.counted(self._segments(batches, attempt.lane, positions, metrics, rows))
         runner = LaneRunner(core, performer, resources.threads, clock, deadline)
         receipts = compacted.noted(runner.run(segments))
@@ -168,16 +167,16 @@ class LaneTask:
         return log_entries(self.job, lane, self.batch_id, partial(_now_text, clock))
 
     def _authority(self, attempt: Attempt, rng: random.Random, clock: Clock) -> Authority | None:
-        if self.mandate is None:
+        if self.ownership is None:
             return None
         return Authority(
             self.job,
             self.options.database,
-            self.mandate.driver_token,
+            self.ownership.driver_token,
             first_owner(self.epoch, self.checkpoint, self.batch_id, attempt.lane),
             fresh_tokens(self.epoch, attempt.number, rng),
             partial(_now_text, clock),
-            labels_of(self.mandate.positions),
+            labels_of(self.ownership.positions),
         )
 
     def _quarantine(self, clock: Clock) -> Quarantine | None:
@@ -197,7 +196,7 @@ class LaneTask:
         rows: ReadRows | None = None,
     ) -> Iterator[Segment]:
         compare = self.options.check_replays
-        read = metrics.read if metrics is not None else _ignore
+        read = metrics.read if metrics is not None else _ignore_batch
         if self.marked:
             epoch = run_of(self.epoch) if self.streaming else ""
             replay = Replay(positions, compare, epoch, self.batch_id)
@@ -233,12 +232,12 @@ class UnsortedLaneTask:
         try:
             messages = lane.messages(batches, Attempt.current(), SystemClock(), order.rows)
         except (Unordered, RowsAfterEnd) as unordered:
-            messages = [Complaint(unordered.message)]
-        yield encoded(messages)
+            messages = [OrderViolation(unordered.message)]
+        yield message_batch(messages)
 
 
 @dataclass(slots=True)
-class Compacted:
+class CompactedRows:
     """How many rows of each (source partition, table) were left out, because a later row of the lane has their key.
 
     They come as marks with an empty payload (`sink.compaction`), and are only counted, so that counts add up.
@@ -277,14 +276,14 @@ def _columns_header(options: SinkOptions, table: str) -> str:
     return options.load_headers(table).get("columns", "")
 
 
-def _ignore(batch: pa.RecordBatch) -> None:
+def _ignore_batch(batch: pa.RecordBatch) -> None:
     """For a lane that nobody counts."""
 
 
 _STEP_LINES = {"step.completed": "step.ended", "step.failed": "step.failed"}
 
 
-def _step_lines(log: Listener) -> Listener:
+def _log_steps(log: Listener) -> Listener:
     """Listen to steps and have `log` write a line for the end of each; requests have none."""
 
     def write(event: Event) -> None:

@@ -41,7 +41,7 @@ from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
 
 _THREAD = re.compile(r"task \d+\.(\d+) in stage \d+\.(\d+) \(TID")
-_KEPT = 2  # the options change with a table's columns; two queries may take turns in one worker
+_MAX_CACHED = 2  # the options change with a table's columns; two queries may take turns in one worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class Attempt:
         return cls(context.partitionId(), context.taskAttemptId(), context.attemptNumber() > 0)
 
 
-def place_at_end(columns: Collection[str]) -> str:
+def task_name_column(columns: Collection[str]) -> str:
     """The column whose value in a lane's last row names the task, unless the first row does so in TASK."""
     return PARTITION if PARTITION in columns else TABLE
 
 
-def with_stage(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tuple[Attempt, Iterator[pa.RecordBatch]]:
+def resolve_attempt(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tuple[Attempt, Iterator[pa.RecordBatch]]:
     """The attempt, with what the first row says of its stage, and the batches again. Without rows nothing is needed.
 
     Where the last row tells it, reading that raises StageRepeated for a task that would not be the lane's first.
@@ -77,31 +77,31 @@ def with_stage(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tuple[Att
             continue
         again = itertools.chain([first], rest)
         if TASK not in first.schema.names:
-            return attempt, again if attempt.retry else _of_first_stage(again)
-        retry = attempt.retry or _again(first.column(TASK)[0].as_py())
+            return attempt, again if attempt.retry else _check_first_stage(again)
+        retry = attempt.retry or _is_repeat(first.column(TASK)[0].as_py())
         return Attempt(attempt.lane, attempt.number, retry), again
     return attempt, iter(())
 
 
-def _of_first_stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _check_first_stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The batches; at their end raises StageRepeated if there were rows to write and the stage is run again."""
     rows, thread = 0, None
     for batch in batches:
         if batch.num_rows:
-            rows, thread = rows + batch.num_rows, batch.column(place_at_end(batch.schema.names))[-1].as_py()
+            rows, thread = rows + batch.num_rows, batch.column(task_name_column(batch.schema.names))[-1].as_py()
         yield batch
     if rows <= 1:
         return
     if not _THREAD.search(thread or ""):
         raise RowsCutOff("The rows of the lane ended without the one that names its task.")
-    if _again(thread):
+    if _is_repeat(thread):
         raise StageRepeated(
             "Spark runs the lane's stage again, and a task of its first run may be alive.",
             hint="Spark's next try at the task takes the lane over; give it some (spark.task.maxFailures).",
         )
 
 
-def _again(thread: str | None) -> bool:
+def _is_repeat(thread: str | None) -> bool:
     found = _THREAD.search(thread or "")
     return found is None or (int(found[1]), int(found[2])) != (0, 0)
 
@@ -131,7 +131,7 @@ class WorkerResources:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedResources:
     resources: WorkerResources
     users: int = 0
 
@@ -142,11 +142,11 @@ class ResourceCache:
     Options are told apart by a keyed hash, because they have the password in them.
     """
 
-    def __init__(self, most: int = _KEPT) -> None:
+    def __init__(self, most: int = _MAX_CACHED) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._salt = secrets.token_bytes(32)
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # the one used last comes last
+        self._kept: OrderedDict[bytes, _CachedResources] = OrderedDict()  # the one used last comes last
 
     @contextlib.contextmanager
     def lease(self, options: SinkOptions) -> Iterator[WorkerResources]:
@@ -156,7 +156,7 @@ class ResourceCache:
         """
         key = hashlib.blake2b(pickle.dumps(options), key=self._salt).digest()
         with self._lock:
-            kept = self._kept.pop(key, None) or _Kept(WorkerResources.open(options))
+            kept = self._kept.pop(key, None) or _CachedResources(WorkerResources.open(options))
             self._kept[key] = kept
             kept.users += 1
             unused = self._surplus()
@@ -181,14 +181,14 @@ class ResourceCache:
             unused = self._surplus(most=0)
         _close(unused)
 
-    def _surplus(self, most: int | None = None) -> list[_Kept]:
+    def _surplus(self, most: int | None = None) -> list[_CachedResources]:
         """Take out the longest unused ones above `most`; never one in use."""
         idle = [key for key, kept in self._kept.items() if not kept.users]
         count = len(self._kept) - (self._most if most is None else most)
         return [self._kept.pop(key) for key in idle[: max(0, count)]]
 
 
-def _close(unused: list[_Kept]) -> None:
+def _close(unused: list[_CachedResources]) -> None:
     for kept in unused:
         kept.resources.close()
 
@@ -197,17 +197,17 @@ RESOURCES = ResourceCache()
 """This process's."""
 
 
-_spared = False  # not `gc.get_freeze_count()`, which counts them one by one
+_frozen = False  # not `gc.get_freeze_count()`, which counts them one by one
 
 
-def spare_loaded() -> None:
+def freeze_loaded_objects() -> None:
     """Keep what this worker has loaded so far out of later collections; once a process, and only in a Spark task.
 
     To be called before a task's rows arrive: what is alive now and becomes a cycle of garbage later is never collected.
     """
-    global _spared
-    if _spared or TaskContext.get() is None:
+    global _frozen
+    if _frozen or TaskContext.get() is None:
         return
-    _spared = True
+    _frozen = True
     gc.collect()
     gc.freeze()

@@ -17,7 +17,7 @@ from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.protocol.fencing import TakenOver
 from starrocks_txn_sink.protocol.label import Patience, labels
 from starrocks_txn_sink.protocol.ledger import Position
-from starrocks_txn_sink.writer.performer import Performer
+from starrocks_txn_sink.writer.runner import Performer
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -64,8 +64,8 @@ class LaneAttempt(Node):
         if self.attempt.retry:
             self._fiber(self.authority.take_over(self._world.rng), self._deadline.at, self._taken_over)
         else:
-            assert self.task.mandate is not None
-            self._write(self.task.mandate.positions)
+            assert self.task.ownership is not None
+            self._write(self.task.ownership.positions)
 
     def _fiber(self, steps: Any, deadline: float, done: Callable[[object], None]) -> None:
         Fiber(self, steps, deadline, self._world.network.send, done)

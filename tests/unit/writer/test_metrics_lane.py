@@ -19,7 +19,7 @@ from starrocks_txn_sink.rows.columns import COLUMNS, DELETED, END_POSITION, EVEN
 from starrocks_txn_sink.rows.segments import RowsCutOff
 from starrocks_txn_sink.telemetry.events import Event, Span
 from starrocks_txn_sink.writer import task, worker
-from starrocks_txn_sink.writer.messages import LaneReport, of_kind, report_in
+from starrocks_txn_sink.writer.messages import LaneReport, of_kind, read_envelope
 from starrocks_txn_sink.writer.metrics import Deletes, EventTimes, LaneMetrics
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.manual_clock import ManualClock
@@ -106,7 +106,7 @@ def test_a_failed_attempt_that_was_repeated(lane: Lane) -> None:
 def test_a_lane_that_fails_tells_it_in_its_error(lane: Lane) -> None:
     with pytest.raises(LoadFailed) as caught:
         lane(*ROWS, END, faults=plan_faults({(Operation.LOAD, n): Fault.REFUSED for n in range(9)}))
-    report = report_in("\n".join(caught.value.__notes__))
+    report = read_envelope("\n".join(caught.value.__notes__))
     assert report is not None
     assert (report.error, report.committed, report.aborted) == ("load_failed", 0, 2)
     assert dict(report.errors)["load_failed"] >= 2
@@ -117,7 +117,7 @@ def test_a_lane_that_fails_tells_it_in_its_error(lane: Lane) -> None:
 def test_an_error_of_the_input_is_counted_once(lane: Lane) -> None:
     with pytest.raises(RowsCutOff) as caught:
         lane(*ROWS)
-    report = report_in(caught.value.__notes__[0])
+    report = read_envelope(caught.value.__notes__[0])
     assert report is not None
     assert (report.error, report.errors) == ("rows_cut_off", (("rows_cut_off", 1),))
 
@@ -126,7 +126,7 @@ def test_an_outcome_that_stays_unknown_is_in_doubt(lane: Lane) -> None:
     lost = {(Operation.COMMIT, n): Fault.LOST_BEFORE for n in range(99)}
     with pytest.raises(OutcomeUnknown) as caught:
         lane(*ROWS, END, faults=plan_faults(lost))
-    report = report_in(caught.value.__notes__[0])
+    report = read_envelope(caught.value.__notes__[0])
     assert report is not None
     assert (report.in_doubt, report.unsettled, report.error) == (1, 1, "outcome_unknown")
 
