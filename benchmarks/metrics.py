@@ -105,7 +105,7 @@ def lane(batches: list[pa.RecordBatch]) -> list[Message]:
 @contextlib.contextmanager
 def uncounted() -> Iterator[None]:
     """The lane without its metrics and step lines: no event is emitted, no row is looked at."""
-    with mock.patch.object(task, "fan_out", return_value=nobody), mock.patch.object(LaneMetrics, "read"):
+    with mock.patch.object(task, "fan_out", return_value=nobody), mock.patch.object(LaneMetrics, "read_batch"):
         yield
 
 

@@ -44,15 +44,15 @@ from starrocks_txn_sink.telemetry.events import Listener, Span, nobody
 
 Perform = Callable[[Action], object]
 
-_SCAN_SECONDS = 0.05  # how often the manager looks at the clock when nothing happens
-_GRACE_SECONDS = 15.0  # what a lane that gives up may spend on rolling its label back
+_SCAN_SECONDS = 0.05  # the manager's tick when no event wakes it
+_GRACE_SECONDS = 15.0  # for rolling the label back after the lane gave up
 
 
 class DaemonThreadPool:
-    """Threads that run what is handed to them; kept between batches, because connections stay with them.
+    """Daemon threads that run submitted jobs; kept between micro-batches, because each connection belongs to a thread.
 
-    Not a ThreadPoolExecutor: Python waits for that one's threads before it ends, so a request that hangs would keep the
-    process.
+    Not a ThreadPoolExecutor: Python waits for its threads before it ends, so a request that hangs would keep the
+    process alive.
     """
 
     def __init__(self, size: int, name: str) -> None:
@@ -65,7 +65,7 @@ class DaemonThreadPool:
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Let the threads end once they are done with what they do now."""
+        """Let each thread end after its running job."""
         for _ in self._threads:
             self._jobs.put(None)
 
@@ -97,8 +97,8 @@ class LaneRunner:
     def run(self, segments: Iterable[Segment]) -> list[Receipt]:
         """Feed all segments, commit them, and return one receipt a StarRocks transaction.
 
-        Raises the coordinator's error, or untouched whatever `segments` raises (a stop of the query above all); in both
-        cases the open label has been rolled back, as far as the server let us.
+        Raises the coordinator's error, or the errors of `segments` untouched (a stop of the query above all). In both
+        cases the open label has been rolled back, if the server answered in time.
         """
         manager = threading.Thread(
             target=self._guarded, args=(self._manage,), name="starrocks-lane-manager", daemon=True
@@ -163,7 +163,7 @@ class LaneRunner:
             self._changed.wait(min(deadline.remaining(), 1.0))
 
     def _manage(self) -> None:
-        """The manager thread: ask the coordinator what is due, hand it to the threads, until the lane is finished."""
+        """The manager thread: take due actions from the coordinator and submit them, until the lane is finished."""
         while True:
             with self._changed:
                 actions = self._core.tick(self._clock.monotonic())
@@ -176,7 +176,7 @@ class LaneRunner:
                 self._threads.submit(partial(self._guarded, partial(self._do, action)))
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """A bug in one of the threads must end the lane at once, not at its deadline."""
+        """Run `work`; a bug in it must end the lane at once, not at its deadline."""
         try:
             work()
         except BaseException as bug:
@@ -210,8 +210,8 @@ _MOST_REASONS = 5
 _SHOWN_BYTES = 500
 
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), told)
-    for pattern, told in (
+    (re.compile(pattern, re.IGNORECASE), rule)
+    for pattern, rule in (
         (r"NULL value in non-nullable column|NULL .* NOT NULL", "NULL in a NOT NULL column"),
         (r"too long|exceeds? the (?:max )?length|length .* exceed|longer than", "a text that is too long"),
         (r"out of range|overflow", "a value out of range"),
@@ -234,7 +234,7 @@ class Rejections:
 
 
 def query_rejections(query: Query, label: str, deadline: Deadline) -> Rejections:
-    """What the server knows of the rows it rejected under `label`; raises QueryFailed or QueryRefused."""
+    """The rows that the server rejected under `label`, with reasons; raises QueryFailed or QueryRefused."""
     counts = {str(table): int(rows) for table, rows in query(_COUNTS, (label,), deadline)}
     logs = [str(row[0]) for row in query(_LOGS, (label,), deadline) if row[0]]
     lines = (line.strip() for log in logs for line in log.splitlines())
@@ -242,8 +242,8 @@ def query_rejections(query: Query, label: str, deadline: Deadline) -> Rejections
 
 
 def filtered_rows(query: Query, label: str, deadline: Deadline) -> dict[str, int]:
-    """Rows by table that the server left out of the committed `label`, because `max_filter_ratio` let it; empty when it
-    cannot be asked."""
+    """Rows by table that the server left out of the committed `label` (`max_filter_ratio`); empty if the query
+    fails."""
     try:
         return {str(table): int(rows) for table, rows in query(_COUNTS, (label,), deadline)}
     except (StarRocksSinkError, ValueError):
@@ -251,12 +251,12 @@ def filtered_rows(query: Query, label: str, deadline: Deadline) -> dict[str, int
 
 
 def with_reasons(error: RowsRejected, found: Rejections, *, values: bool = False) -> RowsRejected:
-    """`error` with tables, counts and reasons; with `values` the server's own lines, which repeat rows."""
+    """`error` with tables, counts and reasons; with `values` the server's own log lines, which repeat rows."""
     if not found.rows and not found.lines:
         return error
     counts = ", ".join(f"{rows} row{'s' if rows > 1 else ''} of {table}" for table, rows in sorted(found.rows.items()))
-    told = found.lines[:_MOST_REASONS] if values else reasons(found.lines)
-    why = "; ".join(line[:_SHOWN_BYTES] for line in told)
+    lines = found.lines[:_MOST_REASONS] if values else reasons(found.lines)
+    why = "; ".join(line[:_SHOWN_BYTES] for line in lines)
     message = f"The server rejected {counts or 'rows'}, so nothing of the transaction became visible"
     hint = "Correct the rows or the table, or set on_bad_rows='quarantine'."
     context = {"table": ", ".join(sorted(found.rows)) or None, **error.context}
@@ -264,16 +264,16 @@ def with_reasons(error: RowsRejected, found: Rejections, *, values: bool = False
 
 
 def reasons(lines: Iterable[str]) -> list[str]:
-    """What the lines say, without the values they repeat: rule and column, the most frequent first."""
+    """The reasons in `lines` without the rows' values: rule and column, the most frequent first."""
     counted: Counter[str] = Counter()
     for line in lines:
         head = line.split(" Row:", 1)[0]
-        rule = next((told for pattern, told in _RULES if pattern.search(head)), "a reason of another kind")
+        rule = next((text for pattern, text in _RULES if pattern.search(head)), "a reason of another kind")
         column = _COLUMN.search(head)
         repeated = _REPEATED.search(head)
         name = next((part for part in column.groups() if part), "") if column else ""
         counted[f"{rule}, column {name}" if name else rule] += int(repeated[1]) if repeated else 1
-    most = [f"{told} ({count})" for told, count in counted.most_common(_MOST_REASONS)]
+    most = [f"{reason} ({count})" for reason, count in counted.most_common(_MOST_REASONS)]
     return [*most, "…"] if len(counted) > _MOST_REASONS else most
 
 
@@ -287,7 +287,7 @@ def explain_rejection(
         return error
 
 
-_EXPLAIN_SECONDS = 10.0  # for asking why rows were rejected
+_EXPLAIN_SECONDS = 10.0  # for the query of rejected rows
 _ROLLBACK_SECONDS = 10.0  # a rollback may go on after the batch's deadline, but not for long
 
 
@@ -295,8 +295,8 @@ _ROLLBACK_SECONDS = 10.0  # a rollback may go on after the batch's deadline, but
 class Performer:
     """Runs actions; may be called from several threads at once.
 
-    `listener` hears of each action and of its requests. `filtered` gets, by label, the rows of each table that the
-    server left out of a commit (`max_filter_ratio`).
+    `listener` gets the events of each action and of its requests. `filtered` collects, by label, the rows of each table
+    that the server left out of a commit (`max_filter_ratio`).
     """
 
     options: SinkOptions
@@ -312,7 +312,7 @@ class Performer:
     filtered: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __call__(self, action: Action) -> object:
-        """Do `action` and return what its steps returned; raises StarRocksSinkError as they do.
+        """Run the steps of `action` and return their result; raises StarRocksSinkError as they do.
 
         Emits `step.started`, then `step.completed` or `step.failed`, with `label`, `step` and, of a load, its `table`
         and `bytes`. A returned outcome that has an error (Aborted, Unknown) is a failure too.
@@ -325,7 +325,7 @@ class Performer:
             return result
 
     def steps(self, action: Action) -> tuple[Steps[object], Deadline]:
-        """What `action` asks, and when that must have ended: for whoever runs steps in another way than `__call__`."""
+        """The steps of `action` and their deadline, for callers that run steps themselves (the simulation)."""
         label = Label(self.options.database, action.label)
         match action:
             case BeginAction():
@@ -342,10 +342,10 @@ class Performer:
                 deadline = Deadline.after(_ROLLBACK_SECONDS, self.clock)
                 return protocol.roll_back(label, self.patience, self.rng), deadline
 
-    def late(self, action: Action, error: DeadlineExceeded) -> object:
-        """What it means that the steps of `action` did not end in time: a result, or `error` raised.
+    def result_after_deadline(self, action: Action, error: DeadlineExceeded) -> object:
+        """The result of an `action` whose steps passed the deadline; raises `error` where there is no result.
 
-        Whatever happens, a commit that was sent ends in an outcome or in an error about its owner.
+        A commit that was sent always ends in an outcome or in an error about its owner, so it becomes Unknown.
         """
         match action:
             case CommitAction(label) | RecoverAction(label):
@@ -365,8 +365,8 @@ class Performer:
         try:
             result = run(steps, self.transport, self.clock, deadline, self.ledger, self.listener)
         except DeadlineExceeded as error:
-            result = self.late(action, error)
-        return self._explained(action, result)
+            result = self.result_after_deadline(action, error)
+        return self._with_reasons(action, result)
 
     def _load(self, label: Label, action: LoadAction) -> Steps[protocol.Loaded]:
         codec, csv = self.options.compression_of(action.table).value, self.options.writes_csv(action.table)
@@ -379,8 +379,8 @@ class Performer:
             raise TypeError("A lane without a ledger has no owner to check.")
         return self.authority
 
-    def _explained(self, action: Action, result: object) -> object:
-        """Rejected rows with the server's reasons, if it can be asked for them; filtered ones are counted."""
+    def _with_reasons(self, action: Action, result: object) -> object:
+        """`result` with the reasons of rejected rows, if the query port answers; also counts filtered rows."""
         if self.query is None or not isinstance(action, CommitAction):
             return result
         limit = Deadline.after(min(_EXPLAIN_SECONDS, self.deadline.remaining()), self.clock)

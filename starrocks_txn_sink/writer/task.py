@@ -1,4 +1,11 @@
-"""The lane as a Spark task: Arrow batches in, messages out. The adapter between `mapInArrow` and the lane's runner."""
+"""The lane as a Spark task: Arrow batches in, messages out. The adapter between `mapInArrow` and the lane's runner.
+
+One lane makes one StarRocks transaction a micro-batch. Only a micro-batch that lives past 80 % of `timeout` is
+committed in pieces, each at a clean boundary; with `compact`, or rows that are not sorted, not even then (`limits`).
+
+The first try at a lane does not claim it, every other try does (`writer.worker`). Unsorted rows are committed at the
+end only: until the last row was read, a position that comes too late would be taken for a replay.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +51,7 @@ ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class JobOwnership:
-    """What the driver gives its lanes after it took the job over: its token, and the positions it knows."""
+    """The driver's right to write the job, as its lanes get it: the token of its take-over, and the known positions."""
 
     driver_token: str
     positions: Mapping[str, Position] = field(default_factory=dict)
@@ -52,12 +59,12 @@ class JobOwnership:
 
 @dataclass(frozen=True, slots=True)
 class LaneTask:
-    """What a lane needs to know of its micro-batch; ships to executors and runs there, once a Spark task.
+    """A lane of one micro-batch; pickled to an executor, where Spark runs it once a task.
 
-    `marked` tells whether rows carry positions and transaction ends; without them a lane's rows are one unit. In a
-    `streaming` query positions may not go back from one micro-batch to the next. Without a `mandate` there is no
-    ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row was seen.
-    `logging` is how the driver that made it logs.
+    With `marked` rows carry positions and transaction ends; otherwise a lane's rows are one unpositioned batch. In a
+    `streaming` query positions may not go back from one micro-batch to the next. Without `ownership` there is no
+    ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row was read.
+    `logging` has the log settings of the driver.
     """
 
     options: SinkOptions
@@ -91,19 +98,20 @@ class LaneTask:
         metrics: LaneMetrics | None = None,
         rows: ReadRows | None = None,
     ) -> list[Receipt]:
-        """Run the lane to its end; raises its first error, after its label was rolled back; a note has the report
-        (`messages.envelope`).
+        """Run the lane to its end and return its receipts.
 
-        `rows` makes marked rows of `batches`, until the lane's end; without it they are marked rows already.
+        Raises the lane's first error after its label was rolled back; a note on it has the report
+        (`messages.envelope`). `rows` turns `batches` into marked rows, up to the lane's end; without `rows` they are
+        marked rows already.
         """
         freeze_loaded_objects()
         logs.apply_log_settings(self.logging)
         metrics = metrics or self._metrics(attempt, clock)
         try:
             with RESOURCES.lease(self.options) as resources:
-                return metrics.detailed(self._write(batches, attempt, clock, resources, metrics, rows))
+                return metrics.add_details(self._write(batches, attempt, clock, resources, metrics, rows))
         except BaseException as error:
-            with contextlib.suppress(Exception):  # the error itself counts
+            with contextlib.suppress(Exception):  # a failing report must not hide the error
                 error.add_note(envelope(metrics.report((), error)))
             raise
 
@@ -128,7 +136,7 @@ class LaneTask:
         authority = self._authority(attempt, rng, clock)
         positions: Mapping[str, Position] = self.ownership.positions if self.ownership else {}
         if attempt.retry:
-            metrics.retried()
+            metrics.mark_task_retry()
         if authority is not None and attempt.retry:
             taken = run(authority.take_over(rng), resources.transport, clock, deadline, resources.ledger, listener)
             positions = taken.positions
@@ -154,11 +162,11 @@ class LaneTask:
             ledger=resources.ledger,
             query=resources.connection.query if resources.connection is not None else None,
         )
-        metrics.watch(core)
+        metrics.attach_coordinator(core)
         compacted = CompactedRows()
-        segments = compacted.counted(self._segments(batches, attempt.lane, positions, metrics, rows))
+        segments = compacted.filter_sent(self._segments(batches, attempt.lane, positions, metrics, rows))
         runner = LaneRunner(core, performer, resources.threads, clock, deadline)
-        receipts = compacted.noted(runner.run(segments))
+        receipts = compacted.add_counts(runner.run(segments))
         return [replace(receipt, filtered=performer.filtered.get(receipt.label, {})) for receipt in receipts]
 
     def _log(self, lane: int, clock: Clock) -> LedgerEntries | None:
@@ -196,12 +204,12 @@ class LaneTask:
         rows: ReadRows | None = None,
     ) -> Iterator[Segment]:
         compare = self.options.check_replays
-        read = metrics.read if metrics is not None else _ignore_batch
+        read = metrics.read_batch if metrics is not None else _ignore_batch
         if self.marked:
             epoch = run_of(self.epoch) if self.streaming else ""
             replay = Replay(positions, compare, epoch, self.batch_id)
             if metrics is not None:
-                metrics.follow(replay)
+                metrics.attach_replay(replay)
             segmenter = Segmenter(replay, marking=self.options.quarantines)
             for batch in rows(batches) if rows is not None else until_end(batches, POSITION):
                 read(batch)
@@ -216,10 +224,10 @@ class LaneTask:
 
 @dataclass(frozen=True, slots=True)
 class UnsortedLaneTask:
-    """`lane`'s task over marked rows with `lane.arrival.SEQ`, as they come; yields the messages of a LaneTask.
+    """`lane`'s task over marked rows with `rows.columns.SEQ` in arrival order; yields the messages of a LaneTask.
 
-    Nothing is committed before the last row was seen, so a lane whose rows are not in order has rolled back, and ends
-    well: with a Complaint in place of its messages. `small_only` as in ArrivalOrder.
+    Nothing is committed before the last row was read. So a lane whose rows are out of order has rolled back, and its
+    task succeeds with an OrderViolation in place of its messages. `small_only` as in ArrivalOrder.
     """
 
     lane: LaneTask
@@ -238,15 +246,15 @@ class UnsortedLaneTask:
 
 @dataclass(slots=True)
 class CompactedRows:
-    """How many rows of each (source partition, table) were left out, because a later row of the lane has their key.
+    """Counts rows by (source partition, table) that were left out because a later row of the lane has their key.
 
-    They come as marks with an empty payload (`sink.compaction`), and are only counted, so that counts add up.
+    Such rows arrive with an empty payload (`sink.compaction`); they are counted so that the receipts add up.
     """
 
     rows: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def counted(self, segments: Iterable[Segment]) -> Iterator[Segment]:
-        """The segments that hold rows to send, and the ends; what was left out is counted on the way."""
+    def filter_sent(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        """The segments with rows to send, and the ends; counts the left-out rows on the way."""
         for segment in segments:
             if isinstance(segment, Written) and segment.compacted:
                 self.rows[(segment.partition, segment.table)] += segment.compacted
@@ -254,7 +262,7 @@ class CompactedRows:
                     continue
             yield segment
 
-    def noted(self, receipts: Sequence[Receipt]) -> list[Receipt]:
+    def add_counts(self, receipts: Sequence[Receipt]) -> list[Receipt]:
         """The receipts with the counts. A lane that compacts commits once, so there is one receipt to hold them."""
         if not self.rows:
             return list(receipts)
@@ -268,7 +276,7 @@ class CompactedRows:
 
 
 def _now_text(clock: Clock) -> str:
-    """The time as a DATETIME literal, for people who look at the sink's tables."""
+    """The time as a DATETIME literal in UTC, for the sink's own tables."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(clock.wall()))
 
 
@@ -277,14 +285,14 @@ def _columns_header(options: SinkOptions, table: str) -> str:
 
 
 def _ignore_batch(batch: pa.RecordBatch) -> None:
-    """For a lane that nobody counts."""
+    """Stands for LaneMetrics in a lane without metrics."""
 
 
 _STEP_LINES = {"step.completed": "step.ended", "step.failed": "step.failed"}
 
 
 def _log_steps(log: Listener) -> Listener:
-    """Listen to steps and have `log` write a line for the end of each; requests have none."""
+    """A listener that has `log` write a line for the end of each step; requests get no line."""
 
     def write(event: Event) -> None:
         if event.name in _STEP_LINES:
@@ -296,9 +304,9 @@ def _log_steps(log: Listener) -> Listener:
 def limits(options: SinkOptions, *, at_end_only: bool = False) -> Limits:
     """The coordinator's limits. With one lane a micro-batch is one StarRocks transaction: no commit inside it.
 
-    With `compact` never, not even at the recycle point: a row that was left out and the row that replaces it become
-    visible together, or a reader could see the former one's source transaction without it. Nor with `at_end_only`.
-    With a quarantine a work is committed before it is too large to be taken apart.
+    With `compact` there is none even at the recycle point: a left-out row and its replacement must become visible
+    together, or a reader could see a source transaction without the left-out row. The same holds with `at_end_only`.
+    With a quarantine a transaction batch is committed before it is too large to be bisected from memory.
     """
     whole = at_end_only or committed_at_end(options.features)
     return Limits(

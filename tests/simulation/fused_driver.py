@@ -124,7 +124,7 @@ class FusedDriver(Driver):
         assembling: LaneAssembler,
     ) -> None:
         """On the executor: what stays open is put away before the task's result goes to the driver."""
-        carry = assembling.carry() if isinstance(result, list) else None
+        carry = assembling.carry_over() if isinstance(result, list) else None
         self.soon(0.01, self._task_with_carry, slot, lane, attempt, result, carry)
 
     def _task_with_carry(

@@ -213,7 +213,11 @@ class LaneAttempt(Node):
     def _result(self, action: Action, result: object) -> object:
         """As the lane's runner reports it: an error that was raised is a result too."""
         try:
-            return self._performer.late(action, result) if isinstance(result, DeadlineExceeded) else result
+            return (
+                self._performer.result_after_deadline(action, result)
+                if isinstance(result, DeadlineExceeded)
+                else result
+            )
         except DeadlineExceeded as error:
             return error
 

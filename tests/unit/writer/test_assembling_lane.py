@@ -60,7 +60,7 @@ def run(
         for row in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
     ]
     try:
-        return rows, lane.carry()
+        return rows, lane.carry_over()
     finally:
         lane.close()
 

@@ -186,7 +186,7 @@ class Steps:
         self.end(span, Committed(label, 1))
 
     def phases(self, label: str) -> dict[str, float]:
-        (receipt,) = self.metrics.detailed([Receipt(label, 1, "job", 0, 0, (), (), 1, 1, 0, False)])
+        (receipt,) = self.metrics.add_details([Receipt(label, 1, "job", 0, 0, (), (), 1, 1, 0, False)])
         return receipt.phase_seconds
 
 
@@ -197,7 +197,7 @@ def test_each_phase_is_timed_and_the_commit_told_apart_from_the_wait() -> None:
     steps.run("check", "L0", 3)
     steps.commit("L0", 5, request=1.5)
     assert steps.phases("L0") == {"begin": 1, "load": 2, "check": 3, "commit": 1.5, "publish": 3.5}
-    (receipt,) = steps.metrics.detailed([Receipt("L0", 1, "job", 0, 0, (), (), 1, 1, 0, False)])
+    (receipt,) = steps.metrics.add_details([Receipt("L0", 1, "job", 0, 0, (), (), 1, 1, 0, False)])
     assert receipt.open_seconds == 11
 
 
@@ -255,13 +255,13 @@ def test_event_times_belong_to_the_transaction_whose_receipt_has_them() -> None:
     def receipt(first: int, last: int, at: float) -> Receipt:
         return Receipt("l", 1, "job", 0, 0, (), (PositionSpan("0", first, last, 1),), 1, 1, 0, False, {}, at)
 
-    latency, latest = times.settle([receipt(1, 1, 12.0), receipt(2, 2, 20.0)])
+    latency, latest = times.latencies([receipt(1, 1, 12.0), receipt(2, 2, 20.0)])
     assert (latency.count, latency.total) == (2, pytest.approx(1.0 + 8.0))
     assert latest == {"0": 12.0}
-    assert times.settle([receipt(1, 1, 12.0)])[0].count == 1
+    assert times.latencies([receipt(1, 1, 12.0)])[0].count == 1
 
 
 def test_rows_without_event_time_cost_nothing_and_tell_nothing() -> None:
     times = EventTimes()
     times.add(batch(*ROWS).drop_columns([EVENT_TIME]))
-    assert times.settle([])[0].count == 0
+    assert times.latencies([])[0].count == 0
