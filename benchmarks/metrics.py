@@ -105,7 +105,7 @@ def lane(batches: list[pa.RecordBatch]) -> list[Message]:
 @contextlib.contextmanager
 def uncounted() -> Iterator[None]:
     """The lane without its metrics and step lines: no event is emitted, no row is looked at."""
-    with mock.patch.object(task, "fan_out", return_value=ignore_event), mock.patch.object(LaneMetrics, "read"):
+    with mock.patch.object(task, "fan_out", return_value=ignore_event), mock.patch.object(LaneMetrics, "read_batch"):
         yield
 
 
@@ -168,7 +168,7 @@ def spark_share(rows: int, rounds: int) -> float:
         family, taken = Family(), []
         for _ in range(rounds + 1):  # the first one warms up
             before = family.look().whole
-            lane_input(frame, "shop", 1, (), {}).rows.mapInArrow(through, "rows long").collect()
+            lane_input(frame, "shop", 1, (), ()).rows.mapInArrow(through, "rows long").collect()
             taken.append(family.look().whole - before)
         spark.stop()
     return min(taken[1:])

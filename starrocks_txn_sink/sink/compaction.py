@@ -43,7 +43,7 @@ TIME = (
 TRUTHS = {"true": "1", "false": "0"}
 
 
-class Family(Enum):
+class KeyType(Enum):
     """Types whose values are compared in the same way."""
 
     BOOLEAN = "true, false, 1 or 0"
@@ -55,13 +55,13 @@ class Family(Enum):
     OTHER = "a type that can be compared"
 
 
-_FAMILIES = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "integer", "bigint", "largeint"), Family.INTEGER),
-    **dict.fromkeys(("decimal", "decimal32", "decimal64", "decimal128", "decimalv2"), Family.DECIMAL),
-    **dict.fromkeys(("char", "varchar", "string", "text"), Family.TEXT),
-    "boolean": Family.BOOLEAN,
-    "date": Family.DATE,
-    "datetime": Family.DATETIME,
+_KEY_TYPES = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "integer", "bigint", "largeint"), KeyType.INTEGER),
+    **dict.fromkeys(("decimal", "decimal32", "decimal64", "decimal128", "decimalv2"), KeyType.DECIMAL),
+    **dict.fromkeys(("char", "varchar", "string", "text"), KeyType.TEXT),
+    "boolean": KeyType.BOOLEAN,
+    "date": KeyType.DATE,
+    "datetime": KeyType.DATETIME,
 }
 
 
@@ -73,7 +73,7 @@ class KeyColumn:
     """
 
     name: str
-    family: Family
+    family: KeyType
     scale: int | None = None
     field: str = ""
 
@@ -82,9 +82,9 @@ class KeyColumn:
         """From information_schema.columns: `column_type` as in `bigint(20) unsigned` or `decimal(10, 2)`."""
         text = column_type.strip().lower()
         if text.startswith("tinyint(1)"):  # how MySQL's clients are told of a boolean
-            return cls(name, Family.BOOLEAN)
-        family = _FAMILIES.get(re.split(r"[^a-z0-9]", text, maxsplit=1)[0], Family.OTHER)
-        return cls(name, family, scale if family is Family.DECIMAL else None)
+            return cls(name, KeyType.BOOLEAN)
+        family = _KEY_TYPES.get(re.split(r"[^a-z0-9]", text, maxsplit=1)[0], KeyType.OTHER)
+        return cls(name, family, scale if family is KeyType.DECIMAL else None)
 
     @property
     def json_key(self) -> str:
@@ -93,7 +93,7 @@ class KeyColumn:
     @property
     def digits_behind_point(self) -> int | None:
         """How many the column keeps; None when nobody knows."""
-        return self.scale if self.family is Family.DECIMAL else 0
+        return self.scale if self.family is KeyType.DECIMAL else 0
 
 
 _KEY, _FIELDS, _LANE, _ALONE = "__key", "__fields", "__lane", "__alone"
@@ -156,7 +156,7 @@ class Compaction:
         key = F.when(~known, _refusal(F.lit("was not there when the query started: restart the query")))
         for table, columns in self.keys.items():
             texts = [F.col(_FIELDS).getField(column.json_key) for column in columns]
-            forms = [_compared(column, text) for column, text in zip(columns, texts, strict=True)]
+            forms = [_comparable_text(column, text) for column, text in zip(columns, texts, strict=True)]
             missing = reduce(Column.__or__, (text.isNull() for text in texts))
             key = F.when(F.col(TABLE) == table, F.when(~missing, F.array(*forms))).otherwise(key)
         return F.when(~self._visible(), key) if self.visible else key
@@ -184,7 +184,7 @@ def _refusal(why: Column) -> Column:
     return F.raise_error(F.concat(*parts, *place, F.lit("."))).cast("array<string>")
 
 
-def _compared(column: KeyColumn, text: Column) -> Column:
+def _comparable_text(column: KeyColumn, text: Column) -> Column:
     """One text for all texts that the server takes for the same value; one without such a text fails the job."""
     why = f"has a key that cannot be compared: its column {column.name} needs {column.family.value}"
     return F.coalesce(_normal_form(column, text), _refusal(F.lit(why))[0])
@@ -192,16 +192,16 @@ def _compared(column: KeyColumn, text: Column) -> Column:
 
 def _normal_form(column: KeyColumn, text: Column) -> Column:
     match column.family:
-        case Family.TEXT:
+        case KeyType.TEXT:
             return text
-        case Family.INTEGER | Family.DECIMAL:
+        case KeyType.INTEGER | KeyType.DECIMAL:
             return _number(column, text)
-        case Family.BOOLEAN:
+        case KeyType.BOOLEAN:
             number = _number(column, F.lower(text))
             return F.when(number == "0", F.lit("0")).when(number.isNotNull(), F.lit("1"))
-        case Family.DATE | Family.DATETIME:
+        case KeyType.DATE | KeyType.DATETIME:
             return _time(column, text)
-        case Family.OTHER:
+        case KeyType.OTHER:
             return F.lit(None).cast("string")
 
 
@@ -216,7 +216,7 @@ def _number(column: KeyColumn, text: Column) -> Column:
     if column.digits_behind_point is not None:
         fits &= F.length(fraction) <= F.lit(column.digits_behind_point)
     number = F.when(fits, signed)
-    if column.family is Family.DECIMAL:
+    if column.family is KeyType.DECIMAL:
         return number
     for word, digit in TRUTHS.items():
         number = F.when(text == word, F.lit(digit)).otherwise(number)
@@ -229,7 +229,7 @@ def _time(column: KeyColumn, text: Column) -> Column:
     year, *rest = (F.regexp_extract(plain, TIME, group) for group in range(1, 7))
     padded = [F.lpad(part, 2, "0") for part in rest]
     form = F.concat_ws("-", year, *padded[:2])
-    if column.family is Family.DATETIME:
+    if column.family is KeyType.DATETIME:
         second = F.rpad(F.regexp_extract(plain, TIME, 7), 6, "0")
         form = F.concat(form, F.lit(" "), F.concat_ws(":", *padded[2:]), F.lit("."), second)
     return F.when(plain.rlike(TIME), form)

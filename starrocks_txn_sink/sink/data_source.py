@@ -37,23 +37,30 @@ from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.combinations import Feature
-from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER
+from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, keyless
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.projection import lane_input
-from starrocks_txn_sink.sink.session import Session, new_epoch, open_session, sweep_for, table_columns, table_models
-from starrocks_txn_sink.sink.typed import TargetColumn, typed_routes, with_columns
+from starrocks_txn_sink.sink.session import (
+    Session,
+    new_epoch,
+    open_session,
+    roll_back_until,
+    table_columns,
+    table_models,
+)
+from starrocks_txn_sink.sink.typed import TargetColumn, fit_routes, with_columns
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sql.leader import LeaderConnection
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.telemetry.logs import LogSettings
 from starrocks_txn_sink.writer.messages import Message, of_kind
-from starrocks_txn_sink.writer.task import LaneTask, Mandate
+from starrocks_txn_sink.writer.task import JobOwnership, LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
-KEY = "starrocks_txn_sink.lanes"
+METADATA_KEY = "starrocks_txn_sink.lanes"
 _SPARKS_OWN = ("checkpointlocation", "path", "batch_id")
-_LAID_DOWN = ("database", "lanes", "delivery", "on_bad_rows", "properties", "tables", "timestamp_zone")
+_FIXED_OPTIONS = ("database", "lanes", "delivery", "on_bad_rows", "properties", "tables", "timestamp_zone")
 """What the rows were made with: it cannot change afterwards."""
 
 
@@ -75,12 +82,12 @@ class LaneTerms:
     @property
     def metadata(self) -> dict[str, str]:
         """For a column of the frame."""
-        return {KEY: orjson.dumps(asdict(self)).decode()}
+        return {METADATA_KEY: orjson.dumps(asdict(self)).decode()}
 
     @classmethod
     def within(cls, schema: T.StructType) -> LaneTerms:
         """The terms of a frame with `schema`; raises InputError when lane_partitioned did not make it."""
-        texts = [field.metadata.get(KEY) for field in schema.fields if field.name == PAYLOAD]
+        texts = [field.metadata.get(METADATA_KEY) for field in schema.fields if field.name == PAYLOAD]
         if not texts or texts[0] is None:
             raise InputError(
                 "The frame was not made by lane_partitioned: a data source cannot bring the rows of a source partition "
@@ -108,7 +115,7 @@ class LaneTerms:
             )
         options = SinkOptions(**{**self.options, **values})
         laid_down = SinkOptions(**self.options)
-        for name in _LAID_DOWN:
+        for name in _FIXED_OPTIONS:
             if getattr(options, name) != getattr(laid_down, name):
                 raise OptionError(
                     f"{name} cannot be changed after lane_partitioned: the rows were made with it.",
@@ -158,14 +165,14 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
             "use foreachBatch(StarRocksSink(options)), which needs no such thing.",
         )
     models, columns = _tables(options, [route.table for route in routes])
-    typed = typed_routes(routes, frame, options, columns)
+    typed = fit_routes(routes, frame, options, columns)
     options = with_columns(options, typed, strict=options.quarantines)
     lanes = lane_input(
         frame,
         options.database,
         options.lanes,
         typed,
-        models,
+        keyless(models),
         name_task=options.exactly_once,
         guarded=not options.quarantines,
     )
@@ -205,14 +212,14 @@ class LaneMessage(WriterCommitMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class LaneWrite:
     """What the tasks of one write need; made on the driver before they start, and pickled into them."""
 
     options: SinkOptions
     terms: LaneTerms
     job: str
     epoch: str
-    mandate: Mandate | None
+    ownership: JobOwnership | None
 
     def run(self, batches: Iterator[pa.RecordBatch], checkpoint: str, batch_id: int, *, streaming: bool) -> LaneMessage:
         """Write the rows of this task's lane. Raises InputError for rows that are not as they were laid out."""
@@ -225,7 +232,7 @@ class Lanes:
             batch_id,
             self.terms.marked,
             streaming,
-            self.mandate,
+            self.ownership,
             logging=self.terms.logging,
         )
         messages = task.messages(check_row_numbers(batches, attempt.lane), attempt, SystemClock())
@@ -248,7 +255,7 @@ class Lanes:
 
     def aborted(self) -> None:
         """Roll back what the tasks leave open, and what they begin while Spark ends them."""
-        sweep_for(self.options, Session("", self.job, self.epoch, "", {}), _ABORT_SECONDS)
+        roll_back_until(self.options, Session("", self.job, self.epoch, "", {}), _ABORT_SECONDS)
 
 
 class StarRocksDataSource(DataSource):
@@ -276,7 +283,7 @@ class StarRocksDataSource(DataSource):
         checkpoint = f"write-{job}"
         session = open_session(options, checkpoint, job, checkpoint)
         number = _batch_id(self.options.get(_BATCH_ID))
-        lanes = Lanes(options, terms, job, session.epoch, session.mandate)
+        lanes = LaneWrite(options, terms, job, session.epoch, session.ownership)
         return StarRocksWriter(lanes, checkpoint, microseconds() if number is None else number)
 
     def streamWriter(self, schema: T.StructType, overwrite: bool) -> StarRocksStreamWriter:  # noqa: N802 - Spark's name
@@ -289,10 +296,10 @@ class StarRocksDataSource(DataSource):
                 option="job",
             )
         if self._travelled:
-            return StarRocksStreamWriter(Lanes(options, terms, options.job, terms.epoch, None))
+            return StarRocksStreamWriter(LaneWrite(options, terms, options.job, terms.epoch, None))
         checkpoint = f"{FORMAT}-{options.job}"
         session = open_session(options, checkpoint, options.job, checkpoint, run_epoch=terms.epoch)
-        return StarRocksStreamWriter(Lanes(options, terms, options.job, session.epoch, session.mandate))
+        return StarRocksStreamWriter(LaneWrite(options, terms, options.job, session.epoch, session.ownership))
 
     def _agreed(self, schema: T.StructType, overwrite: bool) -> tuple[SinkOptions, LaneTerms]:
         if overwrite:
@@ -308,7 +315,7 @@ class StarRocksDataSource(DataSource):
 class StarRocksWriter(DataSourceArrowWriter):
     """Writes one batch frame."""
 
-    lanes: Lanes
+    lanes: LaneWrite
     checkpoint: str
     number: int
 
@@ -326,7 +333,7 @@ class StarRocksWriter(DataSourceArrowWriter):
 class StarRocksStreamWriter(DataSourceStreamArrowWriter):
     """Writes one micro-batch."""
 
-    lanes: Lanes
+    lanes: LaneWrite
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
         context = TaskContext.get()

@@ -31,16 +31,24 @@ from starrocks_txn_sink.protocol.label import run
 from starrocks_txn_sink.protocol.ledger import Owner
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME, keyless
-from starrocks_txn_sink.sink.manifest_log import TailLog
-from starrocks_txn_sink.sink.projection import LANE, as_they_come, event_time, lane_ends, lane_of, named, spread_events
+from starrocks_txn_sink.sink.manifest_log import ManifestLog
+from starrocks_txn_sink.sink.projection import (
+    LANE,
+    event_time,
+    in_arrival_order,
+    lane_ends,
+    lane_of,
+    spread_events,
+    with_task_name,
+)
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sources.txn_event import parse_txn_events
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 from starrocks_txn_sink.telemetry.events import Event, Listener
 from starrocks_txn_sink.telemetry.logs import get_logger
-from starrocks_txn_sink.writer.assembling import FusedLaneTask, LaneAssembly
-from starrocks_txn_sink.writer.messages import CarryOver, Complaint, LaneReport, Message, decode, of_kind
+from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
+from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, OrderViolation, decode, of_kind
 from starrocks_txn_sink.writer.task import LaneTask
 
 
@@ -89,7 +97,7 @@ class EventsInput:
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
+class _SchemaColumns:
     """What frames of one schema need: the columns to take of them, and the last rows of the lanes."""
 
     schema: T.StructType
@@ -109,7 +117,7 @@ class EventsProjection:
     assembly: TransactionAssembly
     lanes: int
     name_task: bool
-    _kept: dict[bool, _Prepared] = field(default_factory=dict)  # by whether events are sorted
+    _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by whether events are sorted
 
     def of(self, frame: DataFrame, *, sort: bool) -> EventsInput:
         """Raw values whose place is in the JSON itself are parsed by the JVM when they are to be sorted.
@@ -118,33 +126,33 @@ class EventsProjection:
         """
         lines = self.assembly.lines
         if lines is not None and sort and not lines.placed:
-            frame, lines = _parsed(frame, lines), None
+            frame, lines = _parse_in_jvm(frame, lines), None
         kept = self._prepared(frame, lines, sort)
         rows = frame.select(*kept.columns)
         if not sort:
-            return EventsInput(as_they_come(rows, kept.ends), lines)
+            return EventsInput(in_arrival_order(rows, kept.ends), lines)
         spread = spread_events(rows, kept.ends, self.lanes)
-        return EventsInput(named(spread) if self.name_task else spread, lines)
+        return EventsInput(with_task_name(spread) if self.name_task else spread, lines)
 
-    def _prepared(self, frame: DataFrame, lines: TxnEventLines | None, sort: bool) -> _Prepared:
+    def _prepared(self, frame: DataFrame, lines: TxnEventLines | None, sort: bool) -> _SchemaColumns:
         schema, kept = frame.schema, self._kept.get(sort)
         if kept is None or kept.schema != schema:
             kept = self._kept[sort] = self._prepare(frame, lines, sort)
         return kept
 
-    def _prepare(self, frame: DataFrame, lines: TxnEventLines | None, sort: bool) -> _Prepared:
+    def _prepare(self, frame: DataFrame, lines: TxnEventLines | None, sort: bool) -> _SchemaColumns:
         if lines is not None:
-            columns = _raw(frame, lines)
+            columns = _raw_columns(frame, lines)
         else:
-            columns = _events(frame, SOURCE_PARTITION if self.assembly.lines else self.assembly.by)
+            columns = _event_columns(frame, SOURCE_PARTITION if self.assembly.lines else self.assembly.by)
         if sort:
             columns.append(lane_of(columns[0], self.lanes).alias(LANE))
         session, schema = frame.sparkSession, frame.select(*columns).schema
         ends = lane_ends(session, schema, self.lanes, POSITION, name_task=self.name_task and not sort)
-        return _Prepared(frame.schema, columns, ends)
+        return _SchemaColumns(frame.schema, columns, ends)
 
 
-def _parsed(frame: DataFrame, lines: TxnEventLines) -> DataFrame:
+def _parse_in_jvm(frame: DataFrame, lines: TxnEventLines) -> DataFrame:
     return parse_txn_events(
         frame,
         lines.value,
@@ -155,12 +163,12 @@ def _parsed(frame: DataFrame, lines: TxnEventLines) -> DataFrame:
     )
 
 
-def _events(frame: DataFrame, by: str) -> list[Column]:
+def _event_columns(frame: DataFrame, by: str) -> list[Column]:
     partition, *others = event_columns(frame, by)
     return [partition.cast("string").alias(SOURCE_PARTITION), *others, *event_time(frame)]
 
 
-def _raw(frame: DataFrame, lines: TxnEventLines) -> list[Column]:
+def _raw_columns(frame: DataFrame, lines: TxnEventLines) -> list[Column]:
     wanted = [each for each in (lines.value, lines.source_partition, lines.position) if each]
     missing = [each for each in wanted if each not in frame.columns]
     if missing:
@@ -191,7 +199,7 @@ def _column(name: str) -> Column:
 
 FOLDER: Final = "starrocks_txn_sink"
 STAGE: Final = "fused"  # names the lanes' assembler where a stage of its own has the name it was given
-OLDEST: Final = 20  # open source transactions that the listener is told of one by one
+OLDEST_LIMIT: Final = 20  # open source transactions that the listener is told of one by one
 _MESSAGES: Final = T.StructType([T.StructField("message", T.StringType())])  # `messages.MESSAGES`, parsed
 _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 
@@ -199,26 +207,26 @@ _log = get_logger("assembler")
 
 
 @dataclass(slots=True)
-class FusedWriter:
+class EventsWriter:
     """Runs the micro-batches of one session; without a log each frame stands for itself (`StarRocksSink.write`)."""
 
     assembly: TransactionAssembly
     session: Session
-    log: TailLog | None
+    log: ManifestLog | None
     sort: bool
     projection: EventsProjection | None = None
 
     @classmethod
     def open(
         cls, assembly: TransactionAssembly, options: SinkOptions, session: Session, frame: DataFrame, query: str | None
-    ) -> FusedWriter:
+    ) -> EventsWriter:
         """For a streaming query (`query` is its id, or its job where the id cannot be seen), or a frame (None)."""
         sort = _sorted_first(options)
         if query is None:
             return cls(assembly, session, None, sort)
         directory = FileDirectory(_state_uri(frame, assembly, query))
         keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
-        return cls(assembly, session, TailLog.open(directory, session.epoch, query, keep), sort)
+        return cls(assembly, session, ManifestLog.open(directory, session.epoch, query, keep), sort)
 
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener) -> tuple[list[Receipt], list[LaneReport]]:
         """Write one micro-batch of events."""
@@ -236,7 +244,7 @@ class FusedWriter:
 
     def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
         messages = self._run(frame, task, before, now)
-        complaints = of_kind(messages, Complaint)
+        complaints = of_kind(messages, OrderViolation)
         if not complaints:
             small = all(each.small for each in of_kind(messages, CarryOver))  # then the next one may be, too
             self.sort = _sorted_first(task.options) or (self.sort and not small)
@@ -251,9 +259,9 @@ class FusedWriter:
     def _run(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
         lanes = task.options.lanes
         if self.projection is None or self.log is None:  # frames that stand for themselves may be of any Spark session
-            self.projection = EventsProjection(self.assembly, lanes, name_task=task.mandate is not None)
+            self.projection = EventsProjection(self.assembly, lanes, name_task=task.ownership is not None)
         events = self.projection.of(frame, sort=self.sort)
-        assembly = LaneAssembly(
+        assembly = AssemblySpec(
             policy=self.assembly.policy,
             content=PayloadEncoder(task.options.database, keyless(self.session.models)),
             now=now,
@@ -266,7 +274,7 @@ class FusedWriter:
             sortable=task.options.shuffle is not False,
             small_rows=SMALL_ROWS,
         )
-        fused = FusedLaneTask(replace(task, at_end_only=not self.sort), assembly)
+        fused = AssemblingLaneTask(replace(task, at_end_only=not self.sort), assembly)
         return [decode(row[0]) for row in events.rows.mapInArrow(fused, _MESSAGES).collect()]
 
     def _conclude(
@@ -278,7 +286,7 @@ class FusedWriter:
         committed: bool,
         listener: Listener,
     ) -> None:
-        touched = _touched(carried)
+        touched = _merge_partitions(carried)
         inline = [item for each in carried for item in each.inline.items()]
         after = before.updated(task.batch_id, self.log.query if self.log is not None else "", touched, inline)
         late, flows, notices = expire(self.assembly.policy, after.partitions, now)
@@ -288,14 +296,14 @@ class FusedWriter:
                 check_still_owner(task.options, self.session)
             self.log.publish(after)
         counters = total_counters([*(each.flows for each in carried), flows], after.levels())
-        _tell([*(notice for each in carried for notice in each.notices), *notices], listener)
+        _emit_notices([*(notice for each in carried for notice in each.notices), *notices], listener)
         oldest = min((each.opened_at for one in after.partitions.values() for each in one.state.live()), default=0.0)
         malformed = sum(each.malformed for each in carried)
         if malformed:
             _log.warning("events.malformed", count=malformed, batch=task.batch_id)
         counts = {**counters.as_dict(), "oldest_open": oldest, "malformed": malformed}
         query = task.checkpoint
-        told = {"query": query, "name": f"{query}/{STAGE}", "counts": counts, "oldest": _oldest(after)}
+        told = {"query": query, "name": f"{query}/{STAGE}", "counts": counts, "oldest": _oldest_open(after)}
         listener(Event("assembler.counted", told))
 
 
@@ -317,7 +325,7 @@ def _sorted_first(options: SinkOptions) -> bool:
     return options.shuffle is True or always_sorted(options.features, assembled=True)
 
 
-def _touched(carried: Sequence[CarryOver]) -> dict[str, CarriedState]:
+def _merge_partitions(carried: Sequence[CarryOver]) -> dict[str, CarriedState]:
     touched: dict[str, CarriedState] = {}
     for each in carried:
         twice = touched.keys() & each.partitions.keys()
@@ -327,7 +335,7 @@ def _touched(carried: Sequence[CarryOver]) -> dict[str, CarriedState]:
     return touched
 
 
-def _oldest(after: Manifest) -> list[dict[str, Any]]:
+def _oldest_open(after: Manifest) -> list[dict[str, Any]]:
     """The source transactions that have been open for longest: where each began, since when, its rows and bytes."""
     live = ((name, each) for name, one in after.partitions.items() for each in one.state.live())
     return [
@@ -338,11 +346,11 @@ def _oldest(after: Manifest) -> list[dict[str, Any]]:
             "rows": each.rows,
             "bytes": each.bytes,
         }
-        for name, each in nsmallest(OLDEST, live, key=lambda item: item[1].opened_at)
+        for name, each in nsmallest(OLDEST_LIMIT, live, key=lambda item: item[1].opened_at)
     ]
 
 
-def _tell(notices: Sequence[Event], listener: Listener) -> None:
+def _emit_notices(notices: Sequence[Event], listener: Listener) -> None:
     for notice in notices:
         _log.warning(notice.name, **notice.fields)
         listener(notice)

@@ -1,16 +1,19 @@
-"""The life of a sink's writes on the driver: whose turn it is, their Spark jobs, their progress, their end.
+"""The life of a sink's writes on the driver: turns, Spark jobs and progress, events, and the end of the process.
 
-When the process ends, the sink first rolls back open labels, within seconds.
+**Events.** `SinkEvents` sends them to log, listener and metrics endpoint. The sink knows an endpoint only by the
+protocol `Endpoint`; `metrics` is imported when an endpoint is asked for. Events never break a commit: a listener that
+raises is skipped.
 
-At a normal end, an exception in the main program among them, Python calls us. Not so for SIGTERM, which supervisors
-send first to end a driver (systemd, Kubernetes, YARN): its default action ends Python at once, and labels would stay
-open until their timeout. So the first write takes the signal, if nobody else has; making a sink changes nothing.
+**The end.** When the process ends, the sink first rolls back open labels, within seconds. At a normal end, an exception
+in the main program included, Python runs `atexit`. SIGTERM, which supervisors send first to end a driver (systemd,
+Kubernetes, YARN), ends Python at once by default, and labels would stay open until their timeout. So the first write
+takes the signal, unless the application has; making a sink changes nothing.
 
 The first write of a streaming query runs in a thread of Spark's, and Python lets only the main thread set a handler
 (`signal.signal`), which then waits for the query. `faulthandler.register` takes a signal from any thread: its handler
-is written in C, and writes to a file at once, whatever Python does just then. Our file is a pipe, and a thread of ours
-waits at its other end. When the signal comes, that thread has every sink give up, and then lets the signal do what it
-would have done, so the exit status stays the right one. A handler that the application sets, before or later, wins.
+is written in C, and writes to a file at once, whatever Python does at that moment. The file is a pipe, and a thread of
+the sink waits at its other end. When the signal comes, that thread has every sink give up, and then sends the signal
+again with its default action, so the exit status stays the right one. A handler that the application sets wins.
 """
 
 from __future__ import annotations
@@ -30,47 +33,60 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TextIO
 
-from pyspark.sql import DataFrame
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
 
+from starrocks_txn_sink import __version__
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.errors import DeadlineExceeded, Fenced
-from starrocks_txn_sink.telemetry.events import Event, Listener
+from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.errors import DeadlineExceeded, Fenced, StarRocksSinkError
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out
+from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger
+from starrocks_txn_sink.writer.messages import read_envelope
+
+_log = get_logger("metrics")
+_LINES = EventLogger("sink")
 
 
-class Turns:
-    """Whose turn it is, by job. Thread-safe; travels without what it knows, as the sink's sessions do."""
+class WriteTurns:
+    """One write at a time for each job. Thread-safe; pickled empty, as the sink's sessions are."""
 
     def __init__(self) -> None:
         self._locks: dict[str, threading.Lock] = {}
         self._replaced: dict[tuple[str, str], str] = {}
 
-    def __reduce__(self) -> tuple[type[Turns], tuple[()]]:
-        return Turns, ()
+    def __reduce__(self) -> tuple[type[WriteTurns], tuple[()]]:
+        return WriteTurns, ()
 
     @contextlib.contextmanager
     def one_at_a_time(self, job: str, seconds: float) -> Iterator[None]:
-        """Wait until nobody else writes `job`; raises DeadlineExceeded after `seconds`."""
+        """Wait for the job's other writes in this process; raises DeadlineExceeded after `seconds`."""
         lock = self._locks.setdefault(job, threading.Lock())
         if not lock.acquire(timeout=seconds):
-            raise DeadlineExceeded(f"Another write of the job {job} in this process was waited for {seconds:g} s.")
+            raise DeadlineExceeded(f"Another write of the job {job} in this process did not end within {seconds:g} s.")
         try:
             yield
         finally:
             lock.release()
 
-    def replaced(self, job: str, run: str, by: str) -> None:
-        """A query's `run` has lost `job` to the writer with the checkpoint `by`."""
+    def record_replacement(self, job: str, run: str, by: str) -> None:
+        """Remember that a query's `run` has lost `job` to the writer with the checkpoint `by`."""
         self._replaced[job, run] = by
 
     def refuse_replaced(self, job: str, run: str) -> None:
-        """Raise Fenced when another writer of this sink has taken `job` from that run of a query."""
+        """Raise Fenced when another writer of this sink has taken `job` from that run of a query.
+
+        Otherwise two queries that share sink and job would take it from each other in turns, without an error.
+        """
         by = self._replaced.get((job, run))
         if by is not None:
             raise Fenced("The job was taken over by another writer, which uses the same sink.", checkpoint=by)
 
 
-class Jobs:
-    """`running` tells how many micro-batches are being written now. Thread-safe; a copy begins with none."""
+class SparkJobs:
+    """The sink's Spark jobs; `running` counts the micro-batches being written. Thread-safe; pickled empty."""
 
     def __init__(self) -> None:
         self._tag = f"starrocks-txn-sink-{secrets.token_hex(8)}"
@@ -79,11 +95,11 @@ class Jobs:
         self.running = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Jobs, ()
+        return SparkJobs, ()
 
     @contextlib.contextmanager
-    def tagged(self, frame: DataFrame) -> Iterator[None]:
-        """Jobs that this thread starts inside belong to the sink."""
+    def tag(self, frame: DataFrame) -> Iterator[None]:
+        """Tag the jobs that this thread starts inside, so that `cancel` and progress find them."""
         context = context_of(frame)
         with self._guard:
             self._context = context
@@ -100,17 +116,17 @@ class Jobs:
                     context.removeJobTag(self._tag)
 
     @contextlib.contextmanager
-    def followed(self, frame: DataFrame, listener: Listener) -> Iterator[None]:
-        """Show how far the jobs that are started inside are."""
+    def show_progress(self, frame: DataFrame, listener: Listener) -> Iterator[None]:
+        """Show the progress of the jobs that are started inside."""
         context = context_of(frame)
         if context is None:
             yield
             return
-        with followed(partial(tasks_done, context, self._tag), display(context, listener)):
+        with show_progress(partial(read_task_progress, context, self._tag), choose_display(context, listener)):
             yield
 
     def cancel(self) -> None:
-        """Have Spark end what runs, as far as it can be reached; never raises."""
+        """Have Spark end the sink's jobs, if it can be reached; never raises."""
         if self._context is not None:
             with contextlib.suppress(Exception):
                 self._context.cancelJobsWithTag(self._tag)
@@ -121,17 +137,19 @@ def context_of(frame: DataFrame) -> Any:
     return getattr(frame.sparkSession, "_sc", None)
 
 
-SECONDS = 5.0
-"""What the process lives on at most; supervisors wait for 10 to 90 seconds before they use SIGKILL."""
+EXIT_SECONDS = 5.0
+"""How long the end of the process may be delayed; supervisors wait for 10 to 90 seconds before they use SIGKILL."""
 
 
-class Writer(Protocol):
-    """Something that can give up what it is writing, within `seconds`, if there is anything; never raises."""
+class StoppableWriter(Protocol):
+    """A writer that can give up its open writes, if there are any, within `seconds`; never raises."""
 
     def give_up(self, seconds: float) -> None: ...
 
 
-_writers: weakref.WeakKeyDictionary[Writer, int] = weakref.WeakKeyDictionary()  # and the process that each writes in
+_writers: weakref.WeakKeyDictionary[StoppableWriter, int] = (
+    weakref.WeakKeyDictionary()
+)  # with the process that each writes in
 
 
 class _Sigterm:
@@ -145,7 +163,7 @@ class _Sigterm:
         self._mask = threading.local()
 
     def take(self) -> None:
-        """Take the signal where it does what it does by default; a second call does nothing."""
+        """Take the signal if its action is the default one; a second call does nothing."""
         if self._taken or not hasattr(faulthandler, "register"):  # Windows has no such call
             return
         if not _is_default() or signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
@@ -153,12 +171,12 @@ class _Sigterm:
         self._taken = True
         if not self._follows_forks:
             self._follows_forks = True
-            os.register_at_fork(before=self._hold, after_in_parent=self._let_through, after_in_child=self._forked)
+            os.register_at_fork(before=self._block, after_in_parent=self._unblock, after_in_child=self._reset_in_child)
         reading, writing = os.pipe()  # open as long as the process lives
         os.set_blocking(writing, False)  # a handler must never wait
         threading.Thread(target=self._wait, args=(reading,), name="starrocks-sigterm", daemon=True).start()
-        # Only the frames of the thread that gets the signal are written: those of others may change meanwhile. The
-        # kernel chooses the main thread unless that one blocks the signal.
+        # all_threads=False: frames of other threads may change while they are written. The kernel chooses the main
+        # thread unless the main thread blocks the signal.
         faulthandler.register(signal.SIGTERM, file=writing, all_threads=False)
 
     def release(self) -> None:
@@ -176,19 +194,19 @@ class _Sigterm:
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    # A forked child has the handler, and the parent's pipe: its signals would end the parent. So they are held back
-    # until the child has let go of it.
+    # A forked child has the handler, and the parent's pipe: a signal to it would end the parent. So the signal is
+    # blocked until the child has released the handler.
 
-    def _hold(self) -> None:
+    def _block(self) -> None:
         self._mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
 
-    def _let_through(self) -> None:
+    def _unblock(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask.before)
 
-    def _forked(self) -> None:
+    def _reset_in_child(self) -> None:
         self.lock, self.ending = threading.Lock(), False
         self.release()
-        self._let_through()
+        self._unblock()
 
 
 _sigterm = _Sigterm()
@@ -199,15 +217,15 @@ def _is_default() -> bool:
     return signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def roll_back_at_exit(writer: Writer, *, on_sigterm: bool) -> None:
-    """Have `writer` give up when the process ends, as long as it lives; `on_sigterm` also when that signal ends it.
+def roll_back_at_exit(writer: StoppableWriter, *, on_sigterm: bool) -> None:
+    """Have `writer` give up when the process ends (a weak reference); `on_sigterm` also when SIGTERM ends it.
 
     Called at the start of each write, in any thread. A forked child leaves its parent's writers alone. Once SIGTERM has
-    come, a call does not return: nothing new begins while the rest is rolled back.
+    come, a call does not return: no new write begins while the open ones are rolled back.
     """
     with _sigterm.lock:
         if _sigterm.ending:
-            SystemClock().sleep(2 * SECONDS)
+            SystemClock().sleep(2 * EXIT_SECONDS)
         if _writers.get(writer) == os.getpid():
             return
         if not _writers:
@@ -220,33 +238,33 @@ def roll_back_at_exit(writer: Writer, *, on_sigterm: bool) -> None:
 
 def _at_exit() -> None:
     if _sigterm.ending:  # the thread that gives up ends the process by the signal
-        SystemClock().sleep(2 * SECONDS)
+        SystemClock().sleep(2 * EXIT_SECONDS)
     _give_up_all()
     _sigterm.release()
 
 
 def _give_up_all() -> None:
     mine = [writer for writer, process in list(_writers.items()) if process == os.getpid()]
-    in_time([partial(writer.give_up, SECONDS) for writer in mine], SECONDS)
+    run_with_timeout([partial(writer.give_up, EXIT_SECONDS) for writer in mine], EXIT_SECONDS)
 
 
-def in_time(work: Sequence[Callable[[], None]], seconds: float) -> None:
-    """Do all of `work` at once, in threads of its own, and wait for it at most `seconds`: what hangs is left behind.
+def run_with_timeout(calls: Sequence[Callable[[], None]], seconds: float) -> None:
+    """Run all `calls` at once, in threads of their own, and wait at most `seconds`: calls that hang are left behind.
 
-    Where no thread can be started any more it is done one after the other, so each must be bounded by itself.
+    Where no thread can be started any more they run one after the other, so each must be bounded by itself.
     """
     limit = time.monotonic() + seconds
-    threads = [(one, begun(one)) for one in work]
-    for one, thread in threads:
+    threads = [(call, start_thread(call)) for call in calls]
+    for call, thread in threads:
         if thread is None:
-            one()
+            call()
         else:
             thread.join(max(0.0, limit - time.monotonic()))
 
 
-def begun(work: Callable[[], None]) -> threading.Thread | None:
-    """`work` in a thread that nobody has to wait for; None when the interpreter ends and starts none (Python 3.12)."""
-    thread = threading.Thread(target=work, name="starrocks-give-up", daemon=True)
+def start_thread(call: Callable[[], None]) -> threading.Thread | None:
+    """Run `call` in a daemon thread; None when the interpreter is ending and starts none (Python 3.12)."""
+    thread = threading.Thread(target=call, name="starrocks-give-up", daemon=True)
     try:
         thread.start()
     except RuntimeError:
@@ -254,49 +272,47 @@ def begun(work: Callable[[], None]) -> threading.Thread | None:
     return thread
 
 
-LOOK_EVERY = 0.5
-
-
-TELL_EVERY = 10.0
-"""Seconds between two lines; what takes less than this says nothing."""
+POLL_SECONDS = 0.5
+LOG_SECONDS = 10.0
+"""Seconds between two log lines of progress; a shorter write has none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """Spark tasks that ended, of those that are known so far: later stages are added when they are planned."""
+class TaskProgress:
+    """Spark tasks that ended, out of those known so far: later stages are added when Spark plans them."""
 
     tasks: int
     of: int
 
 
-Ask = Callable[[], Done | None]
+ReadProgress = Callable[[], TaskProgress | None]
 
 
-class Show(Protocol):
-    """Where progress goes."""
+class ProgressDisplay(Protocol):
+    """Shows progress; `seconds` have passed since the write began."""
 
-    def show(self, done: Done, seconds: float) -> None: ...
+    def show(self, done: TaskProgress, seconds: float) -> None: ...
 
     def close(self) -> None: ...
 
 
-class Lines:
-    """Tells `write.progressed` every so many seconds."""
+class ProgressLog:
+    """Emits `write.progressed` every so many seconds."""
 
-    def __init__(self, listener: Listener, every: float = TELL_EVERY) -> None:
-        self._listener, self._every, self._told = listener, every, 0.0
+    def __init__(self, listener: Listener, every: float = LOG_SECONDS) -> None:
+        self._listener, self._every, self._shown_at = listener, every, 0.0
 
-    def show(self, done: Done, seconds: float) -> None:
-        if seconds - self._told >= self._every:
-            self._told = seconds
+    def show(self, done: TaskProgress, seconds: float) -> None:
+        if seconds - self._shown_at >= self._every:
+            self._shown_at = seconds
             self._listener(Event("write.progressed", {"tasks": done.tasks, "of": done.of, "seconds": seconds}))
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Holds nothing open."""
 
 
-class Bar:
-    """A bar that is gone when the work is done. Needs rich."""
+class ProgressBar:
+    """A bar that disappears at the end of the write. Needs rich."""
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
@@ -307,7 +323,7 @@ class Bar:
         self._task = self._progress.add_task("StarRocks write, Spark tasks", total=None)
         self._progress.start()
 
-    def show(self, done: Done, seconds: float) -> None:
+    def show(self, done: TaskProgress, seconds: float) -> None:
         del seconds
         self._progress.update(self._task, completed=done.tasks, total=done.of)
 
@@ -316,18 +332,18 @@ class Bar:
 
 
 @contextlib.contextmanager
-def followed(ask: Ask, show: Show, every: float = LOOK_EVERY) -> Iterator[None]:
-    """Inside, a thread asks and shows; what it meets never touches the work."""
+def show_progress(read: ReadProgress, display: ProgressDisplay, every: float = POLL_SECONDS) -> Iterator[None]:
+    """Inside, a thread reads and shows progress; its errors never touch the write."""
     stop, started = threading.Event(), time.monotonic()
 
-    def follow() -> None:
+    def poll() -> None:
         while not stop.wait(every):
             with contextlib.suppress(Exception):
-                done = ask()
-                if done is not None:
-                    show.show(done, time.monotonic() - started)
+                progress = read()
+                if progress is not None:
+                    display.show(progress, time.monotonic() - started)
 
-    thread = threading.Thread(target=follow, name="starrocks-progress", daemon=True)
+    thread = threading.Thread(target=poll, name="starrocks-progress", daemon=True)
     thread.start()
     try:
         yield
@@ -335,25 +351,122 @@ def followed(ask: Ask, show: Show, every: float = LOOK_EVERY) -> Iterator[None]:
         stop.set()
         thread.join(5.0)
         with contextlib.suppress(Exception):
-            show.close()
+            display.close()
 
 
-def display(context: Any, listener: Listener, stream: TextIO | None = None) -> Show:
-    """A bar on a terminal where rich is installed and Spark draws none of its own; lines otherwise."""
+def choose_display(context: Any, listener: Listener, stream: TextIO | None = None) -> ProgressDisplay:
+    """A bar on a terminal if rich is installed and Spark draws no bar of its own; log lines otherwise."""
     target = sys.stderr if stream is None else stream
     drawn = str(context.getConf().get("spark.ui.showConsoleProgress", "false")).lower() == "true"
     if target.isatty() and not drawn:
         with contextlib.suppress(ImportError):
-            return Bar(target)
-    return Lines(listener)
+            return ProgressBar(target)
+    return ProgressLog(listener)
 
 
-def tasks_done(context: Any, tag: str) -> Done | None:
-    """What Spark says of the jobs that have `tag`; None before the first one."""
+def read_task_progress(context: Any, tag: str) -> TaskProgress | None:
+    """The progress of the jobs with `tag`; None before the first one."""
     jobs = list(context._jsc.sc().statusTracker().getJobIdsForTag(tag))
     tracker = context.statusTracker()
     stages = {stage for job in jobs if (info := tracker.getJobInfo(job)) is not None for stage in info.stageIds}
     seen = [info for stage in stages if (info := tracker.getStageInfo(stage)) is not None]
     if not seen:
         return None
-    return Done(sum(info.numCompletedTasks for info in seen), sum(info.numTasks for info in seen))
+    return TaskProgress(sum(info.numCompletedTasks for info in seen), sum(info.numTasks for info in seen))
+
+
+class Endpoint(Protocol):
+    """A metrics endpoint such as `metrics.MetricsServer`."""
+
+    def __call__(self, event: Event) -> None: ...
+
+    def start(self) -> object: ...
+
+    def watch(self, session: Any) -> None: ...
+
+
+class SinkEvents:
+    """Emits the events of one sink: sessions, micro-batches, receipts. `emit` also takes events of other modules.
+
+    Pickled with its listeners: Spark Connect moves the sink into a process of the server's, where it emits `sink.made`
+    again.
+    """
+
+    def __init__(self, options: SinkOptions, listener: Listener, endpoint: Endpoint | None) -> None:
+        self.endpoint = endpoint if endpoint is not None else _shared_endpoint(options)
+        self.emit = fan_out((_LINES, listener) if self.endpoint is None else (_LINES, listener, self.endpoint))
+        self._made = Event(
+            "sink.made",
+            {
+                "buffer_bytes": options.buffer_bytes,
+                "timeout": options.timeout,
+                "version": __version__,
+                "spark": pyspark.__version__,
+            },
+        )
+        if self.endpoint is not None and not is_remote():  # with Spark Connect the sink works in another process
+            self.endpoint.start()
+        self.emit(self._made)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle_events, (self.emit, self.endpoint, self._made)
+
+    def emit_session_opened(self, job: str, exactly_once: bool) -> None:
+        """Emit `session.opened`: the job was taken over."""
+        self.emit(Event("session.opened", {"job": job, "exactly_once": exactly_once}))
+
+    @contextlib.contextmanager
+    def follow_batch(
+        self, frame: DataFrame, job: str, batch_id: int, lanes: int, query: str
+    ) -> Iterator[list[Receipt]]:
+        """Emit the events of the micro-batch that is written inside; the list takes its receipts.
+
+        `receipt.collected` comes before `batch.completed`; an error that leaves the block emits `batch.failed`.
+        """
+        started, receipts = time.monotonic(), list[Receipt]()
+        self._start_endpoint(frame, query)
+        place = {"job": job, "batch_id": batch_id}
+        self.emit(Event("batch.started", {**place, "lanes": lanes, "query": query}))
+        try:
+            yield receipts
+        except BaseException as error:
+            seconds, report = time.monotonic() - started, read_envelope(_error_text(error))
+            code = error.code if isinstance(error, StarRocksSinkError) else (report.error if report else "") or "spark"
+            self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
+            raise
+        for receipt in receipts:
+            self.emit(Event("receipt.collected", {"receipt": receipt}))
+        seconds = time.monotonic() - started
+        self.emit(Event("batch.completed", {**place, "seconds": seconds, "receipts": len(receipts)}))
+
+    def _start_endpoint(self, frame: DataFrame, query: str) -> None:
+        if self.endpoint is None:
+            return
+        try:
+            self.endpoint.start()
+            if query and context_of(frame) is not None:
+                # The frame's own session is a copy for the query; Spark reports progress to the original one.
+                self.endpoint.watch(SparkSession.builder.getOrCreate())
+        except Exception as error:  # broken metrics must not stop a job
+            _log.warning("metrics.broken", why=str(error))
+
+
+def _unpickle_events(emit: Listener, endpoint: Endpoint | None, made: Event) -> SinkEvents:
+    events = SinkEvents.__new__(SinkEvents)
+    events.emit, events.endpoint, events._made = emit, endpoint, made
+    emit(made)
+    return events
+
+
+def _shared_endpoint(options: SinkOptions) -> Endpoint | None:
+    if options.metrics_port is None:
+        return None
+    from starrocks_txn_sink.metrics.server import shared_server
+
+    return shared_server(options.metrics_port, options.metrics_host)
+
+
+def _error_text(error: BaseException) -> str:
+    with contextlib.suppress(Exception):  # a JVM error fetches its text from the JVM, which may have ended
+        return "\n".join([str(error), *getattr(error, "__notes__", ())])
+    return ""

@@ -25,7 +25,7 @@ OWNERS: Final = "owners"
 INLINE_LIMIT: Final = 256 << 10  # rows in a manifest are written again with every micro-batch
 
 
-class Name(NamedTuple):
+class ManifestName(NamedTuple):
     """A manifest's file name, read; the greater of two for one micro-batch counts."""
 
     batch: int
@@ -37,13 +37,13 @@ class Name(NamedTuple):
         return f"{self.batch:012d}-{self.generation:06d}-{self.epoch}.json"
 
     @classmethod
-    def of(cls, file: str) -> Name:
+    def of(cls, file: str) -> ManifestName:
         batch, generation, epoch = file.removesuffix(".json").split("-")
         return cls(int(batch), int(generation), epoch)
 
 
 @dataclass(slots=True)
-class TailLog:
+class ManifestLog:
     """One run's view of the log; `keep` manifests stay, as many as Spark keeps of its own."""
 
     directory: StateDirectory
@@ -52,11 +52,11 @@ class TailLog:
     query: str
     keep: int
     _latest: Manifest | None = None
-    _files: dict[Name, frozenset[str]] = field(default_factory=dict)  # what kept manifests name
+    _files: dict[ManifestName, frozenset[str]] = field(default_factory=dict)  # what kept manifests name
     _until_sweep: int = 0
 
     @classmethod
-    def open(cls, directory: StateDirectory, epoch: str, query: str, keep: int) -> TailLog:
+    def open(cls, directory: StateDirectory, epoch: str, query: str, keep: int) -> ManifestLog:
         """Open the log for a new run of the query: it gets the highest generation."""
         owners = directory.names(OWNERS)
         taken = [int(name.split("-")[0]) for name in owners]
@@ -86,13 +86,13 @@ class TailLog:
         if mine is not None:
             return self._read(mine)
         if names or not may_begin:
-            raise _missing(batch, names)
+            raise _missing_state(batch, names)
         return Manifest(batch - 1, self.query)
 
     def publish(self, manifest: Manifest) -> None:
         """Make `manifest` what the next micro-batch starts from; then delete what nobody can need any more."""
         manifest = self._bounded(manifest)
-        name = Name(manifest.batch, self.generation, self.epoch)
+        name = ManifestName(manifest.batch, self.generation, self.epoch)
         self.directory.write(f"{BATCHES}/{name.file}", manifest.to_json())
         self._latest = manifest
         self._files[name] = frozenset(manifest.files())
@@ -110,11 +110,11 @@ class TailLog:
             self.directory.write(f"{ROWS}/{name}", content)
         return Manifest(manifest.batch, manifest.query, manifest.partitions)
 
-    def _read(self, name: Name) -> Manifest:
+    def _read(self, name: ManifestName) -> Manifest:
         with self.directory.open(f"{BATCHES}/{name.file}") as file:
             return Manifest.from_json(file.read())
 
-    def _retire(self, names: Iterable[Name]) -> None:
+    def _retire(self, names: Iterable[ManifestName]) -> None:
         """Delete manifests, and the files that only they name."""
         gone: set[str] = set()
         for name in names:
@@ -143,11 +143,11 @@ class TailLog:
                 self.directory.delete(f"{ROWS}/{file}")
 
 
-def _manifests(directory: StateDirectory) -> list[Name]:
-    return [Name.of(file) for file in directory.names(BATCHES) if file.endswith(".json")]
+def _manifests(directory: StateDirectory) -> list[ManifestName]:
+    return [ManifestName.of(file) for file in directory.names(BATCHES) if file.endswith(".json")]
 
 
-def _missing(batch: int, names: list[Name]) -> InputError:
+def _missing_state(batch: int, names: list[ManifestName]) -> InputError:
     there = f"it has those of {min(names).batch} to {max(names).batch}" if names else "it has none at all"
     return InputError(
         f"The fused assembler's state after micro-batch {batch - 1} is missing from the checkpoint ({there}), so what "

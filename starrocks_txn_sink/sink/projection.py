@@ -9,7 +9,7 @@ Each lane is closed by a last row (`rows.segments`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -42,12 +42,11 @@ from starrocks_txn_sink.rows.columns import (
     TRANSACTION_END,
     UNKNOWN_OP,
     UPSERTS,
-    keyless,
     other_database,
 )
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.typed import TypedRoute
-from starrocks_txn_sink.writer.worker import place_at_end
+from starrocks_txn_sink.writer.worker import task_name_column
 
 _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
     PARTITION: (T.StringType, T.IntegralType),
@@ -75,7 +74,7 @@ def lane_input(
     database: str,
     lanes: int,
     routes: Sequence[TypedRoute],
-    models: Mapping[str, str],
+    keyless: Sequence[str],
     name_task: bool = False,
     guarded: bool = True,
     compaction: Compaction | None = None,
@@ -89,18 +88,18 @@ def lane_input(
     Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
     deletes for a table without a primary key fail the job when they are met, with their place.
     """
-    marked = _check(frame, routes)
+    marked = _check_input(frame, routes)
     if not marked:
-        refuse_conflicts(default_phrases(Feature.PLAIN_ROWS, *_in_use(guarded, compaction)))
+        refuse_conflicts(default_phrases(Feature.PLAIN_ROWS, *_features_of(guarded, compaction)))
     row, table = _row_and_table(frame, routes, guarded)
-    payload = _guarded(frame, _payload(frame, row, table, models, routes), database)
-    columns = [table.alias(TABLE), payload.alias(PAYLOAD), *_deleted(frame)]
+    payload = _refuse_other_databases(frame, _payload(frame, row, table, keyless, routes), database)
+    columns = [table.alias(TABLE), payload.alias(PAYLOAD), *_deleted_column(frame)]
     if not marked:
         rows = frame.select(*columns).withColumn(HASH, F.xxhash64(TABLE, PAYLOAD))
         if not sort:
-            return LaneInput(unsorted(rows, HASH, name_task=name_task), marked, sorted=False)
+            return LaneInput(one_lane(rows, HASH, name_task=name_task), marked, sorted=False)
         spread = spread_plain(rows, lanes)
-        return LaneInput(named(spread) if name_task else spread, marked)
+        return LaneInput(with_task_name(spread) if name_task else spread, marked)
     marks = [
         F.col(PARTITION).cast("string").alias(PARTITION),
         F.col(POSITION).cast("long").alias(POSITION),
@@ -110,14 +109,14 @@ def lane_input(
     ]
     rows = frame.select(*marks, *columns)
     if not sort:
-        return LaneInput(unsorted(rows, POSITION, name_task=name_task), marked, sorted=False)
+        return LaneInput(one_lane(rows, POSITION, name_task=name_task), marked, sorted=False)
     if compaction is not None:
         rows = compaction.applied(rows, lane_of(F.col(PARTITION), lanes), SEQ)
     spread = spread_marked(rows, lanes, SEQ)
-    return LaneInput(named(spread) if name_task else spread, marked)
+    return LaneInput(with_task_name(spread) if name_task else spread, marked)
 
 
-def _in_use(guarded: bool, compaction: Compaction | None) -> Iterator[Feature]:
+def _features_of(guarded: bool, compaction: Compaction | None) -> Iterator[Feature]:
     if not guarded:
         yield Feature.QUARANTINE
     if compaction is not None:
@@ -130,7 +129,7 @@ def event_time(frame: DataFrame) -> list[Column]:
     return [F.unix_micros(EVENT_TIME).alias(EVENT_TIME)] if kinds == [T.TimestampType()] else []
 
 
-def _deleted(frame: DataFrame) -> list[Column]:
+def _deleted_column(frame: DataFrame) -> list[Column]:
     """Whether each row is a delete, by the condition that its payload was made with, so that the JVM looks once; for
     metrics only."""
     return [(~_is_upsert(_op())).alias(DELETED)] if OP in frame.columns else []
@@ -139,7 +138,7 @@ def _deleted(frame: DataFrame) -> list[Column]:
 # --- checks at call time ---
 
 
-def _check(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
+def _check_input(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
     """Whether the rows are marked with positions and ends; raises InputError for what cannot be written."""
     there = set(frame.columns)
     marked = any(name in there for name in TRANSACTION_COLUMNS)
@@ -159,8 +158,8 @@ def _check(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
 def _content_columns(routes: Sequence[TypedRoute]) -> list[str]:
     if not routes:
         return [TABLE, ROW]
-    named = [TABLE] if len(routes) > 1 else []
-    return [*named, *(field.source for route in routes for field in route.fields)]
+    with_task_name = [TABLE] if len(routes) > 1 else []
+    return [*with_task_name, *(field.source for route in routes for field in route.fields)]
 
 
 def _check_types(frame: DataFrame, names: set[str]) -> None:
@@ -196,7 +195,7 @@ def _row_and_table(frame: DataFrame, routes: Sequence[TypedRoute], guarded: bool
 
 
 def _payload(
-    frame: DataFrame, row: Column, table: Column, models: Mapping[str, str], routes: Sequence[TypedRoute]
+    frame: DataFrame, row: Column, table: Column, keyless: Sequence[str], routes: Sequence[TypedRoute]
 ) -> Column:
     separator = F.lit(SEPARATOR)
     upsert = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 0)), F.concat(separator, row))
@@ -207,8 +206,8 @@ def _payload(
     comma = F.when(F.startswith(F.ltrim(rest), F.lit("}")), F.lit("")).otherwise(F.lit(","))
     delete = F.concat(separator, F.lit(DELETING), comma, rest)
     delete = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 1)), delete)
-    if cannot_delete := keyless(models):
-        delete = F.when(table.isin(*cannot_delete), _refusal(NO_PRIMARY_KEY, table, frame)).otherwise(delete)
+    if keyless:
+        delete = F.when(table.isin(*keyless), _refusal(NO_PRIMARY_KEY, table, frame)).otherwise(delete)
     unknown = _refusal(UNKNOWN_OP, op, frame)
     return F.when(_is_upsert(op), upsert).when(op.isin(*DELETES), delete).otherwise(unknown)
 
@@ -233,7 +232,7 @@ def _csv_op(table: Column, routes: Sequence[TypedRoute], code: int) -> Column:
     return F.when(table.isin(keyed), F.lit(f"{CSV_COLUMN}{code}")).otherwise(F.lit("")) if keyed else F.lit("")
 
 
-def _guarded(frame: DataFrame, payload: Column, database: str) -> Column:
+def _refuse_other_databases(frame: DataFrame, payload: Column, database: str) -> Column:
     """Rows of another database fail: a StarRocks transaction lives in one database (wire contract 4.2)."""
     if DATABASE not in frame.columns:
         return payload
@@ -250,12 +249,17 @@ def _error(*parts: Column, frame: DataFrame) -> Column:
     """An expression that fails the job with the row's place when it is evaluated."""
     place: list[Column] = []
     if PARTITION in frame.columns:
-        place = [F.lit(" at source partition "), _shown(PARTITION), F.lit(", position "), _shown(POSITION)]
+        place = [
+            F.lit(" at source partition "),
+            _text_or_null(PARTITION),
+            F.lit(", position "),
+            _text_or_null(POSITION),
+        ]
     message = F.concat(F.lit("StarRocks sink: "), *parts, *place, F.lit("."))
     return F.raise_error(message).cast("string")
 
 
-def _shown(name: str) -> Column:
+def _text_or_null(name: str) -> Column:
     return F.coalesce(F.col(name).cast("string"), F.lit("NULL"))
 
 
@@ -265,7 +269,7 @@ LANE = "lane"
 def spread_marked(rows: DataFrame, lanes: int, seq: str) -> DataFrame:
     """Each source partition in one lane, its rows by position and `seq`; the last row has no source partition."""
     placed = rows.withColumn(LANE, lane_of(F.col(PARTITION), lanes))
-    spread = _closed(placed, lanes, POSITION).repartitionById(lanes, F.col(LANE))
+    spread = _with_lane_ends(placed, lanes, POSITION).repartitionById(lanes, F.col(LANE))
     order = [F.col(PARTITION).asc_nulls_last(), F.col(POSITION), F.col(seq)]
     return spread.sortWithinPartitions(*order).drop(LANE, seq)
 
@@ -273,13 +277,13 @@ def spread_marked(rows: DataFrame, lanes: int, seq: str) -> DataFrame:
 def spread_plain(rows: DataFrame, lanes: int) -> DataFrame:
     """Rows in any lane and any order; only the last row has its place."""
     lane = F.lit(0) if lanes == 1 else F.pmod(F.col(HASH), F.lit(lanes)).cast("int")
-    spread = _closed(rows.withColumn(LANE, lane), lanes, HASH).repartitionById(lanes, F.col(LANE))
+    spread = _with_lane_ends(rows.withColumn(LANE, lane), lanes, HASH).repartitionById(lanes, F.col(LANE))
     return spread.sortWithinPartitions((F.col(HASH) == SENTINEL_POSITION).asc_nulls_first()).drop(LANE)
 
 
-def unsorted(rows: DataFrame, column: str, *, name_task: bool) -> DataFrame:
+def one_lane(rows: DataFrame, column: str, *, name_task: bool) -> DataFrame:
     """`rows` as they come in one lane; the last row has its mark in `column` and, with `name_task`, its task's name."""
-    return as_they_come(rows, lane_ends(rows.sparkSession, rows.schema, 1, column, name_task=name_task))
+    return in_arrival_order(rows, lane_ends(rows.sparkSession, rows.schema, 1, column, name_task=name_task))
 
 
 def spread_events(rows: DataFrame, ends: DataFrame, lanes: int) -> DataFrame:
@@ -291,12 +295,12 @@ def spread_events(rows: DataFrame, ends: DataFrame, lanes: int) -> DataFrame:
     return spread.sortWithinPartitions(F.col(PARTITION).asc_nulls_last(), F.col(POSITION)).drop(LANE)
 
 
-def as_they_come(rows: DataFrame, ends: DataFrame) -> DataFrame:
+def in_arrival_order(rows: DataFrame, ends: DataFrame) -> DataFrame:
     """All rows in one task, in the order in which the source gives them, without a shuffle; then the one of `ends`."""
     return rows.union(ends).coalesce(1)
 
 
-def named(rows: DataFrame) -> DataFrame:
+def with_task_name(rows: DataFrame) -> DataFrame:
     """The first row of each lane names its task (`lane.attempt`); after the shuffle, so that it is the lane's own."""
     return rows.withColumn(TASK, task_name())
 
@@ -317,7 +321,7 @@ def lane_of(partition: Column, lanes: int) -> Column:
     return F.coalesce(F.pmod(spread, F.lit(lanes)), F.lit(0)).cast("int")
 
 
-def _closed(rows: DataFrame, lanes: int, column: str) -> DataFrame:
+def _with_lane_ends(rows: DataFrame, lanes: int, column: str) -> DataFrame:
     """One more row for each lane: END_POSITION in `column`, its lane, and NULLs."""
     return rows.union(lane_ends(rows.sparkSession, rows.schema, lanes, column))
 
@@ -329,7 +333,7 @@ def lane_ends(
     `name_task` also the name of the task that reads it (`lane.attempt`)."""
     values = {LANE: F.col("id").cast("int"), column: F.lit(SENTINEL_POSITION)}
     if name_task:
-        values[place_at_end(schema.names)] = task_name()
+        values[task_name_column(schema.names)] = task_name()
     return session.range(0, lanes, 1, 1).select(
         *(values.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in schema.fields)
     )

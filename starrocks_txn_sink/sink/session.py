@@ -37,7 +37,7 @@ from starrocks_txn_sink.protocol.receipts_log import create_table, delete_older
 from starrocks_txn_sink.sink.compaction import KeyColumn, primary_keys
 from starrocks_txn_sink.sink.typed import COLUMNS_SQL, TargetColumn, target_columns
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
-from starrocks_txn_sink.writer.task import Mandate
+from starrocks_txn_sink.writer.task import JobOwnership
 
 _CLEAN_UP_SECONDS = 5.0
 _PAUSE = 0.5  # between two looks at what tasks that are being ended have begun
@@ -65,9 +65,9 @@ class Session:
     keys: dict[str, tuple[KeyColumn, ...]] = field(default_factory=dict)  # of PRIMARY KEY tables, with `compact` only
 
     @property
-    def mandate(self) -> Mandate | None:
+    def ownership(self) -> JobOwnership | None:
         """What lanes get; None without a ledger."""
-        return Mandate(self.token, self.positions) if self.token else None
+        return JobOwnership(self.token, self.positions) if self.token else None
 
     def visible(self, *, streaming: bool) -> dict[str, int]:
         """By source partition the position up to which rows that may come again are visible.
@@ -137,16 +137,16 @@ def _take_over(
     scope = Scope(session.job, options.database, Owner("", session.epoch, session.checkpoint))
     steps = take_over(scope, fresh_tokens(session.epoch, 0, rng), rng)
     if run_epoch is not None:
-        steps = _after(refuse_newer(session.job, run_epoch, rng), steps)
+        steps = _run_after(refuse_newer(session.job, run_epoch, rng), steps)
     with contextlib.closing(HttpTransport(options)) as transport:
-        taken = _advised(options, lambda: run(steps, transport, clock, deadline, ledger))
+        taken = _take_over_with_advice(options, lambda: run(steps, transport, clock, deadline, ledger))
         session.token, session.positions = taken.owner.token, taken.positions
         with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which harms nobody
             dead = delete_dead_claims(session.job, taken.owner, rng)
             run(dead, transport, clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
 
 
-def _after(first: Steps[None], then: Steps[TakenOver]) -> Steps[TakenOver]:
+def _run_after(first: Steps[None], then: Steps[TakenOver]) -> Steps[TakenOver]:
     yield from first
     return (yield from then)
 
@@ -175,7 +175,7 @@ def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, cloc
         connection.query(*forget, deadline)
 
 
-def _advised(options: SinkOptions, take: Callable[[], TakenOver]) -> TakenOver:
+def _take_over_with_advice(options: SinkOptions, take: Callable[[], TakenOver]) -> TakenOver:
     try:
         return take()
     except QueryRefused as refused:
@@ -208,41 +208,43 @@ def clean_up(options: SinkOptions, session: Session, done: Callable[[], None]) -
     if not options.query_addresses:
         done()
         return
-    _sweep(options, session, _CLEAN_UP_SECONDS)
-    threading.Thread(target=_sweep_later, args=(options, session, done), name="starrocks-clean-up", daemon=True).start()
+    _roll_back_open(options, session, _CLEAN_UP_SECONDS)
+    threading.Thread(
+        target=_roll_back_later, args=(options, session, done), name="starrocks-clean-up", daemon=True
+    ).start()
 
 
-def _sweep_later(options: SinkOptions, session: Session, done: Callable[[], None]) -> None:
+def _roll_back_later(options: SinkOptions, session: Session, done: Callable[[], None]) -> None:
     for seconds in _LATER:
         SystemClock().sleep(seconds)
-        _sweep(options, session, _CLEAN_UP_SECONDS)
+        _roll_back_open(options, session, _CLEAN_UP_SECONDS)
     done()
 
 
-def sweep_for(options: SinkOptions, session: Session, seconds: float) -> None:
+def roll_back_until(options: SinkOptions, session: Session, seconds: float) -> None:
     """Roll back what is open, and, again and again, what tasks begin while Spark ends them. Never raises.
 
     Returns when `seconds` have passed.
     """
     limit = time.monotonic() + seconds
     while options.query_addresses and (left := limit - time.monotonic()) > 0:
-        _sweep(options, session, left)
+        _roll_back_open(options, session, left)
         SystemClock().sleep(max(0.0, min(_PAUSE, limit - time.monotonic())))
 
 
-def _sweep(options: SinkOptions, session: Session, seconds: float) -> None:
+def _roll_back_open(options: SinkOptions, session: Session, seconds: float) -> None:
     with contextlib.suppress(StarRocksSinkError, OSError), contextlib.ExitStack() as stack:
         connection = stack.enter_context(contextlib.closing(LeaderConnection(options)))
         transport = stack.enter_context(contextlib.closing(HttpTransport(options)))
         clock = SystemClock()
-        steps = _end_all(LabelPrefix(session.job, session.epoch), options.database)
+        steps = _roll_back_all(LabelPrefix(session.job, session.epoch), options.database)
         ledger = SqlLedger(connection, options.database)
         run(steps, transport, clock, Deadline.after(seconds, clock), ledger)
 
 
-def _end_all(family: LabelPrefix, database: str) -> Steps[None]:
+def _roll_back_all(prefix: LabelPrefix, database: str) -> Steps[None]:
     rng = random.Random()
-    for name in (yield from retry_until_answered(ListUnfinished(family), rng)):
+    for name in (yield from retry_until_answered(ListUnfinished(prefix), rng)):
         yield from roll_back_until_confirmed(Label(database, name), rng)
 
 

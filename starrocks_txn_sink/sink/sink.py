@@ -2,42 +2,186 @@
 
 On the driver it checks the input, has the JVM project and spread it over the lanes, waits until every lane has
 confirmed its StarRocks transactions, and only then returns: Spark's checkpoint never runs ahead of StarRocks.
+
+`RowsWriter` runs the lanes of ready rows and decides whether a sort comes first. A shuffle and a sort cost more than
+all other steps together, and parallel tasks before them save time only in large micro-batches. So with one lane a small
+micro-batch goes to it in arrival order (`rows.arrival_order`), unless the query has a shuffle of its own right before
+the sink, whose tasks would then run one after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.clock import microseconds
 from starrocks_txn_sink.coordinator.actions import Receipt
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import OptionError, Unordered
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.combinations import Feature
+from starrocks_txn_sink.options.combinations import Feature, always_sorted
 from starrocks_txn_sink.options.declarations import SchemaChanges
-from starrocks_txn_sink.sink.events_writer import FusedWriter, TransactionAssembly
-from starrocks_txn_sink.sink.lifecycle import Jobs, Turns, begun, context_of, in_time, roll_back_at_exit
-from starrocks_txn_sink.sink.rows_writer import RowsWriter
-from starrocks_txn_sink.sink.session import Session, clean_up, open_session, sweep_for
-from starrocks_txn_sink.sink.typed.evolution import evolve, planned
+from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
+from starrocks_txn_sink.rows.columns import keyless
+from starrocks_txn_sink.sink.compaction import Compaction
+from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
+from starrocks_txn_sink.sink.lifecycle import (
+    Endpoint,
+    SinkEvents,
+    SparkJobs,
+    WriteTurns,
+    context_of,
+    roll_back_at_exit,
+    run_with_timeout,
+    start_thread,
+)
+from starrocks_txn_sink.sink.projection import LaneInput, lane_input
+from starrocks_txn_sink.sink.session import Session, clean_up, open_session, roll_back_until
+from starrocks_txn_sink.sink.typed import TargetColumn, TypedRoute, fit_routes, with_columns
+from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TableRoute
-from starrocks_txn_sink.sink.watch import Endpoint, Watch
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.telemetry.events import Event, Listener, ignore_event
-from starrocks_txn_sink.writer.messages import LaneReport
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.writer.messages import MESSAGES, LaneReport, Message, OrderViolation, decode, of_kind
+from starrocks_txn_sink.writer.task import LaneTask, UnsortedLaneTask
 
-_Writer = TypeVar("_Writer", FusedWriter, RowsWriter)
+_SMALL_MARGIN: Final = 2  # skip the shuffle next time only if this batch was under half of the limits
+
+_log = get_logger("sink")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where rows come from: a micro-batch of a query's run (`key`), or a call of `write`."""
+class _SchemaTerms:
+    """The part of a micro-batch's plan that stays the same for frames of one schema and tables of one shape."""
+
+    schema: T.StructType
+    models: Mapping[str, str]
+    columns: Mapping[str, Sequence[TargetColumn]] | None
+    zone: str
+    routes: Sequence[TypedRoute]
+    options: SinkOptions
+    keyless: Sequence[str]
+    always_sorted: bool
+
+    def fits(self, schema: T.StructType, session: Session, zone: str) -> bool:
+        """Whether a frame with `schema` can use these terms. A change of tables puts new objects into the session."""
+        tables = self.models is session.models and self.columns is session.columns
+        return tables and self.zone == zone and self.schema == schema
+
+
+@dataclass(slots=True)
+class RowsWriter:
+    """Runs the micro-batches of one session, and remembers how large the last one was."""
+
+    options: SinkOptions
+    routes: Sequence[TableRoute]
+    session: Session
+    _small: bool = False
+    _shuffled: bool | None = None
+    _kept: _SchemaTerms | None = None
+
+    def write(self, frame: DataFrame, task: LaneTask) -> tuple[list[Receipt], list[LaneReport]]:
+        """Write one micro-batch of rows. Raises InputError for what cannot be written, Unordered when `shuffle` is off
+        and a source partition's rows do not come in order."""
+        terms = self._terms(frame)
+        options = terms.options
+        task = replace(task, options=options)
+        make_input = partial(
+            lane_input,
+            frame,
+            options.database,
+            options.lanes,
+            terms.routes,
+            terms.keyless,
+            name_task=task.ownership is not None,
+            guarded=not options.quarantines,
+            compaction=self._compaction(terms.routes, streaming=task.streaming) if options.compact else None,
+        )
+        messages = self._run_in_arrival_order(make_input, task) if self._skips_sort(frame, task, terms) else None
+        messages = messages if messages is not None else _run_lanes(make_input(), task)
+        receipts, reports = of_kind(messages, Receipt), of_kind(messages, LaneReport)
+        self._remember_size(receipts, reports)
+        return receipts, reports
+
+    def _terms(self, frame: DataFrame) -> _SchemaTerms:
+        """Kept from frame to frame: new options are validated as a whole, and routes are fitted column by column."""
+        schema, session, kept = frame.schema, self.session, self._kept
+        # The written values depend on the session's time zone, which a query may change while it runs.
+        zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone")) if self.routes else ""
+        if kept is not None and kept.fits(schema, session, zone):
+            return kept
+        routes = fit_routes(self.routes, frame, self.options, session.columns)
+        options = with_columns(self.options, routes, strict=self.options.quarantines)
+        self._kept = _SchemaTerms(
+            schema,
+            session.models,
+            session.columns,
+            zone,
+            routes,
+            options,
+            keyless(session.models),
+            always_sorted(self.options.features),
+        )
+        return self._kept
+
+    def _compaction(self, routes: Sequence[TypedRoute], *, streaming: bool) -> Compaction:
+        session = self.session
+        return Compaction.of(session.keys, session.models, session.visible(streaming=streaming), routes)
+
+    def _skips_sort(self, frame: DataFrame, task: LaneTask, terms: _SchemaTerms) -> bool:
+        """Whether this micro-batch goes to its lane in arrival order, at least at first."""
+        if self.options.shuffle != "auto":
+            return self.options.shuffle is False
+        if not (self._small and task.streaming) or terms.always_sorted:
+            return False
+        if self._shuffled is None:
+            self._shuffled = _follows_a_shuffle(frame)
+        return not self._shuffled
+
+    def _run_in_arrival_order(self, make_input: partial[LaneInput], task: LaneTask) -> list[Message] | None:
+        """The lane's messages; None when its rows have to be sorted after all."""
+        messages = _run_lanes(make_input(sort=False), task, small_only=self.options.shuffle == "auto")
+        violations = of_kind(messages, OrderViolation)
+        if not violations:
+            return messages
+        why = violations[0].why
+        if self.options.shuffle is False:
+            raise Unordered(why, hint='Set shuffle to "auto" or true, so that rows are sorted first.')
+        _log.info("rows.sorted", why=why, batch=task.batch_id)
+        return None
+
+    def _remember_size(self, receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> None:
+        rows = sum(one.rows + one.dead_lettered_rows for one in receipts) + sum(one.replayed_rows for one in reports)
+        size = sum(region.bytes for one in receipts for region in one.regions)
+        self._small = rows * _SMALL_MARGIN <= SMALL_ROWS and size * _SMALL_MARGIN <= SMALL_BYTES
+
+
+def _run_lanes(lanes: LaneInput, task: LaneTask, *, small_only: bool = False) -> list[Message]:
+    # A position that came too late would be taken for a replay, so rows that are not sorted are committed at the end.
+    task = replace(task, marked=lanes.marked, at_end_only=not lanes.sorted)
+    arriving = lanes.marked and not lanes.sorted
+    run: Any = UnsortedLaneTask(task, small_only, SMALL_ROWS) if arriving else task
+    return [decode(row[0]) for row in lanes.rows.mapInArrow(run, MESSAGES).collect()]
+
+
+def _follows_a_shuffle(frame: DataFrame) -> bool:
+    """Whether the frame's tasks read a shuffle, as those of a stateful stage do; True where the plan is hidden."""
+    plan: Any = getattr(frame, "_jdf", None)
+    return plan is None or "Shuffled" in plan.queryExecution().toRdd().toDebugString()
+
+
+_Writer = TypeVar("_Writer", EventsWriter, RowsWriter)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOrigin:
+    """The source of the rows: a micro-batch of a query's run (`key`), or a call of `write`."""
 
     batch_id: int
     job: str
@@ -54,12 +198,12 @@ class StarRocksSink:
     columns of `routes`, and, if present, op (upsert or delete) and database. With `assemble` it takes raw events, and
     the lanes make source transactions of them (TransactionAssembly).
 
-    `listener` is told `receipt.collected` (field `receipt`) for every committed StarRocks transaction,
-    `batch.completed` and more (`metrics.model`), on the driver; `metrics`, a MetricsServer, serves what it is told.
+    `listener` gets `receipt.collected` (field `receipt`) for every committed StarRocks transaction, `batch.completed`
+    and more (`metrics.model`), on the driver; `metrics`, a MetricsServer, serves the same events.
     Atomic per micro-batch with `lanes=1`, per source transaction with more.
 
-    `audit` is asked while micro-batches are written, over a connection of its own, and tells `integrity.violated`;
-    `auditing.auditor` has its figures and the first violation, `auditing.stop()` ends it at once.
+    `audit` runs while micro-batches are written, over a connection of its own, and emits `integrity.violated`;
+    `auditing.auditor` has its metrics and the first violation, `auditing.stop()` ends it at once.
     """
 
     def __init__(
@@ -78,19 +222,19 @@ class StarRocksSink:
         _refuse_double_routes(self.routes)
         rows = Feature.ROUTES if self.routes else Feature.JSON_TEXTS
         options.check_features(*([Feature.ASSEMBLE] if assemble is not None else []), rows)
-        self._fused: dict[str, FusedWriter] = {}  # by the session's epoch
-        self._rows: dict[str, RowsWriter] = {}  # the same
-        self._watch = Watch(options, listener, metrics)
-        self._listener = self._watch.tell
+        self._events_writers: dict[str, EventsWriter] = {}  # by the session's epoch
+        self._rows_writers: dict[str, RowsWriter] = {}  # likewise
+        self._events = SinkEvents(options, listener, metrics)
+        self._listener = self._events.emit
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
-        self._ending: dict[str, Session] = {}  # by epoch: those that leave something open, until it is rolled back
-        self._turns = Turns()
-        self._jobs = Jobs()
+        self._ending: dict[str, Session] = {}  # by epoch: failed ones, until their labels are rolled back
+        self._turns = WriteTurns()
+        self._jobs = SparkJobs()
         self.auditing = AuditWatch(audit, options, self._listener) if audit is not None else None
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark Connect pickles the sink into a process of the server's, which takes the job over for itself."""
-        return {**self.__dict__, "_sessions": {}, "_ending": {}, "_fused": {}, "_rows": {}}
+        return {**self.__dict__, "_sessions": {}, "_ending": {}, "_events_writers": {}, "_rows_writers": {}}
 
     def __repr__(self) -> str:
         return f"StarRocksSink({self.options!r})"
@@ -98,10 +242,10 @@ class StarRocksSink:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write one micro-batch; returns when all of it is visible. For `foreachBatch`.
 
-        Raises InputError for input that cannot be written, and lets whatever Spark raises through untouched, a stop of
-        the query above all: a swallowed one would make Spark believe that the batch was written.
+        Raises InputError for input that cannot be written. Spark's own errors pass untouched, a stop of the query above
+        all: if the sink swallowed it, Spark would believe that the batch was written.
         """
-        query, run = _property(batch, _QUERY), _property(batch, _RUN)
+        query, run = _local_property(batch, _QUERY), _local_property(batch, _RUN)
         job = self.options.job or (f"query-{query}" if query else None)
         if job is None:
             raise OptionError(
@@ -109,20 +253,20 @@ class StarRocksSink:
                 hint="Set `job` to a name that stays the same over restarts and that no other query uses.",
                 option="job",
             )
-        self._write(batch, Origin(batch_id, job, query or job, run or query or job, streaming=True))
+        self._write(batch, BatchOrigin(batch_id, job, query or job, run or query or job, streaming=True))
 
     def write(self, frame: DataFrame, *, batch_id: int | None = None) -> list[Receipt]:
         """Write a batch frame, under the same guarantees, and return the receipts.
 
         Rows with positions are written once per `job`, however often the frame comes. A frame without
-        source_partition, position, seq and transaction_end is one unit in each lane; give it a `batch_id` that grows
-        from frame to frame, and set `job`, and a repeated call writes nothing a second time. On a terminal a bar shows
-        how far it is; elsewhere `write.progressed` is told, and logged, every ten seconds.
+        source_partition, position, seq and transaction_end is one unpositioned batch in each lane; with a `batch_id`
+        that grows from frame to frame, and a `job`, a repeated call writes nothing a second time. On a terminal a bar
+        shows the progress; elsewhere `write.progressed` is emitted, and logged, every ten seconds.
         """
         job = self.options.job or "write"
         number = batch_id if batch_id is not None else microseconds()
-        with self._jobs.followed(frame, self._listener):
-            return self._write(frame, Origin(number, job, _written(job), _written(job), streaming=False))
+        with self._jobs.show_progress(frame, self._listener):
+            return self._write(frame, BatchOrigin(number, job, _write_key(job), _write_key(job), streaming=False))
 
     def give_up(self, seconds: float = 5.0) -> None:
         """Cancel what is being written and roll back its labels, within `seconds`; never raises.
@@ -131,41 +275,43 @@ class StarRocksSink:
         """
         sessions = [*self._ending.values(), *(self._sessions.values() if self._jobs.running else ())]
         if sessions:
-            begun(self._jobs.cancel)  # not waited for: the JVM may be gone, or hang
-            in_time([partial(sweep_for, self.options, session, seconds) for session in sessions], seconds)
+            start_thread(self._jobs.cancel)  # not waited for: the JVM may be gone, or hang
+            run_with_timeout(
+                [partial(roll_back_until, self.options, session, seconds) for session in sessions], seconds
+            )
 
     @property
     def metrics(self) -> Endpoint | None:
-        """The endpoint that serves this sink's figures: the one given, or the one of `metrics_port`."""
-        return self._watch.endpoint
+        """The endpoint that serves this sink's metrics: the given one, or the one of `metrics_port`."""
+        return self._events.endpoint
 
-    def _write(self, frame: DataFrame, origin: Origin) -> list[Receipt]:
+    def _write(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         roll_back_at_exit(self, on_sigterm=self.options.roll_back_on_sigterm)
         query = origin.checkpoint if origin.streaming else ""
         with (
-            self._watch.batch(frame, origin.job, origin.batch_id, self.options.lanes, query) as receipts,
+            self._events.follow_batch(frame, origin.job, origin.batch_id, self.options.lanes, query) as receipts,
             self._turns.one_at_a_time(origin.job, self.options.batch_deadline),
         ):
             receipts += self._commit(frame, origin)
         return receipts
 
-    def _commit(self, frame: DataFrame, origin: Origin) -> list[Receipt]:
+    def _commit(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         session = self._sessions.get(origin.job)
         if session is None or session.key != origin.key:
             self._turns.refuse_replaced(origin.job, origin.key)
-            if session is not None and session.key != _written(origin.job):
-                self._turns.replaced(origin.job, session.key, origin.checkpoint)
+            if session is not None and session.key != _write_key(origin.job):
+                self._turns.record_replacement(origin.job, session.key, origin.checkpoint)
             tables = [route.table for route in self.routes]
             session = open_session(self.options, origin.key, origin.job, origin.checkpoint, typed_tables=tables)
             self._sessions[origin.job] = session
-            self._watch.opened(origin.job, self.options.exactly_once)
+            self._events.emit_session_opened(origin.job, self.options.exactly_once)
         try:
-            with self._jobs.tagged(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
+            with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
                 receipts = self._run_lanes(frame, origin, session)
         except BaseException:
             self._ending[session.epoch] = session
-            self._fused.pop(session.epoch, None)
-            self._rows.pop(session.epoch, None)
+            self._events_writers.pop(session.epoch, None)
+            self._rows_writers.pop(session.epoch, None)
             self._sessions.pop(origin.job, None)
             clean_up(self.options, session, done=lambda: self._ended(session))
             raise
@@ -175,7 +321,7 @@ class StarRocksSink:
     def _ended(self, session: Session) -> None:
         self._ending.pop(session.epoch, None)
 
-    def _run_lanes(self, frame: DataFrame, origin: Origin, session: Session) -> list[Receipt]:
+    def _run_lanes(self, frame: DataFrame, origin: BatchOrigin, session: Session) -> list[Receipt]:
         write = self._write_rows if self.assemble is None else self._write_events
         receipts, reports = write(frame, origin, session)
         for report in reports:
@@ -183,29 +329,31 @@ class StarRocksSink:
         return receipts
 
     def _write_events(
-        self, frame: DataFrame, origin: Origin, session: Session
+        self, frame: DataFrame, origin: BatchOrigin, session: Session
     ) -> tuple[list[Receipt], list[LaneReport]]:
         if self.assemble is None:
-            raise TypeError("This sink does not assemble.")
-        if session.epoch not in self._fused:
+            raise TypeError("The sink has no TransactionAssembly.")
+        if session.epoch not in self._events_writers:
             query = origin.checkpoint if origin.streaming else None
-            opened = FusedWriter.open(self.assemble, self.options, session, frame, query)
-            self._fused = self._of_sessions(self._fused) | {session.epoch: opened}
-        return self._fused[session.epoch].write(frame, self._task(origin, session), self._listener)
+            writer = EventsWriter.open(self.assemble, self.options, session, frame, query)
+            self._events_writers = self._of_sessions(self._events_writers) | {session.epoch: writer}
+        return self._events_writers[session.epoch].write(frame, self._task(origin, session), self._listener)
 
-    def _write_rows(self, frame: DataFrame, origin: Origin, session: Session) -> tuple[list[Receipt], list[LaneReport]]:
-        self._evolve(frame, session)
-        if session.epoch not in self._rows:
-            opened = RowsWriter(self.options, self.routes, session)
-            self._rows = self._of_sessions(self._rows) | {session.epoch: opened}
-        return self._rows[session.epoch].write(frame, self._task(origin, session))
+    def _write_rows(
+        self, frame: DataFrame, origin: BatchOrigin, session: Session
+    ) -> tuple[list[Receipt], list[LaneReport]]:
+        self._change_schema(frame, session)
+        if session.epoch not in self._rows_writers:
+            writer = RowsWriter(self.options, self.routes, session)
+            self._rows_writers = self._of_sessions(self._rows_writers) | {session.epoch: writer}
+        return self._rows_writers[session.epoch].write(frame, self._task(origin, session))
 
     def _of_sessions(self, writers: dict[str, _Writer]) -> dict[str, _Writer]:
-        """Those of `writers` whose sessions go on: one sink may serve several queries."""
+        """The `writers` of sessions that go on: one sink may serve several queries."""
         epochs = {session.epoch for session in self._sessions.values()}
         return {epoch: writer for epoch, writer in writers.items() if epoch in epochs}
 
-    def _task(self, origin: Origin, session: Session) -> LaneTask:
+    def _task(self, origin: BatchOrigin, session: Session) -> LaneTask:
         return LaneTask(
             self.options,
             session.job,
@@ -213,7 +361,7 @@ class StarRocksSink:
             session.checkpoint,
             origin.batch_id,
             streaming=origin.streaming,
-            mandate=session.mandate,
+            ownership=session.ownership,
         )
 
     def schema_changes(self, frame: DataFrame) -> list[str]:
@@ -221,27 +369,27 @@ class StarRocksSink:
 
         Raises OptionError without `query_url`, QueryFailed or QueryRefused when the server cannot be asked.
         """
-        return [change.sql for change in planned(self.options, self.routes, frame)]
+        return [change.sql for change in read_planned_changes(self.options, self.routes, frame)]
 
-    def _evolve(self, frame: DataFrame, session: Session) -> None:
+    def _change_schema(self, frame: DataFrame, session: Session) -> None:
         """Between two micro-batches nothing of the job is open, so this is where tables may change."""
         if self.options.schema_changes is SchemaChanges.APPLY and session.columns is not None:
-            made = evolve(self.options, self.routes, frame, session)
-            if made:
-                self._watch.tell(Event("schema.changed", {"statements": made}))
+            statements = apply_schema_changes(self.options, self.routes, frame, session)
+            if statements:
+                self._events.emit(Event("schema.changed", {"statements": statements}))
 
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a streaming run's jobs by its run id
 
 
-def _property(frame: DataFrame, name: str) -> str | None:
+def _local_property(frame: DataFrame, name: str) -> str | None:
     """A local property of the thread that runs the micro-batch; None in a batch job and on Spark Connect."""
     context = context_of(frame)
     return context.getLocalProperty(name) if context is not None else None
 
 
-def _written(job: str) -> str:
-    """In place of a query's id and its run's, for calls of `write`."""
+def _write_key(job: str) -> str:
+    """Stands for the ids of the query and of its run in calls of `write`."""
     return f"write-{job}"
 
 

@@ -1,8 +1,13 @@
-"""The lane that assembles: raw events come in, the assembler's rules run in the task, whole source transactions go on.
+"""The assembling lane: raw events come in, the assembler's rules run in the task, whole source transactions go on.
 
-What stays open is carried to the next micro-batch: its rows are put into the state's directory before the task returns,
-and the driver learns where they are (`assembler.rules.spill`). The driver decides which of these files count, so a
-failed or repeated attempt leaves only files without a reference.
+The open tail of each source partition goes on to the next micro-batch: its rows are written into the state's directory
+before the task returns, and the CarryOver has their places (`assembler.rules.spill`). The driver's manifest decides
+which files count, so a failed or repeated attempt leaves only files without a reference.
+
+Without a shuffle there is one lane: two lanes with events of one source partition show only after the first has
+committed, and then the second would hide what the first has not written. That one lane checks the order while it reads,
+and commits nothing before its last event. A small micro-batch is taken as one table and sorted here, because a shuffle
+would be the larger part of its time.
 """
 
 from __future__ import annotations
@@ -27,25 +32,25 @@ from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, rows_before_sentinel
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines, map_ahead
-from starrocks_txn_sink.writer.messages import CarryOver, Complaint, Message, encoded
+from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
-_PARSERS: Final = 2  # threads that parse ahead of the rules; pyarrow lets go of the interpreter meanwhile
-_CHUNK_ROWS: Final = 30_000  # fewer would be more calls of the rules than needed …
-_PARTITION_ROWS: Final = 100  # … and so would fewer of each source partition
+_PARSERS: Final = 2  # threads that parse ahead of the rules: pyarrow releases the GIL
+_CHUNK_ROWS: Final = 30_000  # smaller chunks cost more calls of the rules …
+_PARTITION_ROWS: Final = 100  # … and so do fewer rows of each source partition
 _CHUNK_BYTES: Final = 32 << 20
 _PIECE_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class LaneAssembly:
-    """What a lane needs to assemble. `carried` and `inline` are of the micro-batch before; `now` is this one's time in
-    seconds since the epoch; `lines` parses raw values, None when the JVM has parsed them.
+class AssemblySpec:
+    """The settings and the state of the previous micro-batch (`carried`, `inline`) that a lane needs to assemble.
 
-    `directory` None (a batch frame, nothing before or after it) keeps what does not fit memory on the machine's disk.
-    `arrival_order` tells that rows were not sorted, `sortable` that they may be, if their order turns out to be wrong.
-    Up to `small_rows` events may come in any order.
+    `now` is in seconds since the Unix epoch; `lines` parses raw values, None when the JVM has parsed them. `directory`
+    None (a batch frame, which has no next one) spills to the executor's temporary directory. With `arrival_order` rows
+    are not sorted; if they are also `sortable`, the driver may sort them after a wrong order. Up to `small_rows` events
+    may come in any order.
     """
 
     policy: Policy
@@ -60,15 +65,15 @@ class LaneAssembly:
     sortable: bool = True
     small_rows: int = SMALL_ROWS
 
-    def open(self, attempt: Attempt) -> Assembling:
+    def open(self, attempt: Attempt) -> LaneAssembler:
         """The assembly of one attempt at a lane."""
-        return Assembling(self, f"{self.stem}-{attempt.lane}-{attempt.number}")
+        return LaneAssembler(self, f"{self.stem}-{attempt.lane}-{attempt.number}")
 
 
-class Assembling:
-    """One attempt at a lane: `rows` turns its input into released rows; `carry` tells what stays open."""
+class LaneAssembler:
+    """One attempt at a lane: `rows` turns its input into released rows; `carry_over` stores the open state."""
 
-    def __init__(self, assembly: LaneAssembly, stem: str) -> None:
+    def __init__(self, assembly: AssemblySpec, stem: str) -> None:
         self._assembly = assembly
         self._scratch = tempfile.TemporaryDirectory() if assembly.directory is None else None
         directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
@@ -80,19 +85,21 @@ class Assembling:
         self._malformed = 0
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of source transactions that ended, as the lane reads them.
+        """The rows of ended source transactions, in the form that the lane reads.
 
-        Raises RowsCutOff, Unordered, and what the rules, the parser and the content raise.
+        Raises RowsCutOff, Unordered, and the errors of the rules, the parser and the content.
         """
         last_row_last = self._assembly.arrival_order
-        events = self._events(rows_before_sentinel(batches, model.POSITION, content=self._key, strict=last_row_last))
+        events = self._events(
+            rows_before_sentinel(batches, model.POSITION, content=self._content_column, strict=last_row_last)
+        )
         first, self._small = take_first(events, self._assembly.small_rows, _CHUNK_BYTES)
-        chunks = [_together(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
+        chunks = [_concatenate(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
         for chunk in chunks:
             yield from self._assembly.content.batches(self._assembler.feed(chunk, any_order=self._small))
 
-    def carry(self) -> CarryOver:
-        """Put what stays open into the directory, and tell where; nothing is put for a batch frame."""
+    def carry_over(self) -> CarryOver:
+        """Write the open rows into the directory and return their places; a batch frame has none to write."""
         if self._scratch is not None:
             return CarryOver(
                 flows=self._assembler.flows, notices=tuple(self._assembler.notices), malformed=self._malformed
@@ -113,7 +120,7 @@ class Assembling:
             self._scratch.cleanup()
 
     @property
-    def _key(self) -> str:
+    def _content_column(self) -> str:
         return model.TYPE if self._assembly.lines is None else "value"
 
     def _chunk_rows(self) -> int:
@@ -122,77 +129,77 @@ class Assembling:
     def _events(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         lines = self._assembly.lines
         if lines is None:
-            yield from map(_as_events, batches)
+            yield from map(_cast_events, batches)
             return
-        for events, malformed in map_ahead(partial(_parsed, lines), _pieces(batches), _PARSERS):
+        for events, malformed in map_ahead(partial(_parse, lines), _pieces(batches), _PARSERS):
             self._malformed += malformed
             yield events
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches cut where their rows are large, because several are in memory at once."""
+    """The batches, cut to about _PIECE_BYTES each, because several are in memory at once."""
     for batch in batches:
         step = batch.num_rows * _PIECE_BYTES // max(batch.nbytes, 1) + 1
         for start in range(0, batch.num_rows, step):
             yield batch.slice(start, step)
 
 
-def _parsed(lines: TxnEventLines, batch: pa.RecordBatch) -> tuple[pa.Table, int]:
-    """The events in a batch, and how many of its values are none."""
+def _parse(lines: TxnEventLines, batch: pa.RecordBatch) -> tuple[pa.Table, int]:
+    """The events in a batch, and the number of its malformed values."""
     events = lines.parse(batch, (EVENT_TIME,) if EVENT_TIME in batch.schema.names else ())
     return events, batch.num_rows - events.num_rows
 
 
-def _as_events(batch: pa.RecordBatch) -> pa.Table:
+def _cast_events(batch: pa.RecordBatch) -> pa.Table:
     kinds = {model.SOURCE_PARTITION: pa.string(), **dict(model.EVENT_FIELDS)}
     columns = {name: batch.column(name).cast(kind) for name, kind in kinds.items()}  # large strings become plain ones
     return pa.table(columns | ({EVENT_TIME: batch.column(EVENT_TIME)} if EVENT_TIME in batch.schema.names else {}))
 
 
 def _chunks(tables: Iterable[pa.Table], enough: Callable[[], int]) -> Iterator[pa.Table]:
-    """Tables put together until there are `enough` rows for one call of the rules, or so many bytes."""
+    """Tables joined until they have `enough` rows for one call of the rules, or _CHUNK_BYTES."""
     waiting: list[pa.Table] = []
     rows = size = 0
     for table in tables:
         waiting.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
         if rows >= enough() or size >= _CHUNK_BYTES:
-            yield _together(waiting)
+            yield _concatenate(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield _together(waiting)
+        yield _concatenate(waiting)
 
 
-def _together(tables: list[pa.Table]) -> pa.Table:
+def _concatenate(tables: list[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0].combine_chunks()
 
 
 @dataclass(frozen=True, slots=True)
-class FusedLaneTask:
+class AssemblingLaneTask:
     """`lane`'s task over raw events; yields the messages of a LaneTask, and the CarryOver.
 
-    A lane whose events are not in order has rolled back and ends well, with a Complaint: the driver sorts them and
-    tries again.
+    A lane whose events are out of order has rolled back, and its task succeeds with an OrderViolation: the driver sorts
+    the events and runs the lanes again.
     """
 
     lane: LaneTask
-    assembly: LaneAssembly
+    assembly: AssemblySpec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         attempt = Attempt.current()
-        assembling = self.assembly.open(attempt)
+        assembler = self.assembly.open(attempt)
         try:
-            messages = self._write(batches, attempt, assembling)
+            messages = self._write(batches, attempt, assembler)
         finally:
-            assembling.close()
-        yield encoded(messages)
+            assembler.close()
+        yield message_batch(messages)
 
-    def _write(self, batches: Iterator[pa.RecordBatch], attempt: Attempt, assembling: Assembling) -> list[Message]:
+    def _write(self, batches: Iterator[pa.RecordBatch], attempt: Attempt, assembler: LaneAssembler) -> list[Message]:
         try:
-            return [*self.lane.messages(batches, attempt, SystemClock(), assembling.rows), assembling.carry()]
+            return [*self.lane.messages(batches, attempt, SystemClock(), assembler.rows), assembler.carry_over()]
         except (Unordered, RowsAfterEnd) as unordered:
-            return [Complaint(unordered.message)]
-        except SourceTransactionError as refused:  # its BEGIN may only come later: in order it may well be whole
+            return [OrderViolation(unordered.message)]
+        except SourceTransactionError as refused:  # its BEGIN may come later in arrival order; sorted it may be whole
             if not (self.assembly.arrival_order and self.assembly.sortable):
                 raise
-            return [Complaint(refused.message)]
+            return [OrderViolation(refused.message)]

@@ -1,16 +1,16 @@
-"""What a lane sends its driver: one tagged union, one encoder, one decoder.
+"""The messages from a lane to its driver: one tagged union, one encoder, one decoder.
 
-A lane that ends well sends its receipts and then its report; a lane that assembles also sends its CarryOver. A lane
-whose rows must be sorted first sends a Complaint and nothing else. Each message is a line of JSON with its `kind`.
+A lane that succeeds sends its receipts and then its report; an assembling lane also sends its CarryOver. A lane whose
+rows must be sorted first sends an OrderViolation and nothing else. Each message is a line of JSON with its `kind`.
 
-A lane that fails has to fail its Spark task, or Spark would not run the task again. Of a failed task PySpark gives the
-driver the text of the error and nothing else: the error object stays on the executor, and Spark drops the accumulators
-of failed tasks. So the report of a failed lane travels in that text, in an envelope: a note behind the error, one line
-with a version and base64 of compressed JSON, whose checksum notices a cut. Only this module writes and reads it. Spark
-shows the line as the last one of the task's traceback; the package itself shows and logs codes, never that text.
+A lane that fails has to fail its Spark task, or Spark would not run the task again. PySpark gives the driver only the
+text of a failed task's error: the error object stays on the executor, and Spark drops the accumulators of failed tasks.
+So the report of a failed lane travels in that text, in an envelope: a note on the error, one line with a version and
+base64 of compressed JSON, whose checksum detects a cut. Only this module writes and reads it. Spark shows the line as
+the last one of the task's traceback; the package itself shows and logs codes, never that text.
 
-A report says what a lane did beside committing, for the driver's metrics. Spark drops the result of a
-task that failed and was run again, so the driver counts only attempts whose messages reach it.
+Spark drops the result of a task that failed and was run again, so the driver counts only attempts whose messages reach
+it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,12 @@ BOUNDS = (
     *(0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75),
     *(1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 21600.0),
 )
-"""Upper bounds in seconds, inclusive; one more bucket takes what is longer."""
+"""Upper bounds in seconds, inclusive; one more bucket takes longer durations."""
 
 
 @dataclass(slots=True)
 class Durations:
-    """How many durations fell into each bucket of `bounds`, and their sum: small enough to travel, and percentiles can
-    be read from them. `counts` has one bucket more than bounds."""
+    """A histogram of durations: `counts` per bucket of `bounds` (and one more bucket), and their sum in seconds."""
 
     counts: list[int] = field(default_factory=list)
     total: float = 0.0
@@ -61,12 +60,12 @@ class Durations:
         return sum(self.counts)
 
     def add(self, value: float) -> None:
-        """Count one duration; below zero (clocks differ) counts as zero."""
+        """Count one duration; a negative one counts as zero, because clocks differ."""
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.total += max(0.0, value)
 
     def add_all(self, values: Floats) -> None:
-        """Count many at once."""
+        """Count all `values`."""
         if values.size:
             positive = np.maximum(values, 0.0)
             found = np.bincount(np.searchsorted(self.bounds, positive), minlength=len(self.counts))
@@ -74,14 +73,14 @@ class Durations:
             self.total += float(positive.sum())
 
     def merge(self, counts: Sequence[int], total: float) -> None:
-        """Add what another one counted, with the same bounds."""
+        """Add the counts of a histogram with the same bounds."""
         self.counts = [have + more for have, more in zip(self.counts, counts, strict=True)]
         self.total += total
 
     def percentile(self, share: float) -> float | None:
-        """The value below which `share` of all lie, interpolated within its bucket; None without any.
+        """The value below which `share` of all lie, interpolated within its bucket; None for an empty histogram.
 
-        What is longer than the last bound is given as that bound.
+        A value beyond the last bound is returned as that bound.
         """
         if not (wanted := share * self.count):
             return None
@@ -109,12 +108,12 @@ class TableLoads:
 
 @dataclass(frozen=True, slots=True)
 class LaneReport:
-    """What one try of a lane did in one micro-batch. Pairs count by (operation, what): `requests` by the reply's status
-    or the error's code, `retries` by the reason; `errors` counts by code, `aborted` and `in_doubt` StarRocks
-    transactions that were rolled back, and whose commit's outcome was unknown at first.
+    """The counts of one try at a lane in one micro-batch, for the driver's metrics.
 
-    `unsettled` are those whose outcome stayed unknown. Event times are seconds since the Unix epoch, by partition.
-    `committed` counts receipts: they do not reach the driver when the lane fails later.
+    `requests` counts by (operation, the reply's status or the error's code), `retries` by (operation, reason), `errors`
+    by code. StarRocks transactions: `aborted` ones were rolled back, of `in_doubt` ones the commit's outcome was
+    unknown at first, and stayed so for `unsettled` ones. `committed` counts receipts, which do not reach the driver
+    when the lane fails later. Event times are seconds since the Unix epoch, by source partition.
     """
 
     job: str
@@ -151,7 +150,7 @@ class LaneReport:
 
 
 MESSAGES: Final = "message string"
-"""The schema of what a lane's task yields, a row a message, as Spark reads it."""
+"""Spark's schema of the rows that a lane's task yields, one row a message."""
 
 _COLUMN: Final = pa.schema([pa.field("message", pa.string())])
 _OPEN, _CLOSE = "[starrocks_txn_sink/1:", "]"
@@ -159,10 +158,10 @@ _OPEN, _CLOSE = "[starrocks_txn_sink/1:", "]"
 
 @dataclass(frozen=True, slots=True)
 class CarryOver:
-    """What a lane that assembles leaves open, by source partition, and what its assembler counted and noticed.
+    """The open state of an assembling lane by source partition, and the counters and notices of its assembler.
 
-    `inline` has the content of small files of the state. A `small` lane would have taken its events in any order;
-    `malformed` values were left out (`on_malformed="drop"`).
+    `inline` has the content of small files of the state. A `small` lane had few enough events to take them in any
+    order; `malformed` counts values that were left out (`on_malformed="drop"`).
     """
 
     partitions: Mapping[str, CarriedState] = field(default_factory=dict)
@@ -173,7 +172,7 @@ class CarryOver:
     malformed: int = 0
 
     def fields(self) -> dict[str, Any]:
-        """All of it as JSON's types; `of` reads them back."""
+        """The message in JSON's types; `of` reads it back."""
         return {
             "partitions": {name: each.as_json() for name, each in self.partitions.items()},
             "flows": self.flows.as_dict(),
@@ -196,43 +195,43 @@ class CarryOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
-    """The lane's rows are not in order: it has rolled back, and `why` says what it met."""
+class OrderViolation:
+    """The lane's rows are not in order, and it has rolled back; `why` is the text of the lane's error."""
 
     why: str
 
 
-Message = Receipt | LaneReport | CarryOver | Complaint
-Chosen = TypeVar("Chosen", Receipt, LaneReport, CarryOver, Complaint)
+Message = Receipt | LaneReport | CarryOver | OrderViolation
+MessageType = TypeVar("MessageType", Receipt, LaneReport, CarryOver, OrderViolation)
 
-_KINDS: Final = {Receipt: "receipt", LaneReport: "report", CarryOver: "carried", Complaint: "complaint"}
+_KINDS: Final = {Receipt: "receipt", LaneReport: "report", CarryOver: "carried", OrderViolation: "complaint"}
 _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "receipt": receipt_of,
     "report": LaneReport.of,
     "carried": CarryOver.of,
-    "complaint": lambda fields: Complaint(**fields),
+    "complaint": lambda fields: OrderViolation(**fields),
 }
 
 
 def encode(message: Message) -> str:
-    """One line of JSON."""
+    """The message as one line of JSON."""
     fields = message.fields() if isinstance(message, CarryOver) else message
     return orjson.dumps({"kind": _KINDS[type(message)], "fields": fields}).decode()
 
 
 def decode(line: str) -> Message:
-    """The message in a line of `encode`. Raises ValueError, KeyError or TypeError for a line that is none."""
+    """The message in a line of `encode`. Raises ValueError, KeyError or TypeError for any other line."""
     value = orjson.loads(line)
     return _READ[value["kind"]](value["fields"])
 
 
-def encoded(messages: Iterable[Message]) -> pa.RecordBatch:
+def message_batch(messages: Iterable[Message]) -> pa.RecordBatch:
     """The messages as a batch of MESSAGES."""
     return pa.RecordBatch.from_arrays([pa.array([*map(encode, messages)], pa.string())], schema=_COLUMN)
 
 
-def of_kind(messages: Iterable[Message], kind: type[Chosen]) -> list[Chosen]:
-    """Those of `messages` that are of one kind."""
+def of_kind(messages: Iterable[Message], kind: type[MessageType]) -> list[MessageType]:
+    """The `messages` of one kind."""
     return [message for message in messages if isinstance(message, kind)]
 
 
@@ -244,8 +243,8 @@ def envelope(report: LaneReport) -> str:
     return f"{_OPEN}{base64.b64encode(zlib.compress(encode(report).encode())).decode()}{_CLOSE}"
 
 
-def report_in(text: str) -> LaneReport | None:
-    """The report in an error's text, as it came from an executor; None when there is none or it cannot be read."""
+def read_envelope(text: str) -> LaneReport | None:
+    """The report in an executor's error text; None without an envelope, or with one that cannot be read."""
     for part in text.split(_OPEN)[1:]:
         content, closed, _ = part.partition(_CLOSE)
         with contextlib.suppress(ValueError, KeyError, TypeError, zlib.error):  # cut, or of another version

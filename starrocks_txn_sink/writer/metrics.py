@@ -1,7 +1,8 @@
-"""LaneMetrics: everything a lane's task counts while it works, made into receipts' details and one report at its end.
+"""LaneMetrics: the counts of one lane's task, which become details of its receipts and one report at its end.
 
-The core knows nothing of it: the performer and the transport emit events (`events`), and this listens. Rows are looked
-at batch by batch: how many are deletes, and how old source transactions are when they become visible.
+Executors are short-lived and nothing scrapes them, so a lane observes its own work and sends the report to the driver.
+The coordinator knows nothing of it: performer and transport emit events (`telemetry.events`), and LaneMetrics listens.
+From batches of rows it counts deletes, and takes the age of source transactions when they become visible.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.writer.messages import Durations, Floats, LaneReport, TableLoads
 
 REMEMBERED = 1_000_000
-"""Source transactions of one lane and micro-batch that are timed; more are not, so that memory stays bounded."""
+"""Source transactions of one lane and micro-batch that are timed at most: this bounds the memory."""
 
 
 @dataclass(slots=True)
-class _Sent:
+class _TableTotals:
     """Accepted loads of one table."""
 
     bytes: int = 0
@@ -42,7 +43,7 @@ class _Sent:
 
 
 @dataclass(slots=True)
-class _Label:
+class _LabelTimes:
     """When a label was begun (monotonic), how old it was when visible, and the seconds of its commit's request.
 
     `phases` are the seconds of each step since the commit before it, failed attempts included.
@@ -67,8 +68,8 @@ class LaneMetrics:
         self._requests: Counter[tuple[str, str]] = Counter()
         self._retries: Counter[tuple[str, str]] = Counter()
         self._errors: Counter[str] = Counter()
-        self._loads: dict[str, _Sent] = {}
-        self._labels: dict[str, _Label] = {}
+        self._loads: dict[str, _TableTotals] = {}
+        self._labels: dict[str, _LabelTimes] = {}
         self._failed: tuple[str, str] | None = None  # the first failure since the last begin
         self._last_error: StarRocksSinkError | None = None
         self._aborted = self._in_doubt = self._unsettled = self._inflight_peak = 0
@@ -82,21 +83,21 @@ class LaneMetrics:
 
     # --- what comes in ---
 
-    def retried(self) -> None:
-        """Spark runs the task again: the report says so."""
+    def mark_task_retry(self) -> None:
+        """Say in the report that Spark runs the task again."""
         self._report = replace(self._report, task_retry=True)
 
-    def watch(self, core: SharedTransactionCoordinator) -> None:
-        """The report tells of `core`'s buffers and receipts."""
+    def attach_coordinator(self, core: SharedTransactionCoordinator) -> None:
+        """Have the report count `core`'s buffers and receipts."""
         self._core = core
 
-    def follow(self, replay: Replay) -> None:
-        """The rows have positions: `replay` tells which of them are new, and later how many were left out."""
+    def attach_replay(self, replay: Replay) -> None:
+        """For rows with positions: `replay` knows which rows are new, and how many were skipped."""
         self._replay = replay
         self._deletes = Deletes(replay.committed)
 
-    def read(self, batch: pa.RecordBatch) -> None:
-        """Note the deletes and event times of a batch of rows, in the lane's order."""
+    def read_batch(self, batch: pa.RecordBatch) -> None:
+        """Count the deletes and keep the event times of a batch of rows, in the lane's order."""
         self._deletes.add(batch)
         if self._replay is not None:
             self._event_times.add(batch)
@@ -106,13 +107,13 @@ class LaneMetrics:
         with self._lock:
             match event.name:
                 case "step.started":
-                    self._step_started(event.fields["step"], event.fields["label"])
+                    self._start_step(event.fields["step"], event.fields["label"])
                 case "step.completed" | "step.failed":
-                    self._step_ended(event.fields["step"], event.fields["outcome"])
+                    self._end_step(event.fields["step"], event.fields["outcome"])
                 case "request.completed" | "request.failed":
-                    self._requested(event.fields)
+                    self._count_request(event.fields)
 
-    def _requested(self, request: Mapping[str, Any]) -> None:
+    def _count_request(self, request: Mapping[str, Any]) -> None:
         operation, outcome = request["operation"], request["outcome"]
         broken = outcome.code if isinstance(outcome, StarRocksSinkError) else "sink_error"
         status = request.get("status", broken)
@@ -120,11 +121,11 @@ class LaneMetrics:
         if operation == Operation.COMMIT.value:
             self._label(request["label"]).commit_request += request["seconds"]
         if operation == Operation.LOAD.value and request["table"] and status == Status.OK.value:
-            sent = self._loads.setdefault(request["table"], _Sent())
+            sent = self._loads.setdefault(request["table"], _TableTotals())
             sent.bytes += request["bytes"]
             sent.durations.add(request["seconds"])
 
-    def _step_started(self, step: str, label: str) -> None:
+    def _start_step(self, step: str, label: str) -> None:
         now = self._clock.monotonic()
         if not self._running[step]:
             self._since[step] = now
@@ -136,7 +137,7 @@ class LaneMetrics:
                 self._retries[self._failed] += 1
                 self._failed = None
 
-    def _step_ended(self, step: str, outcome: object) -> None:
+    def _end_step(self, step: str, outcome: object) -> None:
         now = self._clock.monotonic()
         self._running[step] -= 1
         if step == "rollback":
@@ -145,7 +146,7 @@ class LaneMetrics:
             self._phases[step] = self._phases.get(step, 0.0) + now - self._since[step]
         match outcome:
             case StarRocksSinkError() if step != "rollback":
-                self._failure(step, outcome)
+                self._count_failure(step, outcome)
             case Loaded() if outcome.retries:
                 self._retries[("load", "busy")] += outcome.retries
             case Committed(name):
@@ -155,29 +156,29 @@ class LaneMetrics:
                 self._unsettled -= step == "recover"
             case Aborted(_, error):
                 self._unsettled -= step == "recover"
-                self._failure(step, error)
+                self._count_failure(step, error)
             case Unknown() if step == "commit":
                 self._in_doubt += 1
                 self._unsettled += 1
                 self._retries[("commit", "outcome_unknown")] += 1
 
-    def _failure(self, step: str, error: StarRocksSinkError) -> None:
+    def _count_failure(self, step: str, error: StarRocksSinkError) -> None:
         self._failed = self._failed or (step, error.code)
         self._errors[error.code] += 1
         self._last_error = error
 
-    def _label(self, name: str) -> _Label:
-        return self._labels.setdefault(name, _Label())
+    def _label(self, name: str) -> _LabelTimes:
+        return self._labels.setdefault(name, _LabelTimes())
 
     # --- what comes out ---
 
-    def detailed(self, receipts: Sequence[Receipt]) -> list[Receipt]:
+    def add_details(self, receipts: Sequence[Receipt]) -> list[Receipt]:
         """The receipts with `phase_seconds`, `commit` split into the request and the wait for VISIBLE, and
         `open_seconds`."""
-        return [self._detailed(receipt) for receipt in receipts]
+        return [self._with_details(receipt) for receipt in receipts]
 
-    def _detailed(self, receipt: Receipt) -> Receipt:
-        known = self._labels.get(receipt.label, _Label())
+    def _with_details(self, receipt: Receipt) -> Receipt:
+        known = self._labels.get(receipt.label, _LabelTimes())
         phases = dict(known.phases)
         whole = phases.pop("commit", 0.0)
         phases["commit"] = min(whole, known.commit_request)
@@ -185,12 +186,12 @@ class LaneMetrics:
         return replace(receipt, phase_seconds=phases, open_seconds=known.open_seconds)
 
     def report(self, receipts: Sequence[Receipt], error: BaseException | None = None) -> LaneReport:
-        """What was counted until now; `error` is what the lane fails with.
+        """All counts until now; `error` is the error that the lane fails with.
 
-        Receipts that a failing lane cannot deliver are counted from its coordinator.
+        A failing lane delivers no receipts, so committed transactions are counted from its coordinator.
         """
         core = self._core
-        latency, event_times = self._event_times.settle(receipts)
+        latency, event_times = self._event_times.latencies(receipts)
         with self._lock:
             code = error.code if isinstance(error, StarRocksSinkError) else "" if error is None else "sink_error"
             errors = Counter(self._errors)
@@ -217,20 +218,20 @@ class LaneMetrics:
                 event_times=event_times,
             )
 
-    def _loads_of(self, table: str, sent: _Sent) -> TableLoads:
+    def _loads_of(self, table: str, sent: _TableTotals) -> TableLoads:
         spent = sent.durations
         return TableLoads(table, self._encoding, spent.count, sent.bytes, spent.total, tuple(spent.counts))
 
 
 @dataclass(slots=True)
 class Deletes:
-    """Counts by table the deletes among rows that are new to StarRocks; `committed` are the ledger's positions."""
+    """Deletes by table among rows that are new to StarRocks; `committed` are the ledger's positions."""
 
     committed: Mapping[str, Position] = field(default_factory=dict)
     by_table: dict[str, int] = field(default_factory=dict)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in a batch of rows, with positions or plain; without the column nothing is done."""
+        """Count a batch of rows, with positions or plain; a batch without the column has no deletes."""
         if DELETED not in batch.schema.names:
             return
         deleted = pc.indices_nonzero(batch.column(DELETED))
@@ -252,13 +253,13 @@ class Deletes:
 
 @dataclass(slots=True)
 class EventTimes:
-    """Remembers position and event time of each source transaction that ended, until the receipts are there."""
+    """Keeps position and event time of each ended source transaction until the receipts are there."""
 
     _seen: dict[str, list[tuple[Ints, Floats]]] = field(default_factory=dict)
     _count: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in a batch of rows in the lane's order; without the column nothing is done."""
+        """Keep the ends in a batch of rows, in the lane's order; a batch without the column has no event times."""
         if EVENT_TIME not in batch.schema.names or self._count >= REMEMBERED:
             return
         ends = batch.select([PARTITION, POSITION, EVENT_TIME]).take(pc.indices_nonzero(batch.column(TRANSACTION_END)))
@@ -273,7 +274,7 @@ class EventTimes:
             mine = codes == code
             self._seen.setdefault(name, []).append((positions[mine], seconds[mine]))
 
-    def settle(self, receipts: Iterable[Receipt]) -> tuple[Durations, dict[str, float]]:
+    def latencies(self, receipts: Iterable[Receipt]) -> tuple[Durations, dict[str, float]]:
         """The latencies from event time to commit of all in `receipts`, and the latest event time by partition."""
         latencies, latest = Durations(), dict[str, float]()
         seen = {

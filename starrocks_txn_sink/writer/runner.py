@@ -1,33 +1,58 @@
-"""The lane at work: the task's thread feeds rows, a manager thread decides, a pool of threads talks to the server.
+"""A lane at work: the task's thread feeds rows, a manager thread decides, a pool of threads talks to the server.
 
-All waiting is here, and none of it is without a deadline. The threads are daemons: one that hangs in spite of its
-socket timeouts can neither keep the deadline from firing nor the process from ending.
+`LaneRunner` does all the waiting, and none of it is without a deadline. The threads are daemons: a thread that hangs in
+spite of its socket timeouts can neither keep the deadline from firing nor the process from ending.
+
+`Performer` turns an action into the steps of `protocol.label` and runs them. After a refused commit it asks the server
+over SQL why rows were rejected: `information_schema.loads` has the counts by table, `load_tracking_logs` the reasons
+(wire contract 5.10, 6.5, 7.5). The server's reason repeats the row, so errors show only rule and column.
 """
 
 from __future__ import annotations
 
 import queue
+import random
+import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from starrocks_txn_sink.clock import Clock, Deadline
-from starrocks_txn_sink.coordinator.actions import Action, Receipt
+from starrocks_txn_sink.coordinator.actions import (
+    Action,
+    BeginAction,
+    CheckAction,
+    CommitAction,
+    LoadAction,
+    Receipt,
+    RecoverAction,
+    RollbackAction,
+)
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.region import RegionRows, Segment, TransactionEnds
-from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
+from starrocks_txn_sink.errors import DeadlineExceeded, OutcomeUnknown, RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Ledger, RetryPolicy, Steps, Unknown, run
+from starrocks_txn_sink.protocol.wire import Transport
+from starrocks_txn_sink.rows.body import load_body
+from starrocks_txn_sink.telemetry.events import Listener, Span, ignore_event
 
 Perform = Callable[[Action], object]
 
-_SCAN_SECONDS = 0.05  # how often the manager looks at the clock when nothing happens
-_GRACE_SECONDS = 15.0  # what a lane that gives up may spend on rolling its label back
+_SCAN_SECONDS = 0.05  # the manager's tick when no event wakes it
+_GRACE_SECONDS = 15.0  # for rolling the label back after the lane gave up
 
 
 class DaemonThreadPool:
-    """Threads that run what is handed to them; kept between batches, because connections stay with them.
+    """Daemon threads that run submitted jobs; kept between micro-batches, because each connection belongs to a thread.
 
-    Not a ThreadPoolExecutor: Python waits for that one's threads before it ends, so a request that hangs would keep the
-    process.
+    Not a ThreadPoolExecutor: Python waits for its threads before it ends, so a request that hangs would keep the
+    process alive.
     """
 
     def __init__(self, size: int, name: str) -> None:
@@ -40,7 +65,7 @@ class DaemonThreadPool:
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Let the threads end once they are done with what they do now."""
+        """Let each thread end after its running job."""
         for _ in self._threads:
             self._jobs.put(None)
 
@@ -72,8 +97,8 @@ class LaneRunner:
     def run(self, segments: Iterable[Segment]) -> list[Receipt]:
         """Feed all segments, commit them, and return one receipt a StarRocks transaction.
 
-        Raises the coordinator's error, or untouched whatever `segments` raises (a stop of the query above all); in both
-        cases the open label has been rolled back, as far as the server let us.
+        Raises the coordinator's error, or the errors of `segments` untouched (a stop of the query above all). In both
+        cases the open label has been rolled back, if the server answered in time.
         """
         manager = threading.Thread(
             target=self._guarded, args=(self._manage,), name="starrocks-lane-manager", daemon=True
@@ -115,7 +140,7 @@ class LaneRunner:
             self._changed.notify_all()
 
     def _give_up(self, error: BaseException) -> None:
-        cause = error if isinstance(error, StarRocksSinkError) else _stopped(error)
+        cause = error if isinstance(error, StarRocksSinkError) else _stop_error(error)
         with self._changed:
             self._core.fail(cause)
             self._changed.notify_all()
@@ -138,7 +163,7 @@ class LaneRunner:
             self._changed.wait(min(deadline.remaining(), 1.0))
 
     def _manage(self) -> None:
-        """The manager thread: ask the coordinator what is due, hand it to the threads, until the lane is finished."""
+        """The manager thread: take due actions from the coordinator and submit them, until the lane is finished."""
         while True:
             with self._changed:
                 actions = self._core.tick(self._clock.monotonic())
@@ -151,7 +176,7 @@ class LaneRunner:
                 self._threads.submit(partial(self._guarded, partial(self._do, action)))
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """A bug in one of the threads must end the lane at once, not at its deadline."""
+        """Run `work`; a bug in it must end the lane at once, not at its deadline."""
         try:
             work()
         except BaseException as bug:
@@ -172,5 +197,202 @@ class LaneRunner:
             self._changed.notify_all()
 
 
-def _stopped(error: BaseException) -> StarRocksSinkError:
+def _stop_error(error: BaseException) -> StarRocksSinkError:
     return StarRocksSinkError(f"The lane was stopped by {type(error).__name__}.")
+
+
+Query = Callable[[str, tuple[object, ...], Deadline], list[tuple[Any, ...]]]
+"""As `LeaderConnection.query`."""
+
+_COUNTS = "SELECT TABLE_NAME, FILTERED_ROWS FROM information_schema.loads WHERE LABEL = %s AND FILTERED_ROWS > 0"
+_LOGS = "SELECT TRACKING_LOG FROM information_schema.load_tracking_logs WHERE LABEL = %s"
+_MOST_REASONS = 5
+_SHOWN_BYTES = 500
+
+_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), rule)
+    for pattern, rule in (
+        (r"NULL value in non-nullable column|NULL .* NOT NULL", "NULL in a NOT NULL column"),
+        (r"too long|exceeds? the (?:max )?length|length .* exceed|longer than", "a text that is too long"),
+        (r"out of range|overflow", "a value out of range"),
+        (r"does(?: not|n't) fit type", "a value that does not fit the column's type"),
+        (r"op type", "an unknown __op"),
+        (r"column count|value count", "another number of columns"),
+        (r"parse|json|invalid|convert|cast", "a value that cannot be read"),
+    )
+)
+_COLUMN = re.compile(r"column:? '?`?(\w+)|(?:type|length) of '(\w+)'", re.IGNORECASE)
+_REPEATED = re.compile(r"\((\d+) rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Rejections:
+    """Rejected rows by table, and the lines of the server's log."""
+
+    rows: dict[str, int]
+    lines: tuple[str, ...]
+
+
+def query_rejections(query: Query, label: str, deadline: Deadline) -> Rejections:
+    """The rows that the server rejected under `label`, with reasons; raises QueryFailed or QueryRefused."""
+    counts = {str(table): int(rows) for table, rows in query(_COUNTS, (label,), deadline)}
+    logs = [str(row[0]) for row in query(_LOGS, (label,), deadline) if row[0]]
+    lines = (line.strip() for log in logs for line in log.splitlines())
+    return Rejections(counts, tuple(line for line in lines if line))
+
+
+def filtered_rows(query: Query, label: str, deadline: Deadline) -> dict[str, int]:
+    """Rows by table that the server left out of the committed `label` (`max_filter_ratio`); empty if the query
+    fails."""
+    try:
+        return {str(table): int(rows) for table, rows in query(_COUNTS, (label,), deadline)}
+    except (StarRocksSinkError, ValueError):
+        return {}
+
+
+def with_reasons(error: RowsRejected, found: Rejections, *, values: bool = False) -> RowsRejected:
+    """`error` with tables, counts and reasons; with `values` the server's own log lines, which repeat rows."""
+    if not found.rows and not found.lines:
+        return error
+    counts = ", ".join(f"{rows} row{'s' if rows > 1 else ''} of {table}" for table, rows in sorted(found.rows.items()))
+    lines = found.lines[:_MOST_REASONS] if values else reasons(found.lines)
+    why = "; ".join(line[:_SHOWN_BYTES] for line in lines)
+    message = f"The server rejected {counts or 'rows'}, so nothing of the transaction became visible"
+    hint = "Correct the rows or the table, or set on_bad_rows='quarantine'."
+    context = {"table": ", ".join(sorted(found.rows)) or None, **error.context}
+    return RowsRejected(f"{message}: {why or 'the server gave no reason'}.", hint=hint, **context)
+
+
+def reasons(lines: Iterable[str]) -> list[str]:
+    """The reasons in `lines` without the rows' values: rule and column, the most frequent first."""
+    counted: Counter[str] = Counter()
+    for line in lines:
+        head = line.split(" Row:", 1)[0]
+        rule = next((text for pattern, text in _RULES if pattern.search(head)), "a reason of another kind")
+        column = _COLUMN.search(head)
+        repeated = _REPEATED.search(head)
+        name = next((part for part in column.groups() if part), "") if column else ""
+        counted[f"{rule}, column {name}" if name else rule] += int(repeated[1]) if repeated else 1
+    most = [f"{reason} ({count})" for reason, count in counted.most_common(_MOST_REASONS)]
+    return [*most, "…"] if len(counted) > _MOST_REASONS else most
+
+
+def explain_rejection(
+    error: RowsRejected, query: Query, label: str, deadline: Deadline, *, values: bool = False
+) -> RowsRejected:
+    """As `explained`; the error as it is when the server cannot be asked: the question must not hide it."""
+    try:
+        return with_reasons(error, query_rejections(query, label, deadline), values=values)
+    except (StarRocksSinkError, ValueError):
+        return error
+
+
+_EXPLAIN_SECONDS = 10.0  # for the query of rejected rows
+_ROLLBACK_SECONDS = 10.0  # a rollback may go on after the batch's deadline, but not for long
+
+
+@dataclass(frozen=True, slots=True)
+class Performer:
+    """Runs actions; may be called from several threads at once.
+
+    `listener` gets the events of each action and of its requests. `filtered` collects, by label, the rows of each table
+    that the server left out of a commit (`max_filter_ratio`).
+    """
+
+    options: SinkOptions
+    transport: Transport
+    clock: Clock
+    deadline: Deadline
+    rng: random.Random
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    listener: Listener = ignore_event
+    ownership: LaneOwnership | None = None
+    ledger: Ledger | None = None
+    query: Query | None = None
+    filtered: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def __call__(self, action: Action) -> object:
+        """Run the steps of `action` and return their result; raises StarRocksSinkError as they do.
+
+        Emits `step.started`, then `step.completed` or `step.failed`, with `label`, `step` and, of a load, its `table`
+        and `bytes`. A returned outcome that has an error (Aborted, Unknown) is a failure too.
+        """
+        if self.listener is ignore_event:
+            return self._perform(action)
+        with Span(self.listener, self.clock.monotonic, "step", _fields(action)) as span:
+            result = self._perform(action)
+            span.end(result, **({} if result is None else {"result": type(result).__name__.lower()}))
+            return result
+
+    def steps(self, action: Action) -> tuple[Steps[object], Deadline]:
+        """The steps of `action` and their deadline, for callers that run steps themselves (the simulation)."""
+        label = Label(self.options.database, action.label)
+        match action:
+            case BeginAction():
+                return protocol.begin(label, self.options.begin_headers()), self.deadline
+            case LoadAction():
+                return self._load(label, action), self.deadline
+            case CheckAction():
+                return self._ownership().check(self.rng), self.deadline
+            case CommitAction():
+                return protocol.commit(label, self.retry_policy, self.rng), self.deadline
+            case RecoverAction(_, spans):
+                return self._ownership().recover(label.name, spans, self.rng), self.deadline
+            case RollbackAction():
+                deadline = Deadline.after(_ROLLBACK_SECONDS, self.clock)
+                return protocol.roll_back(label, self.retry_policy, self.rng), deadline
+
+    def result_after_deadline(self, action: Action, error: DeadlineExceeded) -> object:
+        """The result of an `action` whose steps passed the deadline; raises `error` where there is no result.
+
+        A commit that was sent always ends in an outcome or in an error about its owner, so it becomes Unknown.
+        """
+        match action:
+            case CommitAction(label) | RecoverAction(label):
+                unknown = OutcomeUnknown(
+                    "The batch's deadline passed before the server said whether the transaction was committed.",
+                    label=label,
+                )
+                unknown.__cause__ = error
+                return Unknown(label, unknown)
+            case RollbackAction():
+                return error
+            case _:
+                raise error
+
+    def _perform(self, action: Action) -> object:
+        steps, deadline = self.steps(action)
+        try:
+            result = run(steps, self.transport, self.clock, deadline, self.ledger, self.listener)
+        except DeadlineExceeded as error:
+            result = self.result_after_deadline(action, error)
+        return self._with_reasons(action, result)
+
+    def _load(self, label: Label, action: LoadAction) -> Steps[protocol.Loaded]:
+        codec, csv = self.options.compression_of(action.table).value, self.options.writes_csv(action.table)
+        body = load_body(action.pieces, codec, csv=csv)
+        headers = self.options.load_headers(action.table)
+        return protocol.load(label, action.table, body, headers, self.retry_policy, self.rng)
+
+    def _ownership(self) -> LaneOwnership:
+        if self.ownership is None:
+            raise TypeError("A lane without a ledger has no owner to check.")
+        return self.ownership
+
+    def _with_reasons(self, action: Action, result: object) -> object:
+        """`result` with the reasons of rejected rows, if the query port answers; also counts filtered rows."""
+        if self.query is None or not isinstance(action, CommitAction):
+            return result
+        limit = Deadline.after(min(_EXPLAIN_SECONDS, self.deadline.remaining()), self.clock)
+        if isinstance(result, Committed) and self.options.allows_filtered_rows:
+            self.filtered[result.label] = filtered_rows(self.query, result.label, limit)
+        if not isinstance(result, Aborted) or not isinstance(result.error, RowsRejected):
+            return result
+        values = self.options.show_rejected_values
+        error = explain_rejection(result.error, self.query, result.label, limit, values=values)
+        return Aborted(result.label, error)
+
+
+def _fields(action: Action) -> dict[str, object]:
+    fields: dict[str, object] = {"label": action.label, "step": type(action).__name__.removesuffix("Action").lower()}
+    return fields | {"table": action.table, "bytes": action.bytes} if isinstance(action, LoadAction) else fields

@@ -1,4 +1,11 @@
-"""The lane as a Spark task: Arrow batches in, messages out. The adapter between `mapInArrow` and the lane's runner."""
+"""The lane as a Spark task: Arrow batches in, messages out. The adapter between `mapInArrow` and the lane's runner.
+
+One lane makes one StarRocks transaction a micro-batch. Only a micro-batch that lives past 80 % of `timeout` is
+committed in pieces, each at a clean boundary; with `compact`, or rows that are not sorted, not even then (`limits`).
+
+The first try at a lane does not claim it, every other try does (`writer.worker`). Unsorted rows are committed at the
+end only: until the last row was read, a position that comes too late would be taken for a replay.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +40,17 @@ from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, rows_befor
 from starrocks_txn_sink.rows.unpositioned import unpositioned_segmenter
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out
-from starrocks_txn_sink.writer.messages import Complaint, Message, encoded, envelope
+from starrocks_txn_sink.writer.messages import Message, OrderViolation, envelope, message_batch
 from starrocks_txn_sink.writer.metrics import LaneMetrics
-from starrocks_txn_sink.writer.performer import Performer
-from starrocks_txn_sink.writer.runner import LaneRunner
-from starrocks_txn_sink.writer.worker import RESOURCES, Attempt, WorkerResources, spare_loaded, with_stage
+from starrocks_txn_sink.writer.runner import LaneRunner, Performer
+from starrocks_txn_sink.writer.worker import RESOURCES, Attempt, WorkerResources, freeze_loaded_objects, resolve_attempt
 
 ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
-class Mandate:
-    """What the driver gives its lanes after it took the job over: its token, and the positions it knows."""
+class JobOwnership:
+    """The driver's right to write the job, as its lanes get it: the token of its take-over, and the known positions."""
 
     driver_token: str
     positions: Mapping[str, Position] = field(default_factory=dict)
@@ -52,12 +58,12 @@ class Mandate:
 
 @dataclass(frozen=True, slots=True)
 class LaneTask:
-    """What a lane needs to know of its micro-batch; ships to executors and runs there, once a Spark task.
+    """A lane of one micro-batch; pickled to an executor, where Spark runs it once a task.
 
-    `marked` tells whether rows carry positions and transaction ends; without them a lane's rows are one unit. In a
-    `streaming` query positions may not go back from one micro-batch to the next. Without a `mandate` there is no
-    ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row was seen.
-    `logging` is how the driver that made it logs.
+    With `marked` rows carry positions and transaction ends; otherwise a lane's rows are one unpositioned batch. In a
+    `streaming` query positions may not go back from one micro-batch to the next. Without `ownership` there is no
+    ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row was read.
+    `logging` has the log settings of the driver.
     """
 
     options: SinkOptions
@@ -67,13 +73,13 @@ class LaneTask:
     batch_id: int
     marked: bool = True
     streaming: bool = True
-    mandate: Mandate | None = None
+    ownership: JobOwnership | None = None
     at_end_only: bool = False
     logging: logs.LogSettings | None = field(default_factory=logs.executor_log_settings)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
-        yield encoded(self.messages(batches, Attempt.current(), SystemClock()))
+        yield message_batch(self.messages(batches, Attempt.current(), SystemClock()))
 
     def messages(
         self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock, rows: ReadRows | None = None
@@ -91,19 +97,20 @@ class LaneTask:
         metrics: LaneMetrics | None = None,
         rows: ReadRows | None = None,
     ) -> list[Receipt]:
-        """Run the lane to its end; raises its first error, after its label was rolled back; a note has the report
-        (`messages.envelope`).
+        """Run the lane to its end and return its receipts.
 
-        `rows` makes marked rows of `batches`, until the lane's end; without it they are marked rows already.
+        Raises the lane's first error after its label was rolled back; a note on it has the report
+        (`messages.envelope`). `rows` turns `batches` into marked rows, up to the lane's end; without `rows` they are
+        marked rows already.
         """
-        spare_loaded()
+        freeze_loaded_objects()
         logs.apply_log_settings(self.logging)
         metrics = metrics or self._metrics(attempt, clock)
         try:
             with RESOURCES.lease(self.options) as resources:
-                return metrics.detailed(self._write(batches, attempt, clock, resources, metrics, rows))
+                return metrics.add_details(self._write(batches, attempt, clock, resources, metrics, rows))
         except BaseException as error:
-            with contextlib.suppress(Exception):  # the error itself counts
+            with contextlib.suppress(Exception):  # a failing report must not hide the error
                 error.add_note(envelope(metrics.report((), error)))
             raise
 
@@ -121,16 +128,16 @@ class LaneTask:
         rows: ReadRows | None,
     ) -> list[Receipt]:
         deadline, rng = Deadline.after(self.options.batch_deadline, clock), random.Random()
-        if self.mandate is not None:
-            attempt, batches = with_stage(attempt, batches)
+        if self.ownership is not None:
+            attempt, batches = resolve_attempt(attempt, batches)
         log = logs.EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
-        listener = fan_out((metrics, _step_lines(log)))
-        ownership = self._ownership(attempt, rng, clock)
-        positions: Mapping[str, Position] = self.mandate.positions if self.mandate else {}
+        listener = fan_out((metrics, _log_steps(log)))
+        lane_ownership = self._lane_ownership(attempt, rng, clock)
+        positions: Mapping[str, Position] = self.ownership.positions if self.ownership else {}
         if attempt.retry:
-            metrics.retried()
-        if ownership is not None and attempt.retry:
-            taken = run(ownership.take_over(rng), resources.transport, clock, deadline, resources.ledger, listener)
+            metrics.mark_task_retry()
+        if lane_ownership is not None and attempt.retry:
+            taken = run(lane_ownership.take_over(rng), resources.transport, clock, deadline, resources.ledger, listener)
             positions = taken.positions
         core = SharedTransactionCoordinator(
             LaneIdentity(self.job, attempt.lane, self.batch_id),
@@ -138,7 +145,7 @@ class LaneTask:
             labels(self.job, self.epoch, attempt.lane, self.batch_id, attempt.number),
             rng,
             clock.wall,
-            ownership.ledger_entries if ownership is not None else None,
+            lane_ownership.ledger_entries if lane_ownership is not None else None,
             self._log(attempt.lane, clock),
             self._quarantine(clock),
         )
@@ -148,17 +155,17 @@ class LaneTask:
             clock,
             deadline,
             rng,
-            RetryPolicy(commit_again=ownership is None),
+            RetryPolicy(commit_again=lane_ownership is None),
             listener,
-            ownership=ownership,
+            ownership=lane_ownership,
             ledger=resources.ledger,
             query=resources.connection.query if resources.connection is not None else None,
         )
-        metrics.watch(core)
-        compacted = Compacted()
-        segments = compacted.counted(self._segments(batches, attempt.lane, positions, metrics, rows))
+        metrics.attach_coordinator(core)
+        compacted = CompactedRows()
+        segments = compacted.filter_sent(self._segments(batches, attempt.lane, positions, metrics, rows))
         runner = LaneRunner(core, performer, resources.threads, clock, deadline)
-        receipts = compacted.noted(runner.run(segments))
+        receipts = compacted.add_counts(runner.run(segments))
         return [replace(receipt, filtered=performer.filtered.get(receipt.label, {})) for receipt in receipts]
 
     def _log(self, lane: int, clock: Clock) -> EntriesBuilder | None:
@@ -166,17 +173,17 @@ class LaneTask:
             return None
         return log_entries(self.job, lane, self.batch_id, partial(_now_text, clock))
 
-    def _ownership(self, attempt: Attempt, rng: random.Random, clock: Clock) -> LaneOwnership | None:
-        if self.mandate is None:
+    def _lane_ownership(self, attempt: Attempt, rng: random.Random, clock: Clock) -> LaneOwnership | None:
+        if self.ownership is None:
             return None
         return LaneOwnership(
             self.job,
             self.options.database,
-            self.mandate.driver_token,
+            self.ownership.driver_token,
             first_owner(self.epoch, self.checkpoint, self.batch_id, attempt.lane),
             fresh_tokens(self.epoch, attempt.number, rng),
             partial(_now_text, clock),
-            labels_of(self.mandate.positions),
+            labels_of(self.ownership.positions),
         )
 
     def _quarantine(self, clock: Clock) -> Quarantine | None:
@@ -196,12 +203,12 @@ class LaneTask:
         rows: ReadRows | None = None,
     ) -> Iterator[Segment]:
         compare = self.options.check_replays
-        read = metrics.read if metrics is not None else _ignore
+        read = metrics.read_batch if metrics is not None else _ignore_batch
         if self.marked:
             epoch = run_of(self.epoch) if self.streaming else ""
             replay = Replay(positions, compare, epoch, self.batch_id)
             if metrics is not None:
-                metrics.follow(replay)
+                metrics.attach_replay(replay)
             segmenter = Segmenter(replay, with_row_index=self.options.quarantines)
             for batch in rows(batches) if rows is not None else rows_before_sentinel(batches, POSITION):
                 read(batch)
@@ -216,10 +223,10 @@ class LaneTask:
 
 @dataclass(frozen=True, slots=True)
 class UnsortedLaneTask:
-    """`lane`'s task over marked rows with `lane.arrival.SEQ`, as they come; yields the messages of a LaneTask.
+    """`lane`'s task over marked rows with `rows.columns.SEQ` in arrival order; yields the messages of a LaneTask.
 
-    Nothing is committed before the last row was seen, so a lane whose rows are not in order has rolled back, and ends
-    well: with a Complaint in place of its messages. `small_only` as in ArrivalOrder.
+    Nothing is committed before the last row was read. So a lane whose rows are out of order has rolled back, and its
+    task succeeds with an OrderViolation in place of its messages. `small_only` as in ArrivalOrder.
     """
 
     lane: LaneTask
@@ -232,21 +239,21 @@ class UnsortedLaneTask:
         try:
             messages = lane.messages(batches, Attempt.current(), SystemClock(), order.rows)
         except (Unordered, RowsAfterEnd) as unordered:
-            messages = [Complaint(unordered.message)]
-        yield encoded(messages)
+            messages = [OrderViolation(unordered.message)]
+        yield message_batch(messages)
 
 
 @dataclass(slots=True)
-class Compacted:
-    """How many rows of each (source partition, table) were left out, because a later row of the lane has their key.
+class CompactedRows:
+    """Counts rows by (source partition, table) that were left out because a later row of the lane has their key.
 
-    They come as marks with an empty payload (`sink.compaction`), and are only counted, so that counts add up.
+    Such rows arrive with an empty payload (`sink.compaction`); they are counted so that the receipts add up.
     """
 
     rows: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def counted(self, segments: Iterable[Segment]) -> Iterator[Segment]:
-        """The segments that hold rows to send, and the ends; what was left out is counted on the way."""
+    def filter_sent(self, segments: Iterable[Segment]) -> Iterator[Segment]:
+        """The segments with rows to send, and the ends; counts the left-out rows on the way."""
         for segment in segments:
             if isinstance(segment, RegionRows) and segment.compacted:
                 self.rows[(segment.partition, segment.table)] += segment.compacted
@@ -254,7 +261,7 @@ class Compacted:
                     continue
             yield segment
 
-    def noted(self, receipts: Sequence[Receipt]) -> list[Receipt]:
+    def add_counts(self, receipts: Sequence[Receipt]) -> list[Receipt]:
         """The receipts with the counts. A lane that compacts commits once, so there is one receipt to hold them."""
         if not self.rows:
             return list(receipts)
@@ -268,7 +275,7 @@ class Compacted:
 
 
 def _now_text(clock: Clock) -> str:
-    """The time as a DATETIME literal, for people who look at the sink's tables."""
+    """The time as a DATETIME literal in UTC, for the sink's own tables."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(clock.wall()))
 
 
@@ -276,15 +283,15 @@ def _columns_header(options: SinkOptions, table: str) -> str:
     return options.load_headers(table).get("columns", "")
 
 
-def _ignore(batch: pa.RecordBatch) -> None:
-    """For a lane that nobody counts."""
+def _ignore_batch(batch: pa.RecordBatch) -> None:
+    """Stands for LaneMetrics in a lane without metrics."""
 
 
 _STEP_LINES = {"step.completed": "step.ended", "step.failed": "step.failed"}
 
 
-def _step_lines(log: Listener) -> Listener:
-    """Listen to steps and have `log` write a line for the end of each; requests have none."""
+def _log_steps(log: Listener) -> Listener:
+    """A listener that has `log` write a line for the end of each step; requests get no line."""
 
     def write(event: Event) -> None:
         if event.name in _STEP_LINES:
@@ -296,9 +303,9 @@ def _step_lines(log: Listener) -> Listener:
 def limits(options: SinkOptions, *, at_end_only: bool = False) -> CoordinatorLimits:
     """The coordinator's limits. With one lane a micro-batch is one StarRocks transaction: no commit inside it.
 
-    With `compact` never, not even at the recycle point: a row that was left out and the row that replaces it become
-    visible together, or a reader could see the former one's source transaction without it. Nor with `at_end_only`.
-    With a quarantine a work is committed before it is too large to be taken apart.
+    With `compact` there is none even at the recycle point: a left-out row and its replacement must become visible
+    together, or a reader could see a source transaction without the left-out row. The same holds with `at_end_only`.
+    With a quarantine a transaction batch is committed before it is too large to be bisected from memory.
     """
     whole = at_end_only or committed_at_end(options.features)
     return CoordinatorLimits(

@@ -1,19 +1,19 @@
-"""What a Spark worker process gives a task: which attempt it is, resources that last, and a heap worth leaving alone.
+"""A task and its Spark worker process: the number of the attempt, resources that last, a heap that is not collected.
 
-**The attempt.** The first try at a lane owns it, any other has to take it over. PySpark tells a task its own attempt
-number but not its stage's, and a stage that is run again starts at attempt 0 while tasks of the former run may still be
-alive. The name of the task's thread in the JVM has both ("task 0.0 in stage 2.1"), so the JVM puts it into a row: the
-first one of a lane, in the column TASK, or, where rows come without a shuffle, and nothing is committed before the last
-one, into that one, in a column that is NULL there otherwise (`place_at_end`). Spark has no code of its own for the
-name: it would slow down every row that stands in the same projection, or comes after it in the same task. A name that
-cannot be read in the first row counts as a retry, which is always safe; in the last row it ends the task before
-anything is committed.
+**The attempt.** The first try at a lane owns it without a claim, any other try has to take it over. PySpark gives a
+task its own attempt number but not its stage's, and a stage that is run again starts at attempt 0 while tasks of the
+former run may still be alive. The name of the task's thread in the JVM has both ("task 0.0 in stage 2.1"), so the JVM
+puts it into a row. After a shuffle that is the lane's first row, in the column TASK. Rows without a shuffle are
+committed at the end only, so there it is the last row, in a column that is NULL there otherwise (`task_name_column`).
+Spark generates no code for the name: it slows down all rows of the same projection, and rows after it in the same task.
+A name that cannot be read counts in the first row as a retry, which is slower but never wrong; in the last row it ends
+the task before it commits.
 
 **Resources.** Connections, and the threads that they belong to, last from task to task (`RESOURCES`).
 
-**The heap.** The worker collects its garbage, all of it, before it takes the next task. A full collection looks at
-every object of every library the process has loaded, a tenth of a second of processor time after each task, which small
-micro-batches notice. What is loaded stays for the life of the process, so the collector is told once to leave it alone.
+**The heap.** PySpark's worker runs a full garbage collection before it takes the next task. It visits every object of
+every loaded library, a tenth of a second of processor time after each task, which small micro-batches feel. Loaded
+libraries stay for the life of the process, so `gc.freeze` takes them out of collections once.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
 
 _THREAD = re.compile(r"task \d+\.(\d+) in stage \d+\.(\d+) \(TID")
-_KEPT = 2  # the options change with a table's columns; two queries may take turns in one worker
+_MAX_CACHED = 2  # the options change with a table's columns; two queries may take turns in one worker
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at a lane; `number` is unique in the Spark application, `retry` tells that it is not the first."""
+    """One try at a lane; `number` is unique in the Spark application, `retry` is False for the first try only."""
 
     lane: int
     number: int
@@ -54,22 +54,22 @@ class Attempt:
 
     @classmethod
     def current(cls) -> Attempt:
-        """The running task's, as far as its context tells."""
+        """The attempt of the running task, without its stage's number; the first one outside of Spark."""
         context = TaskContext.get()
         if context is None:
             return cls(0, 0, False)
         return cls(context.partitionId(), context.taskAttemptId(), context.attemptNumber() > 0)
 
 
-def place_at_end(columns: Collection[str]) -> str:
-    """The column whose value in a lane's last row names the task, unless the first row does so in TASK."""
+def task_name_column(columns: Collection[str]) -> str:
+    """The column that names the task in a lane's last row, if no column TASK does so in the first row."""
     return PARTITION if PARTITION in columns else TABLE
 
 
-def with_stage(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tuple[Attempt, Iterator[pa.RecordBatch]]:
-    """The attempt, with what the first row says of its stage, and the batches again. Without rows nothing is needed.
+def resolve_attempt(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tuple[Attempt, Iterator[pa.RecordBatch]]:
+    """The attempt corrected by the stage's number in the first row, and the batches again.
 
-    Where the last row tells it, reading that raises StageRepeated for a task that would not be the lane's first.
+    If the last row has the stage's number, reading it raises StageRepeated for a task that is not the lane's first.
     """
     rest = iter(batches)
     for first in rest:
@@ -77,31 +77,31 @@ def with_stage(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tuple[Att
             continue
         again = itertools.chain([first], rest)
         if TASK not in first.schema.names:
-            return attempt, again if attempt.retry else _of_first_stage(again)
-        retry = attempt.retry or _again(first.column(TASK)[0].as_py())
+            return attempt, again if attempt.retry else _check_first_stage(again)
+        retry = attempt.retry or _is_repeat(first.column(TASK)[0].as_py())
         return Attempt(attempt.lane, attempt.number, retry), again
     return attempt, iter(())
 
 
-def _of_first_stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _check_first_stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The batches; at their end raises StageRepeated if there were rows to write and the stage is run again."""
     rows, thread = 0, None
     for batch in batches:
         if batch.num_rows:
-            rows, thread = rows + batch.num_rows, batch.column(place_at_end(batch.schema.names))[-1].as_py()
+            rows, thread = rows + batch.num_rows, batch.column(task_name_column(batch.schema.names))[-1].as_py()
         yield batch
     if rows <= 1:
         return
     if not _THREAD.search(thread or ""):
-        raise RowsCutOff("The rows of the lane ended without the one that names its task.")
-    if _again(thread):
+        raise RowsCutOff("The lane's rows ended without the row that names its task.")
+    if _is_repeat(thread):
         raise StageRepeated(
             "Spark runs the lane's stage again, and a task of its first run may be alive.",
-            hint="Spark's next try at the task takes the lane over; give it some (spark.task.maxFailures).",
+            hint="Spark's next try at the task takes the lane over; allow several tries (spark.task.maxFailures).",
         )
 
 
-def _again(thread: str | None) -> bool:
+def _is_repeat(thread: str | None) -> bool:
     found = _THREAD.search(thread or "")
     return found is None or (int(found[1]), int(found[2])) != (0, 0)
 
@@ -117,7 +117,7 @@ class WorkerResources:
 
     @classmethod
     def open(cls, options: SinkOptions) -> WorkerResources:
-        """New ones; connections are made when they are needed."""
+        """New resources; connections open when they are first used."""
         connection = LeaderConnection(options) if options.query_addresses else None
         ledger = SqlLedger(connection, options.database) if connection and options.exactly_once else None
         threads = DaemonThreadPool(options.load_parallelism + 1, "starrocks-lane")
@@ -131,32 +131,33 @@ class WorkerResources:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedResources:
     resources: WorkerResources
     users: int = 0
 
 
 class ResourceCache:
-    """The resources of the last option sets that tasks used: at most `most`, unless more are in use. Thread-safe.
+    """Resources by option set, the last used ones: at most `most`, unless more are in use. Thread-safe.
 
-    Options are told apart by a keyed hash, because they have the password in them.
+    The key is a keyed hash of the options, because they hold the password.
     """
 
-    def __init__(self, most: int = _KEPT) -> None:
+    def __init__(self, most: int = _MAX_CACHED) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._salt = secrets.token_bytes(32)
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # the one used last comes last
+        self._kept: OrderedDict[bytes, _CachedResources] = OrderedDict()  # the one used last comes last
 
     @contextlib.contextmanager
     def lease(self, options: SinkOptions) -> Iterator[WorkerResources]:
-        """The resources for `options`, kept or new, for one task.
+        """The resources for `options`, cached or new, for one task.
 
-        An error that leaves the block ends them: a connection or a thread may be stuck, so the next task gets new ones.
+        An error that leaves the block drops them: a connection or a thread may be stuck, so the next task gets new
+        ones.
         """
         key = hashlib.blake2b(pickle.dumps(options), key=self._salt).digest()
         with self._lock:
-            kept = self._kept.pop(key, None) or _Kept(WorkerResources.open(options))
+            kept = self._kept.pop(key, None) or _CachedResources(WorkerResources.open(options))
             self._kept[key] = kept
             kept.users += 1
             unused = self._surplus()
@@ -176,38 +177,38 @@ class ResourceCache:
             _close(unused)
 
     def close(self) -> None:
-        """Close those that no task uses."""
+        """Close the resources that no task uses."""
         with self._lock:
             unused = self._surplus(most=0)
         _close(unused)
 
-    def _surplus(self, most: int | None = None) -> list[_Kept]:
-        """Take out the longest unused ones above `most`; never one in use."""
+    def _surplus(self, most: int | None = None) -> list[_CachedResources]:
+        """Remove the longest unused resources above `most`; never any in use."""
         idle = [key for key, kept in self._kept.items() if not kept.users]
         count = len(self._kept) - (self._most if most is None else most)
         return [self._kept.pop(key) for key in idle[: max(0, count)]]
 
 
-def _close(unused: list[_Kept]) -> None:
+def _close(unused: list[_CachedResources]) -> None:
     for kept in unused:
         kept.resources.close()
 
 
 RESOURCES = ResourceCache()
-"""This process's."""
+"""The cache of this worker process."""
 
 
-_spared = False  # not `gc.get_freeze_count()`, which counts them one by one
+_frozen = False  # not `gc.get_freeze_count()`, which visits every frozen object
 
 
-def spare_loaded() -> None:
-    """Keep what this worker has loaded so far out of later collections; once a process, and only in a Spark task.
+def freeze_loaded_objects() -> None:
+    """Exclude the objects loaded so far from later collections; once a process, and only in a Spark task.
 
-    To be called before a task's rows arrive: what is alive now and becomes a cycle of garbage later is never collected.
+    Call it before a task's rows arrive: a frozen object that becomes part of a garbage cycle is never collected.
     """
-    global _spared
-    if _spared or TaskContext.get() is None:
+    global _frozen
+    if _frozen or TaskContext.get() is None:
         return
-    _spared = True
+    _frozen = True
     gc.collect()
     gc.freeze()

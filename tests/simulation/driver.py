@@ -178,11 +178,11 @@ class Driver(Node):
         world, slot = self._world, self.slots.get(lane)
         if slot is None or self.over or slot.receipts is not None:
             return  # the driver was paused meanwhile, and the micro-batch is another one now
-        mandate = self.session.mandate
-        assert mandate is not None
-        mandate = type(mandate)(mandate.driver_token, dict(mandate.positions))
+        ownership = self.session.ownership
+        assert ownership is not None
+        ownership = type(ownership)(ownership.driver_token, dict(ownership.positions))
         options = world.options_of(self.lanes)
-        task = LaneTask(options, JOB, self.epoch, self.checkpoint.name, self._batch, not self.plain, True, mandate)
+        task = LaneTask(options, JOB, self.epoch, self.checkpoint.name, self._batch, not self.plain, True, ownership)
         batches = plain_batches(slot.unit, world.rng) if slot.unit else batches_of(slot.transactions, world.rng)
         number = world.next_attempt()
         task, batches = self._perhaps_unsorted(slot, task, batches, Random(f"{world.seed}/{number}"))

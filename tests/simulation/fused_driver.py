@@ -19,9 +19,9 @@ from starrocks_txn_sink.coordinator.region import Segment
 from starrocks_txn_sink.protocol.fencing import check_owner
 from starrocks_txn_sink.protocol.ledger import Owner
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
-from starrocks_txn_sink.sink.manifest_log import TailLog
+from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
-from starrocks_txn_sink.writer.assembling import Assembling, LaneAssembly
+from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler
 from starrocks_txn_sink.writer.messages import CarryOver
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
@@ -42,7 +42,7 @@ IN_JSON = TxnEventLines(source_partition=None, position=None)
 class AssemblingTask(LaneTask):
     """A lane's task whose rows come out of `assembling`."""
 
-    assembling: Assembling | None = None
+    assembling: LaneAssembler | None = None
 
     def _segments(self, batches: Iterable[pa.RecordBatch], *place: Any, **further: Any) -> Iterator[Segment]:
         assert self.assembling is not None
@@ -64,7 +64,7 @@ class FusedDriver(Driver):
 
     def __init__(self, world: FusedWorld, name: str, checkpoint: Checkpoint, lanes: int) -> None:
         super().__init__(world, name, checkpoint, lanes)
-        self._log: TailLog | None = None
+        self._log: ManifestLog | None = None
         self._before = Manifest()
 
     def _marked_slots(self, begin: Cut) -> dict[int, Slot]:
@@ -72,7 +72,7 @@ class FusedDriver(Driver):
         assert isinstance(source, EventSource)
         if self._log is None:
             directory = self._world.directory(self.checkpoint.name)
-            self._log = TailLog.open(directory, self.epoch, "q", self._world.keep)
+            self._log = ManifestLog.open(directory, self.epoch, "q", self._world.keep)
         self._before = self._log.before(self._batch, may_begin=False)
         slots: dict[int, Slot] = {}
         for number, (low, high) in enumerate(zip(begin, self._cut, strict=True)):
@@ -87,21 +87,21 @@ class FusedDriver(Driver):
         if slot is None or self.over or slot.receipts is not None:
             return
         assert isinstance(slot, EventSlot)
-        mandate = self.session.mandate
-        assert mandate is not None
+        ownership = self.session.ownership
+        assert ownership is not None
         assert self._log is not None
         number, raw = world.next_attempt(), world.rng.random() < 0.5
         small = world.rng.random() < 0.5  # then the lane takes them in any order
         events = world.rng.sample(slot.events, len(slot.events)) if small else slot.events
         attempt = Attempt(lane, number, not first)
-        assembling = LaneAssembly(
+        assembling = AssemblySpec(
             Policy(), PayloadEncoder(DATABASE), 0.0, world.directory(self.checkpoint.name), self._log.stem(self._batch),
             self._before.partitions, self._before.inline, IN_JSON if raw else None,
             small_rows=SMALL_ROWS if small else 0,
         ).open(attempt)  # fmt: skip
         task = AssemblingTask(
             world.options, JOB, self.epoch, self.checkpoint.name, self._batch, True, True,
-            type(mandate)(mandate.driver_token, dict(mandate.positions)), assembling=assembling,
+            type(ownership)(ownership.driver_token, dict(ownership.positions)), assembling=assembling,
         )  # fmt: skip
         made = LaneAttempt(
             world,
@@ -121,10 +121,10 @@ class FusedDriver(Driver):
         lane: int,
         attempt: LaneAttempt,
         result: list[Receipt] | BaseException,
-        assembling: Assembling,
+        assembling: LaneAssembler,
     ) -> None:
         """On the executor: what stays open is put away before the task's result goes to the driver."""
-        carry = assembling.carry() if isinstance(result, list) else None
+        carry = assembling.carry_over() if isinstance(result, list) else None
         self.soon(0.01, self._task_with_carry, slot, lane, attempt, result, carry)
 
     def _task_with_carry(

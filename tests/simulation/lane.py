@@ -17,7 +17,7 @@ from starrocks_txn_sink.protocol.fencing import TakenOver
 from starrocks_txn_sink.protocol.label import RetryPolicy, labels
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Transport
-from starrocks_txn_sink.writer.performer import Performer
+from starrocks_txn_sink.writer.runner import Performer
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -48,7 +48,7 @@ class LaneAttempt(Node):
         self._batches = batches
         self._ended = ended
         self._deadline = Deadline.after(task.options.batch_deadline, world.clock)
-        ownership = task._ownership(attempt, world.rng, world.clock)
+        ownership = task._lane_ownership(attempt, world.rng, world.clock)
         assert ownership is not None
         self.ownership = ownership
         self._segments: Iterator[Segment] = iter(())
@@ -64,8 +64,8 @@ class LaneAttempt(Node):
         if self.attempt.retry:
             self._fiber(self.ownership.take_over(self._world.rng), self._deadline.at, self._taken_over)
         else:
-            assert self.task.mandate is not None
-            self._write(self.task.mandate.positions)
+            assert self.task.ownership is not None
+            self._write(self.task.ownership.positions)
 
     def _fiber(self, steps: Any, deadline: float, done: Callable[[object], None]) -> None:
         Fiber(self, steps, deadline, self._world.network.send, done)
@@ -213,7 +213,11 @@ class LaneAttempt(Node):
     def _result(self, action: Action, result: object) -> object:
         """As the lane's runner reports it: an error that was raised is a result too."""
         try:
-            return self._performer.late(action, result) if isinstance(result, DeadlineExceeded) else result
+            return (
+                self._performer.result_after_deadline(action, result)
+                if isinstance(result, DeadlineExceeded)
+                else result
+            )
         except DeadlineExceeded as error:
             return error
 

@@ -8,7 +8,7 @@ import pytest
 
 from starrocks_txn_sink.assembler.rules.spill import Manifest
 from starrocks_txn_sink.rows.replay import Replay
-from starrocks_txn_sink.sink.manifest_log import TailLog
+from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from tests.support.depth import scaled
 
 from .fused_world import run_fused
@@ -26,7 +26,7 @@ def test_schedules_with_faults_keep_every_promise() -> None:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is open is not carried over at all."""
-    monkeypatch.setattr(TailLog, "before", lambda *_, **__: Manifest())
+    monkeypatch.setattr(ManifestLog, "before", lambda *_, **__: Manifest())
 
 
 def write_replays_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,16 +36,16 @@ def write_replays_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def publish_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The micro-batch is done before its manifest is there, and the process may die in between."""
-    publish, waiting = TailLog.publish, dict[int, Manifest]()
+    publish, waiting = ManifestLog.publish, dict[int, Manifest]()
 
-    def late(log: TailLog, manifest: Manifest) -> None:
+    def late(log: ManifestLog, manifest: Manifest) -> None:
         before = waiting.pop(id(log), None)
         if before is not None:
             publish(log, before)
         waiting[id(log)] = manifest
         log._latest = manifest
 
-    monkeypatch.setattr(TailLog, "publish", late)
+    monkeypatch.setattr(ManifestLog, "publish", late)
 
 
 @pytest.mark.parametrize("plant", [forget, write_replays_again, publish_late])

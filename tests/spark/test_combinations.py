@@ -27,7 +27,7 @@ from starrocks_txn_sink.rows.columns import PAYLOAD
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.data_source import LaneTerms, lane_partitioned
 from starrocks_txn_sink.sink.projection import lane_input
-from starrocks_txn_sink.sink.typed import typed_routes
+from starrocks_txn_sink.sink.typed import fit_routes
 from starrocks_txn_sink.telemetry.events import Event
 
 PAGE = Path(__file__).parents[2] / "docs" / "combinations.md"
@@ -166,7 +166,7 @@ def test_what_the_data_source_refuses_it_refuses_at_both_ways_in() -> None:
 def test_rows_without_positions_are_refused_or_projected(pair: Pair, spark: SparkSession) -> None:
     asked, given = options(pair), routes(pair)
     frame = spark.createDataFrame([("orders", "{}", 1, 2)], "table string, row string, id long, amount long")
-    typed = typed_routes(given, frame, asked, None)
+    typed = fit_routes(given, frame, asked, None)
 
     def project() -> None:
         lane_input(
@@ -174,7 +174,7 @@ def test_rows_without_positions_are_refused_or_projected(pair: Pair, spark: Spar
             asked.database,
             asked.lanes,
             typed,
-            {},
+            (),
             name_task=asked.exactly_once,
             guarded=not asked.quarantines,
             compaction=Compaction({}) if asked.compact else None,

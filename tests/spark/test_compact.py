@@ -18,7 +18,7 @@ from starrocks_emulator.settings import RowOrder, Settings
 from starrocks_txn_sink import StarRocksSink, TableRoute
 from starrocks_txn_sink.errors import InputError, OptionError, SourceChanged
 from starrocks_txn_sink.sink import compaction
-from starrocks_txn_sink.sink.compaction import Family, KeyColumn, _normal_form
+from starrocks_txn_sink.sink.compaction import KeyColumn, KeyType, _normal_form
 from tests.support.exactly_once_shop import SCHEMA, Shop
 from tests.support.key_forms import normal_form
 
@@ -217,7 +217,7 @@ def test_the_jvm_and_the_rule_agree_on_every_text(spark: SparkSession) -> None:
     rng = random.Random(7)
     alphabet = "0123456789+-. :/Te"
     texts = TEXTS + ["".join(rng.choices(alphabet, k=rng.randrange(12))) for _ in range(2000)]
-    columns = [KeyColumn("k", family, scale) for family in Family for scale in (None, 0, 2)]
+    columns = [KeyColumn("k", family, scale) for family in KeyType for scale in (None, 0, 2)]
     frame = spark.createDataFrame([(text,) for text in texts], "text string").coalesce(1)
     forms = frame.select(*(_normal_form(column, F.col("text")) for column in columns)).collect()
     for text, row in zip(texts, forms, strict=True):

@@ -61,7 +61,7 @@ def quick(shop: Shop, seconds: float = _DEADLINE, **changes: Any) -> SinkOptions
 
 
 def write(options: SinkOptions, session: Session) -> list[Receipt]:
-    task = LaneTask(options, session.job, session.epoch, session.checkpoint, 0, mandate=session.mandate)
+    task = LaneTask(options, session.job, session.epoch, session.checkpoint, 0, ownership=session.ownership)
     return task.write([pa.RecordBatch.from_pydict(ROWS)], Attempt(0, 1, False), SystemClock())
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Audit, MetricsServer, SinkOptions, StarRocksSink, configure_logging
 from starrocks_txn_sink.sink import lifecycle as progress
-from starrocks_txn_sink.sink.lifecycle import Done
+from starrocks_txn_sink.sink.lifecycle import TaskProgress
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event
 from tests.support.query_port import query as execute
@@ -82,22 +82,22 @@ def test_an_audit_beside_the_sink_sees_nothing_torn_and_tells_what_is(spark: Spa
 
 
 def test_how_far_a_write_is_can_be_asked_of_spark(spark: SparkSession, server: Emulator) -> None:
-    seen: list[Done] = []
+    seen: list[TaskProgress] = []
 
     class Seen:
-        def show(self, done: Done, seconds: float) -> None:
+        def show(self, done: TaskProgress, seconds: float) -> None:
             del seconds
             seen.append(done)
 
         def close(self) -> None:
-            seen.append(Done(-1, -1))
+            seen.append(TaskProgress(-1, -1))
 
     sink = StarRocksSink(options(server))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress, "display", lambda *_: Seen())
-        patch.setattr(progress, "followed", partial(progress.followed, every=0.01))
+        patch.setattr(progress, "choose_display", lambda *_: Seen())
+        patch.setattr(progress, "show_progress", partial(progress.show_progress, every=0.01))
         sink.write(moves(spark, 1, 50))
-    assert seen[-1] == Done(-1, -1)
+    assert seen[-1] == TaskProgress(-1, -1)
     assert max(done.of for done in seen) >= 2
     assert all(done.tasks <= done.of for done in seen)
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Sequence
 
-from starrocks_txn_sink.sink.compaction import A_DIGIT, DAY, MOMENT, NUMBER, TIME, TRUTHS, Family, KeyColumn
+from starrocks_txn_sink.sink.compaction import A_DIGIT, DAY, MOMENT, NUMBER, TIME, TRUTHS, KeyColumn, KeyType
 
 
 def normal_form(column: KeyColumn, text: str) -> str | None:
     """The same text for all texts that the server takes for the same value; None when that cannot be told."""
     match column.family:
-        case Family.TEXT:
+        case KeyType.TEXT:
             return text
-        case Family.INTEGER | Family.DECIMAL:
+        case KeyType.INTEGER | KeyType.DECIMAL:
             return _number(column, text)
-        case Family.BOOLEAN:
+        case KeyType.BOOLEAN:
             number = _number(column, text.lower())
             return number and ("0" if number == "0" else "1")
-        case Family.DATE | Family.DATETIME:
+        case KeyType.DATE | KeyType.DATETIME:
             return _time(column, text)
-        case Family.OTHER:
+        case KeyType.OTHER:
             return None
 
 
@@ -34,7 +34,7 @@ def survivors(keys: Sequence[Hashable | None]) -> list[bool]:
 
 
 def _number(column: KeyColumn, text: str) -> str | None:
-    if text in TRUTHS and column.family is not Family.DECIMAL:
+    if text in TRUTHS and column.family is not KeyType.DECIMAL:
         return TRUTHS[text]
     found = re.search(NUMBER, text)
     if found is None or not re.search(A_DIGIT, text):
@@ -54,6 +54,6 @@ def _time(column: KeyColumn, text: str) -> str | None:
         return None
     year, *rest = (found[group] or "" for group in range(1, 7))
     day = "-".join([year, *(part.rjust(2, "0") for part in rest[:2])])
-    if column.family is Family.DATE:
+    if column.family is KeyType.DATE:
         return day
     return f"{day} {':'.join(part.rjust(2, '0') for part in rest[2:])}.{(found[7] or '').ljust(6, '0')}"

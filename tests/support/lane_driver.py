@@ -14,7 +14,7 @@ from starrocks_txn_sink.coordinator.region import CoordinatorLimits, Transaction
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import labels
-from starrocks_txn_sink.writer.performer import Performer
+from starrocks_txn_sink.writer.runner import Performer
 from tests.support.manual_clock import ManualClock
 from tests.support.model_server import ModelServer
 

@@ -44,7 +44,7 @@ _PLAIN: dict[type[T.DataType], str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SchemaChange:
     """One statement, and the columns that the table has when it has taken effect: name → type."""
 
     table: str
@@ -57,11 +57,11 @@ class Change:
         return all(there.get(name.lower()) == kind for name, kind in self.expected.items())
 
 
-def plan(
+def plan_changes(
     database: str, routes: Iterable[TableRoute], frame: T.StructType, columns: Columns, replication: int | None = None
-) -> list[Change]:
+) -> list[SchemaChange]:
     """The changes that make `routes` fit, in the order in which they are to be made."""
-    changes: list[Change] = []
+    changes: list[SchemaChange] = []
     for route in routes:
         known = columns.get(route.table, ())
         changes += (
@@ -70,8 +70,8 @@ def plan(
     return changes
 
 
-def apply(
-    changes: Sequence[Change],
+def apply_changes(
+    changes: Sequence[SchemaChange],
     execute: Callable[[str], object],
     read: Callable[[], Columns],
     clock: Clock,
@@ -124,7 +124,7 @@ def type_of(source: T.DataType, *, key: bool = False) -> str:
 
 def _alterations(
     database: str, route: TableRoute, frame: T.StructType, known: Sequence[TargetColumn]
-) -> Iterator[Change]:
+) -> Iterator[SchemaChange]:
     by_name = {column.name.lower(): column for column in known}
     for name, source in route.sources.items():
         if source not in frame.names:
@@ -138,9 +138,9 @@ def _alterations(
             yield _change(database, route.table, f"MODIFY COLUMN `{column.name}` {wider} {null}", {column.name: wider})
 
 
-def _change(database: str, table: str, action: str, types: Mapping[str, str]) -> Change:
+def _change(database: str, table: str, action: str, types: Mapping[str, str]) -> SchemaChange:
     expected = {name: str(parse_type(kind)) for name, kind in types.items()}
-    return Change(table, f"ALTER TABLE `{database}`.`{table}` {action}", expected)
+    return SchemaChange(table, f"ALTER TABLE `{database}`.`{table}` {action}", expected)
 
 
 def _widens(source: T.DataType, column: TargetColumn) -> bool:
@@ -157,7 +157,7 @@ def _widens(source: T.DataType, column: TargetColumn) -> bool:
     return (column.type.name, wider.name) == ("FLOAT", "DOUBLE")
 
 
-def _creation(database: str, route: TableRoute, frame: T.StructType, replication: int | None) -> Iterator[Change]:
+def _creation(database: str, route: TableRoute, frame: T.StructType, replication: int | None) -> Iterator[SchemaChange]:
     if not route.keys:
         return
     kinds = {name: frame[source].dataType for name, source in route.sources.items() if source in frame.names}
@@ -176,26 +176,28 @@ def _creation(database: str, route: TableRoute, frame: T.StructType, replication
         f"CREATE TABLE IF NOT EXISTS `{database}`.`{route.table}` ({columns}) PRIMARY KEY ({keys}) "
         f"DISTRIBUTED BY HASH ({keys}){properties}"
     )
-    yield Change(route.table, sql, {name: str(parse_type(kind)) for name, kind in types.items()})
+    yield SchemaChange(route.table, sql, {name: str(parse_type(kind)) for name, kind in types.items()})
 
 
-def planned(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame) -> list[Change]:
+def read_planned_changes(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame) -> list[SchemaChange]:
     """The changes that rows of `frame` need, by what the server has now."""
     if not options.query_addresses:
         raise OptionError("Schema changes are planned over SQL.", hint="Set query_url.", option="query_url")
     deadline = Deadline.after(options.batch_deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
         columns = table_columns(connection, options.database, [route.table for route in routes], deadline)
-    return plan(options.database, routes, frame.schema, columns, options.ledger_replication)
+    return plan_changes(options.database, routes, frame.schema, columns, options.ledger_replication)
 
 
-def evolve(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame, session: Session) -> list[str]:
+def apply_schema_changes(
+    options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame, session: Session
+) -> list[str]:
     """Carry out what `frame` needs beyond the session's tables, and tell the session; the statements that were run.
 
     Raises QueryRefused when the server does not want a change, DeadlineExceeded when it does not become visible.
     """
     columns = session.columns or {}
-    changes = plan(options.database, routes, frame.schema, columns, options.ledger_replication)
+    changes = plan_changes(options.database, routes, frame.schema, columns, options.ledger_replication)
     if not changes:
         return []
     clock = SystemClock()
@@ -210,7 +212,7 @@ def evolve(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame,
                 refused.advice = f"Run it by hand, or change it: {sql}"
                 raise
 
-        made = apply(
+        made = apply_changes(
             changes, execute, lambda: table_columns(connection, options.database, tables, deadline), clock, deadline
         )
         session.columns = {table: tuple(found) for table, found in made.items()}

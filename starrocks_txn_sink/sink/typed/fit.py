@@ -38,7 +38,7 @@ _KEYS = (T.StringType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ValueFault:
     """`found(column)` is true for a value that cannot be written; `text` completes "Column c of table t …".
 
     `silent` says that the server would not notice, because the JSON row would be a good one with another content.
@@ -54,7 +54,7 @@ class Fit:
     """How a value is written: `encode` None leaves it to to_json; `hexed` values reach the table through to_binary."""
 
     encode: Encode | None = None
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[ValueFault, ...] = ()
     hexed: bool = False
 
 
@@ -97,10 +97,10 @@ _NATURAL: dict[type[T.DataType], str] = {
 }
 
 Zones = tuple[str, str]
-Found = Fit | str | None
+RuleResult = Fit | str | None
 
 
-def _boolean(source: T.DataType, target: TargetType, _: Zones) -> Found:
+def _boolean(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     if not isinstance(source, T.BooleanType):
         return None
     if target.name in ("BOOLEAN", "JSON"):
@@ -108,7 +108,7 @@ def _boolean(source: T.DataType, target: TargetType, _: Zones) -> Found:
     return Fit(lambda column: column.cast("int")) if target.name in _BITS else None
 
 
-def _integer(source: T.DataType, target: TargetType, _: Zones) -> Found:
+def _integer(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     kind = next((name for cls, name in _INTEGERS.items() if isinstance(source, cls)), None)
     if kind is None:
         return None
@@ -122,7 +122,7 @@ def _integer(source: T.DataType, target: TargetType, _: Zones) -> Found:
     return Fit() if target.name == "JSON" else None
 
 
-def _decimal(source: T.DataType, target: TargetType, _: Zones) -> Found:
+def _decimal(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     if not isinstance(source, T.DecimalType):
         return None
     as_text = Fit(lambda column: column.cast("string"))
@@ -138,10 +138,10 @@ def _decimal(source: T.DataType, target: TargetType, _: Zones) -> Found:
     return _narrowing(source, target) if target.name in _EXACT_BITS else None
 
 
-def _floating(source: T.DataType, target: TargetType, _: Zones) -> Found:
+def _floating(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     if not isinstance(source, (T.FloatType, T.DoubleType)):
         return None
-    finite = (Fault(_not_finite, NOT_FINITE),)
+    finite = (ValueFault(_not_finite, NOT_FINITE),)
     if target.name == "DOUBLE" or (target.name == "JSON" and isinstance(source, T.DoubleType)):
         widened = isinstance(
             source, T.FloatType
@@ -154,20 +154,20 @@ def _floating(source: T.DataType, target: TargetType, _: Zones) -> Found:
     return _narrowing(source, target) if target.name in (*_BITS, "DECIMAL") else None
 
 
-def _text(source: T.DataType, target: TargetType, _: Zones) -> Found:
+def _text(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     if not isinstance(source, T.StringType):
         return None
     if target.name == "JSON":
-        return Fit(F.try_parse_json, (Fault(_not_json, NOT_JSON, silent=True),))
+        return Fit(F.try_parse_json, (ValueFault(_not_json, NOT_JSON, silent=True),))
     if target.name not in _TEXTS:
         return f"a text is not turned into {target} by guessing; cast it before the sink"
-    faults = [Fault(lambda column: ~F.is_valid_utf8(column), NOT_UTF8, silent=True)]
+    faults = [ValueFault(lambda column: ~F.is_valid_utf8(column), NOT_UTF8, silent=True)]
     if target.length is not None:
         faults.append(_too_long(target.length))
     return Fit(None, tuple(faults))
 
 
-def _binary(source: T.DataType, target: TargetType, _: Zones) -> Found:
+def _binary(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     if not isinstance(source, T.BinaryType):
         return None
     if target.name != "VARBINARY":
@@ -176,19 +176,19 @@ def _binary(source: T.DataType, target: TargetType, _: Zones) -> Found:
     return Fit(F.hex, faults, hexed=True)
 
 
-def _date(source: T.DataType, target: TargetType, _: Zones) -> Found:
+def _date(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     if not isinstance(source, T.DateType):
         return None
     if target.name in ("DATE", "DATETIME", "JSON"):
-        return Fit(None, (Fault(_out_of_years, OUT_OF_YEARS),))
+        return Fit(None, (ValueFault(_out_of_years, OUT_OF_YEARS),))
     return None
 
 
-def _timestamp(source: T.DataType, target: TargetType, zones: Zones) -> Found:
+def _timestamp(source: T.DataType, target: TargetType, zones: Zones) -> RuleResult:
     if isinstance(source, T.TimestampNTZType):
-        fault = Fault(_out_of_years, OUT_OF_YEARS)
+        fault = ValueFault(_out_of_years, OUT_OF_YEARS)
     elif isinstance(source, T.TimestampType):
-        fault = Fault(lambda column: _out_of_years(_wall_clock(column, zones)), OUT_OF_YEARS)
+        fault = ValueFault(lambda column: _out_of_years(_wall_clock(column, zones)), OUT_OF_YEARS)
     else:
         return None
     if target.name == "DATE":
@@ -196,7 +196,7 @@ def _timestamp(source: T.DataType, target: TargetType, zones: Zones) -> Found:
     return Fit(None, (fault,)) if target.name in ("DATETIME", "JSON") else None
 
 
-def _document(source: T.DataType, target: TargetType, zones: Zones) -> Found:
+def _document(source: T.DataType, target: TargetType, zones: Zones) -> RuleResult:
     """Into a JSON column goes nearly everything; its parts are written as their natural types are."""
     if target.name != "JSON":
         return None
@@ -218,7 +218,7 @@ def _mirror(source: T.DataType) -> TargetType:
     return natural(source)
 
 
-def _nested(source: T.DataType, target: TargetType, zones: Zones) -> Found:
+def _nested(source: T.DataType, target: TargetType, zones: Zones) -> RuleResult:
     if isinstance(source, T.ArrayType) and target.name == "ARRAY":
         return _array(source, target, zones)
     if isinstance(source, T.MapType) and target.name == "MAP":
@@ -259,7 +259,7 @@ def _map(source: T.MapType, target: TargetType, zones: Zones) -> Fit | str:
 def _struct(source: T.StructType, target: TargetType, zones: Zones) -> Fit | str:
     wanted = {name.lower(): (name, kind) for name, kind in target.items}
     encoded: list[tuple[str, str, Encode | None]] = []
-    faults: list[Fault] = []
+    faults: list[ValueFault] = []
     for field in source.fields:
         if field.name.lower() not in wanted:
             return f"its field {field.name} is not in {target}"
@@ -283,16 +283,16 @@ def _rebuilt(column: Column, fields: list[tuple[str, str, Encode | None]]) -> Co
     return F.when(column.isNotNull(), F.struct(*parts))
 
 
-def _within(fault: Fault, items: Encode, what: str) -> Fault:
-    return Fault(
+def _within(fault: ValueFault, items: Encode, what: str) -> ValueFault:
+    return ValueFault(
         lambda column: F.exists(items(column), lambda item: F.coalesce(fault.found(item), F.lit(False))),
         f"has {what}{fault.text}",
         fault.silent,
     )
 
 
-def _of_field(fault: Fault, name: str) -> Fault:
-    return Fault(lambda column: fault.found(column[name]), f"has a field {name} that {fault.text}", fault.silent)
+def _of_field(fault: ValueFault, name: str) -> ValueFault:
+    return ValueFault(lambda column: fault.found(column[name]), f"has a field {name} that {fault.text}", fault.silent)
 
 
 def _not_finite(column: Column) -> Column:
@@ -312,8 +312,8 @@ def _wall_clock(column: Column, zones: Zones) -> Column:
     return F.convert_timezone(F.lit(zones[0]), F.lit(zones[1]), column.cast("timestamp_ntz"))
 
 
-def _too_long(length: int) -> Fault:
-    return Fault(lambda column: F.octet_length(column) > length, f"is longer than {length} bytes")
+def _too_long(length: int) -> ValueFault:
+    return ValueFault(lambda column: F.octet_length(column) > length, f"is longer than {length} bytes")
 
 
 def _narrowing(source: T.DataType, target: TargetType) -> str:

@@ -15,7 +15,7 @@ from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.rows.columns import OP
-from starrocks_txn_sink.sink.typed.fit import Fault, Fit, fit, natural
+from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
 from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
 
 
@@ -54,7 +54,7 @@ Forms = Mapping[str, str]
 Text = Callable[[Column, Forms], Column]
 """Turns a column, as its `Fit` has encoded it, into texts."""
 
-UNWRITABLE = Fault(
+UNWRITABLE = ValueFault(
     lambda column: column.contains(CSV_COLUMN) | column.contains(CSV_ROW) | (column == NULL),
     r"holds a separator of CSV (character 1 or 2), or is \N",
     silent=True,
@@ -77,7 +77,7 @@ def csv_text(source: T.DataType, target: TargetType) -> Text | str:
     return lambda column, _: column.cast("string")
 
 
-def as_it_came(source: T.DataType, target: TargetType) -> bool:
+def is_written_raw(source: T.DataType, target: TargetType) -> bool:
     """Whether a value is written without being encoded first."""
     return target.name == "JSON" and isinstance(source, T.StringType)
 
@@ -131,9 +131,9 @@ class TypedField:
         column = F.col(quoted(self.source))
         return self.text(self.fit.encode(column) if self.fit.encode and not self.raw else column, forms)
 
-    def faults(self) -> Iterator[Fault]:
+    def faults(self) -> Iterator[ValueFault]:
         if not self.nullable:
-            yield Fault(lambda column: column.isNull(), "is NULL, but the column is NOT NULL")
+            yield ValueFault(lambda column: column.isNull(), "is NULL, but the column is NOT NULL")
         yield from self.fit.faults
         if self.texts:
             yield UNWRITABLE
@@ -164,7 +164,7 @@ def typed_field(
     text = csv_text(kind, wanted)
     if isinstance(text, str):
         return f"column {called}: {text}"
-    return replace(field, text=text, texts=holds_text(kind), raw=as_it_came(kind, wanted))
+    return replace(field, text=text, texts=holds_text(kind), raw=is_written_raw(kind, wanted))
 
 
 def quoted(name: str) -> str:
@@ -274,7 +274,7 @@ class TypedRoute:
         return ",".join((*plain, *(["__op"] if self.op else []), *derived))
 
 
-def typed_routes(
+def fit_routes(
     routes: Sequence[TableRoute],
     frame: DataFrame,
     options: SinkOptions,
@@ -298,11 +298,13 @@ def typed_routes(
     ]
 
 
-def with_columns(options: SinkOptions, routes: Iterable[TypedRoute], *, strict: bool = False) -> SinkOptions:
+def with_columns(options: SinkOptions, routes: Sequence[TypedRoute], *, strict: bool = False) -> SinkOptions:
     """`options` with the header `columns` for each route's table, and `strict_mode` where `strict` asks for it.
 
-    The user's own properties win.
+    The user's own properties win. New options are validated as a whole, so without routes they stay the same object.
     """
+    if not routes:
+        return options
     tables = dict(options.tables)
     for route in routes:
         given = tables.get(route.table)

@@ -11,8 +11,8 @@ from pyspark import cloudpickle
 from starrocks_txn_sink import MetricsServer, SinkOptions, StarRocksSink
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import LoadFailed
-from starrocks_txn_sink.sink import watch as watching
-from starrocks_txn_sink.sink.watch import Watch
+from starrocks_txn_sink.sink import lifecycle
+from starrocks_txn_sink.sink.lifecycle import SinkEvents
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.writer.messages import LaneReport, envelope
 
@@ -27,8 +27,8 @@ class Frame:
     sparkSession = None  # noqa: N815
 
 
-def told(watch: Watch, receipts: Sequence[Receipt] = (), *, error: BaseException | None = None) -> None:
-    with watch.batch(Frame(), "shop", 1, 1, "q") as collected:  # type: ignore[arg-type]
+def told(watch: SinkEvents, receipts: Sequence[Receipt] = (), *, error: BaseException | None = None) -> None:
+    with watch.follow_batch(Frame(), "shop", 1, 1, "q") as collected:  # type: ignore[arg-type]
         collected += receipts
         if error is not None:
             raise error
@@ -51,13 +51,13 @@ def test_a_pickled_sink_arrives_with_an_endpoint_of_its_own_that_knows_the_optio
     assert there is not metrics
     assert there.url == ""
     assert there.model.metrics.value("buffer_limit_bytes") == OPTIONS.buffer_bytes
-    told(Watch(OPTIONS, there, None))
+    told(SinkEvents(OPTIONS, there, None))
     assert there.model.metrics.histogram("batch_duration_seconds").count == 1
 
 
 def test_a_failing_batch_is_told_with_its_code_and_its_lanes_report() -> None:
     events: list[Event] = []
-    watch = Watch(OPTIONS, events.append, None)
+    watch = SinkEvents(OPTIONS, events.append, None)
     ours = LoadFailed("No.")
     with pytest.raises(LoadFailed):
         told(watch, error=ours)
@@ -76,7 +76,7 @@ def test_a_failing_batch_is_told_with_its_code_and_its_lanes_report() -> None:
 
 def test_receipts_are_told_before_the_micro_batchs_success_and_none_of_a_failed_one() -> None:
     events: list[Event] = []
-    watch = Watch(OPTIONS, events.append, None)
+    watch = SinkEvents(OPTIONS, events.append, None)
     receipts = [Receipt(f"l-{n}", n, "shop", 0, 1, (), (), 1, 1, 0, False, {}, 1.0) for n in (1, 2)]
     told(watch, receipts)
     assert [event.name for event in events[1:]] == ["batch.started", *["receipt.collected"] * 2, "batch.completed"]
@@ -91,8 +91,8 @@ def test_an_endpoint_that_cannot_start_breaks_no_batch(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = MetricsServer(0)
-    monkeypatch.setattr(watching, "is_remote", lambda: True)  # then nothing is started before the first micro-batch
-    watch = Watch(OPTIONS, lambda _: None, metrics)
+    monkeypatch.setattr(lifecycle, "is_remote", lambda: True)  # then nothing is started before the first micro-batch
+    watch = SinkEvents(OPTIONS, lambda _: None, metrics)
     monkeypatch.setattr(metrics, "start", lambda: 1 / 0)
     told(watch)
     assert "metrics.broken" in caplog.text

@@ -68,7 +68,7 @@ def write_a_position(server: Emulator, job: str = "shop", *, retry: bool = False
         [(name, {int: pa.int64(), bool: pa.bool_(), str: pa.string()}[type(value[0])]) for name, value in row.items()]
     )
     try:
-        task = LaneTask(given, job, session.epoch, "checkpoint-1", 5, mandate=session.mandate)
+        task = LaneTask(given, job, session.epoch, "checkpoint-1", 5, ownership=session.ownership)
         (receipt,) = task.write([pa.RecordBatch.from_pydict(row, schema)], Attempt(0, 1, retry), SystemClock())
         assert receipt.rows == 1
     finally:

@@ -102,7 +102,7 @@ def write(
     }
     kinds = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
     schema = pa.schema([(name, kinds[type(values[0])]) for name, values in columns.items()])
-    task = LaneTask(given, "job", session.epoch, "checkpoint", batch, mandate=session.mandate)
+    task = LaneTask(given, "job", session.epoch, "checkpoint", batch, ownership=session.ownership)
     try:
         task.write([pa.RecordBatch.from_pydict(columns, schema)], Attempt(0, 1, False), clock or SystemClock())
     finally:

@@ -19,7 +19,7 @@ from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.columns import COLUMNS, FINGERPRINT
 from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.rows.segments import Segmenter
-from starrocks_txn_sink.writer.task import Compacted, limits
+from starrocks_txn_sink.writer.task import CompactedRows, limits
 from tests.support.key_forms import survivors
 from tests.support.lane_driver import LaneDriver, small_limits
 from tests.support.model_server import ModelServer
@@ -60,8 +60,8 @@ def play(segmenter: Segmenter, rows: list[tuple[Row, int]], cuts: list[int]) -> 
 
 @given(lanes(), st.lists(st.integers(0, 60), max_size=5))
 def test_every_source_transaction_ends_and_every_row_is_sent_or_counted(rows: list[Row], cuts: list[int]) -> None:
-    tally = Compacted()
-    segments = list(tally.counted(play(Segmenter(), compacted(rows), cuts)))
+    tally = CompactedRows()
+    segments = list(tally.filter_sent(play(Segmenter(), compacted(rows), cuts)))
     written = [segment for segment in segments if isinstance(segment, RegionRows)]
     assert all(segment.rows and segment.piece.nbytes for segment in written)
     sent = b"".join(bytes(segment.piece) for segment in written).decode()
@@ -112,12 +112,12 @@ def test_fingerprints_made_before_compact_was_turned_on_are_not_compared() -> No
 
 def test_receipts_say_what_was_left_out() -> None:
     receipt = Receipt("l", 1, "j", 0, 0, (RegionCount("p", "t", 2, 20),), (), 1, 1, 0, recycled=False)
-    tally = Compacted(Counter({("p", "t"): 3, ("q", "t"): 4}))
-    (noted,) = tally.noted([receipt])
+    tally = CompactedRows(Counter({("p", "t"): 3, ("q", "t"): 4}))
+    (noted,) = tally.add_counts([receipt])
     assert noted.regions == (RegionCount("p", "t", 2, 20, 3), RegionCount("q", "t", 0, 0, 4))
     assert (noted.rows, noted.compacted) == (2, 7)
     assert Receipt.from_json(noted.to_json()) == noted
-    assert Compacted().noted([receipt, receipt]) == [receipt, receipt]
+    assert CompactedRows().add_counts([receipt, receipt]) == [receipt, receipt]
 
 
 # --- one StarRocks transaction a lane and micro-batch ---

@@ -12,7 +12,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import COLUMNS, SENTINEL_POSITION, TASK
 from starrocks_txn_sink.rows.segments import RowsCutOff, StageRepeated, rows_before_sentinel
 from starrocks_txn_sink.writer import task, worker
-from starrocks_txn_sink.writer.worker import Attempt, with_stage
+from starrocks_txn_sink.writer.worker import Attempt, resolve_attempt
 from tests.support.model_server import ModelServer
 
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
@@ -79,7 +79,7 @@ def test_a_lane_commits_only_after_its_last_row(server: ModelServer, whole: bool
 )
 def test_the_first_row_tells_whether_the_task_is_a_retry(thread: str | None, again: bool) -> None:
     rows = pa.RecordBatch.from_pydict({TASK: pa.array([thread, None], pa.string())})
-    attempt, batches = with_stage(Attempt(2, 9, False), [rows])
+    attempt, batches = resolve_attempt(Attempt(2, 9, False), [rows])
     assert attempt == Attempt(2, 9, again)
     assert [part.num_rows for part in batches] == [2]
 
@@ -94,7 +94,7 @@ def named_at_end(*names: str | None, column: str = "source_partition") -> list[p
 
 
 def test_a_first_try_may_learn_at_the_end_that_it_was_one() -> None:
-    attempt, batches = with_stage(Attempt(2, 9, False), named_at_end(None, None, FIRST))
+    attempt, batches = resolve_attempt(Attempt(2, 9, False), named_at_end(None, None, FIRST))
     assert attempt == Attempt(2, 9, False)
     assert sum(part.num_rows for part in batches) == 3
 
@@ -111,7 +111,7 @@ def test_a_first_try_of_a_repeated_stage_ends_before_it_commits(
     names: tuple[str | None, ...], error: type[Exception]
 ) -> None:
     for column in ("source_partition", "table"):
-        attempt, batches = with_stage(Attempt(2, 9, False), named_at_end(*names, column=column))
+        attempt, batches = resolve_attempt(Attempt(2, 9, False), named_at_end(*names, column=column))
         assert not attempt.retry
         with pytest.raises(error):
             list(batches)
@@ -119,6 +119,6 @@ def test_a_first_try_of_a_repeated_stage_ends_before_it_commits(
 
 def test_a_retry_and_a_lane_without_rows_may_be_of_any_stage() -> None:
     for attempt, names in (Attempt(2, 9, True), (None, SECOND)), (Attempt(2, 9, False), (SECOND,)):
-        told, batches = with_stage(attempt, named_at_end(*names))
+        told, batches = resolve_attempt(attempt, named_at_end(*names))
         assert told == attempt
         assert sum(part.num_rows for part in batches) == len(names)

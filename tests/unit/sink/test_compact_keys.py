@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.sink.compaction import Family, KeyColumn
+from starrocks_txn_sink.sink.compaction import KeyColumn, KeyType
 from tests.support.key_forms import normal_form, survivors
 
 Change = tuple[str, int, bool, int]  # table, key, whether it is a delete, value
@@ -78,20 +78,20 @@ def test_texts_of_one_value(kind: str, same: list[str], other: list[str], not_co
     st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-99999, max_value=99999), st.integers(0, 3)
 )
 def test_numbers_are_the_same_key_exactly_when_they_are_equal(number: Decimal, zeros: int) -> None:
-    column = KeyColumn("k", Family.DECIMAL, 4)
+    column = KeyColumn("k", KeyType.DECIMAL, 4)
     form = normal_form(column, f"{number:f}" + "0" * zeros)
     assert form is not None
     assert Decimal(form) == number
     assert form == normal_form(column, form)
 
 
-@given(st.sampled_from(list(Family)), st.text(max_size=12))
-def test_any_text_has_a_form_that_is_its_own_form_or_none(family: Family, text: str) -> None:
+@given(st.sampled_from(list(KeyType)), st.text(max_size=12))
+def test_any_text_has_a_form_that_is_its_own_form_or_none(family: KeyType, text: str) -> None:
     column = KeyColumn("k", family, 3)
     form = normal_form(column, text)
     assert form is None or normal_form(column, form) == form
 
 
 def test_an_unknown_scale_compares_all_digits() -> None:
-    column: Any = KeyColumn("k", Family.DECIMAL, None)
+    column: Any = KeyColumn("k", KeyType.DECIMAL, None)
     assert normal_form(column, "1.23456") == "1.23456"

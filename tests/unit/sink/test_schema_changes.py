@@ -14,7 +14,14 @@ from starrocks_txn_sink import SinkOptions, TableRoute
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, OptionError, QueryFailed, QueryRefused
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.typed.evolution import Columns, apply, evolve, plan, planned, type_of
+from starrocks_txn_sink.sink.typed.evolution import (
+    Columns,
+    apply_changes,
+    apply_schema_changes,
+    plan_changes,
+    read_planned_changes,
+    type_of,
+)
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sql.leader import LeaderConnection
@@ -35,7 +42,7 @@ def columns(**kinds: str) -> dict[str, tuple[TargetColumn, ...]]:
 
 
 def statements(known: Columns, *names: str, keys: tuple[str, ...] = ()) -> list[str]:
-    return [change.sql for change in plan("shop", [TableRoute("t", names, keys)], FRAME, known)]
+    return [change.sql for change in plan_changes("shop", [TableRoute("t", names, keys)], FRAME, known)]
 
 
 def test_what_fits_needs_no_change() -> None:
@@ -104,10 +111,10 @@ def reads(*found: Columns) -> Callable[[], Columns]:
 def test_each_change_is_visible_before_the_next_is_asked_for() -> None:
     clock, ran = ManualClock(), []
     before = columns(id="bigint", big="int")
-    changes = plan("shop", [TableRoute("t", ["big", "text"])], FRAME, before)
+    changes = plan_changes("shop", [TableRoute("t", ["big", "text"])], FRAME, before)
     widened = columns(id="bigint", big="bigint(20)")
     done = columns(id="bigint", big="bigint(20)", text="varchar(65533)")
-    after = apply(
+    after = apply_changes(
         changes, lambda sql: ran.append((sql.split()[3], clock.monotonic())),
         reads(before, before, before, widened, widened, done), clock, Deadline.after(60, clock),
     )  # fmt: skip
@@ -118,22 +125,22 @@ def test_each_change_is_visible_before_the_next_is_asked_for() -> None:
 def test_a_change_that_never_shows_ends_at_the_deadline() -> None:
     clock = ManualClock()
     before = columns(id="bigint")
-    changes = plan("shop", [TableRoute("t", ["text"])], FRAME, before)
+    changes = plan_changes("shop", [TableRoute("t", ["text"])], FRAME, before)
     with pytest.raises(DeadlineExceeded, match="table t being altered"):
-        apply(changes, lambda _: None, reads(before), clock, Deadline.after(5, clock))
+        apply_changes(changes, lambda _: None, reads(before), clock, Deadline.after(5, clock))
 
 
 @pytest.mark.parametrize("failure", [QueryFailed("no answer"), QueryRefused("a change is under way")])
 def test_a_change_that_shows_after_all_is_none_that_failed(failure: Exception) -> None:
     clock, before, after = ManualClock(), columns(id="bigint"), columns(id="bigint", text="varchar(65533)")
-    changes = plan("shop", [TableRoute("t", ["text"])], FRAME, before)
+    changes = plan_changes("shop", [TableRoute("t", ["text"])], FRAME, before)
 
     def execute(_: str) -> None:
         raise failure
 
-    assert apply(changes, execute, reads(before, before, after), clock, Deadline.after(60, clock)) == after
+    assert apply_changes(changes, execute, reads(before, before, after), clock, Deadline.after(60, clock)) == after
     with pytest.raises(type(failure)):
-        apply(changes, execute, reads(before), clock, Deadline.after(60, clock))
+        apply_changes(changes, execute, reads(before), clock, Deadline.after(60, clock))
     assert clock.monotonic() < 5
 
 
@@ -162,10 +169,10 @@ def test_tables_are_created_widened_and_extended_over_sql(tmp_path: Path) -> Non
             connection.query("CREATE DATABASE shop", (), deadline)
             first = [TableRoute("t", ["small", "id"], keys=["id"])]
             second = [TableRoute("t", {"id": "id", "small": "big", "text": "text"})]
-            assert len(planned(options, first, Frame())) == 1  # type: ignore[arg-type]
+            assert len(read_planned_changes(options, first, Frame())) == 1  # type: ignore[arg-type]
             session = Session("key", "job", "epoch", "checkpoint", {}, columns={})
             for routes, count in ((first, 1), (second, 2), (second, 0)):
-                assert len(evolve(options, routes, Frame(), session)) == count  # type: ignore[arg-type]
+                assert len(apply_schema_changes(options, routes, Frame(), session)) == count  # type: ignore[arg-type]
             assert session.models["t"] == "PRIMARY_KEYS"
             rows = connection.query("SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns", (), deadline)
             assert rows == [("id", "bigint"), ("small", "bigint"), ("text", "varchar(65533)")]
@@ -176,4 +183,4 @@ def test_a_change_that_the_server_refuses_is_shown(tmp_path: Path) -> None:
         options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="nowhere", job="j")
         session = Session("key", "job", "epoch", "checkpoint", {}, columns={})
         with pytest.raises(QueryRefused, match="Run it by hand, or change it: CREATE TABLE"):
-            evolve(options, [TableRoute("t", ["id"], keys=["id"])], Frame(), session)  # type: ignore[arg-type]
+            apply_schema_changes(options, [TableRoute("t", ["id"], keys=["id"])], Frame(), session)  # type: ignore[arg-type]

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.sink.lifecycle import Bar, Done, Lines, Show, display, followed
+from starrocks_txn_sink.sink.lifecycle import (
+    ProgressBar,
+    ProgressDisplay,
+    ProgressLog,
+    TaskProgress,
+    choose_display,
+    show_progress,
+)
 from starrocks_txn_sink.telemetry.events import Event
 
 
@@ -30,9 +37,9 @@ class Context:
 
 def test_a_line_every_so_often_and_none_for_short_work() -> None:
     told: list[Event] = []
-    lines = Lines(told.append, every=10.0)
+    lines = ProgressLog(told.append, every=10.0)
     for seconds in (1.0, 9.9, 10.0, 15.0, 20.1, 21.0):
-        lines.show(Done(int(seconds), 40), seconds)
+        lines.show(TaskProgress(int(seconds), 40), seconds)
     assert [(event.name, event.fields["tasks"]) for event in told] == [
         ("write.progressed", 10),
         ("write.progressed", 20),
@@ -41,18 +48,18 @@ def test_a_line_every_so_often_and_none_for_short_work() -> None:
 
 def test_a_bar_shows_tasks_and_leaves_the_terminal_as_it_was() -> None:
     stream = Terminal()
-    bar = Bar(stream)
-    bar.show(Done(3, 7), 1.0)
+    bar = ProgressBar(stream)
+    bar.show(TaskProgress(3, 7), 1.0)
     bar.close()
     assert "3/7" in stream.getvalue()
 
 
 @pytest.mark.parametrize(
     ("stream", "drawn", "kind"),
-    [(Terminal(), "false", Bar), (Terminal(), "true", Lines), (io.StringIO(), "false", Lines)],
+    [(Terminal(), "false", ProgressBar), (Terminal(), "true", ProgressLog), (io.StringIO(), "false", ProgressLog)],
 )
-def test_the_display_fits_where_it_goes(stream: io.StringIO, drawn: str, kind: type[Show]) -> None:
-    shown = display(Context(drawn), lambda _: None, stream)
+def test_the_display_fits_where_it_goes(stream: io.StringIO, drawn: str, kind: type[ProgressDisplay]) -> None:
+    shown = choose_display(Context(drawn), lambda _: None, stream)
     shown.close()
     assert isinstance(shown, kind)
 
@@ -61,7 +68,7 @@ def test_the_work_goes_on_whatever_the_display_does() -> None:
     class Broken:
         asked = 0
 
-        def show(self, done: Done, seconds: float) -> None:
+        def show(self, done: TaskProgress, seconds: float) -> None:
             del done, seconds
             self.asked += 1
             raise ValueError
@@ -70,7 +77,7 @@ def test_the_work_goes_on_whatever_the_display_does() -> None:
             raise ValueError
 
     shown = Broken()
-    with followed(lambda: Done(1, 2), shown, every=0.001):
+    with show_progress(lambda: TaskProgress(1, 2), shown, every=0.001):
         limit = time.monotonic() + 10
         while shown.asked < 3:
             assert time.monotonic() < limit
@@ -79,5 +86,5 @@ def test_the_work_goes_on_whatever_the_display_does() -> None:
 
 
 def test_an_error_of_the_work_comes_through() -> None:
-    with pytest.raises(KeyError), followed(lambda: None, Lines(lambda _: None)):
+    with pytest.raises(KeyError), show_progress(lambda: None, ProgressLog(lambda _: None)):
         raise KeyError

@@ -97,7 +97,7 @@ def test_a_writer_that_hangs_keeps_neither_the_others_nor_the_process() -> None:
     began = time.monotonic()
     said, status = terminated(
         """
-        termination.SECONDS = 0.5
+        termination.EXIT_SECONDS = 0.5
         kept = [Hanging("a"), Writer("b")]
         watch(*kept)
         wait()
@@ -110,7 +110,7 @@ def test_a_writer_that_hangs_keeps_neither_the_others_nor_the_process() -> None:
 def test_a_second_signal_ends_the_process_at_once() -> None:
     with process(
         """
-        termination.SECONDS = 600.0
+        termination.EXIT_SECONDS = 600.0
         kept = Hanging("a")
         watch(kept)
         wait()
@@ -161,9 +161,9 @@ def test_where_no_thread_can_be_started_any_more_the_work_is_done_all_the_same(m
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     done: list[int] = []
-    termination.in_time([lambda: done.append(1), lambda: done.append(2)], 1.0)
+    termination.run_with_timeout([lambda: done.append(1), lambda: done.append(2)], 1.0)
     assert done == [1, 2]
-    assert termination.begun(lambda: done.append(3)) is None
+    assert termination.start_thread(lambda: done.append(3)) is None
 
 
 def test_a_forked_child_leaves_the_work_of_its_parent_alone() -> None:
@@ -308,7 +308,7 @@ def test_a_write_asks_for_the_clean_up_and_for_the_signal_if_the_option_says_so(
     monkeypatch.setattr(sink_module, "roll_back_at_exit", lambda writer, on_sigterm: asked.append((writer, on_sigterm)))
     monkeypatch.setattr(sink, "_commit", lambda *_: [])
     frame: Any = None
-    sink._write(frame, sink_module.Origin(1, "job", "c", "k", streaming=False))
+    sink._write(frame, sink_module.BatchOrigin(1, "job", "c", "k", streaming=False))
     assert asked == [(sink, wanted)]
 
 

@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from starrocks_txn_sink.errors import DeadlineExceeded, Fenced
-from starrocks_txn_sink.sink.lifecycle import Turns
+from starrocks_txn_sink.sink.lifecycle import WriteTurns
 
 
 def test_a_second_writer_of_a_job_waits_and_one_of_another_job_does_not() -> None:
-    turns, inside = Turns(), threading.Event()
+    turns, inside = WriteTurns(), threading.Event()
 
     def second() -> None:
         with turns.one_at_a_time("orders", 20):
@@ -27,17 +27,17 @@ def test_a_second_writer_of_a_job_waits_and_one_of_another_job_does_not() -> Non
 
 
 def test_it_waits_no_longer_than_the_deadline() -> None:
-    turns = Turns()
+    turns = WriteTurns()
     with (
         turns.one_at_a_time("orders", 20),
-        pytest.raises(DeadlineExceeded, match=r"job orders .* waited for 0.01 s"),
+        pytest.raises(DeadlineExceeded, match=r"job orders .* did not end within 0.01 s"),
         turns.one_at_a_time("orders", 0.01),
     ):
         raise AssertionError
 
 
 def test_a_turn_ends_with_an_error_too() -> None:
-    turns = Turns()
+    turns = WriteTurns()
     with pytest.raises(ValueError, match="bad"), turns.one_at_a_time("orders", 20):
         raise ValueError("bad")
     with turns.one_at_a_time("orders", 0.01):
@@ -45,8 +45,8 @@ def test_a_turn_ends_with_an_error_too() -> None:
 
 
 def test_a_run_that_lost_its_job_is_told_who_has_it() -> None:
-    turns = Turns()
-    turns.replaced("orders", "run-1", by="query-2")
+    turns = WriteTurns()
+    turns.record_replacement("orders", "run-1", by="query-2")
     with pytest.raises(Fenced, match="query-2"):
         turns.refuse_replaced("orders", "run-1")
     turns.refuse_replaced("orders", "run-2")
@@ -54,6 +54,6 @@ def test_a_run_that_lost_its_job_is_told_who_has_it() -> None:
 
 
 def test_it_travels_without_what_it_knows() -> None:
-    turns = Turns()
-    turns.replaced("orders", "run-1", by="query-2")
+    turns = WriteTurns()
+    turns.record_replacement("orders", "run-1", by="query-2")
     pickle.loads(pickle.dumps(turns)).refuse_replaced("orders", "run-1")

@@ -189,7 +189,7 @@ def write(server: Emulator, row: str) -> None:
     }
     kinds = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
     schema = pa.schema([(name, kinds[type(values[0])]) for name, values in columns.items()])
-    task = LaneTask(given, "shop", session.epoch, "checkpoint", 7, mandate=session.mandate)
+    task = LaneTask(given, "shop", session.epoch, "checkpoint", 7, ownership=session.ownership)
     try:
         task.write([pa.RecordBatch.from_pydict(columns, schema)], Attempt(0, 1, False), SystemClock())
     finally:

@@ -15,7 +15,7 @@ from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
-from starrocks_txn_sink.writer.assembling import LaneAssembly
+from starrocks_txn_sink.writer.assembling import AssemblySpec
 from starrocks_txn_sink.writer.messages import CarryOver, decode, encode
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.memory_directory import MemoryDirectory
@@ -50,7 +50,7 @@ def run(
     batches: list[pa.RecordBatch], small_rows: int = SMALL_ROWS, lines: TxnEventLines = IN_JSON
 ) -> tuple[list[tuple[str, int]], CarryOver]:
     """(source partition, position) of each row that goes on, and what is carried."""
-    assembly = LaneAssembly(
+    assembly = AssemblySpec(
         Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0", lines=lines, small_rows=small_rows
     )
     lane = assembly.open(Attempt(0, 0, False))
@@ -60,7 +60,7 @@ def run(
         for row in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
     ]
     try:
-        return rows, lane.carry()
+        return rows, lane.carry_over()
     finally:
         lane.close()
 

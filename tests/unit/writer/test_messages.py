@@ -18,16 +18,16 @@ from starrocks_txn_sink.errors import LoadFailed
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.writer.messages import (
     CarryOver,
-    Complaint,
     LaneReport,
     Message,
+    OrderViolation,
     TableLoads,
     decode,
     encode,
-    encoded,
     envelope,
+    message_batch,
     of_kind,
-    report_in,
+    read_envelope,
 )
 
 names = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -85,7 +85,7 @@ states = st.builds(
     small=st.booleans(),
     malformed=counts,
 )
-messages = st.one_of(receipts, reports, states, st.builds(Complaint, names))
+messages = st.one_of(receipts, reports, states, st.builds(OrderViolation, names))
 
 
 @given(messages)
@@ -98,10 +98,10 @@ def test_every_message_arrives_as_it_was(message: Message) -> None:
 
 @given(st.lists(messages, max_size=5))
 def test_a_batch_has_a_row_for_each_message_and_kinds_are_told_apart_by_type(sent: list[Message]) -> None:
-    found = [decode(line) for line in encoded(sent).column(0).to_pylist()]
+    found = [decode(line) for line in message_batch(sent).column(0).to_pylist()]
     assert found == sent
     assert of_kind(found, Receipt) == [one for one in sent if isinstance(one, Receipt)]
-    assert of_kind(found, Complaint) == [one for one in sent if isinstance(one, Complaint)]
+    assert of_kind(found, OrderViolation) == [one for one in sent if isinstance(one, OrderViolation)]
     assert pickle.loads(pickle.dumps(sent)) == sent  # as the data source sends them
 
 
@@ -110,16 +110,16 @@ def test_a_report_is_found_in_any_text_around_it(report: LaneReport, before: str
     line = envelope(report)
     assert line.isascii()
     assert "\n" not in line
-    assert report_in(f"{before}\n{line}\n{after}") == report
-    assert report_in(f"{before}{line}{after}{line}") == report
+    assert read_envelope(f"{before}\n{line}\n{after}") == report
+    assert read_envelope(f"{before}{line}{after}{line}") == report
 
 
 @given(reports, st.data())
 def test_a_report_that_was_cut_or_changed_is_none_at_all(report: LaneReport, data: st.DataObject) -> None:
     line = envelope(report)
     at = data.draw(st.integers(0, len(line) - 1))
-    assert report_in(line[:at]) is None
-    assert report_in(line[:at] + line[at + 1 :]) is None
+    assert read_envelope(line[:at]) is None
+    assert read_envelope(line[:at] + line[at + 1 :]) is None
 
 
 def test_a_note_of_an_error_is_in_its_traceback_as_one_line() -> None:
@@ -128,17 +128,17 @@ def test_a_note_of_an_error_is_in_its_traceback_as_one_line() -> None:
     error.add_note(envelope(report))
     for text in ("".join(traceback.format_exception(error)), "".join(traceback.format_exception_only(error))):
         assert text.splitlines()[-1] == envelope(report)
-        assert report_in(text) == report
+        assert read_envelope(text) == report
 
 
 @pytest.mark.parametrize("text", ["", "nothing", "[starrocks_txn_sink/1:", "[starrocks_txn_sink/1:e30=]"])
 def test_without_a_report_there_is_none(text: str) -> None:
-    assert report_in(text) is None
+    assert read_envelope(text) is None
 
 
 def test_another_version_is_left_alone() -> None:
     line = envelope(LaneReport("job", 0, 1))
-    assert report_in(line.replace("/1:", "/2:")) is None
+    assert read_envelope(line.replace("/1:", "/2:")) is None
 
 
 def test_a_receipts_own_json_is_what_users_log() -> None:

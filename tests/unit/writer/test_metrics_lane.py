@@ -19,7 +19,7 @@ from starrocks_txn_sink.rows.columns import COLUMNS, DELETED, EVENT_TIME, SENTIN
 from starrocks_txn_sink.rows.segments import RowsCutOff
 from starrocks_txn_sink.telemetry.events import Event, Span
 from starrocks_txn_sink.writer import task, worker
-from starrocks_txn_sink.writer.messages import LaneReport, of_kind, report_in
+from starrocks_txn_sink.writer.messages import LaneReport, of_kind, read_envelope
 from starrocks_txn_sink.writer.metrics import Deletes, EventTimes, LaneMetrics
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.manual_clock import ManualClock
@@ -106,7 +106,7 @@ def test_a_failed_attempt_that_was_repeated(lane: Lane) -> None:
 def test_a_lane_that_fails_tells_it_in_its_error(lane: Lane) -> None:
     with pytest.raises(LoadFailed) as caught:
         lane(*ROWS, END, faults=plan_faults({(Operation.LOAD, n): Fault.REFUSED for n in range(9)}))
-    report = report_in("\n".join(caught.value.__notes__))
+    report = read_envelope("\n".join(caught.value.__notes__))
     assert report is not None
     assert (report.error, report.committed, report.aborted) == ("load_failed", 0, 2)
     assert dict(report.errors)["load_failed"] >= 2
@@ -117,7 +117,7 @@ def test_a_lane_that_fails_tells_it_in_its_error(lane: Lane) -> None:
 def test_an_error_of_the_input_is_counted_once(lane: Lane) -> None:
     with pytest.raises(RowsCutOff) as caught:
         lane(*ROWS)
-    report = report_in(caught.value.__notes__[0])
+    report = read_envelope(caught.value.__notes__[0])
     assert report is not None
     assert (report.error, report.errors) == ("rows_cut_off", (("rows_cut_off", 1),))
 
@@ -126,7 +126,7 @@ def test_an_outcome_that_stays_unknown_is_in_doubt(lane: Lane) -> None:
     lost = {(Operation.COMMIT, n): Fault.LOST_BEFORE for n in range(99)}
     with pytest.raises(OutcomeUnknown) as caught:
         lane(*ROWS, END, faults=plan_faults(lost))
-    report = report_in(caught.value.__notes__[0])
+    report = read_envelope(caught.value.__notes__[0])
     assert report is not None
     assert (report.in_doubt, report.unsettled, report.error) == (1, 1, "outcome_unknown")
 
@@ -186,7 +186,7 @@ class Steps:
         self.end(span, Committed(label, 1))
 
     def phases(self, label: str) -> dict[str, float]:
-        (receipt,) = self.metrics.detailed([Receipt(label, 1, "job", 0, 0, (), (), 1, 1, 0, False)])
+        (receipt,) = self.metrics.add_details([Receipt(label, 1, "job", 0, 0, (), (), 1, 1, 0, False)])
         return receipt.phase_seconds
 
 
@@ -197,7 +197,7 @@ def test_each_phase_is_timed_and_the_commit_told_apart_from_the_wait() -> None:
     steps.run("check", "L0", 3)
     steps.commit("L0", 5, request=1.5)
     assert steps.phases("L0") == {"begin": 1, "load": 2, "check": 3, "commit": 1.5, "publish": 3.5}
-    (receipt,) = steps.metrics.detailed([Receipt("L0", 1, "job", 0, 0, (), (), 1, 1, 0, False)])
+    (receipt,) = steps.metrics.add_details([Receipt("L0", 1, "job", 0, 0, (), (), 1, 1, 0, False)])
     assert receipt.open_seconds == 11
 
 
@@ -255,14 +255,14 @@ def test_event_times_belong_to_the_transaction_whose_receipt_has_them() -> None:
     def receipt(first: int, last: int, at: float) -> Receipt:
         return Receipt("l", 1, "job", 0, 0, (), (PositionSpan("0", first, last, 1),), 1, 1, 0, False, {}, at)
 
-    latency, latest = times.settle([receipt(1, 1, 12.0), receipt(2, 2, 20.0)])
+    latency, latest = times.latencies([receipt(1, 1, 12.0), receipt(2, 2, 20.0)])
     assert latency.count == 2
     assert latency.total == pytest.approx(1.0 + 8.0)
     assert latest == {"0": 12.0}
-    assert times.settle([receipt(1, 1, 12.0)])[0].count == 1
+    assert times.latencies([receipt(1, 1, 12.0)])[0].count == 1
 
 
 def test_rows_without_event_time_cost_nothing_and_tell_nothing() -> None:
     times = EventTimes()
     times.add(batch(*ROWS).drop_columns([EVENT_TIME]))
-    assert times.settle([])[0].count == 0
+    assert times.latencies([])[0].count == 0

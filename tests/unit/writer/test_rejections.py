@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryFailed, RowsRejected
-from starrocks_txn_sink.writer.performer import Rejections, explain_or_keep, explained, reasons
+from starrocks_txn_sink.writer.runner import Rejections, explain_rejection, reasons, with_reasons
 
 ERROR = RowsRejected("The server rejected rows: abnormal data", label="l1", status="FAILED")
 SECRET = "4111-1111"
@@ -45,13 +45,13 @@ def test_reasons_name_rule_and_column(line: str, told: str) -> None:
 @given(st.lists(st.text(alphabet="0123456789", min_size=8, max_size=12), min_size=1, max_size=9))
 def test_no_value_gets_through(values: list[str]) -> None:
     lines = [f"Error: Value '{value}' is out of range. Row: [{value}]" for value in values]
-    text = str(explained(ERROR, Rejections({"t": len(lines)}, tuple(lines))))
+    text = str(with_reasons(ERROR, Rejections({"t": len(lines)}, tuple(lines))))
     assert not any(value in text for value in values)
 
 
 def test_the_error_names_tables_counts_and_reasons() -> None:
     found = Rejections({"b": 1, "a": 2}, ("Error: NULL value in non-nullable column 'k'. Row: [NULL]",))
-    text = str(explained(ERROR, found))
+    text = str(with_reasons(ERROR, found))
     assert "The server rejected 2 rows of a, 1 row of b" in text
     assert "NULL in a NOT NULL column, column k (1)" in text
     assert "label=l1" in text
@@ -60,14 +60,14 @@ def test_the_error_names_tables_counts_and_reasons() -> None:
 
 def test_values_are_shown_when_asked_for() -> None:
     found = Rejections({"a": 1}, (f"Error: bad. Row: [{SECRET}]",))
-    assert SECRET in str(explained(ERROR, found, values=True))
-    assert SECRET not in str(explained(ERROR, found))
+    assert SECRET in str(with_reasons(ERROR, found, values=True))
+    assert SECRET not in str(with_reasons(ERROR, found))
 
 
 def test_a_server_that_does_not_answer_hides_nothing() -> None:
     def query(*_: object) -> list[tuple[Any, ...]]:
         raise QueryFailed("no")
 
-    assert explain_or_keep(ERROR, query, "l1", Deadline.after(1, SystemClock())) is ERROR
-    nothing = explain_or_keep(ERROR, lambda *_: [], "l1", Deadline.after(1, SystemClock()))
+    assert explain_rejection(ERROR, query, "l1", Deadline.after(1, SystemClock())) is ERROR
+    nothing = explain_rejection(ERROR, lambda *_: [], "l1", Deadline.after(1, SystemClock()))
     assert nothing is ERROR

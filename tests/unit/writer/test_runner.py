@@ -18,8 +18,7 @@ from starrocks_txn_sink.errors import DeadlineExceeded, InputError, LoadFailed, 
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import labels
 from starrocks_txn_sink.protocol.wire import Operation
-from starrocks_txn_sink.writer.performer import Performer
-from starrocks_txn_sink.writer.runner import DaemonThreadPool, LaneRunner, Perform
+from starrocks_txn_sink.writer.runner import DaemonThreadPool, LaneRunner, Perform, Performer
 from tests.support.lane_driver import small_limits
 from tests.support.model_server import Fault, ModelServer, plan_faults
 

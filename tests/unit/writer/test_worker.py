@@ -20,14 +20,14 @@ from starrocks_txn_sink.errors import NotSent
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
 from starrocks_txn_sink.writer import worker
-from starrocks_txn_sink.writer.worker import ResourceCache, WorkerResources, spare_loaded
+from starrocks_txn_sink.writer.worker import ResourceCache, WorkerResources, freeze_loaded_objects
 from tests.support.http_peer import Peer
 
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()
-    monkeypatch.setattr(worker, "_spared", False)
+    monkeypatch.setattr(worker, "_frozen", False)
     yield
     gc.unfreeze()
 
@@ -35,23 +35,23 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_in_a_task_what_is_loaded_is_left_alone_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "get", object)
     before = len(gc.get_objects())
-    spare_loaded()
+    freeze_loaded_objects()
     assert gc.get_freeze_count() > before / 2
     assert len(gc.get_objects()) < before / 2
 
 
 def test_only_the_first_task_does_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "get", object)
-    spare_loaded()
+    freeze_loaded_objects()
     frozen = gc.get_freeze_count()
     kept: list[list[int]] = [[] for _ in range(1000)]
-    spare_loaded()
+    freeze_loaded_objects()
     assert gc.get_freeze_count() <= frozen
     assert len(kept) == 1000
 
 
 def test_outside_of_spark_nothing_changes() -> None:
-    spare_loaded()
+    freeze_loaded_objects()
     assert gc.get_freeze_count() == 0
 
 

@@ -1,6 +1,7 @@
 """A driver that stops for ever at one step of a micro-batch, and says so: the test kills it there.
 
-`python fused_crash_driver.py FOLDER SOURCE CHECKPOINT OPTIONS BATCH POINT`; POINT is `before` or `after` publishing.
+`python assembling_crash_driver.py FOLDER SOURCE CHECKPOINT OPTIONS BATCH POINT`; POINT is `before` or `after`
+publishing.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from pathlib import Path
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.assembler.rules.spill import Manifest
-from starrocks_txn_sink.sink.manifest_log import TailLog
+from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from tests.crash.driver import _spark
 
 
 def main(folder: str, source: str, checkpoint: str, options: str, batch: str, point: str) -> None:
-    publish = TailLog.publish
+    publish = ManifestLog.publish
 
-    def stopping(self: TailLog, manifest: Manifest) -> None:
+    def stopping(log: ManifestLog, manifest: Manifest) -> None:
         if manifest.batch != int(batch) or point == "after":
-            publish(self, manifest)
+            publish(log, manifest)
         if manifest.batch == int(batch):
             print("there", flush=True)  # noqa: T201 - the test reads it
             threading.Event().wait()
 
-    TailLog.publish = stopping  # type: ignore[method-assign]
+    ManifestLog.publish = stopping  # type: ignore[method-assign, assignment]
     Path(folder).mkdir()
     spark = _spark(Path(folder), "local[2]")
     lines = spark.readStream.option("maxFilesPerTrigger", 1).text(source)

@@ -13,15 +13,15 @@ from pyspark.sql import SparkSession
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink, TransactionAssembly
 from starrocks_txn_sink.sources import TXN_EVENT_SCHEMA
-from tests.support.fused_shop import IN_JSON, FusedShop, script
+from tests.support.assembling_shop import IN_JSON, AssemblingShop, script
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FusedShop]:
+def shop(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[AssemblingShop]:
     with Emulator(tmp_path / "emulator") as server:
-        made = FusedShop(spark, server, tmp_path)
+        made = AssemblingShop(spark, server, tmp_path)
         made.raw = getattr(request, "param", "lines") == "lines"
         yield made
         assert made.open_labels() == []
@@ -31,7 +31,7 @@ both = pytest.mark.parametrize("shop", ["lines", "events"], indirect=True)
 
 
 @both
-def test_open_transactions_are_carried_over_batches_and_a_restart(shop: FusedShop) -> None:
+def test_open_transactions_are_carried_over_batches_and_a_restart(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "B D D E B D"), script("p-1", "B D"))
     shop.put(script("p-0", "D", 7))
     assert [(r.batch_id, r.rows) for r in shop.go()] == [(0, 2)]
@@ -46,14 +46,14 @@ def test_open_transactions_are_carried_over_batches_and_a_restart(shop: FusedSho
 # --- checkpoints ---
 
 
-def open_tail(shop: FusedShop) -> None:
+def open_tail(shop: AssemblingShop) -> None:
     """Three micro-batches; p-0 is open after each of the first two."""
     shop.put(script("p-0", "B D D E B D"))
     shop.put(script("p-0", "D D", 7), script("p-1", "B D E"))
     shop.put(script("p-0", "D E", 9))
 
 
-def test_a_replayed_micro_batch_starts_from_the_same_state_and_writes_nothing_twice(shop: FusedShop) -> None:
+def test_a_replayed_micro_batch_starts_from_the_same_state_and_writes_nothing_twice(shop: AssemblingShop) -> None:
     open_tail(shop)
     assert [r.rows for r in shop.go()] == [2, 1, 4]
     for batch in (2, 1):
@@ -62,7 +62,7 @@ def test_a_replayed_micro_batch_starts_from_the_same_state_and_writes_nothing_tw
     assert shop.written() == (7, 7)
 
 
-def test_a_checkpoint_restored_from_an_older_copy_brings_its_state_along(shop: FusedShop) -> None:
+def test_a_checkpoint_restored_from_an_older_copy_brings_its_state_along(shop: AssemblingShop) -> None:
     files: list[Path] = []
     for texts in (["B D D E B D"], ["D D"], ["D E"]):
         files.append(shop.put(script("p-0", texts[0], 1 + sum(_lines(file) for file in files))))
@@ -79,7 +79,7 @@ def _lines(file: Path) -> int:
     return len(file.read_bytes().splitlines())
 
 
-def test_micro_batches_that_start_at_0_again_take_no_state_from_before(shop: FusedShop) -> None:
+def test_micro_batches_that_start_at_0_again_take_no_state_from_before(shop: AssemblingShop) -> None:
     open_tail(shop)
     shop.go()
     shop.forget_batches()
@@ -88,7 +88,7 @@ def test_micro_batches_that_start_at_0_again_take_no_state_from_before(shop: Fus
     assert shop.written() == (8, 8)
 
 
-def test_lost_state_is_an_error_that_says_what_to_do(shop: FusedShop) -> None:
+def test_lost_state_is_an_error_that_says_what_to_do(shop: AssemblingShop) -> None:
     open_tail(shop)
     shop.go()
     for file in (shop.checkpoint() / "starrocks_txn_sink" / "batches").glob("*2-*"):
@@ -98,7 +98,7 @@ def test_lost_state_is_an_error_that_says_what_to_do(shop: FusedShop) -> None:
         shop.go()
 
 
-def test_rows_of_an_open_transaction_that_are_gone_are_an_error(shop: FusedShop) -> None:
+def test_rows_of_an_open_transaction_that_are_gone_are_an_error(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "B" + " D" * 600))
     shop.put(script("p-0", "E", 602))
     query, _, _ = shop.begin(assembly={"state_dir": str(shop.folder / "state")})
@@ -112,7 +112,7 @@ def test_rows_of_an_open_transaction_that_are_gone_are_an_error(shop: FusedShop)
 
 
 @both
-def test_the_number_of_lanes_may_change_while_transactions_are_open(shop: FusedShop) -> None:
+def test_the_number_of_lanes_may_change_while_transactions_are_open(shop: AssemblingShop) -> None:
     parts = [f"p-{n}" for n in range(5)]
     for first, text in ((1, "B D D"), (4, "D E B D"), (8, "E")):
         shop.put(*(script(part, text, first) for part in parts))
@@ -122,7 +122,7 @@ def test_the_number_of_lanes_may_change_while_transactions_are_open(shop: FusedS
     assert len(shop.state("batches")) == 3
 
 
-def test_state_is_kept_as_long_as_sparks_own_and_no_longer(shop: FusedShop) -> None:
+def test_state_is_kept_as_long_as_sparks_own_and_no_longer(shop: AssemblingShop) -> None:
     shop.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     try:
         shop.put(script("p-0", "B" + " D" * 600))
@@ -148,14 +148,14 @@ def nothing_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("starrocks_txn_sink.sink.events_writer.SMALL_ROWS", 0)
 
 
-def out_of_order(shop: FusedShop) -> None:
+def out_of_order(shop: AssemblingShop) -> None:
     """Spark reads the larger of two files first, so their order is not that of the positions."""
     shop.put(script("p-0", "B D E B D"))
     shop.put(script("p-0", "D D D D D D E", 6))
 
 
 @both
-def test_the_order_of_a_small_micro_batch_does_not_matter(shop: FusedShop) -> None:
+def test_the_order_of_a_small_micro_batch_does_not_matter(shop: AssemblingShop) -> None:
     out_of_order(shop)
     assert [(r.rows, r.lane) for r in shop.go(files=2, shuffle=False)] == [(8, 0)]
     assert shop.written() == (8, 8)
@@ -163,14 +163,14 @@ def test_the_order_of_a_small_micro_batch_does_not_matter(shop: FusedShop) -> No
 
 @both
 @pytest.mark.usefixtures("nothing_small")
-def test_events_out_of_order_are_sorted_after_nothing_was_committed(shop: FusedShop) -> None:
+def test_events_out_of_order_are_sorted_after_nothing_was_committed(shop: AssemblingShop) -> None:
     out_of_order(shop)
     assert [(r.rows, r.lane) for r in shop.go(files=2)] == [(8, 0)]
     assert shop.written() == (8, 8)
 
 
 @pytest.mark.usefixtures("nothing_small")
-def test_rows_that_arrive_long_before_their_begin_are_sorted_too(shop: FusedShop) -> None:
+def test_rows_that_arrive_long_before_their_begin_are_sorted_too(shop: AssemblingShop) -> None:
     """The rules see the beginning of the first file alone, where a BEGIN seems to be missing."""
     shop.put(script("p-0", "B D"))
     shop.put(script("p-0", "D " * 31_000 + "E", 3))
@@ -178,14 +178,14 @@ def test_rows_that_arrive_long_before_their_begin_are_sorted_too(shop: FusedShop
 
 
 @pytest.mark.usefixtures("nothing_small")
-def test_without_a_shuffle_events_out_of_order_are_an_error(shop: FusedShop) -> None:
+def test_without_a_shuffle_events_out_of_order_are_an_error(shop: AssemblingShop) -> None:
     out_of_order(shop)
     with pytest.raises(StreamingQueryException, match=r'1 came after 12.*Nothing was committed.*Set shuffle to "auto"'):
         shop.go(files=2, shuffle=False)
     assert shop.written() == (0, 0)
 
 
-def test_broken_source_transactions_fail_with_their_place_or_are_dropped(shop: FusedShop) -> None:
+def test_broken_source_transactions_fail_with_their_place_or_are_dropped(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "D E B D E"))
     with pytest.raises(StreamingQueryException, match=r"BEGIN was never seen.*partition=p-0, position=1"):
         shop.go()
@@ -198,7 +198,7 @@ def test_broken_source_transactions_fail_with_their_place_or_are_dropped(shop: F
 
 
 @both
-def test_a_plain_frame_is_assembled_as_a_whole(shop: FusedShop) -> None:
+def test_a_plain_frame_is_assembled_as_a_whole(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "B D E B D"), script("p-1", "B D D E"))
     shop.put(script("p-0", "D E B D", 6))
     reader = shop.spark.read
@@ -210,7 +210,7 @@ def test_a_plain_frame_is_assembled_as_a_whole(shop: FusedShop) -> None:
     assert shop.written() == (5, 5)
 
 
-def test_counters_and_levels_reach_the_listener(shop: FusedShop) -> None:
+def test_counters_and_levels_reach_the_listener(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "B D D E B D"), script("p-1", "B D"))
     shop.put(script("p-0", "B D D E B D"), script("p-0", "D", 7))
     query, _, told = shop.begin("check point %41")

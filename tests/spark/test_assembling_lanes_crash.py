@@ -13,8 +13,8 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.assembling_shop import AssemblingShop, script
 from tests.support.exactly_once_shop import open_shop
-from tests.support.fused_shop import FusedShop, script
 
 pytestmark = [pytest.mark.spark, pytest.mark.deep]
 
@@ -22,15 +22,19 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[FusedShop]:
-    with open_shop(FusedShop, spark, tmp_path) as made:
+def shop(spark: SparkSession, tmp_path: Path) -> Iterator[AssemblingShop]:
+    with open_shop(AssemblingShop, spark, tmp_path) as made:
         yield made
 
 
-def kill_at(shop: FusedShop, batch: int, point: str) -> None:
+def kill_at(shop: AssemblingShop, batch: int, point: str) -> None:
     """Run the query in a process of its own until it is at `point` of `batch`; then `kill -9` for all of it."""
     options = {"load_url": shop.server.load_url, "query_url": shop.server.query_url, "database": "shop", "job": "test"}
-    command = [sys.executable, str(Path(__file__).with_name("fused_crash_driver.py")), str(shop.folder / "driver")]
+    command = [
+        sys.executable,
+        str(Path(__file__).parents[1] / "support" / "assembling_crash_driver.py"),
+        str(shop.folder / "driver"),
+    ]
     command += [str(shop.source), str(shop.checkpoint()), json.dumps(options), str(batch), point]
     process = subprocess.Popen(
         command,
@@ -55,7 +59,7 @@ def kill_at(shop: FusedShop, batch: int, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", ["before", "after"])
-def test_a_driver_killed_around_the_manifest(shop: FusedShop, point: str) -> None:
+def test_a_driver_killed_around_the_manifest(shop: AssemblingShop, point: str) -> None:
     """Micro-batch 1 ends what micro-batch 0 left open, and leaves something open itself."""
     shop.put(script("p-0", "B D D E B D D"), script("p-1", "B D"))
     shop.put(script("p-0", "D E B D", 8), script("p-1", "D D", 3))

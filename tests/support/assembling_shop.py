@@ -30,7 +30,7 @@ def _event(partition: str, position: int, kind: str, txn: str) -> dict[str, Any]
     return event
 
 
-class FusedShop(Shop):
+class AssemblingShop(Shop):
     """`raw` reads lines, else Spark's JSON reader parses them; `told` collects the events of the listener."""
 
     raw = True

@@ -18,12 +18,12 @@ from starrocks_txn_sink.assembler.rules.spill import (
 )
 from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransaction
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.sink.manifest_log import INLINE_LIMIT, TailLog
+from starrocks_txn_sink.sink.manifest_log import INLINE_LIMIT, ManifestLog
 from tests.support.memory_directory import MemoryDirectory
 
 
-def log(directory: StateDirectory, epoch: str = "e1", keep: int = 3) -> TailLog:
-    return TailLog.open(directory, epoch, "q", keep)
+def log(directory: StateDirectory, epoch: str = "e1", keep: int = 3) -> ManifestLog:
+    return ManifestLog.open(directory, epoch, "q", keep)
 
 
 def manifest(batch: int, *files: str, inline: dict[str, bytes] | None = None) -> Manifest:
@@ -34,7 +34,7 @@ def manifest(batch: int, *files: str, inline: dict[str, bytes] | None = None) ->
     )
 
 
-def publish(log: TailLog, directory: StateDirectory, batch: int, *names: str) -> None:
+def publish(log: ManifestLog, directory: StateDirectory, batch: int, *names: str) -> None:
     """A micro-batch whose lanes wrote the files `names`, and that leaves them open."""
     files = [f"{log.stem(batch)}-{name}" for name in names]
     for file in files:

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink, assemble_transactions
 from starrocks_txn_sink.sources import parse_txn_events
-from tests.support.fused_shop import FusedShop
+from tests.support.assembling_shop import AssemblingShop
 
 pytestmark = pytest.mark.spark
 
@@ -24,9 +24,9 @@ LEVELS = {"open", "open_rows", "state_bytes", "oldest_open"}
 
 
 @pytest.fixture
-def shop(spark: SparkSession, tmp_path: Path) -> Iterator[FusedShop]:
+def shop(spark: SparkSession, tmp_path: Path) -> Iterator[AssemblingShop]:
     with Emulator(tmp_path / "emulator") as server:
-        made = FusedShop(spark, server, tmp_path)
+        made = AssemblingShop(spark, server, tmp_path)
         for database in ("stage", "fused"):
             made.ask(f"CREATE DATABASE {database}")
             for table in ("a", "b"):
@@ -58,7 +58,7 @@ def history(rng: random.Random) -> list[dict[str, Any]]:
     return events
 
 
-def test_both_ways_write_the_same(shop: FusedShop) -> None:
+def test_both_ways_write_the_same(shop: AssemblingShop) -> None:
     events = history(random.Random(5))
     for start in range(0, len(events), len(events) // 4 + 1):
         shop.put_lines([orjson.dumps(event) for event in events[start : start + len(events) // 4 + 1]])
