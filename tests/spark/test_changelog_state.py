@@ -36,6 +36,7 @@ def at(clock: str) -> str:
     return f"2026-01-01T{clock}:00Z"
 
 
+@pytest.mark.deep
 def test_rows_that_wait_for_the_watermark_wait_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, tmp_path, "op string, id int, name string, at timestamp")
 
@@ -83,6 +84,7 @@ def test_previous_rows_outlive_a_restart_and_not_their_time(spark: SparkSession,
         assert query.until(1) == [("-D", 1, "c")]
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("provider")
 def test_a_before_image_waits_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, tmp_path, "row_kind string, id int, val int")

@@ -180,6 +180,7 @@ def test_positions_that_go_back_within_a_run_are_an_error(shop: Shop) -> None:
         stream(shop)
 
 
+@pytest.mark.deep
 def test_an_older_run_ends_when_a_newer_one_has_begun(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = iter(("6b000002aaaaaaaa", "6b000001ffffffff"))
     monkeypatch.setattr(data_source, "new_epoch", lambda: next(runs))

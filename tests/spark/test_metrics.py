@@ -107,7 +107,7 @@ def test_a_query_that_repeats_an_attempt_fails_and_starts_again_counts_every_row
     assert again['source_transactions_total{outcome="replayed"}'] == 1
 
 
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("shuffle", [True, pytest.param(False, marks=pytest.mark.deep)])
 def test_deletes_are_counted_where_rows_may_be_some(shop: Shop, metrics: MetricsServer, shuffle: bool) -> None:
     shop.ask("CREATE TABLE shop.orders (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
     rows = [("p-0", key, 0, "orders", f'{{"id": {key}}}', True, op) for key, op in enumerate(["insert", "delete"])]

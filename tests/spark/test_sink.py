@@ -146,6 +146,7 @@ def test_an_empty_batch_asks_the_server_for_nothing(spark: SparkSession, server:
     assert sink.write(spark.createDataFrame([], ROWS)) == []
 
 
+@pytest.mark.deep
 def test_a_source_transaction_of_200_mb_flows_through_the_buffer_limit(spark: SparkSession, server: Emulator) -> None:
     count, filler = 400_000, "x" * 500
     rows = spark.range(count).select(

@@ -125,6 +125,7 @@ def test_the_dockerfile_keeps_to_the_usual_rules() -> None:
             json.loads(rest)
 
 
+@pytest.mark.timeout(300)
 def test_what_the_image_copies_is_enough_to_build_the_package(tmp_path: Path) -> None:
     root, place = DOCKER.parent, tmp_path / "image"
     for line in (DOCKER / "driver" / "Dockerfile").read_text().splitlines():
