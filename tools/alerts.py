@@ -178,7 +178,7 @@ ALERTS = (
         f"{_since('dead_letter_rows_total', '15m')} > 0",
         "0m",
         False,
-        "{{ $value }} rows were set aside within 15 minutes.",
+        "{{ $value }} rows were dead-lettered within 15 minutes.",
         "They are not in the tables; somebody has to correct and repeat them.",
     ),
     Alert(

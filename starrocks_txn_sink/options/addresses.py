@@ -85,7 +85,8 @@ def _split_address(url: str, option: str, default_port: int | None) -> Address:
     """Parse a URL. Errors quote it only after the check for user information, which may hold a password."""
     if "@" in url:
         raise OptionError(
-            f"{option} contains a user or a password.", hint="Set the options username and password instead."
+            f"{option} contains a user or a password.",
+            hint="Set the options username and password, never inside a URL.",
         )
     try:
         parts = urlsplit(url)

@@ -139,11 +139,11 @@ CONFLICTS: Final = (
     _not_with_compact(Feature.JSONPATHS, "jsonpaths", "it changes the place of a row's key"),
     _not_with_compact(Feature.PARTIAL_UPDATE, "partial_update", "several rows of a key update different columns"),
     _not_with_compact(Feature.MERGE_CONDITION, "merge_condition", "an earlier row of a key may win"),
-    _not_with_compact(Feature.WHERE, "where", "it may filter the last row of a key out, and not an earlier one"),
+    _not_with_compact(Feature.WHERE, "where", "it may filter the last row of a key out and keep an earlier one"),
     _not_with_compact(
         Feature.MAX_FILTER_RATIO,
         "max_filter_ratio",
-        "the server may leave out the last row of a key, and not an earlier one",
+        "the server may leave out the last row of a key and keep an earlier one",
     ),
     Conflict(Feature.CSV, Feature.JSONPATHS, "jsonpaths belongs to JSON", "Remove one of them.", "properties"),
     Conflict(

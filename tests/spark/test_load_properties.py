@@ -93,5 +93,5 @@ def test_a_partial_update_of_rows_without_a_route_is_refused_at_once(server: Emu
     options = SinkOptions(
         load_url=server.load_url, delivery="at-least-once", database="shop", tables={"t": {"partial_update": "true"}}
     )
-    with pytest.raises(OptionError, match="partial_update needs columns"):
+    with pytest.raises(OptionError, match="partial_update needs a list of columns"):
         StarRocksSink(options)

@@ -30,7 +30,7 @@ _POSITION = ("name", "position", "checkpoint", "batch", "label", "row_count", "d
 
 
 class ModelLedger:
-    """`transaction.steps.Ledger` over a model server; answers go through the same reading as those of SQL."""
+    """`protocol.label.Ledger` over a model server; answers go through the same reading as those of SQL."""
 
     def __init__(self, server: ModelServer) -> None:
         self._server = server

@@ -87,7 +87,7 @@ class VerifiedCounters:
     released: int = 0  # verified transactions that were released
     rows: int = 0  # released rows, including those of snapshots
     empty: int = 0  # verified transactions without rows
-    skipped_rows: int = 0  # verified rows of tables without a target
+    skipped_rows: int = 0  # verified rows without a table, which are not released
     repeats: int = 0  # repeated events, dropped
     repeated_rows: int = 0  # rows among them
     quarantined: int = 0  # transactions that were incomplete at open_timeout

@@ -163,15 +163,15 @@ def test_a_micro_batch_that_outlives_the_timeout_fails_whole_and_says_what_to_do
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"query_url": None, "delivery": "at-least-once"}, "key columns are asked for over SQL"),
+        ({"query_url": None, "delivery": "at-least-once"}, "the sink reads the key columns over SQL"),
         (
             {"properties": {"partial_update": "true", "columns": "id,name"}},
-            "sets partial_update: rows of one",
+            "sets partial_update: several rows of a key",
         ),
-        ({"properties": {"merge_condition": "version"}}, "lets an earlier row win"),
-        ({"properties": {"max_filter_ratio": "0.1"}}, "may let the last row of a key fail"),
+        ({"properties": {"merge_condition": "version"}}, "an earlier row of a key may win"),
+        ({"properties": {"max_filter_ratio": "0.1"}}, "may leave out the last row of a key"),
         ({"tables": {"orders": {"where": "id > 1"}}}, r"tables\['orders'\] sets where.*sink of their own"),
-        ({"tables": {"orders": {"jsonpaths": '["$.a"]'}}}, "says where a row's key is"),
+        ({"tables": {"orders": {"jsonpaths": '["$.a"]'}}}, "changes the place of a row's key"),
     ],
 )
 def test_what_cannot_go_with_compact_is_refused(changes: dict[str, object], says: str) -> None:

@@ -145,7 +145,7 @@ def test_a_change_that_shows_after_all_is_none_that_failed(failure: Exception) -
 
 
 def test_the_policy_needs_sql_access() -> None:
-    with pytest.raises(OptionError, match="there is no query_url: tables are altered over SQL"):
+    with pytest.raises(OptionError, match="there is no query_url: the sink alters tables over SQL"):
         SinkOptions(load_url="fe:1", database="d", delivery="at-least-once", schema_changes="apply")
 
 
