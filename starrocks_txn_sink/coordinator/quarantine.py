@@ -76,9 +76,9 @@ def _divide_chunk(chunk: Chunk, place: int, cut: Cut, left: TransactionBatch, ri
             if end > begin:
                 part, own = row_index.cut(piece, begin, end)
                 target.append(part, end - begin, own)
-    for batch, part in ((left, first), (right, second)):
-        if part.rows:
-            batch.add(part)
+    for batch, half in ((left, first), (right, second)):
+        if half.rows:
+            batch.add(half)
 
 
 def _indexed_pieces(chunk: Chunk) -> Iterator[tuple[memoryview, RowIndex]]:
