@@ -149,7 +149,7 @@ class LabelPrefix:
 
     @property
     def text(self) -> str:
-        """Beginning of all these labels. Others may share it (`a-` begins those of the job `a-b`): `matches` decides."""
+        """Beginning of these labels. Others may share it (`a-` begins those of the job `a-b`): `matches` decides."""
         parts = [self.job, *(part for part in (self.epoch, _lane_text(self.lane)) if part is not None)]
         return "-".join(parts) + ("" if self.epoch is not None and self.lane is None else "-")
 

@@ -125,8 +125,8 @@ class ArrivalOrder:
             yield largest.rows
         if size > self.held_bytes:
             raise Unordered(
-                f"Rows of {len(tails) + 1} source partitions came mixed: {size} bytes of unfinished ones "
-                f"wait for the source transaction of source partition {self._unfinished}.",
+                f"Rows of {len(tails) + 1} source partitions came mixed: {size} bytes of unfinished source "
+                f"transactions wait for the end of the one of source partition {self._unfinished}.",
                 hint='Leave shuffle at "auto" or set it to true, so that rows are sorted first.',
             )
         self._held = [tail.rows for tail in tails]
