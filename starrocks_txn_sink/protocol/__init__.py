@@ -1,1 +1,1 @@
-"""The protocol of one StarRocks transaction, and of the right to write: pure values and generators."""
+"""The protocol of one StarRocks transaction, of ownership, and the sink's own tables: pure values and generators."""

@@ -1,15 +1,15 @@
-"""Taking over: claim, list, barrier, read; and the check before every commit (docs/exactly-once.md, "How it works").
+"""Take-over (claim, list, barrier, read) and owner check before a commit (docs/exactly-once.md, "How it works").
 
-Labels are no locks: the server forgets them, and a forgotten one can be begun again by a writer that slept. What
-excludes writers is the owner row, and what makes its reading safe is the order below. Without any one of the steps two
-writers can double or lose rows:
+Labels are no locks: the server forgets them, and a writer that slept can begin a forgotten one again. Owner rows in
+the ledger exclude other writers, and the order of these steps makes their reading safe. Without any one of the steps
+two writers can double or lose rows:
 
-1. *claim*    write the owner row with a token that is new for every try: a lost reply means another try with another
-              token, so that a late claim cannot look like the current one.
-              The claim is visible before the next step: whoever loads after the list then sees it in its check.
-2. *list*     find unfinished labels under our prefix and roll each back, until the server confirms it.
-3. *barrier*  write a marker into the ledger and wait until it is visible: everything committed before is visible then.
-4. *read*     owner and positions. Owner is not our token: somebody newer took over, and we stop.
+1. *claim*    Write the owner row with a token that is new for every try: a lost reply means another try with another
+              token, so that a late claim cannot look like the current one. Wait until the claim is visible: a writer
+              that loads after the list then sees it in its check.
+2. *list*     Find unfinished labels under our prefix and roll each back, until the server confirms it.
+3. *barrier*  Write a marker into the ledger and wait until it is visible: every earlier commit is visible then.
+4. *read*     Read owner and positions. If the owner is not our token, a newer writer took over, and we stop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from starrocks_txn_sink.errors import Fenced, StarRocksSinkError, TransportError
-from starrocks_txn_sink.protocol import refusals as verdict
+from starrocks_txn_sink.protocol import refusals
 from starrocks_txn_sink.protocol.label import Backoff, Label, LabelPrefix, LedgerRequest, Steps, Wait, run_of
 from starrocks_txn_sink.protocol.ledger import (
     DeleteClaims,
@@ -42,17 +42,17 @@ NewToken = Callable[[], str]
 
 BACKOFF = Backoff(first=0.05, longest=2.0)
 MARKER_READS = 8
-"""How often the first marker is looked for before another one is written."""
+"""Readings of the first marker before another one is written."""
 
 
 def fresh_tokens(epoch: str, attempt: int, rng: random.Random) -> NewToken:
-    """Tokens that nobody else makes: run of the driver, attempt of the task, and 64 random bits."""
+    """A maker of unique tokens: the driver's run, the task's attempt, and 64 random bits."""
     return lambda: f"{epoch}.{attempt}.{rng.getrandbits(64):016x}"
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is taken over: a whole job, or one lane of it (by its `owner`, whose token is replaced for every try)."""
+    """Target of a take-over: a job, or one lane of it. The token of `owner` is replaced for every try."""
 
     job: str
     database: str
@@ -60,7 +60,7 @@ class Scope:
 
     @property
     def label_prefix(self) -> LabelPrefix:
-        """All labels of the job for a driver, whatever its run; of our run and lane for a lane."""
+        """For a driver all labels of the job, of any run; for a lane those of our run and lane."""
         return (
             LabelPrefix(self.job)
             if self.owner.lane is None
@@ -69,7 +69,7 @@ class Scope:
 
     @property
     def name(self) -> str:
-        """The marker row's name: one row a scope, so that markers do not pile up."""
+        """Name of the marker row; a scope has one, so that markers do not pile up."""
         return "driver" if self.owner.lane is None else f"lane {self.owner.lane}"
 
 
@@ -84,11 +84,11 @@ class TakenOver:
 def take_over(
     scope: Scope, new_token: NewToken, rng: random.Random, driver_token: str | None = None
 ) -> Steps[TakenOver]:
-    """Take `scope` over. A lane passes its driver's token: it must still be the job's owner. One that no driver stands
-    behind (a replay of dead letters) passes none.
+    """Take `scope` over. A lane passes its driver's token, which must still own the job; a replay of dead letters has
+    no driver and passes None.
 
-    Raises Fenced when somebody newer took over, and the steps' DeadlineExceeded when the server cannot be made to
-    answer; nothing was loaded by then.
+    Raises Fenced if a newer writer took over, and DeadlineExceeded if the server does not answer; nothing is loaded by
+    then.
     """
     owner = yield from _claim(scope, new_token, rng)
     yield from _await_claim(scope, owner, new_token, rng)
@@ -101,7 +101,7 @@ def take_over(
 
 
 def _claim(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[Owner]:
-    """1. claim, with a fresh token for every try."""
+    """1. Claim, with a fresh token for every try."""
     tries = 0
     while True:
         owner = replace(scope.owner, token=new_token())
@@ -115,7 +115,7 @@ def _claim(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[Owner
 def _await_claim(scope: Scope, owner: Owner, new_token: NewToken, rng: random.Random) -> Steps[None]:
     """Wait until the claim is visible: the server may answer OK to an INSERT that is only committed.
 
-    A claim that cannot be seen is either on its way or overwritten by now; a barrier tells that it was visible.
+    An invisible claim is still on its way, or overwritten by now; after a barrier it has been visible in both cases.
     """
     owners: Owners = yield from retry_until_answered(_owners_of(scope.job, owner), rng)
     holder = owners.driver if owner.lane is None else owners.lane
@@ -124,14 +124,14 @@ def _await_claim(scope: Scope, owner: Owner, new_token: NewToken, rng: random.Ra
 
 
 def _roll_back_unfinished(scope: Scope, rng: random.Random) -> Steps[None]:
-    """2. list, and roll back what is listed."""
+    """2. List unfinished labels, and roll them back."""
     labels: tuple[str, ...] = yield from retry_until_answered(ListUnfinished(scope.label_prefix), rng)
     for name in labels:
         yield from roll_back_until_confirmed(Label(scope.database, name), rng)
 
 
 def roll_back_until_confirmed(label: Label, rng: random.Random) -> Steps[None]:
-    """Roll `label` back until the server says that it has ended, one way or the other; the deadline bounds it."""
+    """Repeat the rollback until the server says that `label` has ended, either way; the deadline bounds it."""
     tries = 0
     while True:
         answer = yield label.request(Operation.ROLLBACK)
@@ -142,14 +142,14 @@ def roll_back_until_confirmed(label: Label, rng: random.Random) -> Steps[None]:
 
 
 def _has_ended(reply: Reply) -> bool:
-    return verdict.CANNOT_ABORT_VISIBLE in reply.message or verdict.is_gone(reply)
+    return refusals.CANNOT_ABORT_VISIBLE in reply.message or refusals.is_gone(reply)
 
 
 def _write_barrier(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[None]:
-    """3. barrier: a marker that is visible; a lost reply is answered with another marker.
+    """3. Barrier: write a marker and wait until it is visible.
 
-    So is one that stays out of sight, because another writer's may have overwritten it; each is looked for longer than
-    the one before, so that a slow server is not outrun.
+    After a lost reply, and for a marker that stays invisible because another writer's may have overwritten it, another
+    marker follows. Each is awaited longer than the one before, so that a slow server can catch up.
     """
     for tries in itertools.count():
         token = new_token()
@@ -164,19 +164,19 @@ def _write_barrier(scope: Scope, new_token: NewToken, rng: random.Random) -> Ste
 
 
 def check_owner(job: str, mine: Owner, driver_token: str | None, rng: random.Random) -> Steps[None]:
-    """The check before a commit: read the owner rows again; raises Fenced when they are not ours.
+    """Check before a commit: read the owner rows again; raises Fenced if they are not ours.
 
-    `mine` is the lane's claim, or, for an attempt that never had to claim, an owner with an empty token.
+    `mine` is the lane's claim, or an owner with an empty token for an attempt without a claim.
     """
     owners: Owners = yield from retry_until_answered(_owners_of(job, mine), rng)
     refuse_others(owners, mine, driver_token)
 
 
 def refuse_newer(job: str, run: str, rng: random.Random) -> Steps[None]:
-    """Raise Fenced when the job's owner is a run of the driver that began after `run` did.
+    """Raise Fenced if the job's owner is a run of the driver that began after `run`.
 
-    For a run that has to take over again and again, because no process of it lasts: without this two of them would take
-    the job from each other in turns. Positions keep even that exact; this ends the older one.
+    The data source takes its job over before every write, because its driver part keeps nothing between two writes: two
+    runs would take the job from each other in turns. Positions keep even that exact; this check ends the older run.
     """
     owners: Owners = yield from retry_until_answered(ReadOwners(job), rng)
     if owners.driver is not None and run_of(owners.driver.epoch) > run:
@@ -188,10 +188,10 @@ def _owners_of(job: str, mine: Owner) -> ReadOwners:
 
 
 def refuse_others(owners: Owners, mine: Owner, driver_token: str | None) -> None:
-    """Raise Fenced unless `driver_token`, if there is one, owns the job and `mine`, if it has a lane, owns that.
+    """Raise Fenced unless `driver_token` (if not None) owns the job and `mine` (if it has a lane) owns its lane.
 
-    An attempt without a claim of its own (an empty token) owns its lane as long as nobody has claimed it in the same
-    run of the driver for the same micro-batch or a later one.
+    An attempt without a claim (an empty token) owns its lane while no other attempt has claimed it in the same run of
+    the driver for the same or a later micro-batch. So a first attempt needs no claim, because every other one claims.
     """
     holder = owners.driver
     if driver_token is not None and (holder is None or holder.token != driver_token):
@@ -208,7 +208,9 @@ def refuse_others(owners: Owners, mine: Owner, driver_token: str | None) -> None
 
 def _fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
     if holder is None:
-        return Fenced(f"{what} has no owner in the ledger any more: its rows were deleted while we were writing.")
+        return Fenced(
+            f"{what} has no owner in the ledger any more: its rows were deleted while this writer was running."
+        )
     return Fenced(
         f"{what} was taken over by another writer.",
         epoch=holder.epoch,
@@ -218,7 +220,7 @@ def _fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
 
 
 def retry_until_answered(request: LedgerRequest, rng: random.Random) -> Steps[Any]:
-    """Ask until there is an answer; questions only read, so they can be repeated."""
+    """Repeat `request` until it is answered; it must only read."""
     tries = 0
     while True:
         answer = yield request
@@ -229,24 +231,22 @@ def retry_until_answered(request: LedgerRequest, rng: random.Random) -> Steps[An
 
 
 MAX_DELETED_CLAIMS = 500
-"""Rows that one start of a driver removes at most; the next one goes on."""
+"""Most owner rows that one start of a driver deletes; the next start goes on."""
 
 
 def delete_dead_claims(job: str, mine: Owner, rng: random.Random) -> Steps[int]:
-    """Remove lanes' owner rows of runs of the driver before `mine`, which owns the job; returns how many it asked for.
+    """Delete lanes' owner rows of earlier runs of the driver than `mine`, which owns the job; return their number.
 
-    Only retries and lanes that could not settle an outcome write such rows, one for each run of the driver, micro-batch
-    and lane. A row must stay as long as an attempt of that run may check it: no row means "nobody took the lane over",
-    so its removal would give a sleeping first attempt its lane back. What can go are rows of runs whose driver has lost
-    the job: a check reads the job's owner and the lane's in one statement, and the job's owner is never that run's
-    again, because a token is written by one INSERT that was answered (unanswered ones are repeated under another
-    token).
+    Only retries and lanes with an unknown outcome write such rows, one for each run of the driver, micro-batch and
+    lane. A row must stay while an attempt of that run may check it: no row means that no attempt took the lane over, so
+    a deletion would give a sleeping first attempt its lane back. Rows may go once the run's driver has lost the job: a
+    check reads the owners of job and lane in one statement, and that run never owns the job again, because a token is
+    written by one INSERT that was answered (an unanswered INSERT is repeated under another token).
 
-    The order matters: the rows are listed before the owner is read, and removed by name. Whatever was on the list then
-    belongs to a run before ours, however long we sleep afterwards, and however late the removal is carried out; a newer
-    driver's rows have other names.
+    The order matters: rows are listed before the owner is read, and deleted by name. So each listed row belongs to a
+    run before ours, however long we sleep and however late the deletion is; a newer driver's rows have other names.
 
-    Best-effort: an unanswered removal is not repeated. Raises Fenced when `mine` owns the job no longer.
+    Best-effort: an unanswered deletion is not repeated. Raises Fenced if `mine` does not own the job any more.
     """
     names: tuple[str, ...] = yield from retry_until_answered(ListDeadClaims(job, mine.epoch, MAX_DELETED_CLAIMS), rng)
     if not names:

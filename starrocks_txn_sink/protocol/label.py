@@ -1,7 +1,14 @@
-"""Steps: a protocol as a generator that yields what it needs, and the one place that waits and sends for it.
+"""One label: its name, and the steps begin, load, commit, confirm, roll back as generators.
 
-A protocol generator yields `Request` or `Wait` and is sent a `Reply`, a `TransportError` or None. It never sees a
-socket, a thread or a clock, so the simulator steps through the very code that production runs.
+A protocol generator yields `Request`, `LedgerRequest` or `Wait` and is sent the result; `run` alone sends and waits for
+it. The generator never sees a socket, a thread or a clock, so the simulator steps through the code of production.
+
+The wire rules come from StarRocks' sources and recorded replies. Where they are uncertain the steps take the careful
+side: every load answer but OK and TXN_IN_PROCESSING ends the label, a refused commit is rolled back before it counts as
+aborted, and only VISIBLE is proof.
+
+Labels are no locks: the server forgets them, and another writer can begin a forgotten one again. Ownership decides who
+may write (`protocol.fencing`).
 """
 
 from __future__ import annotations
@@ -22,40 +29,40 @@ from starrocks_txn_sink.errors import (
     StarRocksSinkError,
     TransportError,
 )
-from starrocks_txn_sink.protocol import refusals as verdict
+from starrocks_txn_sink.protocol import refusals
 from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request, Status, Transport
 from starrocks_txn_sink.telemetry.events import Listener, Span, ignore_event
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Let `seconds` pass before the next step; `reason` names what is waited for in errors and events."""
+    """A pause before the next step; `reason` completes "waiting for …" in errors and events."""
 
     seconds: float
     reason: str
 
 
 class LedgerRequest:
-    """Something that is asked of the ledger rather than of the transaction interface; see `protocol.ledger`."""
+    """Base of the requests to the ledger, which go to the query port; see `protocol.ledger`."""
 
     __slots__ = ()
 
 
 class Ledger(Protocol):
-    """Answers questions. Raises QueryFailed when an answer did not come, which may mean that it took effect."""
+    """Executes ledger requests. Raises QueryFailed if the answer is lost; the statement may have taken effect."""
 
     def execute(self, request: LedgerRequest, deadline: Deadline) -> Any: ...
 
 
 class NoLedger:
-    """For protocols that ask the transaction interface only."""
+    """Ledger of protocols without ledger requests."""
 
     def execute(self, request: LedgerRequest, deadline: Deadline) -> Any:
         del deadline
         raise TypeError(f"{type(request).__name__} needs a ledger.")
 
 
-StepResult = Any  # of a Request: Reply or TransportError; of a Question: its answer or TransportError; of a Wait: None
+StepResult = Any  # Request: Reply or TransportError; LedgerRequest: its result or TransportError; Wait: None
 Result = TypeVar("Result")
 Steps = Generator[Request | LedgerRequest | Wait, StepResult, Result]
 
@@ -68,10 +75,10 @@ def run(
     ledger: Ledger | None = None,
     listener: Listener = ignore_event,
 ) -> Result:
-    """Drive `steps` to their end; raises what they raise, and DeadlineExceeded when `deadline` passes before.
+    """Run `steps` to their end; raises their errors, and DeadlineExceeded if `deadline` passes first.
 
-    DeadlineExceeded and terminal transport errors end the steps at once: nothing sensible can be asked any more.
-    Emits `request.started`, then `request.completed` (with `status`) or `request.failed`, for each request.
+    DeadlineExceeded and terminal transport errors end the steps at once: no further request can succeed. Emits
+    `request.started`, then `request.completed` (with `status`) or `request.failed`, for each request.
     """
     try:
         needed = next(steps)
@@ -115,13 +122,13 @@ def _fields(request: Request) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits that double from `first` to `longest` seconds, each shortened by a random part so that writers spread."""
+    """Waits that double from `first` to `longest` seconds, each shortened at random, so that writers spread."""
 
     first: float = 0.05
     longest: float = 2.0
 
     def seconds(self, attempt: int, rng: random.Random) -> float:
-        """The wait after the `attempt`-th failure, counted from 0."""
+        """Seconds to wait after failure number `attempt`, counted from 0."""
         full: float = min(self.longest, self.first * 2.0 ** min(attempt, 30))
         return full * rng.uniform(0.5, 1.0)
 
@@ -131,9 +138,9 @@ LABEL = re.compile(r"^[-\w]{1,128}$", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class LabelPrefix:
-    """The labels of a job, of one run of its driver (`epoch`), or of one lane in it: what recovery looks for.
+    """The labels of a job, of one run of its driver (`epoch`), or of one lane in that run; recovery lists them.
 
-    A run's family has the labels of all its writes.
+    A run's prefix covers the labels of all its writes.
     """
 
     job: str
@@ -142,12 +149,12 @@ class LabelPrefix:
 
     @property
     def text(self) -> str:
-        """What all of them begin with; others may too (`a-` begins labels of the job `a-b`), so `holds` decides."""
+        """Beginning of these labels. Others may share it (`a-` begins those of the job `a-b`): `matches` decides."""
         parts = [self.job, *(part for part in (self.epoch, _lane_text(self.lane)) if part is not None)]
         return "-".join(parts) + ("" if self.epoch is not None and self.lane is None else "-")
 
     def matches(self, label: str) -> bool:
-        """Whether `label` is one of the family; only the job may have a hyphen of its own."""
+        """Whether `label` is one of these labels; only the job may contain a hyphen."""
         parts = label.rsplit("-", 4)
         if len(parts) != 5 or parts[0] != self.job:
             return False
@@ -155,13 +162,13 @@ class LabelPrefix:
 
 
 def epoch_of(label: str) -> str:
-    """The run of the driver that `label` was made in; empty when it is none of our labels."""
+    """The driver's run that made `label`; "" for a label of another form."""
     parts = label.rsplit("-", 4)
     return parts[1] if len(parts) == 5 else ""
 
 
 def run_of(epoch: str) -> str:
-    """The run of the driver that `epoch` belongs to: itself, unless it is that of one write."""
+    """The driver's run of `epoch`, which may be that of one write in it."""
     return epoch.partition("_")[0]
 
 
@@ -170,9 +177,9 @@ def _lane_text(lane: int | None) -> str | None:
 
 
 def labels(job: str, epoch: str, lane: int, batch: int, attempt: int) -> Iterator[str]:
-    """Yield this lane's labels for one batch, a new one for every try; `attempt` is unique to the Spark task's try.
+    """Yield labels of a lane for one micro-batch, each used once; `attempt` is unique to an attempt of the Spark task.
 
-    Raises OptionError when the parts cannot make a label.
+    Raises OptionError if the parts cannot make a label.
     """
     for counter in itertools.count():
         label = f"{job}-{epoch}-{lane}-{batch}-{attempt}_{counter}"
@@ -213,7 +220,7 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The server could not be made to say; the rows may be visible or not."""
+    """The server gave no clear answer; the rows may be visible or not. Unknown is not failure."""
 
     label: str
     error: OutcomeUnknown
@@ -224,7 +231,7 @@ Outcome = Committed | Aborted | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A load that was accepted: bytes are in the pipe, the verdict on rows comes at commit (wire contract 4.7)."""
+    """An accepted load: the server has the bytes and judges the rows at commit (wire contract 4.7)."""
 
     txn_id: int | None
     retries: int
@@ -232,9 +239,9 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long the steps go on asking; the batch's deadline bounds all of it.
+    """How often the steps repeat requests; the micro-batch's deadline bounds all of it.
 
-    `commit_again` repeats a commit that the server knows nothing of; with a ledger the lane is taken over instead.
+    `commit_again` repeats a commit that the server does not know; with a ledger the lane is taken over instead.
     """
 
     commit_again: bool = True
@@ -247,9 +254,9 @@ class RetryPolicy:
 
 
 def begin(label: Label, headers: Mapping[str, str]) -> Steps[None]:
-    """Begin `label`; `headers` carry the lifetime (`timeout`); the server's default is 20 s (wire contract 4.12).
+    """Begin `label`; `headers` carry `timeout`, because the server's default is 20 s (wire contract 4.12).
 
-    Raises BeginFailed and its kin, ServerRefused. A lost reply is a BeginFailed too: the label may exist, so the caller
+    Raises the errors of `refusals.begin_error`. A lost reply is a BeginFailed, too: the label may exist, so the caller
     rolls it back and takes another one.
     """
     answer = yield label.request(Operation.BEGIN, headers=headers)
@@ -257,7 +264,7 @@ def begin(label: Label, headers: Mapping[str, str]) -> Steps[None]:
     if reply is None:
         raise _no_reply(BeginFailed, "begin", label, answer)
     if not reply.ok:
-        raise verdict.begin_error(reply, label.name)
+        raise refusals.begin_error(reply, label.name)
 
 
 # --- 2. load ---
@@ -266,10 +273,10 @@ def begin(label: Label, headers: Mapping[str, str]) -> Steps[None]:
 def load(
     label: Label, table: str, body: Body, headers: Mapping[str, str], retry_policy: RetryPolicy, rng: random.Random
 ) -> Steps[Loaded]:
-    """Send `body` to `table`; raises LoadFailed and its kin, TooManyTransactions, ServerRefused, TransactionTimedOut.
+    """Send `body` to `table`; raises the errors of `refusals.load_error`, and LoadFailed for a lost reply.
 
-    Only TXN_IN_PROCESSING is repeated (nothing was consumed). After anything else, a broken connection above all, part
-    of the body may be in the pipe: the label must be rolled back (wire contract 4.8).
+    Only TXN_IN_PROCESSING is repeated: the server consumed nothing. After any other failure it may have a part of the
+    body, so the label must be rolled back (wire contract 4.8).
     """
     for tries in range(retry_policy.busy_tries):
         answer = yield label.request(Operation.LOAD, table=table, headers=headers, body=body)
@@ -278,14 +285,14 @@ def load(
             raise _no_reply(LoadFailed, "load", label, answer, table)
         if reply.ok:
             return Loaded(reply.txn_id, tries)
-        if not verdict.is_busy(reply):
-            raise verdict.load_error(reply, label.name, table)
+        if not refusals.is_busy(reply):
+            raise refusals.load_error(reply, label.name, table)
         yield Wait(retry_policy.backoff.seconds(tries, rng), f"table {table} being busy with another load")
     raise LoadFailed(
         f"The table stayed busy with another load of the same label for {retry_policy.busy_tries} tries.",
         label=label.name,
         table=table,
-        hint="Only one client may load into a label; find out who else uses it.",
+        hint="Only one client may load under a label: find the other client that uses it.",
     )
 
 
@@ -293,7 +300,7 @@ def load(
 
 
 def commit(label: Label, retry_policy: RetryPolicy, rng: random.Random) -> Steps[Outcome]:
-    """Commit `label` and find out what became of it; never raises for a server's answer, never guesses.
+    """Commit `label` and return its outcome; never raises for an answer of the server, never guesses.
 
     OK alone proves nothing: the rows may be committed but not yet visible, and generation B says OK to a commit that
     rolled back (wire contract 3.2). Only `get_load_state` VISIBLE is proof.
@@ -307,18 +314,18 @@ def commit(label: Label, retry_policy: RetryPolicy, rng: random.Random) -> Steps
 
 
 def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: random.Random) -> Steps[Outcome]:
-    """Ask for the fate of a commit that may have taken effect, until the server says VISIBLE or ABORTED.
+    """Read the state of a label that may be committed, until it is VISIBLE or ABORTED.
 
-    COMMITTED means wait: it is durable and will be published. UNKNOWN means the commit has not reached the transaction,
-    or the label is forgotten: it is committed again, which is harmless for a label that is ours alone.
+    COMMITTED means wait: the commit is durable and will be published. UNKNOWN means that the commit has not reached the
+    transaction, or that the label is forgotten: the commit is repeated, which is harmless for a label of ours alone.
     """
     unknown = 0
-    for tries in range(_FOREVER):
+    for tries in range(_UNBOUNDED):
         state = _state((yield label.request(Operation.LOAD_STATE)))
         if state is LabelState.VISIBLE:
             return Committed(label.name, txn_id)
         if state is LabelState.ABORTED:
-            return Aborted(label.name, verdict.commit_error(_ROLLED_BACK, label.name))
+            return Aborted(label.name, refusals.commit_error(_ROLLED_BACK, label.name))
         if state is not LabelState.COMMITTED and state is not None:
             unknown += 1
             settled = (yield from _commit_again(label)) if retry_policy.commit_again else None
@@ -329,37 +336,37 @@ def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: ra
 
 
 def _commit_again(label: Label) -> Steps[Outcome | None]:
-    """Repeat the commit of a label the server has no state for; None while the fate is still open."""
+    """Repeat the commit of a label without a state; None while the outcome is open."""
     reply = _reply((yield label.request(Operation.COMMIT)))
     if reply is None or reply.ok or _still_committing(reply):
         return None
     if "commit CANCELLED" in reply.message or "is aborting" in reply.message:  # a label may be called CANCELLED
-        return Aborted(label.name, verdict.commit_error(reply, label.name))
+        return Aborted(label.name, refusals.commit_error(reply, label.name))
     return None
 
 
 def _after_refusal(label: Label, refusal: Reply, retry_policy: RetryPolicy, rng: random.Random) -> Steps[Outcome]:
-    """A commit that was answered FAILED is aborted when the label can be rolled back, and only then."""
+    """The outcome of a commit that was answered FAILED: Aborted only if the label can be rolled back."""
     answer = yield label.request(Operation.ROLLBACK)
     reply = _reply(answer)
     if reply is not None and reply.ok:
-        return Aborted(label.name, verdict.commit_error(refusal, label.name))
+        return Aborted(label.name, refusals.commit_error(refusal, label.name))
     state = _state((yield label.request(Operation.LOAD_STATE)))
     if state is LabelState.ABORTED:
-        return Aborted(label.name, verdict.commit_error(refusal, label.name))
+        return Aborted(label.name, refusals.commit_error(refusal, label.name))
     if state in (LabelState.COMMITTED, LabelState.VISIBLE):
         return (yield from confirm(label, refusal.txn_id, retry_policy, rng))
-    return _unknown_outcome(label, verdict.commit_error(refusal, label.name))
+    return _unknown_outcome(label, refusals.commit_error(refusal, label.name))
 
 
 # --- 5. roll back ---
 
 
 def roll_back(label: Label, retry_policy: RetryPolicy, rng: random.Random) -> Steps[StarRocksSinkError | None]:
-    """Give `label` up; returns None when the server confirmed it, else the reason why it could not be confirmed.
+    """Roll `label` back; return None once the server confirmed it, else the error.
 
-    Never raises for a server's answer, so that a failed rollback cannot hide the first cause. A label that could not be
-    rolled back commits nothing: nobody will commit it, and the server ends it at its timeout.
+    Never raises for an answer of the server: a failed rollback must not hide the first cause. A label that could not be
+    rolled back commits nothing: no writer commits it, and the server ends it at its timeout.
     """
     answer: StepResult | None = None
     for tries in range(_ROLLBACK_TRIES):
@@ -367,32 +374,32 @@ def roll_back(label: Label, retry_policy: RetryPolicy, rng: random.Random) -> St
         reply = _reply(answer)
         if reply is not None and reply.ok:
             return None
-        if reply is not None and verdict.DURING_COMMITTING not in reply.message:
+        if reply is not None and refusals.DURING_COMMITTING not in reply.message:
             return LoadFailed(f"The server did not roll back: {reply.message[:200]}", label=label.name)
         yield Wait(retry_policy.backoff.seconds(tries, rng), f"label {label.name} being rolled back")
-    return answer if isinstance(answer, TransportError) else LoadFailed("The rollback stayed open.", label=label.name)
+    return answer if isinstance(answer, TransportError) else LoadFailed("The rollback did not end.", label=label.name)
 
 
-# --- what the answers say ---
+# --- reading answers ---
 
-_FOREVER = 1_000_000  # the deadline ends the asking, not a count
+_UNBOUNDED = 1_000_000  # the deadline ends the loop, not a count
 _ROLLBACK_TRIES = 4
 _ROLLED_BACK = Reply(Status.FAILED, "the server rolled the transaction back after accepting the commit")
 
 
 def _reply(answer: StepResult | None) -> Reply | None:
-    """The reply, or None when it was lost."""
+    """The reply, or None if it was lost."""
     return answer if isinstance(answer, Reply) else None
 
 
 def _state(answer: StepResult | None) -> LabelState | None:
-    """The label's state, or None when the server could not be asked."""
+    """The label's state, or None without an answer."""
     reply = _reply(answer)
     return reply.state if reply is not None and reply.ok else None
 
 
 def _still_committing(reply: Reply) -> bool:
-    return verdict.ALREADY_COMMITTING in reply.message
+    return refusals.ALREADY_COMMITTING in reply.message
 
 
 def _no_reply(
@@ -410,5 +417,5 @@ def _no_reply(
 def _unknown_outcome(label: Label, cause: StarRocksSinkError | None = None) -> Unknown:
     said = f" The commit was answered: {cause.message}" if cause else ""
     return Unknown(
-        label.name, OutcomeUnknown(f"Nobody can say whether the transaction was committed.{said}", label=label.name)
+        label.name, OutcomeUnknown(f"It is unknown whether the transaction was committed.{said}", label=label.name)
     )

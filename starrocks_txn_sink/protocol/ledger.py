@@ -1,7 +1,7 @@
-"""The ledger as values, and as a table: what it holds, what can be asked of it, its DDL and the SQL of every question.
+"""The ledger: its values, requests, DDL, and the SQL of every request.
 
-A `Question` is to the ledger what a `Request` is to the transaction interface: the protocol yields it, `sql.leader`
-turns it into SQL, a model answers it in tests.
+A `LedgerRequest` is to the ledger what a `Request` is to the transaction interface: the protocol yields it, and
+`sql.leader` executes its SQL, or a model in tests.
 
 The table has one row for each (job, kind, name). The key is a digest of the three, because StarRocks limits the length
 of an encoded primary key to 128 bytes and names of source partitions may be long. The table has one tablet in one
@@ -21,15 +21,15 @@ from starrocks_txn_sink.protocol.label import LabelPrefix, LedgerRequest
 
 LEDGER_TABLE = "_starrocks_txn_sink_ledger"
 NAME_BYTES = 1024
-"""The longest name of a source partition, in UTF-8, that the ledger has room for."""
+"""Most bytes (UTF-8) of a source partition's name in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The last source transaction of a source partition that is visible, and the StarRocks transaction it came with.
+    """The last visible source transaction of a source partition, and the label that it came with.
 
-    `digest` fingerprints that source transaction's content, so that a source which went back and tells another story at
-    the same position is noticed. `checkpoint` is the streaming query's id.
+    `digest` fingerprints its contents, to detect a source that went back and has other contents at the same position.
+    `checkpoint` is the streaming query's id.
     """
 
     partition: str
@@ -43,10 +43,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who writes: a driver (`lane` None) or an attempt of a lane; `token` is new for every claim.
+    """A writer: a driver (`lane` None) or an attempt at a lane; `token` is new for every claim.
 
-    `epoch` tells the driver's runs apart; `batch` is the micro-batch that a lane's claim was made in. `since` is the
-    server's time of the claim as text, for people.
+    `epoch` names the driver's run, `batch` the micro-batch of a lane's claim. `since` is the server's time of the
+    claim, as text for error messages.
     """
 
     token: str
@@ -59,18 +59,18 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The owner rows of a job and of one of its lanes, None where there is none."""
+    """Owner rows of a job and of one of its lanes; None without a row."""
 
     driver: Owner | None
     lane: Owner | None
 
 
-# --- questions; each names the type of its answer ---
+# --- requests; each names the type of its result ---
 
 
 @dataclass(frozen=True, slots=True)
 class WriteClaim(LedgerRequest):
-    """Write the owner row. Answer: None."""
+    """Write the owner row. Result: None."""
 
     job: str
     owner: Owner
@@ -78,14 +78,14 @@ class WriteClaim(LedgerRequest):
 
 @dataclass(frozen=True, slots=True)
 class ListUnfinished(LedgerRequest):
-    """List labels of `family` in the database that have not ended. Answer: tuple of labels."""
+    """List labels with `prefix` in the database that have not ended. Result: tuple of labels."""
 
     prefix: LabelPrefix
 
 
 @dataclass(frozen=True, slots=True)
 class WriteMarker(LedgerRequest):
-    """Write the barrier's marker row with `token`; it must not touch an owner row. Answer: None."""
+    """Write the barrier's marker row with `token`; it must not touch an owner row. Result: None."""
 
     job: str
     scope: str
@@ -94,7 +94,7 @@ class WriteMarker(LedgerRequest):
 
 @dataclass(frozen=True, slots=True)
 class ReadMarker(LedgerRequest):
-    """Whether the marker row with `token` is visible. Answer: bool."""
+    """Read whether the marker row with `token` is visible. Result: bool."""
 
     job: str
     scope: str
@@ -103,10 +103,10 @@ class ReadMarker(LedgerRequest):
 
 @dataclass(frozen=True, slots=True)
 class ReadOwners(LedgerRequest):
-    """Read who owns the job, and who claimed `lane`, if one is given, in that run of the driver and micro-batch.
+    """Read the owner of the job and, with a `lane`, its owner in that run of the driver and micro-batch.
 
-    Claims of other runs and micro-batches are other rows: a late one among them cannot hide the claim that counts.
-    Answer: Owners.
+    Claims of other runs and micro-batches are other rows, so a late one cannot hide the claim that counts.
+    Result: Owners.
     """
 
     job: str
@@ -117,14 +117,14 @@ class ReadOwners(LedgerRequest):
 
 @dataclass(frozen=True, slots=True)
 class ReadPositions(LedgerRequest):
-    """Read all positions of the job. Answer: dict of source partition to Position."""
+    """Read all positions of the job. Result: dict of source partition to Position."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListDeadClaims(LedgerRequest):
-    """Read the names of lanes' owner rows of other runs of the driver than `epoch`. Answer: tuple of at most `most`."""
+    """List names of lanes' owner rows of runs other than `epoch`. Result: tuple of at most `most` names."""
 
     job: str
     epoch: str
@@ -133,7 +133,7 @@ class ListDeadClaims(LedgerRequest):
 
 @dataclass(frozen=True, slots=True)
 class DeleteClaims(LedgerRequest):
-    """Delete the owner rows of lanes with these names. Answer: None."""
+    """Delete the owner rows of lanes with these names. Result: None."""
 
     job: str
     names: tuple[str, ...]
@@ -178,7 +178,7 @@ def create_table(database: str, replication: int | None = None) -> str:
 
 
 def row_id(job: str, kind: str, name: str) -> str:
-    """The key of a row: 128 bits of a digest, so that two rows of different meaning never share one."""
+    """Key of a row: 128 bits of a digest of what it means."""
     return hashlib.sha256("\0".join((job, kind, name)).encode()).hexdigest()[:32]
 
 
@@ -204,7 +204,7 @@ def position_rows(job: str, positions: Iterable[Position], updated_at: str) -> m
 
 
 def statement(database: str, request: LedgerOperation) -> Sql:
-    """The SQL of `question` and its parameters; `read` understands what comes back."""
+    """The SQL of `request` and its parameters; see `read_result`."""
     table = _table(database)
     match request:
         case WriteClaim(job, owner):
@@ -253,7 +253,7 @@ def statement(database: str, request: LedgerOperation) -> Sql:
 
 
 def read_result(request: LedgerOperation, rows: list[tuple[object, ...]]) -> object:
-    """The answer to `question` in the rows that its statement returned."""
+    """The result of `request` from the rows that its statement returned."""
     match request:
         case WriteClaim() | WriteMarker() | DeleteClaims():
             return None
@@ -270,7 +270,7 @@ def read_result(request: LedgerOperation, rows: list[tuple[object, ...]]) -> obj
 
 
 def lane_name(epoch: str, batch: int, lane: int) -> str:
-    """The name of a lane's owner row: one for each run of the driver and micro-batch in which the lane was claimed."""
+    """Name of a lane's owner row: one for each run of the driver and micro-batch with a claim."""
     return f"{epoch}/{batch}/{lane}"
 
 

@@ -1,4 +1,4 @@
-"""Location of a source transaction, from the ledger and the log. Pure.
+"""The receipts' log: its table, and the location of a source transaction from ledger and log. Pure.
 
 The ledger has the last visible position of each source partition; every position up to it is visible. The log has the
 labels. A position between two logged ends belongs to the source transaction with the next end.
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class PositionStatus(Enum):
-    """Kind of answer; `--json` shows the value."""
+    """Whether a position is visible, and whether the log names its label; `--json` shows the value."""
 
     CONTAINED = "contained"
     VISIBLE = "visible"

@@ -1,7 +1,7 @@
-"""What a refusal means: the server's messages, mapped to typed errors (wire contract 2.2, 3.2, 4, 5).
+"""Refusals of the server, mapped to typed errors (wire contract 2.2, 3.2, 4, 5).
 
-The transaction interface answers nearly every failure with `FAILED` and a text, so the text decides whether another try
-makes sense. Unknown texts count as transient; the number of tries is bounded elsewhere.
+The transaction interface answers nearly every failure with `FAILED` and a text, so the text decides whether another
+attempt can succeed. Unknown texts count as transient; `max_attempts` bounds the attempts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starrocks_txn_sink.errors import (
 )
 from starrocks_txn_sink.protocol.wire import Reply, Status
 
-# Rows that the server will refuse again, however often they are sent.
+# The server rejects these rows again, however often they are sent.
 _BAD_ROWS = (
     "abnormal data more than max filter",
     "too many filtered rows",
@@ -30,7 +30,7 @@ _BAD_ROWS = (
     "Failed to parse json",
     "Failed to iterate document stream",
 )
-# Requests that make no sense to this server, whatever the rows.
+# The server rejects such requests, whatever the rows.
 _BAD_REQUESTS = (
     "Failed to find table",
     "does not exist.",
@@ -59,7 +59,7 @@ CANNOT_ABORT_VISIBLE = "Can not abort VISIBLE"
 
 
 def begin_error(reply: Reply, label: str) -> StarRocksSinkError:
-    """The error for a begin that was not answered with OK."""
+    """The error for a begin without OK: TooManyTransactions, ServerRefused or BeginFailed."""
     text, place = _text(reply), _context(reply, label)
     if _TOO_MANY in text:
         return TooManyTransactions(f"No StarRocks transaction could be begun: {text}", **place)
@@ -69,7 +69,7 @@ def begin_error(reply: Reply, label: str) -> StarRocksSinkError:
 
 
 def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
-    """The error for a load that was not answered with OK; TXN_IN_PROCESSING is not one of them."""
+    """The error for a load with neither OK nor TXN_IN_PROCESSING: LoadFailed unless the text says more."""
     text, place = _text(reply), _context(reply, label, table)
     if _TOO_MANY in text:
         return TooManyTransactions(f"The server did not take the load: {text}", **place)
@@ -83,7 +83,7 @@ def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
 
 
 def commit_error(reply: Reply, label: str) -> StarRocksSinkError:
-    """The error for a commit that surely did not take effect."""
+    """The error for a commit that certainly had no effect."""
     text, place = _text(reply), _context(reply, label)
     if _contains_any(text, _BAD_ROWS):
         return RowsRejected(f"The server rejected rows, so nothing of the transaction became visible: {text}", **place)
@@ -113,10 +113,10 @@ def _contains_any(text: str, fragments: tuple[str, ...]) -> bool:
 
 
 def is_gone(reply: Reply) -> bool:
-    """The frontend does not know the label: never begun, forgotten, or lost with a restart."""
+    """Whether the frontend does not know the label: never begun, forgotten, or lost with a restart."""
     return "does not exist" in reply.message and "stream load task" in reply.message
 
 
 def is_busy(reply: Reply) -> bool:
-    """Another load of this table is running under the label; nothing was consumed (wire contract 4.5)."""
+    """Whether another load of this table runs under the label; this one consumed nothing (wire contract 4.5)."""
     return reply.status is Status.TXN_IN_PROCESSING

@@ -1,6 +1,6 @@
 """Requests to and replies from StarRocks' transaction interface, as plain values (wire contract 1, 2, 6).
 
-The protocol modules yield `Request`s and eat `Reply`s or `TransportError`s; `http` alone turns them into bytes, the
+The protocol modules yield `Request`s and take `Reply`s or `TransportError`s; `http` turns them into bytes, the
 simulator into calls of a model. A reply is always HTTP 200 plus JSON here: everything else is an error of `errors`.
 """
 
@@ -15,7 +15,7 @@ from starrocks_txn_sink.clock import Deadline
 
 
 class Operation(Enum):
-    """What a request asks for; the value names it in logs, metrics and fault plans."""
+    """Operation of a request; logs, metrics and fault plans show the value."""
 
     BEGIN = "begin"
     LOAD = "load"
@@ -85,7 +85,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the server said. `status` is set for transaction operations, `state` for get_load_state."""
+    """The server's answer; `status` is that of a transaction operation, `state` that of get_load_state."""
 
     status: Status
     message: str = ""
@@ -101,7 +101,7 @@ class Reply:
 class Transport(Protocol):
     """Sends one request and returns its reply.
 
-    Raises `NotSent` (surely no effect), `ReplyLost` or `BadReply` (effect unknown), `AuthenticationFailed`,
+    Raises `NotSent` (certainly no effect), `ReplyLost` or `BadReply` (effect unknown), `AuthenticationFailed`,
     `RedirectRefused`, `HttpRefused`, `DeadlineExceeded`. May be called from several threads at once.
     """
 

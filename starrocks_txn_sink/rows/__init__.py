@@ -1,1 +1,1 @@
-"""Arrow batches of lane rows: columns, order, segments, replays, payloads. Pure."""
+"""Arrow batches of lane rows: columns, arrival order, segments, replays, load bodies. Pure."""

@@ -1,7 +1,9 @@
-"""Ready rows as they come to a lane, without a sort before it: put in order when they are few, checked when many.
+"""Rows that reach a lane without a sort before it: sorted here if they are few, checked if they are many.
 
-What goes on to the lane looks as if it had been sorted: each batch has whole source transactions, one source partition
-after the other, and at most the last of them is unfinished and goes on in the next batch.
+Rows are sorted before their lane unless that is expensive and needless: for a small micro-batch a shuffle would be the
+larger part of its time, and with `shuffle=False` the user says that the order is right. The output looks sorted: each
+batch has whole source transactions, one source partition after the other; at most the last one is unfinished and goes
+on in the next batch.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION, SEQ, TRANSACTION_END
 from starrocks_txn_sink.rows.segments import list_runs, refuse_nulls, rows_before_sentinel, runs_of
 
-SMALL_ROWS: Final = 100_000  # so many rows wait for the others, because then their order does not matter
+SMALL_ROWS: Final = 100_000  # up to so many rows are collected and sorted, so any order will do
 SMALL_BYTES: Final = 32 << 20
-HELD_BYTES: Final = 32 << 20  # of unfinished source transactions that wait while those of other partitions go on
+HELD_BYTES: Final = 32 << 20  # of unfinished source transactions that wait while other source partitions go on
 
 _NULL: Final = -(2**63)
 
@@ -39,24 +41,25 @@ Piece = TypeVar("Piece", bound=_Sized)
 
 @dataclass(slots=True)
 class ArrivalOrder:
-    """One attempt at a lane whose rows were not sorted; they have the columns of `rows.segments`, and SEQ.
+    """Order of the rows of one attempt at a lane; they have COLUMNS and SEQ.
 
-    With `small_only` more than `small_rows` are Unordered, whatever their order is.
+    With `small_only` more than `small_rows` rows are Unordered, whatever their order.
     """
 
     small_rows: int = SMALL_ROWS
     small_only: bool = False
     held_bytes: int = HELD_BYTES
     _latest: dict[str, tuple[int, int]] = field(default_factory=dict)  # position and seq by source partition
-    _held: list[pa.RecordBatch] = field(default_factory=list)  # unfinished source transactions, a batch each
-    _unfinished: str | None = None  # the source partition whose source transaction the lane has begun to read
+    _held: list[pa.RecordBatch] = field(default_factory=list)  # unfinished source transactions, one a batch
+    _unfinished: str | None = None  # source partition of the source transaction that the lane has read in part
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of `batches` without the lane's last one, each source partition's by position and seq.
+        """Yield the rows, each source partition's by position and seq, without the lane's sentinel row.
 
-        Raises Unordered when many rows are not in order, or a source partition's come so mixed with others' that what
-        is unfinished does not fit memory; RowsCutOff, RowsAfterEnd; InputError for NULLs.
+        Raises Unordered if many rows are out of order, or if source partitions come so mixed that their unfinished
+        source transactions do not fit `held_bytes`; RowsCutOff, RowsAfterEnd; InputError for NULLs.
         """
+        # Strict: without a sort the sentinel may come too early, and rows behind it would be lost silently.
         marked = rows_before_sentinel(batches, POSITION, strict=True)
         first, small = take_first(marked, self.small_rows, SMALL_BYTES)
         if small:
@@ -68,10 +71,10 @@ class ArrivalOrder:
         for batch in chain(first, marked):
             refuse_nulls(batch)
             yield from self._whole(batch)
-        yield from self._held  # whoever reads them finds out that they have no end
+        yield from self._held  # Segmenter rejects these: their source transactions have no END
 
     def _whole(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What of `batch`, and of what was held, the lane can read next."""
+        """Yield the part of `batch` and of the held rows that the lane can read next."""
         rows = _concat([*self._held, batch])
         runs = runs_of(rows)
         if len(pc.unique(runs.values)) < len(runs.values):
@@ -89,7 +92,7 @@ class ArrivalOrder:
             yield from self._in_turn(parts)
 
     def _in_turn(self, parts: list[_PartitionRows]) -> Iterator[pa.RecordBatch]:
-        """The partition that the lane is in the middle of first; the unfinished ends of all others are held."""
+        """Yield the partition that the lane has read in part, then the others; hold their unfinished ends."""
         if self._unfinished is not None:
             going_on = [part for part in parts if part.name == self._unfinished]
             parts = [part for part in parts if part.name != self._unfinished]
@@ -109,7 +112,10 @@ class ArrivalOrder:
         yield from self._hold(tails)
 
     def _hold(self, tails: list[_PartitionRows]) -> Iterator[pa.RecordBatch]:
-        """Keep unfinished source transactions for the next batch; the lane reads the only one, or a huge one, on."""
+        """Keep unfinished source transactions for the next batch; the lane reads on in the only or the largest one.
+
+        Reading on in one source transaction is harmless: its chunks leave, and the commit waits for its end.
+        """
         size = sum(tail.rows.nbytes for tail in tails)
         if self._unfinished is None and tails and (len(tails) == 1 or size > self.held_bytes):
             largest = max(tails, key=lambda tail: tail.rows.nbytes)
@@ -119,14 +125,14 @@ class ArrivalOrder:
             yield largest.rows
         if size > self.held_bytes:
             raise Unordered(
-                f"Unfinished source transactions of {len(tails)} source partitions came mixed, {size} bytes of them, "
-                f"beside one of source partition {self._unfinished}.",
+                f"Rows of {len(tails) + 1} source partitions came mixed: {size} bytes of unfinished source "
+                f"transactions wait for the end of the one of source partition {self._unfinished}.",
                 hint='Leave shuffle at "auto" or set it to true, so that rows are sorted first.',
             )
         self._held = [tail.rows for tail in tails]
 
     def _check(self, part: _PartitionRows, held: int) -> None:
-        """Raise Unordered when rows of `part` are not by position and seq; its first `held` were looked at before."""
+        """Raise Unordered if rows of `part` are not by position and seq; its first `held` rows are checked already."""
         positions, seqs = part.positions, part.seqs
         if held < part.rows.num_rows and part.name in self._latest:
             last, seq = self._latest[part.name]
@@ -162,11 +168,11 @@ class _PartitionRows:
 
     @property
     def ended(self) -> bool:
-        """Whether its last source transaction is whole."""
+        """Whether the last source transaction is whole."""
         return bool(self.rows.column(TRANSACTION_END)[-1].as_py())
 
     def split(self) -> tuple[list[pa.RecordBatch], list[_PartitionRows]]:
-        """Its whole source transactions, and the unfinished one; each at most one."""
+        """Split into whole source transactions and the unfinished one; each list has at most one entry."""
         ends = np.flatnonzero(self.rows.column(TRANSACTION_END).to_numpy(zero_copy_only=False))
         cut = int(ends[-1]) + 1 if ends.size else 0
         whole = [self.rows.slice(0, cut)] if cut else []
@@ -174,7 +180,7 @@ class _PartitionRows:
 
 
 def take_first(pieces: Iterator[Piece], rows: int, size: int) -> tuple[list[Piece], bool]:
-    """The first of `pieces`, and whether these are all: then they have at most so many `rows` and bytes (`size`)."""
+    """Take pieces while they have at most `rows` rows and `size` bytes; the bool says whether these are all pieces."""
     first: list[Piece] = []
     for piece in pieces:
         first.append(piece)
@@ -208,6 +214,6 @@ def _name(rows: pa.RecordBatch) -> str:
 def _ints(rows: pa.RecordBatch, name: str) -> Ints:
     column = rows.column(name)
     if column.null_count:
-        column = pc.fill_null(column.cast(pa.int64()), _NULL)  # before all others, as a sort has it
+        column = pc.fill_null(column.cast(pa.int64()), _NULL)  # NULL comes first, as in a sort
     values: Ints = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     return values

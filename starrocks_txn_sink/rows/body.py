@@ -1,7 +1,8 @@
-"""Request bodies made of chunk pieces: a JSON array or CSV without copying a row, or its compressed form.
+"""Load bodies made of chunk pieces: a JSON array or CSV without a copy of a row, or its compressed form.
 
-Every row comes from the JVM with the separator in front (`,{"a":1}`), because a trailing one would stay inside the JSON
-array. The first row's comma becomes the opening bracket. Rows of CSV have what ends a row in front, in the same way.
+The JVM makes the JSON, and Python never touches a single row: a body is a sequence of slices of Arrow buffers. So every
+row comes with the separator in front (`,{"a":1}`): the first comma becomes the opening bracket, whereas a trailing one
+would stay inside the array. Rows of CSV have the row delimiter in front, in the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _CODECS = {"gzip": "gzip", "lz4_frame": "lz4", "zstd": "zstd"}  # our option's v
 
 @dataclass(frozen=True, slots=True)
 class JsonArray:
-    """A JSON array over `pieces`, each a run of rows that all begin with the separator. Can be iterated again."""
+    """A JSON array over `pieces`, runs of rows that each begin with the separator; can be iterated again."""
 
     pieces: Sequence[memoryview]
 
@@ -35,7 +36,7 @@ class JsonArray:
 
 @dataclass(frozen=True, slots=True)
 class CsvRows:
-    """CSV over `pieces`, each a run of rows that all begin with CSV_ROW. Can be iterated again."""
+    """CSV over `pieces`, runs of rows that each begin with CSV_ROW; can be iterated again."""
 
     pieces: Sequence[memoryview]
 
@@ -50,7 +51,7 @@ class CsvRows:
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """A body that was compressed whole; `data` is the compressed bytes."""
+    """A compressed body."""
 
     data: memoryview
 
@@ -62,7 +63,7 @@ class Compressed:
 
 
 def load_body(pieces: Sequence[memoryview], compression: str, *, csv: bool = False) -> JsonArray | CsvRows | Compressed:
-    """Return the body of a load: rows of one table, compressed as `compression` says (`none` or a codec's name)."""
+    """The body of a load for one table; `compression` is `none` or the option's name of a codec."""
     rows = CsvRows(pieces) if csv else JsonArray(pieces)
     if compression == "none":
         return rows

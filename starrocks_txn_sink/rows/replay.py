@@ -1,9 +1,8 @@
-"""Replays: which rows are in StarRocks already, and whether the source still tells the same story.
+"""Replay: leaves out rows that are in StarRocks already, and compares their contents with the ledger.
 
-Positions decide: rows at or below the partition's position in the ledger are visible and are left out, however the
-micro-batch was cut this time (docs/exactly-once.md, "How it works"). The content at that very position is compared by
-a fingerprint of its bytes, in order; a source that went back to its beginning with other content is an error, not a
-skipped row.
+Positions decide: rows at or below the ledger's position of their source partition are visible and are left out, however
+the micro-batch is cut this time (docs/exactly-once.md, "How it works"). A fingerprint compares the source transaction
+at that very position, so that a source that starts again with other contents is an error and no skipped row.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ PartitionRun = tuple[str, int, int]  # source partition, first row, row after th
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """The rows of a batch that matter here: `bounds` are the byte offsets of each row's content in `data`.
+    """Arrays of a batch of rows: `bounds` are the byte offsets of each row's payload in `data`, then the end.
 
-    `kind` names the way fingerprints are made: those made in another way are not compared.
+    `kind` names the kind of fingerprint; fingerprints of different kinds are not compared.
     """
 
     positions: Ints
@@ -38,7 +37,7 @@ class BatchRows:
     kind: str = "crc1:"
 
     def fingerprint(self, low: int, high: int, start: int) -> int:
-        """The checksum of rows `low` to `high`, continuing `start`."""
+        """Checksum of rows `low` to `high` (exclusive), continued from `start`."""
         return zlib.crc32(self.data[self.bounds[low] : self.bounds[high]], start)
 
 
@@ -46,9 +45,9 @@ class BatchRows:
 class Replay:
     """Follows the rows of one lane through its batches.
 
-    `committed` is the ledger's positions by source partition; `compare` says whether fingerprints are compared. With an
-    `epoch`, rows below a position that an earlier micro-batch of that very run has written are no replay: Spark repeats
-    a micro-batch only in another run, so the source's positions do not grow.
+    `committed` has the ledger's positions by source partition; `compare` turns the comparison on. `epoch` is the
+    driver's run, "" if unknown: Spark repeats a micro-batch only in another run, so rows below a position that an
+    earlier micro-batch of this run has written are no replay but an error: the source's positions do not grow.
     """
 
     committed: Mapping[str, Position] = field(default_factory=dict)
@@ -58,29 +57,29 @@ class Replay:
     skipped_rows: int = 0
     skipped_transactions: int = 0
     _partition: str | None = None
-    _open: int = 0  # the checksum of the source transaction that was not finished in the batch before
+    _open_checksum: int = 0  # of the source transaction that the batch before left unfinished
 
     def fingerprints(self, runs: Sequence[PartitionRun], rows: BatchRows) -> dict[str, str]:
-        """The fingerprint of the last source transaction that each run ends; call it for every batch, in order.
+        """Fingerprint of the last source transaction that each run ends; call it for every batch, in order.
 
-        Raises SourceChanged when the source transaction at the ledger's position has other content than it had.
+        Raises SourceChanged if the contents of the source transaction at the ledger's position have changed.
         """
         found: dict[str, str] = {}
         for partition, low, high in runs:
-            start = self._open if partition == self._partition else 0
+            start = self._open_checksum if partition == self._partition else 0
             self._compare(partition, low, high, start, rows)
             ended = np.flatnonzero(rows.ends[low:high]) + low
             if not ended.size:
-                self._partition, self._open = partition, rows.fingerprint(low, high, start)
+                self._partition, self._open_checksum = partition, rows.fingerprint(low, high, start)
                 continue
             begin, seed = (int(ended[-2]) + 1, 0) if ended.size > 1 else (low, start)
             after = int(ended[-1]) + 1
             found[partition] = _digest_text(rows.kind, rows.fingerprint(begin, after, seed))
-            self._partition, self._open = partition, rows.fingerprint(after, high, 0)
+            self._partition, self._open_checksum = partition, rows.fingerprint(after, high, 0)
         return found
 
     def new_rows(self, runs: Sequence[PartitionRun], rows: BatchRows) -> Bools | None:
-        """Which rows are not in StarRocks yet; None when all of them are new, as nearly always."""
+        """Mask of the rows that are not in StarRocks yet; None if all are new, the usual case."""
         keep: Bools | None = None
         for partition, low, high in runs:
             known = self.committed.get(partition)
@@ -118,11 +117,11 @@ class Replay:
 
 
 def source_changed(place: str, known: Position) -> SourceChanged:
-    """The error for other content at a place that the ledger has."""
+    """The error for other contents at a place that the ledger has."""
     return SourceChanged(
-        f"The rows at {place} are not the ones that were written there before (label {known.label}): the source was "
-        "recreated or rewound, or the query computes something else now.",
-        hint="If the source is a new one, give the query another `job`, or delete this job's position rows from the "
+        f"The rows at {place} differ from those that were written there before (label {known.label}): the source was "
+        "recreated or rewound, or the query computes other values now.",
+        hint="If the source is new, give the query another `job`, or delete this job's position rows from the "
         "ledger (starrocks-txn-sink recover shows them). If the query computes values that differ from run to run, set "
         "check_replays=False.",
     )

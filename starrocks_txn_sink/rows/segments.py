@@ -1,8 +1,10 @@
-"""From Arrow batches to segments: runs of one (source partition, table), as slices of one string buffer.
+"""Segmenter: from Arrow batches to segments, which are slices of one string buffer; also the sentinel of a lane.
 
-Rows arrive ordered by (source partition, position, seq). Everything is vectorised: source transactions' ends become
-index arrays, tables are brought together by one stable sort and one `take`, and a segment is a slice of the taken
-buffer. No Python code runs per row.
+Rows arrive ordered by (source partition, position, seq). No Python code runs per row: ends of source transactions are
+index arrays, one stable sort and one `take` bring the rows of a table together, and a segment is a slice of the result.
+
+Torn input is an error before anything is committed: a source transaction without a row marked as its end, rows after
+that row, NULLs, and a lane without its sentinel, which Spark has cut off.
 """
 
 from __future__ import annotations
@@ -35,9 +37,9 @@ from starrocks_txn_sink.rows.replay import BatchRows, Bools, PartitionRun, Repla
 
 @dataclass(slots=True)
 class Segmenter:
-    """Splits the batches of one lane; remembers the place it stopped at, so that torn or unordered input is noticed.
+    """Splits the batches of one lane into segments; keeps its place between batches to detect torn input.
 
-    Rows that `replay` knows to be in StarRocks already are left out. `marking` adds marks to the rows.
+    Leaves out rows that are in StarRocks already (`replay`). `with_row_index` adds a row index for the quarantine.
     """
 
     replay: Replay = field(default_factory=Replay)
@@ -47,10 +49,10 @@ class Segmenter:
     _inside: bool = False
 
     def split(self, batch: pa.RecordBatch) -> Iterator[Segment]:
-        """Yield the batch's segments in an order that keeps each partition's.
+        """Yield the segments of a batch, in order within each source partition.
 
-        Raises InputError for NULLs, for a source partition or position that goes back, and for rows of a new position
-        before the last row of the former one was marked as its end; the message names the place, never a row's content.
+        Raises InputError for NULLs, positions that go back, and rows of a new position before the end of the former
+        one. The message names the place and no contents of a row.
         """
         if not batch.num_rows:
             return
@@ -58,7 +60,7 @@ class Segmenter:
         runs, rows = list_runs(runs_of(batch)), _batch_rows(batch)
         for name, low, high in runs:
             self._check_run(name, rows.positions[low:high], rows.ends[low:high])
-        digests = self.replay.fingerprints(runs, rows)
+        digests = self.replay.fingerprints(runs, rows)  # of all rows: those left out are compared with the ledger
         new = self.replay.new_rows(runs, rows)
         if new is not None:
             batch = batch.filter(pa.array(new))
@@ -91,7 +93,7 @@ class Segmenter:
 
 
 def runs_of(batch: pa.RecordBatch) -> pa.RunEndEncodedArray:
-    """Runs of equal source partitions, none of which is NULL."""
+    """Runs of equal source partitions; the column has no NULL."""
     names = batch.column(PARTITION)
     if _all_equal(names):
         return pa.RunEndEncodedArray.from_arrays(pa.array([len(names)], pa.int32()), names[:1])
@@ -99,7 +101,7 @@ def runs_of(batch: pa.RecordBatch) -> pa.RunEndEncodedArray:
 
 
 def _all_equal(names: pa.Array) -> bool:
-    """Whether all are equal: as long as the first, and each like the one before, told by comparing one buffer."""
+    """Whether all names are equal: same lengths, and the buffer equals itself shifted by one name."""
     if len(names) < 2:
         return bool(len(names))
     bounds = _bounds(names)
@@ -111,7 +113,7 @@ def _all_equal(names: pa.Array) -> bool:
 
 
 def list_runs(runs: pa.RunEndEncodedArray) -> list[PartitionRun]:
-    """Each run's value, its first row and the row after its last."""
+    """Each run's value, first row, and row after the last."""
     bounds = pairwise([0, *runs.run_ends.to_pylist()])
     return [(name, low, high) for name, (low, high) in zip(runs.values.to_pylist(), bounds, strict=True)]
 
@@ -134,7 +136,7 @@ def segments_of(
     digests: Mapping[str, str],
     with_row_index: bool = False,
 ) -> Iterator[Segment]:
-    """The segments of checked rows: whole source transactions of a run first, its open rest after their end."""
+    """Yield segments of checked rows: the whole source transactions of each run, their ends, then its open rest."""
     parts = [part for run in runs for part in _split_run(*run, rows.ends)]
     tables = pc.dictionary_encode(batch.column(TABLE))
     names = tables.dictionary.to_pylist()
@@ -162,7 +164,7 @@ def segments_of(
 
 
 def _split_run(partition: str, low: int, high: int, ends: Bools) -> Iterator[tuple[str, int, int, bool]]:
-    """A run's whole source transactions, then the open rest: (partition, first row, row after the last, complete)."""
+    """Yield a run's whole source transactions, then its open rest: (partition, first row, row after last, whole)."""
     ended = np.flatnonzero(ends[low:high])
     cut = low + int(ended[-1]) + 1 if ended.size else low
     if cut > low:
@@ -172,7 +174,7 @@ def _split_run(partition: str, low: int, high: int, ends: Bools) -> Iterator[tup
 
 
 def _group_by_key(payload: pa.Array, keys: Ints) -> tuple[pa.Array, Ints, Ints | None]:
-    """Bring rows with equal keys together, keeping their order; nothing is copied when they are together already."""
+    """Bring rows with equal keys together, in order; copies nothing if they are together already."""
     if np.all(keys[1:] >= keys[:-1]):
         return payload, keys, None
     order = pc.array_sort_indices(pa.array(keys))  # a stable sort, and a counting one where keys are few
@@ -180,7 +182,7 @@ def _group_by_key(payload: pa.Array, keys: Ints) -> tuple[pa.Array, Ints, Ints |
 
 
 def offsets_of(batch: pa.RecordBatch) -> Ints:
-    """The byte offsets of each row's content, and of the end of the last."""
+    """Byte offset of each row's payload, then the end of the last one."""
     return _offsets(batch.column(PAYLOAD))
 
 
@@ -189,14 +191,14 @@ def _offsets(payload: pa.Array) -> Ints:
 
 
 def _bounds(strings: pa.Array) -> np.ndarray[Any, Any]:
-    """Where each string begins in the data buffer, and where the last one ends; int32, or int64 of large strings."""
+    """Offsets of the strings in the data buffer, then the end of the last; int32, or int64 for large strings."""
     wide = pa.types.is_large_string(strings.type) or pa.types.is_large_binary(strings.type)
     bounds = np.frombuffer(strings.buffers()[1], dtype=np.int64 if wide else np.int32)
     return bounds[strings.offset : strings.offset + len(strings) + 1]
 
 
 def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = COLUMNS) -> None:
-    """Raise InputError with the first place where a column of `names` is NULL."""
+    """Raise InputError with the first NULL in a column of `names`."""
     for name in names:
         column = batch.column(name)
         if column.null_count:
@@ -207,7 +209,7 @@ def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = COLUMNS) -> Non
 
 
 def _null_place(batch: pa.RecordBatch, column: pa.Array) -> str:
-    """Where the first NULL stands, as far as the row itself can say."""
+    """Place of the first NULL, from the row's other columns."""
     row = pc.index(column.is_null(), True).as_py()
     there = [name for name in (PARTITION, POSITION, TABLE) if name in batch.schema.names]
     return ", first at " + ", ".join(f"{name.replace('_', ' ')} {batch.column(name)[row].as_py()}" for name in there)
@@ -228,7 +230,7 @@ class RowsCutOff(StarRocksSinkError, Transient):
 
 
 class StageRepeated(StarRocksSinkError, Transient):
-    """The lane's last row says so (`lane.attempt`): another task may own the lane."""
+    """The sentinel names the task (`writer.worker`): another task may own the lane."""
 
     code = "stage_repeated"
     summary = "Spark runs the stage of a lane again, and nothing was committed."
@@ -244,16 +246,17 @@ class RowsAfterEnd(StarRocksSinkError):
 def rows_before_sentinel(
     batches: Iterable[pa.RecordBatch], column: str, content: str = PAYLOAD, *, strict: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches without the lane's last row: END_POSITION in `column` and NULL in `content`.
+    """Yield the batches without the lane's sentinel: a row with SENTINEL_POSITION in `column` and NULL in `content`.
 
-    Raises RowsCutOff when it never came and, with `strict`, RowsAfterEnd when it was not the last.
+    Spark ends the rows of a stopped task, or of one whose JVM died, like complete ones: only the sentinel tells them
+    apart. Raises RowsCutOff if it never came and, with `strict`, RowsAfterEnd if it was not the last row.
     """
     ended = False
     for batch in batches:
         last = pc.and_kleene(pc.equal(batch.column(column), SENTINEL_POSITION), batch.column(content).is_null())
         here = pc.any(last).as_py()
         if strict and batch.num_rows and (ended or (here and not last[-1].as_py())):
-            raise RowsAfterEnd("Rows of the lane came after its last one.")
+            raise RowsAfterEnd("Rows of the lane came after its last row.")
         ended = ended or bool(here)
         rows = batch.filter(pc.invert(last.fill_null(False))) if here else batch
         if rows.num_rows:
@@ -263,9 +266,10 @@ def rows_before_sentinel(
 
 
 def check_row_numbers(batches: Iterable[pa.RecordBatch], lane: int) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of the task that writes `lane`, without PLACE; raises InputError for a row out of its place.
+    """Yield the batches of the task that writes `lane`, without ROW_NUMBER; raises InputError for a wrong number.
 
-    What follows the last row is told by the lane's end (`rows.segments`), not here.
+    The user's plan makes the lanes of the data source; the numbers show any change of the frame after
+    `lane_partitioned`. Rows missing at the end show in the sentinel, not here.
     """
     at = lane << ROW_NUMBER_BITS
     for batch in batches:

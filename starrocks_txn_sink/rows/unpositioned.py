@@ -1,8 +1,8 @@
-"""Plain rows, without positions and marked ends: the rows of a lane in a micro-batch are one unit.
+"""Rows without positions: all rows of a lane in a micro-batch are one unpositioned batch.
 
-For the ledger a unit is a source partition of its own whose position is the micro-batch's number. Its digest is the sum
-of its rows' hashes (made in the JVM), because plain rows come in any order. Which rows are a lane's depends on the
-number of lanes, so that is part of the unit's name, and a micro-batch that was written in part is finished with it.
+For the ledger each lane is a source partition whose position is the micro-batch's number. The digest is the sum of the
+rows' hashes (made in the JVM), because such rows come in any order. The number of lanes decides which rows a lane has,
+so it is part of the name, and a micro-batch that was written in part must be finished with the same number.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _MASK = (1 << 64) - 1
 def unpositioned_segmenter(
     checkpoint: str, lane: int, lanes: int, number: int, positions: Mapping[str, Position], compare: bool
 ) -> UnpositionedSegmenter:
-    """The segmenter for one of `lanes` lanes of micro-batch `number` of a query; `positions` is the whole ledger.
+    """The segmenter for lane `lane` of `lanes` in micro-batch `number` of a query; `positions` is the whole ledger.
 
-    Raises SourceChanged when lanes of this micro-batch, or of a later one, were written with another number of lanes.
+    Raises SourceChanged if this micro-batch or a later one was written with another number of lanes.
     """
     for name, known in positions.items():
         query, _, text = name.rpartition("/")
@@ -37,8 +37,8 @@ def unpositioned_segmenter(
             raise SourceChanged(
                 f"Micro-batch {number} comes again with lanes={lanes}, but the ledger has rows of micro-batch "
                 f"{known.position} that were written with lanes={text} (label {known.label}).",
-                hint=f"Rows without positions are told apart by their lane: set lanes={text} until a new micro-batch "
-                "was written, and change it then.",
+                hint=f"Rows without positions are identified by their lane: set lanes={text} until a new micro-batch "
+                "is written, and change it then.",
             )
     name = f"{checkpoint}/{lane}/{lanes}"
     return UnpositionedSegmenter(name, number, positions.get(name), compare)
@@ -46,10 +46,10 @@ def unpositioned_segmenter(
 
 @dataclass(slots=True)
 class UnpositionedSegmenter:
-    """Splits the batches of one lane of plain rows; `end` closes the unit.
+    """Splits one lane's rows without positions into segments; `end` yields the end of the unpositioned batch.
 
-    `name` is the unit's in the ledger, `number` the micro-batch's; `committed` is what the ledger has for it, `compare`
-    whether a replay's content is compared.
+    `name` is its source partition in the ledger, `number` the micro-batch, `committed` the ledger's position;
+    `compare` says whether the contents of a replay are compared.
     """
 
     name: str
@@ -61,13 +61,13 @@ class UnpositionedSegmenter:
 
     @property
     def replayed(self) -> bool:
-        """Whether the unit is in StarRocks already."""
+        """Whether the rows are in StarRocks already."""
         return self.committed is not None and self.committed.position >= self.number
 
     def split(self, batch: pa.RecordBatch) -> Iterator[Segment]:
         """Yield the batch's segments, one a table, or nothing in a replay; raises InputError for NULLs.
 
-        Raises SourceChanged when the ledger is ahead of this micro-batch, so that nobody can tell what it holds of it.
+        Raises SourceChanged if the ledger is ahead of this micro-batch: it does not say any more which rows it has.
         """
         if not batch.num_rows:
             return
@@ -76,7 +76,7 @@ class UnpositionedSegmenter:
             raise SourceChanged(
                 f"Micro-batch {self.number} comes again, but the ledger has micro-batch {self.committed.position} of "
                 "this query: its checkpoint was rolled back, or lost its offsets.",
-                hint="Rows without positions can only be told apart by their micro-batch. Restore the newer "
+                hint="Rows without positions are identified by their micro-batch alone. Restore the newer "
                 "checkpoint, or give the query another `job` and write what is missing by hand.",
             )
         rows = batch.num_rows
@@ -88,7 +88,7 @@ class UnpositionedSegmenter:
             yield from segments_of(batch, [(self.name, 0, rows)], nothing, {})
 
     def end(self) -> Iterator[Segment]:
-        """Yield the unit's end, unless it had no rows or is a replay; raises SourceChanged for other content."""
+        """Yield the end, unless there were no rows or this is a replay; raises SourceChanged for other contents."""
         digest = f"sum1:{self._rows}:{self._sum:016x}"
         if not self.replayed:
             if self._rows:

@@ -210,7 +210,7 @@ def test_too_many_running_transactions_wait_their_turn_without_using_up_attempts
 
 def test_a_terminal_refusal_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "starrocks_txn_sink.protocol.label.verdict.load_error",
+        "starrocks_txn_sink.protocol.label.refusals.load_error",
         lambda reply, label, table: ServerRefused(reply.message, label=label, table=table),
     )
     lane = driver(ModelServer(faults=plan_faults({(Operation.LOAD, 0): Fault.REFUSED})))

@@ -22,7 +22,7 @@ from starrocks_txn_sink.errors import (
     TransportError,
 )
 from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol import refusals as verdict
+from starrocks_txn_sink.protocol import refusals as refusals
 from starrocks_txn_sink.protocol.label import Aborted, Backoff, Committed, Label, RetryPolicy, Steps, Unknown, run
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.manual_clock import ManualClock
@@ -155,7 +155,7 @@ def test_a_rollback_is_tried_four_times_and_then_gives_the_reason() -> None:
     open_still = play(protocol.roll_back(LABEL, RETRY_POLICY, Exact()), Server(*[failed("x during committing, x")] * 4))
     assert isinstance(open_still, LoadFailed)
     assert open_still.context == {"label": "L"}
-    assert "stayed open" in open_still.message
+    assert "did not end" in open_still.message
     refused = play(
         protocol.roll_back(LABEL, RETRY_POLICY, Exact()), Server(failed("Can not abort VISIBLE" + "!" * 500))
     )
@@ -197,7 +197,7 @@ FULL = {"label": "L", "table": "t", "status": "FAILED"}
     ],
 )
 def test_a_refused_load_says_what_the_server_said(text: str, kind: type[StarRocksSinkError]) -> None:
-    error = verdict.load_error(failed(text), "L", "t")
+    error = refusals.load_error(failed(text), "L", "t")
     assert (type(error), error.context) == (kind, FULL)
     assert text in error.message
     assert error.advice if kind is ServerRefused else True
@@ -212,7 +212,7 @@ def test_a_refused_load_says_what_the_server_said(text: str, kind: type[StarRock
     ],
 )
 def test_a_refused_begin_says_what_the_server_said(text: str, kind: type[StarRocksSinkError]) -> None:
-    error = verdict.begin_error(failed(text), "L")
+    error = refusals.begin_error(failed(text), "L")
     assert (type(error), error.context) == (kind, {"label": "L", "status": "FAILED"})
     assert text in error.message
 
@@ -226,25 +226,25 @@ def test_a_refused_begin_says_what_the_server_said(text: str, kind: type[StarRoc
     ],
 )
 def test_a_refused_commit_says_what_the_server_said(text: str, kind: type[StarRocksSinkError]) -> None:
-    error = verdict.commit_error(failed(text), "L")
+    error = refusals.commit_error(failed(text), "L")
     assert (type(error), error.context) == (kind, {"label": "L", "status": "FAILED"})
     assert text in error.message
 
 
 def test_a_timeout_says_so_wherever_it_is_noticed() -> None:
     for error in (
-        verdict.load_error(failed("Load timeout. Increase the timeout and retry"), "L", "t"),
-        verdict.commit_error(failed("coordinator could not finished before job timeout"), "L"),
+        refusals.load_error(failed("Load timeout. Increase the timeout and retry"), "L", "t"),
+        refusals.commit_error(failed("coordinator could not finished before job timeout"), "L"),
     ):
         assert (type(error), error.context) == (TransactionTimedOut, {"label": "L"})
         assert "timeout" in error.message
 
 
 def test_the_servers_text_is_one_line_of_bounded_length() -> None:
-    error = verdict.commit_error(failed("a\n  b\t" + "x" * 2000), "L")
+    error = refusals.commit_error(failed("a\n  b\t" + "x" * 2000), "L")
     assert "a b x" in error.message
     assert len(error.message) < 700
-    assert "gave no message" in verdict.commit_error(failed(" \n"), "L").message
+    assert "gave no message" in refusals.commit_error(failed(" \n"), "L").message
 
 
 @pytest.mark.parametrize(
@@ -258,4 +258,4 @@ def test_the_servers_text_is_one_line_of_bounded_length() -> None:
     ],
 )
 def test_a_label_is_gone_only_when_the_server_says_that_it_does_not_exist(text: str, gone: bool) -> None:
-    assert verdict.is_gone(failed(text)) is gone
+    assert refusals.is_gone(failed(text)) is gone
