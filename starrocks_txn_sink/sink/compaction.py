@@ -1,13 +1,13 @@
 """`compact`: of a lane's rows only the last one per table and primary key is sent; chosen in the JVM.
 
 The server promises no order between rows of one key inside one StarRocks transaction. A row that another one replaces
-keeps its place in the lane as a mark with an empty payload, so that source transactions stay whole, positions advance
-and counts add up. What it replaces must become visible together with what replaces it, so a lane and a micro-batch are
-exactly one StarRocks transaction then (`lane.task.limits`).
+keeps its place in the lane with an empty payload, so that source transactions stay whole, positions advance and counts
+add up. A row and its replacement must become visible together, so a lane makes exactly one StarRocks transaction of a
+micro-batch (`writer.task.limits`).
 
-Fingerprints are made of the rows as they came, before anything is left out: what is left out depends on how the
-micro-batch was cut, and a replay may be cut differently. For the same reason rows that the ledger knows to be visible
-take no part: the lane skips them, so they must not stand for a row that is still to be sent.
+Fingerprints are made of the complete rows, before any is left out: the choice depends on the bounds of the micro-batch,
+and a replay may have other bounds. For the same reason rows that are visible by the ledger take no part: the lane skips
+them, so they must not replace a row that is still to be sent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TRUTHS = {"true": "1", "false": "0"}
 
 
 class KeyType(Enum):
-    """Types whose values are compared in the same way."""
+    """Groups of column types with one rule of comparison; the text completes an error."""
 
     BOOLEAN = "true, false, 1 or 0"
     INTEGER = "a whole number without exponent"
@@ -73,7 +73,7 @@ class KeyColumn:
     """
 
     name: str
-    family: KeyType
+    key_type: KeyType
     scale: int | None = None
     field: str = ""
 
@@ -81,10 +81,10 @@ class KeyColumn:
     def of(cls, name: str, column_type: str, scale: int | None) -> KeyColumn:
         """From information_schema.columns: `column_type` as in `bigint(20) unsigned` or `decimal(10, 2)`."""
         text = column_type.strip().lower()
-        if text.startswith("tinyint(1)"):  # how MySQL's clients are told of a boolean
+        if text.startswith("tinyint(1)"):  # MySQL's protocol for BOOLEAN
             return cls(name, KeyType.BOOLEAN)
-        family = _KEY_TYPES.get(re.split(r"[^a-z0-9]", text, maxsplit=1)[0], KeyType.OTHER)
-        return cls(name, family, scale if family is KeyType.DECIMAL else None)
+        key_type = _KEY_TYPES.get(re.split(r"[^a-z0-9]", text, maxsplit=1)[0], KeyType.OTHER)
+        return cls(name, key_type, scale if key_type is KeyType.DECIMAL else None)
 
     @property
     def json_key(self) -> str:
@@ -92,8 +92,8 @@ class KeyColumn:
 
     @property
     def digits_behind_point(self) -> int | None:
-        """How many the column keeps; None when nobody knows."""
-        return self.scale if self.family is KeyType.DECIMAL else 0
+        """The digits that the column keeps; None if unknown."""
+        return self.scale if self.key_type is KeyType.DECIMAL else 0
 
 
 _KEY, _FIELDS, _LANE, _ALONE = "__key", "__fields", "__lane", "__alone"
@@ -101,7 +101,7 @@ _KEY, _FIELDS, _LANE, _ALONE = "__key", "__fields", "__lane", "__alone"
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What is needed to compact: `keys` by table, tables without a primary key (`keyless`), and by source partition
+    """The rule of one micro-batch: `keys` by table, tables without a primary key (`keyless`), and by source partition
     the position up to which rows are visible already (`visible`)."""
 
     keys: Mapping[str, Sequence[KeyColumn]]
@@ -120,12 +120,12 @@ class Compaction:
         keyless = [table for table in models if table not in keys]
         return cls({**keys, **dict(_as_written(keys, routes))}, keyless, visible)
 
-    def applied(self, rows: DataFrame, lane: Column, seq: str) -> DataFrame:
+    def mark_replaced(self, rows: DataFrame, lane: Column, seq: str) -> DataFrame:
         """`rows` (PARTITION, POSITION, `seq`, TABLE, PAYLOAD, …) with FINGERPRINT, and the payload of replaced rows
         empty; such a row is no delete any more. `lane` says which lane a row goes to.
 
-        A row whose key is NULL or missing is sent as it is. A key that cannot be compared, and a table that was not
-        there when the query started, fail the job with the row's place.
+        A row whose key is NULL or missing is sent as it is. A key that cannot be compared, and a table that did
+        not exist when the query started, fail the job with the row's place.
         """
         whole = rows.withColumn(FINGERPRINT, F.xxhash64(TABLE, PAYLOAD))
         keyed = self._keyed(whole)
@@ -153,7 +153,7 @@ class Compaction:
     def _key(self) -> Column:
         """The row's key as an array of texts; NULL for a row that no other can replace."""
         known = F.col(TABLE).isNull() | F.col(TABLE).isin(*self.keyless, *self.keys)
-        key = F.when(~known, _refusal(F.lit("was not there when the query started: restart the query")))
+        key = F.when(~known, _refusal(F.lit("did not exist when the query started: restart the query")))
         for table, columns in self.keys.items():
             texts = [F.col(_FIELDS).getField(column.json_key) for column in columns]
             forms = [_comparable_text(column, text) for column, text in zip(columns, texts, strict=True)]
@@ -185,13 +185,13 @@ def _refusal(why: Column) -> Column:
 
 
 def _comparable_text(column: KeyColumn, text: Column) -> Column:
-    """One text for all texts that the server takes for the same value; one without such a text fails the job."""
-    why = f"has a key that cannot be compared: its column {column.name} needs {column.family.value}"
+    """One text for all texts that the server takes for the same value; a text outside the type's form fails the job."""
+    why = f"has a key that cannot be compared: its column {column.name} needs {column.key_type.value}"
     return F.coalesce(_normal_form(column, text), _refusal(F.lit(why))[0])
 
 
 def _normal_form(column: KeyColumn, text: Column) -> Column:
-    match column.family:
+    match column.key_type:
         case KeyType.TEXT:
             return text
         case KeyType.INTEGER | KeyType.DECIMAL:
@@ -216,7 +216,7 @@ def _number(column: KeyColumn, text: Column) -> Column:
     if column.digits_behind_point is not None:
         fits &= F.length(fraction) <= F.lit(column.digits_behind_point)
     number = F.when(fits, signed)
-    if column.family is KeyType.DECIMAL:
+    if column.key_type is KeyType.DECIMAL:
         return number
     for word, digit in TRUTHS.items():
         number = F.when(text == word, F.lit(digit)).otherwise(number)
@@ -229,7 +229,7 @@ def _time(column: KeyColumn, text: Column) -> Column:
     year, *rest = (F.regexp_extract(plain, TIME, group) for group in range(1, 7))
     padded = [F.lpad(part, 2, "0") for part in rest]
     form = F.concat_ws("-", year, *padded[:2])
-    if column.family is KeyType.DATETIME:
+    if column.key_type is KeyType.DATETIME:
         second = F.rpad(F.regexp_extract(plain, TIME, 7), 6, "0")
         form = F.concat(form, F.lit(" "), F.concat_ws(":", *padded[2:]), F.lit("."), second)
     return F.when(plain.rlike(TIME), form)
@@ -243,8 +243,8 @@ def primary_keys(
 ) -> dict[str, tuple[KeyColumn, ...]]:
     """The key columns of the PRIMARY KEY tables among `models`.
 
-    Raises OptionError when the server does not tell them, or when the property `columns` of a table computes one;
-    QueryFailed or QueryRefused when the server cannot be asked.
+    Raises OptionError when the server does not show them, or when the property `columns` of a table computes one;
+    QueryFailed or QueryRefused when the query fails.
     """
     rows = connection.query(
         "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, NUMERIC_SCALE FROM information_schema.columns"

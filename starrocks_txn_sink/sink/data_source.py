@@ -1,14 +1,14 @@
 """The data source: `.write` and `.writeStream` with `.format("starrocks_txn")`, over Spark's Python data source API.
 
-The lanes are those of `StarRocksSink`. Spark gives a data source whatever partitions a frame has, so the user's plan
-does what the sink does to a micro-batch before its lanes run: `lane_partitioned` makes and checks the rows in the JVM,
-one Spark partition a lane, sorted, each closed by a last row, with numbered rows (`rows.segments`). The frame carries
-its terms as text in the metadata of one column, because Spark shows a data source nothing else of a frame; a password
-never travels with them.
+The lanes are those of `StarRocksSink`. Spark gives a data source the partitions that a frame has, so the layout is part
+of the user's plan: `lane_partitioned` makes and checks the rows in the JVM, one Spark partition a lane, sorted, each
+with a last row. It numbers the rows, so that later changes to the frame show (`rows.segments`). The frame carries its
+terms as text in the metadata of one column, because Spark shows a data source nothing else of a frame; a password never
+travels with them.
 
-The driver's part runs in short-lived Python processes that Spark starts on the driver, one that makes the writer before
-the tasks of a write start, and one for its end. No memory lasts from one to the next, so every micro-batch takes the
-job over; the first one's right to do so is the frame's age (`refuse_newer`).
+The driver's part runs in short-lived Python processes that Spark starts on the driver: one makes the writer before the
+tasks of a write start, and one ends the write. No memory lasts between them, so every micro-batch takes the job over;
+the frame's age decides between two runs (`refuse_newer`).
 """
 
 from __future__ import annotations
@@ -61,13 +61,14 @@ from starrocks_txn_sink.writer.worker import Attempt
 METADATA_KEY = "starrocks_txn_sink.lanes"
 _SPARKS_OWN = ("checkpointlocation", "path", "batch_id")
 _FIXED_OPTIONS = ("database", "lanes", "delivery", "on_bad_rows", "properties", "tables", "timestamp_zone")
-"""What the rows were made with: it cannot change afterwards."""
+"""Options that decided how the rows were made: they cannot change afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneTerms:
-    """`marked` as in `LaneTask`; `epoch` tells frames apart, and so the runs of a query; `secret` says that the options
-    had a password, which is not among them; `logging` is how the process that made the frame logs."""
+    """The terms of a frame that lane_partitioned made. `marked` as in `LaneTask`; `epoch` identifies the frame, and so
+    the run of a query; with `secret` the options had a password, which is left out; `logging` has the log settings of
+    the process that made the frame."""
 
     options: Mapping[str, Any]
     marked: bool
@@ -81,7 +82,7 @@ class LaneTerms:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """For a column of the frame."""
+        """The terms as metadata of a column."""
         return {METADATA_KEY: orjson.dumps(asdict(self)).decode()}
 
     @classmethod
@@ -91,7 +92,7 @@ class LaneTerms:
         if not texts or texts[0] is None:
             raise InputError(
                 "The frame was not made by lane_partitioned: a data source cannot bring the rows of a source partition "
-                "together in one task, nor in order, so it refuses rows that nobody has laid out.",
+                "together in one task, nor in order, so it refuses any other frame.",
                 hint='Write lane_partitioned(frame, options).write.format("starrocks_txn"), or use StarRocksSink.',
             )
         found = orjson.loads(texts[0])
@@ -99,10 +100,10 @@ class LaneTerms:
         return cls(**found, logging=None if logging is None else LogSettings(**logging))
 
     def sink_options(self, given: Mapping[str, str]) -> SinkOptions:
-        """The frame's options with those that the data source was `given` as text laid over them.
+        """The frame's options, overridden by the data source's own options `given` as text.
 
-        Raises OptionError for an option that is unknown, that would change how the rows were made or that means
-        nothing to a data source, and for a password that is missing.
+        Raises OptionError for an option that is unknown, would change how the rows were made or does not work in a data
+        source, and for a missing password.
         """
         own = {name: text for name, text in given.items() if name.lower() not in _SPARKS_OWN}
         values = SinkOptions.values_of(own)
@@ -127,7 +128,7 @@ class LaneTerms:
 
 
 def _plain(options: SinkOptions) -> dict[str, Any]:
-    """Every option that is set and no secret, as what JSON knows."""
+    """All options that are set and are no secret, in JSON's types."""
     values = {one.name: getattr(options, one.name) for one in fields(options) if one.repr}
     return {name: _json(value) for name, value in values.items() if value is not None}
 
@@ -149,20 +150,20 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
     """`frame` laid out as `options.lanes` lanes, for `.write` or `.writeStream` with `.format("starrocks_txn")`.
 
     `frame` and `routes` are those of `StarRocksSink`, and so are the checks, made now; with `query_url` the server is
-    asked for its tables. Nothing may be done to the result but write it: the data source notices, and refuses. Call it
-    anew for each start of a streaming query, because a frame counts as one run of it.
+    asked for its tables. Write the result unchanged: the data source detects changes, and refuses them. Call the
+    function anew for each start of a streaming query, because a frame counts as one run of it.
 
     A streaming frame is sorted within its micro-batches, which Spark allows only while
     `spark.sql.streaming.unsupportedOperationCheck` is off: from this call until the query was started.
-    Raises InputError and OptionError, QueryFailed or QueryRefused when the server cannot be asked.
+    Raises InputError and OptionError, QueryFailed or QueryRefused when a query fails.
     """
     options.check_features(Feature.DATA_SOURCE, Feature.ROUTES if routes else Feature.JSON_TEXTS)
     if frame.isStreaming and frame.sparkSession.conf.get(STREAM_CHECK) != "false":
         raise OptionError(
-            "Lanes of a streaming frame are sorted within each micro-batch, which Spark refuses to start as long as it "
-            "checks for what it calls unsupported operations.",
+            "Lanes of a streaming frame are sorted within each micro-batch, and Spark refuses such a query while its "
+            "check for unsupported operations is on.",
             hint=f'Call spark.conf.set("{STREAM_CHECK}", "false") before, and set it to "true" again after start(); or '
-            "use foreachBatch(StarRocksSink(options)), which needs no such thing.",
+            "use foreachBatch(StarRocksSink(options)), which does not need this setting.",
         )
     models, columns = _tables(options, [route.table for route in routes])
     typed = fit_routes(routes, frame, options, columns)
@@ -188,7 +189,7 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
 def _tables(
     options: SinkOptions, names: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, tuple[TargetColumn, ...]] | None]:
-    """The models of the database's tables and the columns of those with `names`, as far as the server can be asked."""
+    """The models of all tables and the columns of the tables `names`; empty and None without `query_url`."""
     if not options.query_addresses:
         return {}, None
     deadline = Deadline.after(options.batch_deadline, SystemClock())
@@ -205,7 +206,7 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # local prope
 
 @dataclass(frozen=True, slots=True)
 class LaneMessage(WriterCommitMessage):
-    """What a lane tells the driver's end of the write: its receipts and its report."""
+    """A lane's message to the end of the write on the driver: its receipts and its report."""
 
     lane: int
     messages: tuple[Message, ...]
@@ -213,7 +214,7 @@ class LaneMessage(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class LaneWrite:
-    """What the tasks of one write need; made on the driver before they start, and pickled into them."""
+    """One write over all lanes; made on the driver before the tasks start, and pickled into them."""
 
     options: SinkOptions
     terms: LaneTerms
@@ -222,7 +223,7 @@ class LaneWrite:
     ownership: JobOwnership | None
 
     def run(self, batches: Iterator[pa.RecordBatch], checkpoint: str, batch_id: int, *, streaming: bool) -> LaneMessage:
-        """Write the rows of this task's lane. Raises InputError for rows that are not as they were laid out."""
+        """Write the rows of this task's lane. Raises InputError for rows that changed since their layout."""
         attempt = Attempt.current()
         task = LaneTask(
             self.options,
@@ -238,23 +239,23 @@ class LaneWrite:
         messages = task.messages(check_row_numbers(batches, attempt.lane), attempt, SystemClock())
         return LaneMessage(attempt.lane, tuple(messages))
 
-    def ended(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Check that every lane has told what it wrote, and log their receipts. Raises InputError."""
-        told = [message for message in messages if isinstance(message, LaneMessage)]
-        if sorted(message.lane for message in told) != list(range(self.options.lanes)):
+    def finish(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Check that every lane has sent its message, and log the receipts. Raises InputError."""
+        arrived = [message for message in messages if isinstance(message, LaneMessage)]
+        if sorted(message.lane for message in arrived) != list(range(self.options.lanes)):
             raise InputError(
-                f"{len(told)} of {self.options.lanes} lanes were written: the frame has other partitions than "
+                f"{len(arrived)} of {self.options.lanes} lanes were written: the frame has other partitions than "
                 "lane_partitioned made.",
                 hint="Make lane_partitioned the last step before the write. What was written stays, and is not written "
                 "a second time.",
             )
         logs.apply_log_settings(self.terms.logging)
         log = logs.EventLogger("sink")
-        for receipt in of_kind([each for message in told for each in message.messages], Receipt):
+        for receipt in of_kind([each for message in arrived for each in message.messages], Receipt):
             log(Event("receipt.collected", {"receipt": receipt}))
 
-    def aborted(self) -> None:
-        """Roll back what the tasks leave open, and what they begin while Spark ends them."""
+    def roll_back(self) -> None:
+        """Roll back the tasks' open labels, and labels that they begin while Spark ends them."""
         roll_back_until(self.options, Session("", self.job, self.epoch, "", {}), _ABORT_SECONDS)
 
 
@@ -263,22 +264,22 @@ class StarRocksDataSource(DataSource):
     `lane_partitioned(rows, options).write.format("starrocks_txn").mode("append").save()`.
 
     Options of the writer are those of `SinkOptions`, as text, laid over the ones that `lane_partitioned` was given; a
-    batch write also takes `batch_id`, as `StarRocksSink.write` does. Only rows that `lane_partitioned` laid out are
-    taken, and only to be appended.
+    batch write also takes `batch_id`, as `StarRocksSink.write` does. The data source takes only rows that
+    `lane_partitioned` laid out, and only appends them.
     """
 
-    _travelled = False  # unpickled: made for the end of a write, whose writer was made before
+    _unpickled = False  # then it serves the end of a write, whose writer exists already
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _travelled=True)
+        self.__dict__.update(state, _unpickled=True)
 
     def writer(self, schema: T.StructType, overwrite: bool) -> StarRocksWriter:
         """For `.write`: takes the job over, on the driver, before the tasks start."""
-        options, terms = self._agreed(schema, overwrite)
+        options, terms = self._read_terms(schema, overwrite)
         job = options.job or "write"
         checkpoint = f"write-{job}"
         session = open_session(options, checkpoint, job, checkpoint)
@@ -288,20 +289,20 @@ class StarRocksDataSource(DataSource):
 
     def streamWriter(self, schema: T.StructType, overwrite: bool) -> StarRocksStreamWriter:  # noqa: N802 - Spark's name
         """For `.writeStream`, called for each micro-batch: takes the job over before its tasks start."""
-        options, terms = self._agreed(schema, overwrite)
+        options, terms = self._read_terms(schema, overwrite)
         if options.job is None:
             raise OptionError(
                 "`job` is not set, and a data source cannot see the id of the query that it writes for.",
                 hint="Set `job` to a name that stays the same over restarts and that no other query uses.",
                 option="job",
             )
-        if self._travelled:
+        if self._unpickled:
             return StarRocksStreamWriter(LaneWrite(options, terms, options.job, terms.epoch, None))
         checkpoint = f"{FORMAT}-{options.job}"
         session = open_session(options, checkpoint, options.job, checkpoint, run_epoch=terms.epoch)
         return StarRocksStreamWriter(LaneWrite(options, terms, options.job, session.epoch, session.ownership))
 
-    def _agreed(self, schema: T.StructType, overwrite: bool) -> tuple[SinkOptions, LaneTerms]:
+    def _read_terms(self, schema: T.StructType, overwrite: bool) -> tuple[SinkOptions, LaneTerms]:
         if overwrite:
             raise OptionError(
                 "The sink appends changes to tables; it never empties one.",
@@ -323,10 +324,10 @@ class StarRocksWriter(DataSourceArrowWriter):
         return self.lanes.run(iterator, self.checkpoint, self.number, streaming=False)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.lanes.ended(messages)
+        self.lanes.finish(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
-        self.lanes.aborted()
+        self.lanes.roll_back()
 
 
 @dataclass(frozen=True)
@@ -341,21 +342,23 @@ class StarRocksStreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(_BATCH) if context is not None else None
         if query is None or batch is None:
             raise InputError(
-                "The task does not know its streaming query and micro-batch, so nobody could tell a replay.",
+                "The task does not know its streaming query and micro-batch, so a replay would not be noticed.",
                 hint="Use foreachBatch(StarRocksSink(options)) with this version of Spark.",
             )
         return self.lanes.run(iterator, query, int(batch), streaming=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        self.lanes.ended(messages)
+        self.lanes.finish(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        self.lanes.aborted()
+        self.lanes.roll_back()
 
 
 def _batch_id(text: str | None) -> int | None:
     if text is None:
         return None
     if not text.strip().isdigit():
-        raise OptionError(f"batch_id is {text[:40]!r}, no whole number.", hint="Count the frames.", option=_BATCH_ID)
+        raise OptionError(
+            f"batch_id is {text[:40]!r}, not a whole number.", hint="Number the frames.", option=_BATCH_ID
+        )
     return int(text)

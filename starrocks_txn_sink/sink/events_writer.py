@@ -1,4 +1,9 @@
-"""TransactionAssembly: what `StarRocksSink(options, assemble=…)` needs to know of the events it is given."""
+"""Raw events in the sink: `TransactionAssembly`, their projection in the JVM, and `EventsWriter`, which runs the lanes.
+
+Only the open tail of each source partition goes on to the next micro-batch, as files that are written once and a
+manifest for each micro-batch (`sink.manifest_log`). Several lanes always sort events first; one lane takes them in
+arrival order and checks the order (`writer.assembling`).
+"""
 
 from __future__ import annotations
 
@@ -67,7 +72,7 @@ class TransactionAssembly:
     `state_dir` (a path or URI that driver and executors share) is where open source transactions wait; without it they
     wait in the query's checkpoint, so that a copy of the checkpoint has both.
 
-    `open_timeout` is judged when a micro-batch runs: Spark runs none while no event comes at all.
+    `open_timeout` is checked when a micro-batch runs; Spark runs none while no event comes at all.
 
     Raises OptionError for values that cannot work.
     """
@@ -90,7 +95,7 @@ class TransactionAssembly:
 
 @dataclass(frozen=True, slots=True)
 class EventsInput:
-    """Events for the lanes, one Spark partition each; `lines` parses them there, None: they are parsed already."""
+    """Events for the lanes, one Spark partition each; `lines` parses them there, None if they are parsed already."""
 
     rows: DataFrame
     lines: TxnEventLines | None
@@ -98,7 +103,7 @@ class EventsInput:
 
 @dataclass(frozen=True, slots=True)
 class _SchemaColumns:
-    """What frames of one schema need: the columns to take of them, and the last rows of the lanes."""
+    """The parts of the projection that frames of one schema share: columns, and the last rows of the lanes."""
 
     schema: T.StructType
     columns: list[Column]
@@ -107,11 +112,10 @@ class _SchemaColumns:
 
 @dataclass(slots=True)
 class EventsProjection:
-    """Projects micro-batches and brings their events to the lanes, sorted or as they come; `name_task` as in
-    `lane_input`.
+    """Projects micro-batches and brings their events to the lanes, sorted or in arrival order.
 
-    Each call of the JVM's planner costs milliseconds, in a small micro-batch more than the rows. So there are few, and
-    what is the same for the next frame is kept.
+    `name_task` as in `lane_input`. Each call of the JVM's planner costs milliseconds, in a small micro-batch more than
+    the rows. So there are few calls, and the parts that frames of one schema share are kept.
     """
 
     assembly: TransactionAssembly
@@ -119,8 +123,9 @@ class EventsProjection:
     name_task: bool
     _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by whether events are sorted
 
-    def of(self, frame: DataFrame, *, sort: bool) -> EventsInput:
-        """Raw values whose place is in the JSON itself are parsed by the JVM when they are to be sorted.
+    def project(self, frame: DataFrame, *, sort: bool) -> EventsInput:
+        """The events of `frame` for the lanes. A sort needs source partition and position: if only the JSON has them,
+        the JVM parses the raw values first.
 
         Raises InputError for missing columns or wrong types.
         """
@@ -174,7 +179,7 @@ def _raw_columns(frame: DataFrame, lines: TxnEventLines) -> list[Column]:
     if missing:
         raise InputError(
             f"The frame lacks the column {', '.join(missing)}.",
-            hint=f"It has {', '.join(frame.columns)}; name others, or None where the JSON itself holds them.",
+            hint=f"It has {', '.join(frame.columns)}; name one of these, or None if the JSON itself has the value.",
         )
     if not isinstance(frame.schema[lines.value].dataType, (T.StringType, T.BinaryType)):
         raise InputError(
@@ -198,7 +203,7 @@ def _column(name: str) -> Column:
 
 
 FOLDER: Final = "starrocks_txn_sink"
-STAGE: Final = "fused"  # names the lanes' assembler where a stage of its own has the name it was given
+STAGE: Final = "fused"  # the assembler's name in metrics, in place of a stage's own name
 OLDEST_LIMIT: Final = 20  # open source transactions that the listener is told of one by one
 _MESSAGES: Final = T.StructType([T.StructField("message", T.StringType())])  # `messages.MESSAGES`, parsed
 _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
@@ -208,7 +213,7 @@ _log = get_logger("assembler")
 
 @dataclass(slots=True)
 class EventsWriter:
-    """Runs the micro-batches of one session; without a log each frame stands for itself (`StarRocksSink.write`)."""
+    """Runs the micro-batches of one session; without a log each frame is independent (`StarRocksSink.write`)."""
 
     assembly: TransactionAssembly
     session: Session
@@ -220,7 +225,7 @@ class EventsWriter:
     def open(
         cls, assembly: TransactionAssembly, options: SinkOptions, session: Session, frame: DataFrame, query: str | None
     ) -> EventsWriter:
-        """For a streaming query (`query` is its id, or its job where the id cannot be seen), or a frame (None)."""
+        """A writer for a streaming query (`query` is its id, or its job if the id is hidden), or for a frame (None)."""
         sort = _sorted_first(options)
         if query is None:
             return cls(assembly, session, None, sort)
@@ -244,12 +249,12 @@ class EventsWriter:
 
     def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
         messages = self._run(frame, task, before, now)
-        complaints = of_kind(messages, OrderViolation)
-        if not complaints:
+        violations = of_kind(messages, OrderViolation)
+        if not violations:
             small = all(each.small for each in of_kind(messages, CarryOver))  # then the next one may be, too
             self.sort = _sorted_first(task.options) or (self.sort and not small)
             return messages
-        why = complaints[0].why
+        why = violations[0].why
         if task.options.shuffle is False:
             raise Unordered(why, hint='Set shuffle to "auto" or true, so that events are sorted first.')
         _log.warning("events.sorted", why=why)
@@ -258,9 +263,9 @@ class EventsWriter:
 
     def _run(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
         lanes = task.options.lanes
-        if self.projection is None or self.log is None:  # frames that stand for themselves may be of any Spark session
+        if self.projection is None or self.log is None:  # independent frames may be of any Spark session
             self.projection = EventsProjection(self.assembly, lanes, name_task=task.ownership is not None)
-        events = self.projection.of(frame, sort=self.sort)
+        events = self.projection.project(frame, sort=self.sort)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
             content=PayloadEncoder(task.options.database, keyless(self.session.models)),
@@ -274,8 +279,8 @@ class EventsWriter:
             sortable=task.options.shuffle is not False,
             small_rows=SMALL_ROWS,
         )
-        fused = AssemblingLaneTask(replace(task, at_end_only=not self.sort), assembly)
-        return [decode(row[0]) for row in events.rows.mapInArrow(fused, _MESSAGES).collect()]
+        lane_task = AssemblingLaneTask(replace(task, at_end_only=not self.sort), assembly)
+        return [decode(row[0]) for row in events.rows.mapInArrow(lane_task, _MESSAGES).collect()]
 
     def _conclude(
         self,
@@ -292,7 +297,7 @@ class EventsWriter:
         late, flows, notices = expire(self.assembly.policy, after.partitions, now)
         after = after.updated(after.batch, after.query, late, ())
         if self.log is not None:
-            if not committed:
+            if not committed:  # no lane has checked the owner, and a fenced run must not publish
                 check_still_owner(task.options, self.session)
             self.log.publish(after)
         counters = total_counters([*(each.flows for each in carried), flows], after.levels())
@@ -303,12 +308,12 @@ class EventsWriter:
             _log.warning("events.malformed", count=malformed, batch=task.batch_id)
         counts = {**counters.as_dict(), "oldest_open": oldest, "malformed": malformed}
         query = task.checkpoint
-        told = {"query": query, "name": f"{query}/{STAGE}", "counts": counts, "oldest": _oldest_open(after)}
-        listener(Event("assembler.counted", told))
+        fields = {"query": query, "name": f"{query}/{STAGE}", "counts": counts, "oldest": _oldest_open(after)}
+        listener(Event("assembler.counted", fields))
 
 
 def check_still_owner(options: SinkOptions, session: Session) -> None:
-    """No lane has committed, so none has looked: raises Fenced when another run of the query has taken the job over."""
+    """Check the owner in the ledger; raises Fenced when another run of the query has taken the job over."""
     if not session.token:
         return
     clock = SystemClock()
@@ -321,7 +326,7 @@ def check_still_owner(options: SinkOptions, session: Session) -> None:
 
 
 def _sorted_first(options: SinkOptions) -> bool:
-    """Whether events are sorted before any lane has looked at them."""
+    """Whether events are sorted before any lane reads them."""
     return options.shuffle is True or always_sorted(options.features, assembled=True)
 
 
@@ -336,7 +341,7 @@ def _merge_partitions(carried: Sequence[CarryOver]) -> dict[str, CarriedState]:
 
 
 def _oldest_open(after: Manifest) -> list[dict[str, Any]]:
-    """The source transactions that have been open for longest: where each began, since when, its rows and bytes."""
+    """The source transactions that are open for longest: position of BEGIN, time of opening, rows and bytes."""
     live = ((name, each) for name, one in after.partitions.items() for each in one.state.live())
     return [
         {
@@ -362,7 +367,7 @@ def _state_uri(frame: DataFrame, assembly: TransactionAssembly, query: str) -> s
     root = checkpoint_root(frame, query)
     if root is None:
         raise OptionError(
-            "The query's checkpoint location cannot be seen from here (Spark Connect hides it).",
+            "The sink cannot see the query's checkpoint location (Spark Connect hides it).",
             hint="Give TransactionAssembly a state_dir that driver and executors share; keep it with the checkpoint.",
             option="state_dir",
         )
@@ -370,7 +375,7 @@ def _state_uri(frame: DataFrame, assembly: TransactionAssembly, query: str) -> s
 
 
 def checkpoint_root(frame: DataFrame, query: str) -> str | None:
-    """Where the running query `query` has its checkpoint; None when this process cannot see it."""
+    """The checkpoint location of the running query `query`; None when this process cannot see it."""
     session: Any = getattr(frame.sparkSession, "_jsparkSession", None)
     context: Any = getattr(frame.sparkSession, "_sc", None)
     if session is None or context is None:
@@ -379,6 +384,6 @@ def checkpoint_root(frame: DataFrame, query: str) -> str | None:
         number = context._jvm.java.util.UUID.fromString(query)
         running = session.sharedState().activeStreamingQueries().get(number)
         return None if running is None else str(running.resolvedCheckpointRoot())
-    except Exception:  # py4j's errors, whatever this Spark lacks; a state_dir is asked for instead
+    except Exception:  # py4j's errors differ between versions of Spark; the caller asks for a state_dir
         _log.debug("checkpoint.not_found", exc_info=True)
         return None

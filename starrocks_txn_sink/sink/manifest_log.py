@@ -1,13 +1,14 @@
-"""The tail log: what is open after each micro-batch, kept beside Spark's own log of the query.
+"""The manifest log: the open tails of all source partitions after each micro-batch, beside Spark's log of the query.
 
     batches/{batch}-{generation}-{epoch}.json   a manifest for each of the last micro-batches
     rows/{generation}-{epoch}-{batch}-…         the rows they name
     owners/{generation}-{epoch}                 one for each run of the query that was ever opened
 
-A micro-batch reads the manifest of the one before, exactly, and its own is published after all lanes have returned and
-before `foreachBatch` returns: when Spark believes that it is done, it is there. A run of the query takes the next
-*generation* when it opens the log. Where two runs publish for one micro-batch (the older one was paused and wakes up),
-the younger counts, and nobody deletes what a younger one wrote.
+Micro-batch N reads the manifest of N-1 exactly. Its own is published after all lanes have committed and before
+`foreachBatch` returns: it exists before Spark marks the micro-batch as done. The ledger's positions do the rest, so no
+second commit protocol is needed. A run of the query takes the next *generation* when it opens the log. If two runs
+publish for one micro-batch (the older one was paused and woke up), the younger manifest counts, and no run deletes
+files of a younger one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ INLINE_LIMIT: Final = 256 << 10  # rows in a manifest are written again with eve
 
 
 class ManifestName(NamedTuple):
-    """A manifest's file name, read; the greater of two for one micro-batch counts."""
+    """A parsed manifest file name; the greater of two for one micro-batch counts."""
 
     batch: int
     generation: int
@@ -52,7 +53,7 @@ class ManifestLog:
     query: str
     keep: int
     _latest: Manifest | None = None
-    _files: dict[ManifestName, frozenset[str]] = field(default_factory=dict)  # what kept manifests name
+    _files: dict[ManifestName, frozenset[str]] = field(default_factory=dict)  # the files that kept manifests name
     _until_sweep: int = 0
 
     @classmethod
@@ -69,13 +70,13 @@ class ManifestLog:
         return cls(directory, generation, epoch, query, keep)
 
     def stem(self, batch: int) -> str:
-        """How names of files with rows begin."""
+        """The beginning of names of files with rows."""
         return f"{self.generation:06d}-{self.epoch}-{batch}"
 
     def before(self, batch: int, *, may_begin: bool) -> Manifest:
-        """What micro-batch `batch` starts from: nothing for the first one, else the manifest of the one before.
+        """The manifest that micro-batch `batch` starts from: empty for the first, else the previous one's.
 
-        A query that has no log at all starts with nothing open if it `may_begin` so. Raises InputError otherwise.
+        A query without any log starts with an empty manifest if it `may_begin` so. Raises InputError otherwise.
         """
         if batch == 0:
             return Manifest()
@@ -90,7 +91,7 @@ class ManifestLog:
         return Manifest(batch - 1, self.query)
 
     def publish(self, manifest: Manifest) -> None:
-        """Make `manifest` what the next micro-batch starts from; then delete what nobody can need any more."""
+        """Publish `manifest` for the next micro-batch; then delete files that no kept manifest names."""
         manifest = self._bounded(manifest)
         name = ManifestName(manifest.batch, self.generation, self.epoch)
         self.directory.write(f"{BATCHES}/{name.file}", manifest.to_json())
@@ -115,7 +116,7 @@ class ManifestLog:
             return Manifest.from_json(file.read())
 
     def _retire(self, names: Iterable[ManifestName]) -> None:
-        """Delete manifests, and the files that only they name."""
+        """Delete manifests, and the files that no other manifest names."""
         gone: set[str] = set()
         for name in names:
             gone |= self._files.pop(name, frozenset())
@@ -124,9 +125,9 @@ class ManifestLog:
             self.directory.delete(f"{ROWS}/{file}")
 
     def _sweep(self, batch: int) -> None:
-        """Look through the whole log for superseded manifests, and for rows that attempts left behind when they died.
+        """Delete superseded manifests, and rows of attempts that died, from the whole log.
 
-        What a younger run wrote is left alone.
+        Files of a younger run stay.
         """
         names = _manifests(self.directory)
         current = {max(mine for mine in names if mine.batch == each.batch) for each in names}
@@ -150,8 +151,9 @@ def _manifests(directory: StateDirectory) -> list[ManifestName]:
 def _missing_state(batch: int, names: list[ManifestName]) -> InputError:
     there = f"it has those of {min(names).batch} to {max(names).batch}" if names else "it has none at all"
     return InputError(
-        f"The fused assembler's state after micro-batch {batch - 1} is missing from the checkpoint ({there}), so what "
-        "was open then is not known.",
+        f"The checkpoint lacks the assembler's state after micro-batch {batch - 1} ({there}), so the source "
+        "transactions that were open then are unknown.",
         hint="Restore the folder starrocks_txn_sink from the same copy as the rest of the checkpoint, or start with a "
-        "new checkpoint at a place where no source transaction is open; what is in StarRocks already is left out.",
+        "new checkpoint at a place where no source transaction is open; rows that are in StarRocks already are left "
+        "out.",
     )

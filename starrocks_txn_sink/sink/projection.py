@@ -1,10 +1,12 @@
 """The sink's input, checked, projected to what a lane reads, and spread over the lanes, in the JVM: no Python per row.
 
-Output columns are those of `rows.segments`: source_partition, position, table, transaction_end, payload; without
-marks those of `rows.replay`: table, payload, hash. The payload is the row's JSON with the separator in front, and with
-`__op` inside for a delete (wire contract 5.6). For metrics there are event_time and, with a column `op`, deleted.
+Output columns are those of `rows.segments`: source_partition, position, table, transaction_end, payload; without marks
+those of `rows.unpositioned`: table, payload, hash. For metrics there are event_time and, with a column `op`, deleted.
+Each lane ends with a last row, which proves that no rows were cut off (`rows.segments`).
 
-Each lane is closed by a last row (`rows.segments`).
+The JVM makes the JSON: rows reach Python as Arrow, and a load's body is a sequence of slices of Arrow buffers. A
+payload has its separator in front, so the first comma of a body can become the opening bracket, and `__op` inside for a
+delete (wire contract 5.6).
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class LaneInput:
-    """Rows ready for the lanes: one Spark partition a lane; `marked` as in `LaneTask`, `sorted` whether they are."""
+    """Rows for the lanes, one Spark partition a lane; `marked` as in `LaneTask`; `sorted` False: in arrival order."""
 
     rows: DataFrame
     marked: bool
@@ -80,13 +82,14 @@ def lane_input(
     compaction: Compaction | None = None,
     sort: bool = True,
 ) -> LaneInput:
-    """Project `frame` and spread it over `lanes`; `models` maps known tables to PRIMARY_KEYS, DUP_KEYS, …; with
-    `name_task` a row of each lane tells which attempt of Spark's reads it (`writer.worker`);
-    `guarded` as in `TypedRoute.row`; with `compaction` rows that a later one replaces have an empty payload; without
-    `sort` the one lane gets its rows as they come, without a shuffle.
+    """Project `frame` and spread it over `lanes`; `keyless` names the tables without a primary key.
+
+    With `name_task` a row of each lane names the Spark attempt that reads it (`writer.worker`); `guarded` as in
+    `TypedRoute.row`; with `compaction` replaced rows have an empty payload; without `sort` the one lane gets its rows
+    in arrival order, without a shuffle.
 
     Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
-    deletes for a table without a primary key fail the job when they are met, with their place.
+    deletes for a table without a primary key fail the job, with their source partition and position.
     """
     marked = _check_input(frame, routes)
     if not marked:
@@ -111,7 +114,7 @@ def lane_input(
     if not sort:
         return LaneInput(one_lane(rows, POSITION, name_task=name_task), marked, sorted=False)
     if compaction is not None:
-        rows = compaction.applied(rows, lane_of(F.col(PARTITION), lanes), SEQ)
+        rows = compaction.mark_replaced(rows, lane_of(F.col(PARTITION), lanes), SEQ)
     spread = spread_marked(rows, lanes, SEQ)
     return LaneInput(with_task_name(spread) if name_task else spread, marked)
 
@@ -124,14 +127,14 @@ def _features_of(guarded: bool, compaction: Compaction | None) -> Iterator[Featu
 
 
 def event_time(frame: DataFrame) -> list[Column]:
-    """When the source committed each row, if the frame says so in a TIMESTAMP column `event_time`; for metrics only."""
+    """The time of each row's commit at the source, from a TIMESTAMP column `event_time` if there is one; for
+    metrics."""
     kinds = [field.dataType for field in frame.schema.fields if field.name == EVENT_TIME]
     return [F.unix_micros(EVENT_TIME).alias(EVENT_TIME)] if kinds == [T.TimestampType()] else []
 
 
 def _deleted_column(frame: DataFrame) -> list[Column]:
-    """Whether each row is a delete, by the condition that its payload was made with, so that the JVM looks once; for
-    metrics only."""
+    """Whether each row is a delete; for metrics. The same condition as in the payload, so the JVM evaluates it once."""
     return [(~_is_upsert(_op())).alias(DELETED)] if OP in frame.columns else []
 
 
@@ -139,7 +142,7 @@ def _deleted_column(frame: DataFrame) -> list[Column]:
 
 
 def _check_input(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
-    """Whether the rows are marked with positions and ends; raises InputError for what cannot be written."""
+    """Whether the rows are marked with positions and ends; raises InputError for missing columns or wrong types."""
     there = set(frame.columns)
     marked = any(name in there for name in TRANSACTION_COLUMNS)
     needed = [*(TRANSACTION_COLUMNS if marked else ()), *_content_columns(routes)]
@@ -275,14 +278,15 @@ def spread_marked(rows: DataFrame, lanes: int, seq: str) -> DataFrame:
 
 
 def spread_plain(rows: DataFrame, lanes: int) -> DataFrame:
-    """Rows in any lane and any order; only the last row has its place."""
+    """Rows in any lane and any order, except for the last row of each lane."""
     lane = F.lit(0) if lanes == 1 else F.pmod(F.col(HASH), F.lit(lanes)).cast("int")
     spread = _with_lane_ends(rows.withColumn(LANE, lane), lanes, HASH).repartitionById(lanes, F.col(LANE))
     return spread.sortWithinPartitions((F.col(HASH) == SENTINEL_POSITION).asc_nulls_first()).drop(LANE)
 
 
 def one_lane(rows: DataFrame, column: str, *, name_task: bool) -> DataFrame:
-    """`rows` as they come in one lane; the last row has its mark in `column` and, with `name_task`, its task's name."""
+    """`rows` in one lane, in arrival order; the last row has END_POSITION in `column` and, with `name_task`, its task's
+    name."""
     return in_arrival_order(rows, lane_ends(rows.sparkSession, rows.schema, 1, column, name_task=name_task))
 
 
@@ -296,17 +300,17 @@ def spread_events(rows: DataFrame, ends: DataFrame, lanes: int) -> DataFrame:
 
 
 def in_arrival_order(rows: DataFrame, ends: DataFrame) -> DataFrame:
-    """All rows in one task, in the order in which the source gives them, without a shuffle; then the one of `ends`."""
+    """All rows in one task, in the order of the source, without a shuffle; then the row of `ends`."""
     return rows.union(ends).coalesce(1)
 
 
 def with_task_name(rows: DataFrame) -> DataFrame:
-    """The first row of each lane names its task (`lane.attempt`); after the shuffle, so that it is the lane's own."""
+    """Have the first row of each lane name its task (`writer.worker`); after the shuffle, so it is the lane's task."""
     return rows.withColumn(TASK, task_name())
 
 
 def task_name() -> Column:
-    """The name of the task's thread, in the first row of each Spark partition as it is at this place."""
+    """The name of the task's thread, in the first row of each Spark partition; NULL in other rows."""
     first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << ROW_NUMBER_BITS) - 1)) == 0
     return F.when(first, F.java_method(F.lit("java.lang.Thread"), F.lit("currentThread")))
 
@@ -330,7 +334,7 @@ def lane_ends(
     session: SparkSession, schema: T.StructType, lanes: int, column: str, *, name_task: bool = False
 ) -> DataFrame:
     """A last row for each lane, as `schema` says: END_POSITION in `column`, its lane in LANE, and NULLs; with
-    `name_task` also the name of the task that reads it (`lane.attempt`)."""
+    `name_task` also the name of the task that reads it (`writer.worker`)."""
     values = {LANE: F.col("id").cast("int"), column: F.lit(SENTINEL_POSITION)}
     if name_task:
         values[task_name_column(schema.names)] = task_name()

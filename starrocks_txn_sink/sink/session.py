@@ -40,18 +40,18 @@ from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 from starrocks_txn_sink.writer.task import JobOwnership
 
 _CLEAN_UP_SECONDS = 5.0
-_PAUSE = 0.5  # between two looks at what tasks that are being ended have begun
-_LATER = (
-    2.5,
-    3.5,
-)  # Spark ends the other tasks of a failed job only after up to 4 s, and they may begin labels until then
+_PAUSE = 0.5  # between two roll-backs of labels that ending tasks still begin
+# Spark ends the other tasks of a failed job only after up to 4 s, and they may begin labels until then.
+_LATER = (2.5, 3.5)
 
 
 @dataclass(slots=True)
 class Session:
-    """What the driver knows between two micro-batches. `key` tells runs of a query apart.
+    """The driver's knowledge between two micro-batches. `key` identifies a run of a query.
 
-    `columns` has the columns of the tables that typed routes write; None when the server cannot be asked.
+    The positions are read once, at the take-over, and then grow with confirmed receipts: a StarRocks transaction costs
+    one owner check and one state query. `columns` has the columns of the tables that typed routes write; None without
+    `query_url`.
     """
 
     key: str
@@ -66,14 +66,14 @@ class Session:
 
     @property
     def ownership(self) -> JobOwnership | None:
-        """What lanes get; None without a ledger."""
+        """The ownership for the lanes; None without a ledger."""
         return JobOwnership(self.token, self.positions) if self.token else None
 
     def visible(self, *, streaming: bool) -> dict[str, int]:
-        """By source partition the position up to which rows that may come again are visible.
+        """By source partition the position up to which replayed rows are visible already.
 
-        In a streaming query rows that this very run has written do not come again (`rows.replay`), so only positions
-        that it found in the ledger matter.
+        In a streaming query rows of this very run are never replayed (`rows.replay`), so only positions that the run
+        found in the ledger count.
         """
         return {
             partition: known.position
@@ -82,7 +82,7 @@ class Session:
         }
 
     def learn(self, receipts: Sequence[Receipt]) -> None:
-        """The positions of our own confirmed commits are known without asking."""
+        """Advance the positions by confirmed receipts, without a query to the ledger."""
         for receipt in receipts:
             for span in receipt.positions:
                 self.positions[span.partition] = Position(
@@ -101,11 +101,11 @@ def open_session(
 ) -> Session:
     """Check the server, read the columns of `typed_tables` and, for exactly-once, create the ledger and take over.
 
-    With `run_epoch` the session is one write of a run of which no process lasts, and which began when that was made: a
-    run that began later is not taken over from.
+    With `run_epoch` the session is one write of a run without a lasting process (the data source): such a run is as old
+    as its epoch, and never takes the job from a run that began later.
 
-    Raises Fenced when somebody newer took over meanwhile, OptionError for a server that is too old, QueryRefused
-    without the privileges, DeadlineExceeded when the server cannot be made to answer.
+    Raises Fenced when a newer run took over meanwhile, OptionError for a server that is too old, QueryRefused without
+    the privileges, DeadlineExceeded when the server does not answer.
     """
     clock = clock or SystemClock()
     session = Session(key, job, new_epoch(run_epoch), checkpoint, {})
@@ -141,7 +141,7 @@ def _take_over(
     with contextlib.closing(HttpTransport(options)) as transport:
         taken = _take_over_with_advice(options, lambda: run(steps, transport, clock, deadline, ledger))
         session.token, session.positions = taken.owner.token, taken.positions
-        with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which harms nobody
+        with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which is harmless
             dead = delete_dead_claims(session.job, taken.owner, rng)
             run(dead, transport, clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
 
@@ -163,7 +163,7 @@ def _create_dead_letters(connection: LeaderConnection, options: SinkOptions, dea
 
 
 def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, clock: Clock, deadline: Deadline) -> None:
-    """Create the receipts' log if it is not there, and forget what is older than `receipts_log_days`."""
+    """Create the receipts' log if needed, and delete receipts older than `receipts_log_days`."""
     oldest = time.gmtime(clock.wall() - options.receipts_log_days * 86_400)
     forget = delete_older(options.database, job, time.strftime("%Y-%m-%d %H:%M:%S", oldest))
     try:
@@ -199,11 +199,11 @@ def _create(ledger: SqlLedger, options: SinkOptions, deadline: Deadline) -> None
 
 
 def clean_up(options: SinkOptions, session: Session, done: Callable[[], None]) -> None:
-    """Roll back what a session leaves open, within seconds and as far as the server lets us; never raises.
+    """Roll back a failed session's open labels, within seconds; never raises.
 
-    Once now, and again in the background when Spark has surely ended the session's tasks; then `done` is called. The
-    next take-over would do it too; until then the labels would count against the server's running transactions.
-    Without `query_url` nobody can list them, and they end at their timeout.
+    Rolls back once now, and again in the background when Spark has surely ended the session's tasks; then calls `done`.
+    The next take-over would do the same; until then the labels count against the server's limit of running
+    transactions. Without `query_url` they cannot be listed, and end at their timeout.
     """
     if not options.query_addresses:
         done()
@@ -222,9 +222,9 @@ def _roll_back_later(options: SinkOptions, session: Session, done: Callable[[], 
 
 
 def roll_back_until(options: SinkOptions, session: Session, seconds: float) -> None:
-    """Roll back what is open, and, again and again, what tasks begin while Spark ends them. Never raises.
+    """Roll back open labels for `seconds`, again and again: tasks still begin labels while Spark ends them.
 
-    Returns when `seconds` have passed.
+    Never raises.
     """
     limit = time.monotonic() + seconds
     while options.query_addresses and (left := limit - time.monotonic()) > 0:
@@ -249,9 +249,10 @@ def _roll_back_all(prefix: LabelPrefix, database: str) -> Steps[None]:
 
 
 def new_epoch(run_epoch: str | None = None) -> str:
-    """Tells runs of the driver apart, or the writes of one: microseconds since 1970 in hexadecimal, and random bits.
+    """A unique name of a driver's run: microseconds since 1970 in hexadecimal and random bits.
 
-    Runs compare by when they began (`refuse_newer`), so one driver's two frames of one second must not be the same.
+    With `run_epoch` it names one write of that run. Runs compare by their start (`refuse_newer`), so two frames that a
+    driver makes within one second must differ: hence microseconds.
     """
     if run_epoch is not None:
         return f"{run_epoch}_{secrets.token_hex(4)}"
@@ -261,7 +262,7 @@ def new_epoch(run_epoch: str | None = None) -> str:
 def table_models(connection: LeaderConnection, database: str, deadline: Deadline) -> dict[str, str]:
     """Check the server's version and return the database's tables with their models (PRIMARY_KEYS, DUP_KEYS, …).
 
-    Raises OptionError for a server that is too old, QueryFailed or QueryRefused when it cannot be asked.
+    Raises OptionError for a server that is too old, QueryFailed or QueryRefused when the query fails.
     """
     require_supported(str(connection.query("SELECT current_version()", (), deadline)[0][0]))
     rows = connection.query(
@@ -275,9 +276,9 @@ def table_models(connection: LeaderConnection, database: str, deadline: Deadline
 def table_columns(
     connection: LeaderConnection, database: str, tables: Iterable[str], deadline: Deadline
 ) -> dict[str, tuple[TargetColumn, ...]]:
-    """The columns of `tables`, by table in their order; a table that is not there is left out.
+    """The columns of `tables`, by table in their order; a missing table is left out.
 
-    Raises QueryFailed or QueryRefused when the server cannot be asked.
+    Raises QueryFailed or QueryRefused when the query fails.
     """
     names = tuple(tables)
     if not names:

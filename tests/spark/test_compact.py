@@ -193,7 +193,7 @@ def test_a_table_that_came_later_fails_clearly(shop: Shop) -> None:
     sink.write(shop.frame(deposits("p-0", [1])))
     shop.ask("CREATE TABLE shop.later (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
     rows = [change("p-0", 2, 0, "later", {"id": 1}, end=True)]
-    with pytest.raises(SparkRuntimeException, match="the table later was not there when the query started"):
+    with pytest.raises(SparkRuntimeException, match="the table later did not exist when the query started"):
         sink.write(shop.frame(rows))
     sink.write(shop.frame(rows))  # the next session knows it
     assert shop.ask("SELECT id FROM shop.later") == [(1,)]

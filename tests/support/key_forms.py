@@ -10,7 +10,7 @@ from starrocks_txn_sink.sink.compaction import A_DIGIT, DAY, MOMENT, NUMBER, TIM
 
 def normal_form(column: KeyColumn, text: str) -> str | None:
     """The same text for all texts that the server takes for the same value; None when that cannot be told."""
-    match column.family:
+    match column.key_type:
         case KeyType.TEXT:
             return text
         case KeyType.INTEGER | KeyType.DECIMAL:
@@ -34,7 +34,7 @@ def survivors(keys: Sequence[Hashable | None]) -> list[bool]:
 
 
 def _number(column: KeyColumn, text: str) -> str | None:
-    if text in TRUTHS and column.family is not KeyType.DECIMAL:
+    if text in TRUTHS and column.key_type is not KeyType.DECIMAL:
         return TRUTHS[text]
     found = re.search(NUMBER, text)
     if found is None or not re.search(A_DIGIT, text):
@@ -54,6 +54,6 @@ def _time(column: KeyColumn, text: str) -> str | None:
         return None
     year, *rest = (found[group] or "" for group in range(1, 7))
     day = "-".join([year, *(part.rjust(2, "0") for part in rest[:2])])
-    if column.family is KeyType.DATE:
+    if column.key_type is KeyType.DATE:
         return day
     return f"{day} {':'.join(part.rjust(2, '0') for part in rest[2:])}.{(found[7] or '').ljust(6, '0')}"

@@ -1,8 +1,9 @@
 """Which Spark type fits which StarRocks type, and how its values become JSON: the table of docs/types.md.
 
-`fit` gives a `Fit` or the reason why there is none. A fit loses nothing: what could lose digits, bytes or a time zone
-is refused by type, what depends on the value (NaN, a text that is too long) is a `Fault`, a condition that the JVM
-evaluates row by row. Decimals and LARGEINT travel as JSON strings, because a JSON number may lose digits on its way.
+`fit` gives a `Fit` or the reason why there is none. A fit loses nothing: the type decides before the first load whether
+digits, bytes or a time zone could be lost. Only what the type cannot show (NaN, a text that is too long) is a
+`ValueFault`, a condition that the JVM evaluates row by row. Decimals and LARGEINT travel as JSON strings, because a
+JSON number may lose digits on its way.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def fit(source: T.DataType, target: TargetType, zones: tuple[str, str] = ("UTC",
 
 
 def natural(source: T.DataType) -> TargetType:
-    """The StarRocks type closest to `source`, for a table that nobody may ask about; `OTHER` if there is none."""
+    """The StarRocks type closest to `source`, for a table whose columns are unknown; `OTHER` if there is none."""
     if isinstance(source, T.DecimalType):
         return TargetType("DECIMAL", precision=source.precision, scale=source.scale)
     if isinstance(source, (T.StructType, T.ArrayType, T.MapType, T.VariantType, T.NullType)):

@@ -64,7 +64,7 @@ UNWRITABLE = ValueFault(
 def csv_text(source: T.DataType, target: TargetType) -> Text | str:
     """How encoded values of `source` are written into a column of type `target`, or why they are not.
 
-    A text for a JSON column is written as it came, not as it was parsed: give `as_it_came` those.
+    A text for a JSON column is written raw, without being parsed (`is_written_raw`).
     """
     if target.name in ("ARRAY", "MAP", "STRUCT"):
         return "arrays, maps and structs are written as JSON only; set the property format of this table to json"
@@ -88,7 +88,7 @@ def holds_text(source: T.DataType) -> bool:
 
 
 def csv_row(fields: list[Column]) -> Column:
-    """A row without what separates it from others."""
+    """A row without its row separator."""
     return F.concat_ws(CSV_COLUMN, *(F.coalesce(field, F.lit(NULL)) for field in fields))
 
 

@@ -15,7 +15,7 @@ COLUMNS_SQL = (
     " GENERATION_EXPRESSION FROM information_schema.columns WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN ({}) "
     "ORDER BY TABLE_NAME, ORDINAL_POSITION"
 )
-"""Takes the database and the tables' names; `{}` is to be replaced by as many `%s`."""
+"""Parameters: the database and the tables' names; replace `{}` by as many `%s`."""
 
 _WORD = re.compile(r"\s*(`[^`]+`|\w+)\s*")
 _NUMBERS = re.compile(r"\s*\(([\d\s,]*)\)")
@@ -87,7 +87,7 @@ def _column(row: Sequence[object]) -> TargetColumn:
 
 
 def parse_type(text: str) -> TargetType:
-    """The type that a `COLUMN_TYPE` names; `OTHER` when nobody knows it."""
+    """The type that a `COLUMN_TYPE` names; `OTHER` for an unknown one."""
     try:
         kind, rest = _parse(text)
     except ValueError:
