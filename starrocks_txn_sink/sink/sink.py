@@ -367,7 +367,7 @@ class StarRocksSink:
     def schema_changes(self, frame: DataFrame) -> list[str]:
         """The statements that `schema_changes="apply"` would run before rows of `frame` are written; runs none of them.
 
-        Raises OptionError without `query_url`, QueryFailed or QueryRefused when the server cannot be asked.
+        Raises OptionError without `query_url`, QueryFailed or QueryRefused when the query fails.
         """
         return [change.sql for change in read_planned_changes(self.options, self.routes, frame)]
 

@@ -204,12 +204,12 @@ class OrderViolation:
 Message = Receipt | LaneReport | CarryOver | OrderViolation
 MessageType = TypeVar("MessageType", Receipt, LaneReport, CarryOver, OrderViolation)
 
-_KINDS: Final = {Receipt: "receipt", LaneReport: "report", CarryOver: "carried", OrderViolation: "complaint"}
+_KINDS: Final = {Receipt: "receipt", LaneReport: "report", CarryOver: "carried", OrderViolation: "order_violation"}
 _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "receipt": receipt_of,
     "report": LaneReport.of,
     "carried": CarryOver.of,
-    "complaint": lambda fields: OrderViolation(**fields),
+    "order_violation": lambda fields: OrderViolation(**fields),
 }
 
 
