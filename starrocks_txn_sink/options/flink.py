@@ -215,24 +215,3 @@ def _unknown(name: str, known: list[str]) -> OptionError:
     near = difflib.get_close_matches(name.lower(), known, n=1) or difflib.get_close_matches(_our_name(name), known, n=1)
     advice = f"Did you mean {near[0]}?" if near else "docs/options.md lists all options."
     return OptionError(f"There is no option {name[:80]!r}.", hint=advice)
-
-
-def render_flink_options() -> str:
-    """Markdown table of all translations, in the order of the code."""
-    lines = ["| Flink connector | here |", "|---|---|"]
-    lines += [f"| `{name}` | {_render_rule(rule)} |" for name, rule in FLINK_OPTIONS.items()]
-    lines.append("| `sink.properties.<name>` | `properties[<name>]` |")
-    lines.append("| `table.<table>.properties.<name>` | `tables[<table>][<name>]` |")
-    lines += [f"| `{prefix}…` | {_render_rule(rule)} |" for prefix, rule in FLINK_PREFIXES.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _render_rule(rule: MapsTo | Refused | WithoutEffect) -> str:
-    match rule:
-        case MapsTo(option, _, note):
-            return f"`{option}`" + (f" ({note})" if note else "")
-        case WithoutEffect(reason):
-            return f"accepted, changes nothing: {reason}"
-        case Refused(reason, values):
-            allowed = f"; accepted as {' or '.join(f'`{value}`' for value in values)}" if values else ""
-            return f"refused: {reason}{allowed}"
