@@ -126,6 +126,11 @@ class Intake:
     repeats: int = 0
     repeated_rows: int = 0
 
+    @property
+    def counts(self) -> Indexes:
+        """Number of events of each source partition."""
+        return self.ends - starts(self.ends)
+
 
 def validate_events(
     events: PartitionedEvents, states: Mapping[Partition, AssemblerState], *, need_txn_id: bool

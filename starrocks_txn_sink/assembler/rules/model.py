@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import add, attrgetter
-from typing import Final, Literal, get_args
+from typing import ClassVar, Final, Literal, Self, get_args
 
 import pyarrow as pa
 
@@ -81,13 +81,19 @@ class Policy:
     missing_begin: MissingBegin = "fail"
 
     def __post_init__(self) -> None:
-        _one_of("on_open_timeout", self.on_open_timeout, get_args(OnOpenTimeout))
-        _one_of("missing_begin", self.missing_begin, get_args(MissingBegin))
-        if self.open_timeout is not None and not self.open_timeout > 0:
-            raise OptionError("open_timeout must be above zero.", hint="Leave it out to wait for ever.")
+        check_choice("on_open_timeout", self.on_open_timeout, get_args(OnOpenTimeout))
+        check_choice("missing_begin", self.missing_begin, get_args(MissingBegin))
+        check_open_timeout(self.open_timeout)
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+def check_open_timeout(limit: float | None) -> None:
+    """OptionError for an `open_timeout` (seconds) that is not above zero."""
+    if limit is not None and not limit > 0:
+        raise OptionError("open_timeout must be above zero.", hint="Leave it out to wait for ever.")
+
+
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """OptionError unless `value` is one of `allowed`."""
     if value not in allowed:
         raise OptionError(f"{name} is {value!r}.", hint=f"Use one of: {', '.join(allowed)}.")
 
@@ -113,9 +119,27 @@ def _parse_duration(text: str) -> float:
     raise OptionError(f"{text!r} is not a duration.", hint="Write it like 500ms, 30s, 2min or 1h.")
 
 
+class Counts:
+    """Base of an assembler's counts of one step: a dataclass of numbers; `+` adds them."""
+
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]]
+
+    def __add__(self, other: Self) -> Self:
+        values = attrgetter(*self.__match_args__)  # every step adds counts, and astuple would copy each value
+        return type(self)(*map(add, values(self), values(other)))
+
+    def as_dict(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__match_args__}
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return list(cls.__match_args__)
+
+
 @dataclass(frozen=True, slots=True)
-class Counters:
-    """Counts of one step; `+` adds them.
+class Counters(Counts):
+    """Counts of one step.
 
     Every DATA event is counted once: `data == rows + repeated_rows + abandoned_rows + dropped_rows` plus the growth
     of `open_rows` since the step before. `open`, `open_rows` and `state_bytes` are levels after the step, the others
@@ -137,9 +161,6 @@ class Counters:
     open_rows: int = 0
     state_bytes: int = 0  # Arrow bytes of the open rows
 
-    def __add__(self, other: Counters) -> Counters:
-        return Counters(*map(add, _values(self), _values(other)))
-
     def with_levels_of(self, state: AssemblerState) -> Counters:
         """These flows and the levels of `state`."""
         live = state.live()
@@ -149,13 +170,3 @@ class Counters:
     def followed_by(self, later: Counters) -> Counters:
         """The sum of both flows, and the levels of `later`."""
         return replace(self + later, open=later.open, open_rows=later.open_rows, state_bytes=later.state_bytes)
-
-    def as_dict(self) -> dict[str, int]:
-        return dict(zip(self.names(), _values(self), strict=True))
-
-    @classmethod
-    def names(cls) -> list[str]:
-        return [field.name for field in fields(cls)]
-
-
-_values: Final = attrgetter(*Counters.names())  # every step adds counters, and astuple would copy each value

@@ -7,7 +7,7 @@ written once, read when its transaction is released, and deleted.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import orjson
 import pyarrow as pa
@@ -65,14 +65,20 @@ class AssemblerState:
     @classmethod
     def from_json(cls, text: str) -> AssemblerState:
         """The state that `to_json` wrote; InputError when another format wrote it."""
-        value = orjson.loads(text)
-        if value.pop("format", None) != FORMAT:
-            raise InputError(
-                "The assembler's state in the checkpoint has another format.",
-                hint="Finish the query with the release that started it, then start it with a new checkpoint.",
-            )
+        value = read_header(text)
         transactions = tuple(OpenTransaction(**{**item, "blobs": tuple(item["blobs"])}) for item in value["open"])
         return cls(value["last_position"], transactions, value["next_blob"])
+
+
+def read_header(text: str) -> dict[str, Any]:
+    """The fields of a state's header; InputError when another format wrote it."""
+    value: dict[str, Any] = orjson.loads(text)
+    if value.pop("format", None) != FORMAT:
+        raise InputError(
+            "The assembler's state in the checkpoint has another format.",
+            hint="Finish the query with the release that started it, then start it with a new checkpoint.",
+        )
+    return value
 
 
 def to_blob(table: pa.Table) -> bytes:
