@@ -1,4 +1,4 @@
-"""`invalid_op_handling`: fail, log or skip events whose code is NULL or not in op_mapping."""
+"""`from_changelog`: change events with an operation code become rows with a row kind."""
 
 from __future__ import annotations
 

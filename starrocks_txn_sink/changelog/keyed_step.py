@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -14,7 +14,7 @@ from pyspark.sql import types as T  # noqa: N812
 from starrocks_txn_sink.changelog import state_operator as state
 from starrocks_txn_sink.changelog.rows import column, from_text, require_storable, sort_columns, to_text
 from starrocks_txn_sink.changelog.rules.keyed import KeyRule, Retention
-from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.errors import OptionError
 
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
@@ -72,8 +72,8 @@ class KeyedInput:
 class StateSettings:
     """Retention of state, its clock, and the `observedMetrics` name for swallowed retractions (None: not counted)."""
 
-    retention: Retention = field(default_factory=Retention)
-    clock: Clock = field(default_factory=SystemClock)
+    retention: Retention
+    clock: Clock
     observation: str | None = None
 
 

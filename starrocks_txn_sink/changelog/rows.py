@@ -7,6 +7,8 @@ value: microseconds, full decimals, NaN, NULL and empty, dates of all centuries.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -37,11 +39,7 @@ KIND_CODES: Final = tuple(str(kind) for kind in RowKind)
 
 def column(name: str) -> Column:
     """The column of exactly this name, even with dots."""
-    return F.col(quote(name))
-
-
-def quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return F.col("`" + name.replace("`", "``") + "`")
 
 
 def to_text(columns: Iterable[Column]) -> Column:
@@ -184,10 +182,7 @@ def place_text(place: Sequence[str]) -> list[Column]:
 
 def any_null(columns: Sequence[Column]) -> Column:
     """Whether any of `columns` is NULL."""
-    found = F.lit(False)
-    for each in columns:
-        found = found | each.isNull()
-    return found
+    return reduce(or_, (each.isNull() for each in columns), F.lit(False))
 
 
 def null_checks(key: Sequence[Column], sequence: Sequence[str], what: str) -> list[Refusal]:

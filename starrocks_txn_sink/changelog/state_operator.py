@@ -186,11 +186,6 @@ def release_rows(held: list[TimedRow], arrived: list[TimedRow], watermark: int) 
     return done, pd.DataFrame(rows, columns=TIMED_COLUMNS, dtype=object)
 
 
-def wake_time(held: Sequence[TimedRow]) -> int:
-    """The watermark (milliseconds) that releases the earliest row."""
-    return math.ceil(min(each.time for each in held) / 1000)
-
-
 @dataclass(eq=False)
 class Reorderer(spark.StatefulProcessor):
     """Holds the rows of a bucket until the watermark reaches them; one timer wakes it for the earliest row."""
@@ -229,7 +224,8 @@ class Reorderer(spark.StatefulProcessor):
             self._held.put([_state_row(each) for each in now])
         else:
             self._held.clear()
-        due = {wake_time(now)} if now else set()
+        # The timer is the watermark (milliseconds) that releases the earliest row.
+        due = {math.ceil(min(each.time for each in now) / 1000)} if now else set()
         known = set(self._handle.listTimers())
         for timer in known - due:
             self._handle.deleteTimer(timer)

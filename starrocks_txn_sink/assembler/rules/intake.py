@@ -185,6 +185,11 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
+def same_values(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Whether each pair of values is equal; NULL equals NULL."""
+    return pc.or_(pc.fill_null(pc.equal(ours, theirs), False), pc.and_(ours.is_null(), theirs.is_null()))
+
+
 def not_ascending(positions: Indexes, ends: Indexes) -> Mask:
     """Mask of events whose position is not above the previous one in the same source partition."""
     marks = np.zeros(len(positions), dtype=bool)
@@ -267,8 +272,7 @@ def _refuse_other_content(events: PartitionedEvents, table: pa.Table, positions:
     """
     before, after = table.take(pa.array(again - 1)), table.take(pa.array(again))
     for column in _IDENTITY:
-        ours, theirs = before[column], after[column]
-        same = pc.or_(pc.fill_null(pc.equal(ours, theirs), False), pc.and_(ours.is_null(), theirs.is_null()))
+        same = same_values(before[column], after[column])
         if not pc.all(same, min_count=0).as_py():
             place = int(again[int(pc.index(same, False).as_py())])
             raise InputError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import add, attrgetter
@@ -11,6 +10,7 @@ from typing import ClassVar, Final, Literal, Self, get_args
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules.state import AssemblerState
+from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import OptionError
 
 SOURCE_PARTITION: Final = "source_partition"
@@ -47,9 +47,6 @@ Partition = str | int
 
 OnOpenTimeout = Literal["fail", "drop"]
 MissingBegin = Literal["fail", "drop", "accept"]
-
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_WORDS: Final = {"millisecond": "ms", "second": "s", "sec": "s", "minute": "min", "hour": "h", "day": "d"}
 
 
 def payload_names(events: pa.Schema) -> list[str]:
@@ -104,19 +101,10 @@ def seconds(value: float | timedelta | str | None) -> float | None:
         return None
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, str):
-        return _parse_duration(value)
-    return float(value)
-
-
-def _parse_duration(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text.strip().lower().replace(" ", ""))
-    unit = match and (match[2] or "s")
-    if match and unit:
-        unit = unit if unit in _UNITS else _WORDS.get(unit.removesuffix("s"), unit)
-        if unit in _UNITS:
-            return float(match[1]) * _UNITS[unit]
-    raise OptionError(f"{text!r} is not a duration.", hint="Write it like 500ms, 30s, 2min or 1h.")
+    parsed = parse_duration(value) if isinstance(value, str) else float(value)
+    if parsed is None:
+        raise OptionError(f"{value!r} is not a duration.", hint="Write it like 500ms, 30s, 2min or 1h.")
+    return parsed
 
 
 class Counts:

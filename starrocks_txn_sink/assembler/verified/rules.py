@@ -115,25 +115,26 @@ class VerifiedAssembler:
     ) -> tuple[VerifiedState, list[pa.Table], tuple[Event, ...]]:
         """Quarantine overdue transactions: the next state, the dead letters, the notices."""
         table, found, state = done.table, done.found, done.state
-        letters: list[pa.Table] = []
+        overdue = done.classes.given_up.tolist()
+        ids = [found.ids[each].as_py() for each in overdue]
+        notices = [Event("transaction.quarantined", self._place(table, found, each)) for each in overdue]
         lost = [
-            (found.ids[each].as_py(), tally.reason(found, each), table.filter(pa.array(done.rows_in(np.array([each])))))
-            for each in done.classes.given_up.tolist()
+            (txn_id, tally.reason(found, each), table.filter(pa.array(done.rows_in(np.array([each])))))
+            for txn_id, each in zip(ids, overdue, strict=True)
         ]
         for txn_id in dict.fromkeys(intake.late[model.TXN_ID].to_pylist()):
             late = intake.late.filter(pc.equal(intake.late[model.TXN_ID], txn_id))
             lost.append((txn_id, "too late", late.filter(late[v.STATUS].is_null())))
-        for txn_id, why, rows in lost:
-            if self.policy.dead_letter_table is not None and rows.num_rows:
-                state = replace(state, letters=state.letters + 1)
-                letters.append(dead_letters(rows, state.letters, txn_id, why, self.policy.dead_letter_table))
-        ids = [found.ids[each].as_py() for each in done.classes.given_up.tolist()]
-        notices = [
-            Event("transaction.quarantined", self._place(table, found, each)) for each in done.classes.given_up.tolist()
-        ]
         if intake.late.num_rows:
             notices.append(Event("transaction.late", {"source": self.source, "events": intake.late.num_rows}))
-        return replace(state, quarantined=v.remember_ids(state.quarantined, ids)), letters, tuple(notices)
+        letters: list[pa.Table] = []
+        for txn_id, why, rows in lost:
+            if self.policy.dead_letter_table is not None and rows.num_rows:
+                number = state.letters + len(letters) + 1
+                letters.append(dead_letters(rows, number, txn_id, why, self.policy.dead_letter_table))
+        quarantined = v.remember_ids(state.quarantined, ids)
+        state = replace(state, letters=state.letters + len(letters), quarantined=quarantined)
+        return state, letters, tuple(notices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
+from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask, same_values
 from starrocks_txn_sink.assembler.verified import intake as v
 
 NOWHERE = np.iinfo(np.int64).min
@@ -112,15 +112,12 @@ def _conflicting_rows(events: pa.Table, placed: Indexes, again: Mask) -> Indexes
     ours, theirs = events.take(pa.array(placed[later])), events.take(pa.array(placed[later - 1]))
     same = np.ones(len(later), dtype=bool)
     for column in _CONTENT:
-        equal = pc.fill_null(pc.equal(ours[column], theirs[column]), False)
-        both_null = pc.and_(ours[column].is_null(), theirs[column].is_null())
-        same &= pc.or_(equal, both_null).to_numpy()
+        same &= same_values(ours[column], theirs[column]).to_numpy()
     return placed[later[~same]]
 
 
 def _collections_agree(events: pa.Table, code: Indexes, rows: Indexes, end: Indexes) -> Mask:
     """Whether each transaction has the number of rows that its END says, in every collection."""
-    transactions = len(end)
     agree = end >= 0
     ended = np.flatnonzero(agree)
     encoded = events[v.COLLECTION].combine_chunks().dictionary_encode()
@@ -139,8 +136,8 @@ def _collections_agree(events: pa.Table, code: Indexes, rows: Indexes, end: Inde
     right = at < len(found)
     right[right] = (found[at[right]] == wanted[right]) & (counts[at[right]] == number[right])
     agree[owner[~right]] = False
-    collections = np.bincount(found // width, minlength=transactions)
-    agree &= collections == np.bincount(owner, minlength=transactions)
+    collections = np.bincount(found // width, minlength=len(end))
+    agree &= collections == np.bincount(owner, minlength=len(end))
     return agree
 
 
@@ -186,7 +183,7 @@ def classify(
     if not len(due):
         return TransactionClasses(due, due, np.flatnonzero(overdue), ~whole)
     position = found.position[due]
-    start = np.iinfo(np.int64).min if last_position is None else last_position
+    start = NOWHERE if last_position is None else last_position
     passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
     new = (position > passed) | (found.expected[due] == 0)
     return TransactionClasses(due[new], due[~new], np.flatnonzero(overdue), ~whole)

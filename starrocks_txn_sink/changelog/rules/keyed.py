@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
 from starrocks_txn_sink.changelog.rules import conversions
 from starrocks_txn_sink.changelog.rules.conversions import ImageEncoder, Kinds, RowChange, RowKind
+from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import OptionError
 
 Duration = str | int | float | timedelta
-
-_SECONDS: Final = {
-    "ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0,
-    "h": 3600.0, "hour": 3600.0, "d": 86400.0, "day": 86400.0,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +41,13 @@ def _seconds(value: Duration) -> float:
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         amount = float(value)
     elif isinstance(value, str):
-        amount = _parse(value)
+        amount = parse_duration(value)
     if amount is None or not 0 <= amount < float("inf"):
         raise OptionError(
             f"state_ttl is {value!r}.",
             hint="Write it like '10 minutes', '36 h' or timedelta(hours=1), or as seconds; 0 keeps state for ever.",
         )
     return amount
-
-
-def _parse(text: str) -> float | None:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    if match is None:
-        return None
-    unit = match[2] or "s"
-    factor = _SECONDS.get(unit) or _SECONDS.get(unit.removesuffix("s"))
-    return None if factor is None else float(match[1]) * factor
 
 
 def state_to_text(state: State, now: float) -> str:
