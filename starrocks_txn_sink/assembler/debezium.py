@@ -14,7 +14,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from starrocks_txn_sink.assembler import keyed_state
 from starrocks_txn_sink.assembler.keyed_state import KeyChange, Packet
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.state import from_blob
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout, VerifiedAssembler, VerifiedPolicy, VerifiedStep
 from starrocks_txn_sink.errors import InputError
@@ -110,7 +109,7 @@ def _take_step(
 ) -> KeyChange:
     """One step of a source (keyed_state.TakeStep)."""
     state = v.VerifiedState() if header is None else v.VerifiedState.from_json(header)
-    tables = [from_blob(blob).select(v.EVENTS.names).cast(v.EVENTS) for blob in blobs or ()]
+    tables = [model.from_blob(blob).select(v.EVENTS.names).cast(v.EVENTS) for blob in blobs or ()]
     events = pa.concat_tables([v.EVENTS.empty_table(), *tables])
     step = VerifiedAssembler(policy, str(source)).feed(state, events, now, read)
     wake_at = step.state.expires_at(policy.open_timeout)

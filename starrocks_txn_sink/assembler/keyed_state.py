@@ -28,8 +28,7 @@ from pyspark.sql.streaming.state import GroupState
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import group_by_partition
-from starrocks_txn_sink.assembler.rules.model import Counts, Partition
-from starrocks_txn_sink.assembler.rules.state import from_blob, pieces, to_blob
+from starrocks_txn_sink.assembler.rules.model import Counts, Partition, from_blob, pieces, to_blob
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.telemetry.logs import get_logger

@@ -21,8 +21,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
 from starrocks_txn_sink.assembler.rules.incremental import assemble_sorted
 from starrocks_txn_sink.assembler.rules.intake import one_partition
-from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnOpenTimeout, Partition, Policy, seconds
-from starrocks_txn_sink.assembler.rules.state import AssemblerState, from_blob
+from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnOpenTimeout, Partition, Policy
 from starrocks_txn_sink.errors import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def assemble_transactions(
     Raises InputError at once for missing columns or wrong types, OptionError for options. In the running query,
     InputError and SourceTransactionError name partition and position.
     """
-    policy = Policy(interleaved, seconds(open_timeout), on_open_timeout, missing_begin)
+    policy = Policy(interleaved, model.seconds(open_timeout), on_open_timeout, missing_begin)
     prepared = events.select(*event_columns(events, by, tuple(passthrough)))
     assembled = keyed_state.assemble_frame(
         prepared,
@@ -144,7 +143,7 @@ def _take_step(
     read: Callable[[int], pa.Table],
 ) -> KeyChange:
     """One step of a source partition in a state operator (keyed_state.TakeStep)."""
-    before = AssemblerState() if header is None else AssemblerState.from_json(header)
+    before = model.AssemblerState() if header is None else model.AssemblerState.from_json(header)
     assembler, states = TransactionAssembler(policy), {name: before}
     if blobs is None:
         step = assembler.expire(states, now)
@@ -156,7 +155,7 @@ def _take_step(
     return KeyChange(_packets(name, step, state), state.to_json(), change.removed, change.added, wake_at)
 
 
-def _packets(name: Partition, step: AssemblerStep, state: AssemblerState) -> Iterator[Packet]:
+def _packets(name: Partition, step: AssemblerStep, state: model.AssemblerState) -> Iterator[Packet]:
     """Log the step's notices; yield its rows, then its counts and the opening time of the oldest open transaction."""
     keyed_state.log_notices(step.notices)
     yield from keyed_state.row_packets(name, (released.rows for released in step.released))
@@ -174,7 +173,7 @@ def _assemble_in_task(policy: Policy, batches: Iterable[pa.RecordBatch]) -> Iter
 
 def _concat(blobs: Iterable[bytes]) -> pa.Table:
     """The packed events of one source partition, the blob with the lowest position first."""
-    return pa.concat_tables(sorted(map(from_blob, blobs), key=_lowest_position))
+    return pa.concat_tables(sorted(map(model.from_blob, blobs), key=_lowest_position))
 
 
 def _lowest_position(table: pa.Table) -> int:

@@ -16,10 +16,9 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import EventKind, Intake, Mask, PartitionedEvents, validate_events
-from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
 from starrocks_txn_sink.assembler.rules.release import ReadBlob, ReleasedRows, release
 from starrocks_txn_sink.assembler.rules.segments import Grouped, Groups, SegmentClasses, classify
-from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransaction, pieces
 from starrocks_txn_sink.errors import OptionError, SourceTransactionError
 from starrocks_txn_sink.telemetry.events import Event
 
@@ -236,7 +235,7 @@ def _changes(
             continue
         rows = _tail_rows(grouped, tail, payload)
         size = rows.nbytes
-        blobs = dict(enumerate(pieces(rows, size), before[at].next_blob + len(added[at])))
+        blobs = dict(enumerate(model.pieces(rows, size), before[at].next_blob + len(added[at])))
         if len(blobs) > 1:
             size = sum(blob.nbytes for blob in blobs.values())
         added[at].update(blobs)

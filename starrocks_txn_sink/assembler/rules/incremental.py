@@ -18,10 +18,9 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules import intake, model
 from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
 from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
-from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage
-from starrocks_txn_sink.assembler.rules.state import BLOB_BYTES, AssemblerState, OpenTransaction
 from starrocks_txn_sink.errors import StarRocksSinkError, Unordered
 from starrocks_txn_sink.telemetry.events import Event
 
@@ -236,7 +235,7 @@ def _merge_transaction(transaction: OpenTransaction, memory: dict[int, _MemoryBl
     size = 0
     for number in transaction.blobs:
         more = memory[number].bytes if number in memory else 0
-        joins = number in memory and groups and groups[-1][-1] in memory and size + more <= BLOB_BYTES
+        joins = number in memory and groups and groups[-1][-1] in memory and size + more <= model.BLOB_BYTES
         if joins:
             groups[-1].append(number)
         else:

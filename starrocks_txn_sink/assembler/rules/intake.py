@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.model import Partition
-from starrocks_txn_sink.assembler.rules.state import AssemblerState
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, Partition
 from starrocks_txn_sink.errors import InputError
 
 Indexes = npt.NDArray[np.int64]

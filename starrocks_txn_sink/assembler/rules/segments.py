@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import EventKind, Indexes, Intake, Mask, one_array
-from starrocks_txn_sink.assembler.rules.model import MissingBegin, Partition
-from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransaction
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, MissingBegin, OpenTransaction, Partition
 
 Bytes = npt.NDArray[np.int8]
 

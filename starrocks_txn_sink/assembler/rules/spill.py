@@ -20,8 +20,7 @@ import orjson
 import pyarrow as pa
 from pyarrow import fs
 
-from starrocks_txn_sink.assembler.rules.model import Counters
-from starrocks_txn_sink.assembler.rules.state import AssemblerState
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
 from starrocks_txn_sink.errors import InputError, OptionError, StarRocksSinkError, Transient
 
 FORMAT: Final = 1

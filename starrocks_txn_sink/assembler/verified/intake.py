@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.state import FORMAT, read_header
 from starrocks_txn_sink.errors import InputError
 
 STATUS: Final = "status"
@@ -128,12 +127,12 @@ class VerifiedState:
         return self.oldest + open_timeout if self.oldest is not None and open_timeout is not None else None
 
     def to_json(self) -> str:
-        return orjson.dumps({"format": FORMAT, **asdict(self)}).decode()
+        return orjson.dumps({"format": model.FORMAT, **asdict(self)}).decode()
 
     @classmethod
     def from_json(cls, text: str) -> VerifiedState:
         """The state that `to_json` wrote; InputError when another format wrote it."""
-        value = read_header(text)
+        value = model.read_header(text)
         value["blobs"] = tuple(HeldBlob(**each) for each in value["blobs"])
         value["settled"], value["quarantined"] = tuple(value["settled"]), tuple(value["quarantined"])
         return cls(**value)

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.segments import concat_ranges
-from starrocks_txn_sink.assembler.rules.state import pieces
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified import tally
 from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCounters, VerifiedIntake, VerifiedState
@@ -244,7 +243,7 @@ def _carry_over(
             stay.append(blob)
         start = stop
     rest = table.filter(pa.array(rewrite)).combine_chunks()
-    added = dict(enumerate(pieces(rest), state.next_blob))
+    added = dict(enumerate(model.pieces(rest), state.next_blob))
     new = [HeldBlob(number, piece.num_rows, piece.nbytes) for number, piece in added.items()]
     removed = tuple(blob.number for blob in state.blobs if blob not in stay)
     return replace(state, blobs=(*stay, *new), next_blob=state.next_blob + len(added)), removed, added
