@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.metrics.catalogue import PARTITIONS, SPARK, VIOLATIONS
-from starrocks_txn_sink.metrics.jobs import AssemblerLevels, JobStatuses, RecentTransactions
+from starrocks_txn_sink.metrics.jobs import REMEMBERED, AssemblerLevels, JobStatuses, committed_entry
 from starrocks_txn_sink.metrics.series import History, HistorySlot, LatestValues, MetricValues
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
 from starrocks_txn_sink.telemetry.events import Event
@@ -44,11 +44,11 @@ class Model:
         self.lock = threading.Lock()
         self.metrics = MetricValues()
         self.history = History(clock.wall())
-        self.recent = RecentTransactions()
+        self.recent: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
         self.jobs = JobStatuses()
         self.assembly = AssemblerLevels()
-        self.event_times: LatestValues[float] = LatestValues(PARTITIONS)
-        self.lags: LatestValues[int] = LatestValues(PARTITIONS)
+        self.event_times: LatestValues[str, float] = LatestValues(PARTITIONS)
+        self.lags: LatestValues[str, int] = LatestValues(PARTITIONS)
         self.last_errors: dict[str, float] = {}
         self.last_violation = 0.0
         self._deletes: Counter[str] = Counter()  # deletes by table in reports whose receipts have not arrived yet
@@ -128,8 +128,17 @@ class Model:
             self._add_in_doubt(report, now)
         if fields["code"] == "source_changed":
             self._on_violation({"kind": "source_changed"}, now)
-        attempts = report.aborted if report is not None else 0
-        self.recent.add_failed(job.name, fields["batch_id"], fields["code"], fields["seconds"], attempts, now)
+        self.recent.append(
+            {
+                "outcome": "failed",
+                "at": now,
+                "job": job.name,
+                "batch_id": fields["batch_id"],
+                "code": fields["code"],
+                "open_seconds": fields["seconds"],
+                "attempts": report.aborted if report is not None else 0,
+            }
+        )
         self._set_job_gauges()
 
     def _add_in_doubt(self, report: LaneReport, now: float) -> None:
@@ -157,14 +166,14 @@ class Model:
             slot.counts[f"rows {name}"] += rows
         self._add_phases(receipt, slot)
         for span in receipt.positions:
-            metrics.partitions["partition_position"].set(span.partition, span.last)
+            metrics.set("partition_position", float(span.last), span.partition)
         slot.counts.update(commits=1, transactions=receipt.source_transactions, rows=receipt.rows, bytes=receipt.bytes)
         if self.timeout:
             ratio = max(metrics.value("transaction_age_ratio"), receipt.open_seconds / self.timeout)
             metrics.set("transaction_age_ratio", ratio)
         for region in receipt.dead_lettered:
             self._on_dead_letters({"table": region.table, "reason": "rejected", "rows": region.rows}, now)
-        self.recent.add_committed(receipt)
+        self.recent.append(committed_entry(receipt))
 
     def _add_phases(self, receipt: Receipt, slot: HistorySlot) -> None:
         for phase, seconds in receipt.phase_seconds.items():
@@ -215,9 +224,9 @@ class Model:
             slot.latency = slot.latency or Durations()
             slot.latency.merge(report.latency, report.latency_seconds)
         for partition, time in report.event_times.items():
-            self.event_times.set(partition, time)
-        times = [time for _, time in self.event_times.items()]
+            self.event_times[partition] = time
         if report.event_times:
+            times = self.event_times.values()
             self.metrics.set("event_time_skew_seconds", max(times) - min(times))
 
     def _add_retries(self, operation: str, reason: str, count: int, slot: HistorySlot) -> None:
@@ -254,7 +263,7 @@ class Model:
         metrics.set("spark_state_bytes", progress.state_bytes)
         metrics.set("spark_watermark_timestamp_seconds", progress.watermark)
         for partition, lag in progress.lags.items():
-            self.lags.set(partition, lag)
+            self.lags[partition] = lag
         self._set_skew(progress)
         slot = self.history.slot(now)
         slot.counts["input_rows"] += progress.input_rows
@@ -265,7 +274,7 @@ class Model:
             return
         times = {place: time for skew in progress.skews for place, time in skew.newest.items()}
         for place, time in times.items():
-            self.metrics.partitions["source_partition_timestamp_seconds"].set(place, time)
+            self.metrics.set("source_partition_timestamp_seconds", time, place)
         read = [skew.read_until for skew in progress.skews if skew.read_until is not None]
         self.metrics.set("source_read_until_timestamp_seconds", min(read, default=0.0))
         self.metrics.set("source_skew_seconds", max(times.values()) - min(times.values()) if times else 0.0)
