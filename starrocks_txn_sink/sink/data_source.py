@@ -22,34 +22,22 @@ from typing import Any
 import orjson
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, datasource
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
 
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.combinations import Feature
+from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, keyless
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.projection import lane_input
-from starrocks_txn_sink.sink.session import (
-    Session,
-    new_epoch,
-    open_session,
-    roll_back_until,
-    table_columns,
-    table_models,
-)
-from starrocks_txn_sink.sink.typed import TargetColumn, fit_routes, with_columns
-from starrocks_txn_sink.sink.typed.route import TableRoute
+from starrocks_txn_sink.sink.session import new_epoch, open_session, roll_back_until, table_columns, table_models
+from starrocks_txn_sink.sink.typed.route import TableRoute, fit_routes, with_columns
+from starrocks_txn_sink.sink.typed.target import TargetColumn
 from starrocks_txn_sink.sql.leader import LeaderConnection
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event
@@ -205,7 +193,7 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # local prope
 
 
 @dataclass(frozen=True, slots=True)
-class LaneMessage(WriterCommitMessage):
+class LaneMessage(datasource.WriterCommitMessage):
     """A lane's message to the end of the write on the driver: its receipts and its report."""
 
     lane: int
@@ -239,7 +227,7 @@ class LaneWrite:
         messages = task.messages(check_row_numbers(batches, attempt.lane), attempt, SystemClock())
         return LaneMessage(attempt.lane, tuple(messages))
 
-    def finish(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def finish(self, messages: Sequence[datasource.WriterCommitMessage | None]) -> None:
         """Check that every lane has sent its message, and log the receipts. Raises InputError."""
         arrived = [message for message in messages if isinstance(message, LaneMessage)]
         if sorted(message.lane for message in arrived) != list(range(self.options.lanes)):
@@ -256,10 +244,10 @@ class LaneWrite:
 
     def roll_back(self) -> None:
         """Roll back the tasks' open labels, and labels that they begin while Spark ends them."""
-        roll_back_until(self.options, Session("", self.job, self.epoch, "", {}), _ABORT_SECONDS)
+        roll_back_until(self.options, LabelPrefix(self.job, self.epoch), _ABORT_SECONDS)
 
 
-class StarRocksDataSource(DataSource):
+class StarRocksDataSource(datasource.DataSource):
     """`spark.dataSource.register(StarRocksDataSource)`, then
     `lane_partitioned(rows, options).write.format("starrocks_txn").mode("append").save()`.
 
@@ -313,7 +301,7 @@ class StarRocksDataSource(DataSource):
 
 
 @dataclass(frozen=True)
-class StarRocksWriter(DataSourceArrowWriter):
+class StarRocksWriter(datasource.DataSourceArrowWriter):
     """Writes one batch frame."""
 
     lanes: LaneWrite
@@ -323,15 +311,15 @@ class StarRocksWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
         return self.lanes.run(iterator, self.checkpoint, self.number, streaming=False)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         self.lanes.finish(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
+    def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:  # noqa: ARG002
         self.lanes.roll_back()
 
 
 @dataclass(frozen=True)
-class StarRocksStreamWriter(DataSourceStreamArrowWriter):
+class StarRocksStreamWriter(datasource.DataSourceStreamArrowWriter):
     """Writes one micro-batch."""
 
     lanes: LaneWrite
@@ -347,10 +335,10 @@ class StarRocksStreamWriter(DataSourceStreamArrowWriter):
             )
         return self.lanes.run(iterator, query, int(batch), streaming=True)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+    def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         self.lanes.finish(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+    def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         self.lanes.roll_back()
 
 

@@ -8,15 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.sources.txn_event import MALFORMED_HINT, MALFORMED_MESSAGE, OnMalformed
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.sources.txn_event import MALFORMED_HINT, MALFORMED_MESSAGE, OnMalformed, check_policy
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -59,10 +59,7 @@ class TxnEventLines:
     on_malformed: OnMalformed = "fail"
 
     def __post_init__(self) -> None:
-        if self.on_malformed not in get_args(OnMalformed):
-            raise OptionError(
-                f"on_malformed is {self.on_malformed!r}.", hint=f"Use {' or '.join(get_args(OnMalformed))}."
-            )
+        check_policy(self.on_malformed)
 
     @property
     def placed(self) -> bool:

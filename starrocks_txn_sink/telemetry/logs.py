@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TextIO
 
 import orjson
@@ -90,17 +91,14 @@ class EventLogger:
         self._log = get_logger(name, **fields)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, self._made_of
+        name, fields = self._made_of
+        return partial(EventLogger, **fields), (name,)
 
     def __call__(self, event: Event) -> None:
         level = _LEVELS.get(event.name, logging.DEBUG)
         receipt = event.fields.get("receipt")
         fields = _receipt(receipt) if receipt is not None else _scalars(event.fields)
         self._log.bind(**fields).log(level, event.name)
-
-
-def _restore(name: str, fields: dict[str, Any]) -> EventLogger:
-    return EventLogger(name, **fields)
 
 
 def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,20 +111,9 @@ def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _receipt(receipt: Any) -> dict[str, Any]:
     """Fields of a receipt's line."""
-    return {
-        "job": receipt.job,
-        "batch": receipt.batch_id,
-        "lane": receipt.lane,
-        "label": receipt.label,
-        "rows": receipt.rows,
-        "bytes": receipt.bytes,
-        "tables": len(receipt.tables),
-        "source_transactions": receipt.source_transactions,
-        "loads": receipt.loads,
-        "attempts": receipt.attempts,
-        "retries": receipt.retries,
-        "recycled": receipt.recycled,
-    }
+    names = ("lane", "label", "rows", "bytes", "source_transactions", "loads", "attempts", "retries", "recycled")
+    counts = {name: getattr(receipt, name) for name in names}
+    return {"job": receipt.job, "batch": receipt.batch_id, **counts, "tables": len(receipt.tables)}
 
 
 # --- configure_logging ---
