@@ -31,9 +31,9 @@ from starrocks_txn_sink.metrics.jobs import REMEMBERED, AssemblerLevels, JobStat
 from starrocks_txn_sink.metrics.series import History, HistorySlot, LatestValues, MetricValues
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
 from starrocks_txn_sink.telemetry.events import Event
-from starrocks_txn_sink.writer.messages import Durations, LaneReport
+from starrocks_txn_sink.writer.messages import LaneReport
 
-_REST = ("publish", "recover")
+Handler = Callable[[Mapping[str, Any], float], None]
 
 
 class Model:
@@ -55,29 +55,13 @@ class Model:
         self.timeout = 0.0
         self._new_batch = False
         self.build = {"version": "", "python": platform.python_version(), "spark": ""}
-        self._handlers: dict[str, Callable[[Mapping[str, Any], float], None]] = {
-            "sink.made": self._on_sink_made,
-            "session.opened": self._on_session_opened,
-            "batch.started": self._on_batch_started,
-            "receipt.collected": self._on_receipt,
-            "lane.reported": self._on_lane_report,
-            "batch.completed": self._on_batch_completed,
-            "batch.failed": self._on_batch_failed,
-            "integrity.violated": self._on_violation,
-            "rows.dead_lettered": self._on_dead_letters,
-            "query.progressed": self._on_query_progress,
-            "query.idle": self._on_query_idle,
-            "query.ended": self._on_query_ended,
-            "assembler.counted": self._on_assembler_counts,
-        }
 
     def record(self, event: Event) -> None:
-        """Add one event; ignore an unknown one."""
-        handler = self._handlers.get(event.name)
-        if handler is None:
-            return
-        with self.lock:
-            handler(event.fields, self.clock.wall())
+        """Add one event; the method `_on_batch_started` takes the event `batch.started`. Ignore an unknown one."""
+        handler: Handler | None = getattr(self, f"_on_{event.name.replace('.', '_')}", None)
+        if handler is not None:
+            with self.lock:
+                handler(event.fields, self.clock.wall())
 
     # --- the sink ---
 
@@ -125,9 +109,12 @@ class Model:
         else:
             self._add_report(report, now)
             self.metrics.add("commits_total", report.committed, "committed")
-            self._add_in_doubt(report, now)
+            if report.unsettled:
+                job.in_doubt += report.unsettled
+                job.doubt_since = job.doubt_since or now
+                self.metrics.add("commits_total", report.unsettled, "unknown")
         if fields["code"] == "source_changed":
-            self._on_violation({"kind": "source_changed"}, now)
+            self._on_integrity_violated({"kind": "source_changed"}, now)
         self.recent.append(
             {
                 "outcome": "failed",
@@ -141,14 +128,7 @@ class Model:
         )
         self._set_job_gauges()
 
-    def _add_in_doubt(self, report: LaneReport, now: float) -> None:
-        job = self.jobs.touch(report.job, now)
-        if report.unsettled:
-            job.in_doubt += report.unsettled
-            job.doubt_since = job.doubt_since or now
-            self.metrics.add("commits_total", report.unsettled, "unknown")
-
-    def _on_receipt(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_receipt_collected(self, fields: Mapping[str, Any], now: float) -> None:
         receipt: Receipt = fields["receipt"]
         job, slot, metrics = self.jobs.touch(receipt.job, now), self.history.slot(now), self.metrics
         job.last_commit, job.last_batch_id = max(job.last_commit, receipt.committed_at), receipt.batch_id
@@ -172,19 +152,18 @@ class Model:
             ratio = max(metrics.value("transaction_age_ratio"), receipt.open_seconds / self.timeout)
             metrics.set("transaction_age_ratio", ratio)
         for region in receipt.dead_lettered:
-            self._on_dead_letters({"table": region.table, "reason": "rejected", "rows": region.rows}, now)
+            self._on_rows_dead_lettered({"table": region.table, "reason": "rejected", "rows": region.rows}, now)
         self.recent.append(committed_entry(receipt))
 
     def _add_phases(self, receipt: Receipt, slot: HistorySlot) -> None:
         for phase, seconds in receipt.phase_seconds.items():
             self.metrics.histogram("phase_duration_seconds", phase).add(seconds)
             slot.counts[f"ms {phase}"] += round(seconds * 1000)
-        whole = sum(receipt.phase_seconds.get(phase, 0.0) for phase in ("commit", *_REST))
+        whole = sum(receipt.phase_seconds.get(phase, 0.0) for phase in ("commit", "publish", "recover"))
         self.metrics.histogram("commit_duration_seconds").add(whole)
-        slot.commit = slot.commit or Durations()
         slot.commit.add(whole)
 
-    def _on_lane_report(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_lane_reported(self, fields: Mapping[str, Any], now: float) -> None:
         report: LaneReport = fields["report"]
         self._add_report(report, now)
         for table, rows in report.deletes.items():
@@ -221,7 +200,6 @@ class Model:
     def _add_latency(self, report: LaneReport, slot: HistorySlot) -> None:
         if report.latency:
             self.metrics.histogram("end_to_end_latency_seconds").merge(report.latency, report.latency_seconds)
-            slot.latency = slot.latency or Durations()
             slot.latency.merge(report.latency, report.latency_seconds)
         for partition, time in report.event_times.items():
             self.event_times[partition] = time
@@ -240,18 +218,18 @@ class Model:
 
     # --- violations, dead letters, queries ---
 
-    def _on_violation(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_integrity_violated(self, fields: Mapping[str, Any], now: float) -> None:
         kind = fields["kind"] if fields["kind"] in VIOLATIONS else "torn"
         self.metrics.add("integrity_violations_total", 1, kind)
         self.history.slot(now).counts["violations"] += 1
         self.last_violation = now
 
-    def _on_dead_letters(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_rows_dead_lettered(self, fields: Mapping[str, Any], now: float) -> None:
         table = self.metrics.table(fields["table"])
         self.metrics.add("dead_letter_rows_total", fields["rows"], table, fields["reason"])
         self.history.slot(now).counts["dead_letters"] += fields["rows"]
 
-    def _on_query_progress(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_query_progressed(self, fields: Mapping[str, Any], now: float) -> None:
         if self.jobs.for_query(fields["query"]) is None:
             return  # the query does not use the sink
         progress: QueryProgress = fields["progress"]
@@ -280,7 +258,7 @@ class Model:
         self.metrics.set("source_skew_seconds", max(times.values()) - min(times.values()) if times else 0.0)
         self.metrics.set("source_held_back_rows", sum(skew.held_back_rows for skew in progress.skews))
 
-    def _on_assembler_counts(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_assembler_counted(self, fields: Mapping[str, Any], now: float) -> None:
         if self.jobs.for_query(fields["query"]) is None:
             return
         flows = self.assembly.add_counts(fields["name"], fields["counts"], now, fields.get("oldest", ()))

@@ -103,26 +103,16 @@ POINTS = 150
 
 @dataclass(slots=True)
 class HistorySlot:
-    """The interval [at, at + SLOT_SECONDS): `counts` are sums, `levels` maxima."""
+    """The interval [at, at + SLOT_SECONDS), or several slots merged: `counts` are sums, `levels` maxima."""
 
     at: float
     counts: Counter[str] = field(default_factory=Counter)
     levels: dict[str, float] = field(default_factory=dict)
-    latency: Durations | None = None
-    commit: Durations | None = None
+    latency: Durations = field(default_factory=Durations)
+    commit: Durations = field(default_factory=Durations)
 
     def level(self, name: str, value: float) -> None:
         self.levels[name] = max(value, self.levels.get(name, value))
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryWindow:
-    """Several slots merged: sums of counts, maxima of levels."""
-
-    counts: Counter[str]
-    levels: dict[str, float]
-    latency: Durations
-    commit: Durations
 
 
 class History:
@@ -139,11 +129,11 @@ class History:
             self._slots.append(HistorySlot(at))
         return self._slots[-1]
 
-    def since(self, start: float) -> HistoryWindow:
+    def since(self, start: float) -> HistorySlot:
         """All slots from `start` on, merged."""
-        return _merge_slots([slot for slot in self._slots if slot.at + SLOT_SECONDS > start])
+        return _merge_slots([slot for slot in self._slots if slot.at + SLOT_SECONDS > start], start)
 
-    def series(self, now: float, seconds: float) -> tuple[float, float, list[HistoryWindow]]:
+    def series(self, now: float, seconds: float) -> tuple[float, float, list[HistorySlot]]:
         """The last `seconds` as at most POINTS windows: (start of the first, seconds of each, windows)."""
         step = max(1, -(-int(seconds / SLOT_SECONDS) // POINTS)) * SLOT_SECONDS
         end = now - now % step  # without the running window: its partial sums would look like a drop
@@ -153,18 +143,15 @@ class History:
         for slot in self._slots:
             if start <= slot.at < end:
                 groups[int((slot.at - start) / step)].append(slot)
-        return start, step, [_merge_slots(group) for group in groups]
+        return start, step, [_merge_slots(group, start + place * step) for place, group in enumerate(groups)]
 
 
-def _merge_slots(slots: Sequence[HistorySlot]) -> HistoryWindow:
-    counts: Counter[str] = Counter()
-    levels: dict[str, float] = {}
-    latency, commit = Durations(), Durations()
+def _merge_slots(slots: Sequence[HistorySlot], at: float) -> HistorySlot:
+    whole = HistorySlot(at)
     for slot in slots:
-        counts.update(slot.counts)
+        whole.counts.update(slot.counts)
         for name, value in slot.levels.items():
-            levels[name] = max(value, levels.get(name, value))
-        for whole, part in ((latency, slot.latency), (commit, slot.commit)):
-            if part is not None:
-                whole.merge(part.counts, part.total)
-    return HistoryWindow(counts, levels, latency, commit)
+            whole.level(name, value)
+        whole.latency.merge(slot.latency.counts, slot.latency.total)
+        whole.commit.merge(slot.commit.counts, slot.commit.total)
+    return whole

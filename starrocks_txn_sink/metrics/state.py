@@ -7,7 +7,7 @@ from typing import Any
 
 from starrocks_txn_sink.metrics.catalogue import ERRORS, PHASES
 from starrocks_txn_sink.metrics.model import Model
-from starrocks_txn_sink.metrics.series import HistoryWindow, MetricValues
+from starrocks_txn_sink.metrics.series import HistorySlot, MetricValues
 from starrocks_txn_sink.metrics.verdict import health_status, lights, readiness
 from starrocks_txn_sink.writer.messages import Durations
 
@@ -70,7 +70,7 @@ def _right(model: Model) -> dict[str, Any]:
     }
 
 
-def _fresh(model: Model, recent: HistoryWindow, now: float) -> dict[str, Any]:
+def _fresh(model: Model, recent: HistorySlot, now: float) -> dict[str, Any]:
     commits = [job.last_commit for job in model.jobs if job.last_commit]
     return {
         "last_commit": max(commits, default=0.0),
@@ -108,7 +108,7 @@ def _flow(model: Model, now: float) -> dict[str, Any]:
     }
 
 
-def _anatomy(model: Model, recent: HistoryWindow) -> dict[str, Any]:
+def _anatomy(model: Model, recent: HistorySlot) -> dict[str, Any]:
     commits = recent.counts["commits"]
     metrics = model.metrics
     return {
@@ -225,10 +225,7 @@ def _series(model: Model, now: float, seconds: int) -> dict[str, Any]:
     begun = model.history.started - step
 
     def flow(name: str) -> list[float | None]:
-        return [
-            round(window.counts[name] / step, 3) if start + place * step >= begun else None
-            for place, window in enumerate(windows)
-        ]
+        return [round(window.counts[name] / step, 3) if window.at >= begun else None for window in windows]
 
     def level(name: str) -> list[float | None]:
         return [window.levels.get(name) for window in windows]

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from enum import Enum
+from dataclasses import dataclass, fields
 from typing import Any
 
 import orjson
@@ -71,7 +70,7 @@ class LaneTerms:
     @property
     def metadata(self) -> dict[str, str]:
         """The terms as metadata of a column."""
-        return {METADATA_KEY: orjson.dumps(asdict(self)).decode()}
+        return {METADATA_KEY: orjson.dumps(self, _json, orjson.OPT_PASSTHROUGH_DATACLASS).decode()}
 
     @classmethod
     def within(cls, schema: T.StructType) -> LaneTerms:
@@ -116,19 +115,17 @@ class LaneTerms:
 
 
 def _plain(options: SinkOptions) -> dict[str, Any]:
-    """All options that are set and are no secret, in JSON's types."""
+    """All options that are set and are no secret."""
     values = {one.name: getattr(options, one.name) for one in fields(options) if one.repr}
-    return {name: _json(value) for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _json(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
+def _json(value: Any) -> dict[str, Any]:
     if isinstance(value, TableOptions):
         return dict(value.properties)
     if isinstance(value, Mapping):
-        return {name: _json(one) for name, one in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+        return dict(value)
+    return {one.name: getattr(value, one.name) for one in fields(value)}
 
 
 STREAM_CHECK = "spark.sql.streaming.unsupportedOperationCheck"

@@ -135,8 +135,8 @@ def _check_input(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
 def _content_columns(routes: Sequence[TypedRoute]) -> list[str]:
     if not routes:
         return [names.TABLE, names.ROW]
-    with_task_name = [names.TABLE] if len(routes) > 1 else []
-    return [*with_task_name, *(field.source for route in routes for field in route.fields)]
+    named = [names.TABLE] if len(routes) > 1 else []
+    return [*named, *(field.source for route in routes for field in route.fields)]
 
 
 def _check_types(frame: DataFrame, checked: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""Parallel map in a few threads with results in input order, for work that releases the interpreter's lock."""
+"""Raw TxnEvents, parsed in the lane: all values of a batch at once, or one by one where a value is malformed."""
 
 from __future__ import annotations
 
