@@ -178,14 +178,11 @@ class EventsWriter:
 
     def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
         messages = self._run(frame, task, before, now)
-        violations = of_kind(messages, OrderViolation)
-        if not violations:
+        why = why_to_sort(messages, task.options, "events")
+        if why is None:
             small = all(each.small for each in of_kind(messages, CarryOver))  # then the next one may be, too
             self.sort = _sorted_first(task.options) or (self.sort and not small)
             return messages
-        why = violations[0].why
-        if task.options.shuffle is False:
-            raise Unordered(why, hint='Set shuffle to "auto" or true, so that events are sorted first.')
         _log.warning("events.sorted", why=why)
         self.sort = True
         return self._run(frame, task, before, now)
@@ -269,6 +266,14 @@ class EventsWriter:
         query = task.checkpoint
         fields = {"query": query, "name": f"{query}/{STAGE}", "counts": counts, "oldest": _oldest_open(after)}
         listener(Event("assembler.counted", fields))
+
+
+def why_to_sort(messages: Sequence[Message], options: SinkOptions, what: str) -> str | None:
+    """Why a lane could not take `what` in arrival order; None if it could. Raises Unordered when `shuffle` is off."""
+    violations = of_kind(messages, OrderViolation)
+    if violations and options.shuffle is False:
+        raise Unordered(violations[0].why, hint=f'Set shuffle to "auto" or true, so that {what} are sorted first.')
+    return violations[0].why if violations else None
 
 
 def check_still_owner(options: SinkOptions, session: Session) -> None:

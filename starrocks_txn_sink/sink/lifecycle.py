@@ -147,9 +147,7 @@ class StoppableWriter(Protocol):
     def give_up(self, seconds: float) -> None: ...
 
 
-_writers: weakref.WeakKeyDictionary[StoppableWriter, int] = (
-    weakref.WeakKeyDictionary()
-)  # with the process that each writes in
+_writers = weakref.WeakKeyDictionary[StoppableWriter, int]()  # with the process that each writes in
 
 
 class _Sigterm:

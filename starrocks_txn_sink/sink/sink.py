@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.clock import microseconds
 from starrocks_txn_sink.coordinator.actions import Receipt
-from starrocks_txn_sink.errors import OptionError, Unordered
+from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, always_sorted
 from starrocks_txn_sink.options.declarations import SchemaChanges
@@ -29,7 +29,7 @@ from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.rows.columns import keyless
 from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.compaction import Compaction
-from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
+from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, why_to_sort
 from starrocks_txn_sink.sink.lifecycle import Endpoint
 from starrocks_txn_sink.sink.projection import LaneInput, lane_input
 from starrocks_txn_sink.sink.session import Session, clean_up, open_session, roll_back_until
@@ -38,7 +38,7 @@ from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute, fit_rout
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.telemetry.events import Event, Listener, ignore_event
 from starrocks_txn_sink.telemetry.logs import get_logger
-from starrocks_txn_sink.writer.messages import MESSAGES, LaneReport, Message, OrderViolation, decode, of_kind
+from starrocks_txn_sink.writer.messages import MESSAGES, LaneReport, Message, decode, of_kind
 from starrocks_txn_sink.writer.task import LaneTask, UnsortedLaneTask
 
 _SMALL_MARGIN: Final = 2  # skip the shuffle next time only if this batch was under half of the limits
@@ -116,12 +116,9 @@ class RowsWriter:
     def _run_in_arrival_order(self, make_input: partial[LaneInput], task: LaneTask) -> list[Message] | None:
         """The lane's messages; None when its rows have to be sorted after all."""
         messages = _run_lanes(make_input(sort=False), task, small_only=self.options.shuffle == "auto")
-        violations = of_kind(messages, OrderViolation)
-        if not violations:
+        why = why_to_sort(messages, self.options, "rows")
+        if why is None:
             return messages
-        why = violations[0].why
-        if self.options.shuffle is False:
-            raise Unordered(why, hint='Set shuffle to "auto" or true, so that rows are sorted first.')
         _log.info("rows.sorted", why=why, batch=task.batch_id)
         return None
 

@@ -151,7 +151,9 @@ def configure_logging(
     logger = logging.getLogger(ROOT)
     for handler in [one for one in logger.handlers if isinstance(one, _OwnHandler)]:
         logger.removeHandler(handler)
-    logger.addHandler(_OwnHandler(target, _HumanLines(target.isatty()) if human else _JsonLines()))
+    own = _OwnHandler(target)
+    own.setFormatter(_HumanLines(target.isatty()) if human else _JsonLines())
+    logger.addHandler(own)
     logger.setLevel(number)
     logger.propagate = False
     _executor_settings = LogSettings(level, form) if executors else None
@@ -171,10 +173,6 @@ def apply_log_settings(settings: LogSettings | None) -> None:
 class _OwnHandler(logging.StreamHandler[TextIO]):
     """Handler of `configure_logging`; the class marks it for replacement."""
 
-    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
-        super().__init__(stream)
-        self.setFormatter(formatter)
-
 
 def _line_fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = dict(getattr(record, _FIELDS, {"event": record.getMessage()}))
@@ -187,9 +185,8 @@ def _line_fields(record: logging.LogRecord) -> dict[str, Any]:
     }
 
 
-_LINE_ENDS = {
-    ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"
-}  # JSON allows them as they are, some readers split
+# JSON allows them as they are, some readers split
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
 class _JsonLines(logging.Formatter):
