@@ -316,8 +316,7 @@ class StarRocksStreamWriter(datasource.DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
         context = TaskContext.get()
-        query = context.getLocalProperty(_QUERY) if context is not None else None
-        batch = context.getLocalProperty(_BATCH) if context is not None else None
+        query, batch = (context.getLocalProperty(name) if context is not None else None for name in (_QUERY, _BATCH))
         if query is None or batch is None:
             raise InputError(
                 "The task does not know its streaming query and micro-batch, so a replay would not be noticed.",

@@ -168,11 +168,8 @@ def _event(value: str | bytes | None, fields: pa.Schema) -> dict[str, Any]:
         raise ValueError("NULL")
     text = value.decode() if isinstance(value, bytes) else value
     found = _members(text)
-    event: dict[str, Any] = {
-        name: _text(*found[name]) if name in found else None for name in fields.names if name != POSITION
-    }
-    if POSITION in fields.names:
-        event[POSITION] = _whole_number(*found[POSITION]) if POSITION in found else None
+    readers: dict[str, Callable[[Any, str], Any]] = {**dict.fromkeys(fields.names, _text), POSITION: _whole_number}
+    event = {name: readers[name](*found[name]) if name in found else None for name in fields.names}
     for content in event.values():
         if isinstance(content, str):
             content.encode()  # a lone surrogate has no UTF-8; UnicodeEncodeError is a ValueError
