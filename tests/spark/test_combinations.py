@@ -27,7 +27,7 @@ from starrocks_txn_sink.rows.columns import PAYLOAD
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.data_source import LaneTerms, lane_partitioned
 from starrocks_txn_sink.sink.projection import lane_input
-from starrocks_txn_sink.sink.typed import fit_routes
+from starrocks_txn_sink.sink.typed.route import fit_routes
 from starrocks_txn_sink.telemetry.events import Event
 
 PAGE = Path(__file__).parents[2] / "docs" / "combinations.md"
