@@ -22,10 +22,11 @@ import orjson
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.region import SEPARATOR
-from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.errors import InputError, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
+from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.dead_letters import (
     DEAD_LETTER_TABLE,
@@ -139,6 +140,7 @@ def _replay(
             rows = read_rows(connection.query(sql, parameters, deadline))
             if not rows:
                 continue  # a newer replay has written this source transaction
+            _refuse_own_tables(one, rows)
             label = Label(options.database, next(names))
             steps = replay_transaction(
                 label, job, owner, _loads(options, job, label, rows), options.begin_headers(), rng
@@ -148,6 +150,19 @@ def _replay(
             written += 1
     out.write(f"replayed: {written or 'none'}\n")
     return 0
+
+
+def _refuse_own_tables(dead_letter: DeadLetter, rows: Sequence[DeadLetterRow]) -> None:
+    """A dead letter can be edited, and a row of the ledger among them would forge a position."""
+    for row in rows:
+        if is_own_table(row.table):
+            raise InputError(
+                f"A dead letter is for the table {row.table}, which belongs to the sink.",
+                hint=f"Names that begin with {OWN_TABLES} are reserved: correct the column table_name of "
+                f"{DEAD_LETTER_TABLE}, or delete the dead letter.",
+                source_partition=dead_letter.partition,
+                position=dead_letter.position,
+            )
 
 
 def _loads(

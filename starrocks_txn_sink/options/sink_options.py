@@ -51,6 +51,14 @@ OWN_TABLES = "_starrocks_txn_sink_"
 """Prefix of the sink's own tables: ledger, dead letters, receipts."""
 
 
+def is_own_table(name: str) -> bool:
+    """Whether the table is for the sink alone: a row in it would forge positions, owners or dead letters.
+
+    In any case, because a frontend may ignore the case of names (`enable_table_name_case_insensitive`).
+    """
+    return name.casefold().startswith(OWN_TABLES)
+
+
 _NAME = text("a name without control characters, and not *", r"(?!\*$)[^\x00-\x1f\x7f]+")
 _USER = text("a user name without a colon, which HTTP Basic authentication cannot carry", r"[^\x00-\x1f\x7f:]+")
 _PASSWORD = text("a text without line breaks", r"[^\r\n\x00]*", secret=True)

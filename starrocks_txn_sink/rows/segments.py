@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.coordinator.region import Ints, RegionRows, RowIndex, Segment, TransactionEnds
 from starrocks_txn_sink.errors import InputError, StarRocksSinkError, Transient
+from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.replay import BatchRows, Bools, PartitionRun, Replay
 
@@ -129,6 +130,7 @@ def segments_of(
     parts = [part for run in runs for part in _split_run(*run, rows.ends)]
     tables = pc.dictionary_encode(batch.column(columns.TABLE))
     names = tables.dictionary.to_pylist()
+    _refuse_own_tables(batch, tables)
     keys = tables.indices.to_numpy(zero_copy_only=False)
     if len(parts) > 1:
         keys = keys + np.repeat(np.arange(len(parts)) * len(names), [high - low for _, low, high, _ in parts])
@@ -150,6 +152,17 @@ def segments_of(
         if complete:
             at = rows.positions[low:high][rows.ends[low:high]]
             yield TransactionEnds(partition, int(at[0]), int(at[-1]), len(at), digests.get(partition, ""))
+
+
+def _refuse_own_tables(batch: pa.RecordBatch, tables: pa.DictionaryArray) -> None:
+    """Every way into the sink ends here, so no row of the source reaches the ledger."""
+    for code, name in enumerate(tables.dictionary.to_pylist()):
+        if is_own_table(name):
+            place = _place(batch, pc.index(tables.indices, code).as_py(), (columns.PARTITION, columns.POSITION))
+            raise InputError(
+                f"A row is for the table {name}, which belongs to the sink{place}.",
+                hint=f"Names that begin with {OWN_TABLES} are reserved: correct the source, or filter such rows out.",
+            )
 
 
 def _split_run(partition: str, low: int, high: int, ends: Bools) -> Iterator[tuple[str, int, int, bool]]:
@@ -191,17 +204,22 @@ def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = columns.COLUMNS
     for name in names:
         column = batch.column(name)
         if column.null_count:
+            place = _place(batch, pc.index(column.is_null(), True).as_py())
             raise InputError(
-                f"Column {name} is NULL in {column.null_count} of {batch.num_rows} rows{_null_place(batch, column)}.",
+                f"Column {name} is NULL in {column.null_count} of {batch.num_rows} rows{place}.",
                 hint="Every row needs a source partition, a position, a table, transaction_end and its content.",
             )
 
 
-def _null_place(batch: pa.RecordBatch, column: pa.Array) -> str:
-    """Place of the first NULL, from the row's other columns."""
-    row = pc.index(column.is_null(), True).as_py()
-    there = [name for name in (columns.PARTITION, columns.POSITION, columns.TABLE) if name in batch.schema.names]
-    return ", first at " + ", ".join(f"{name.replace('_', ' ')} {batch.column(name)[row].as_py()}" for name in there)
+_PLACE = (columns.PARTITION, columns.POSITION, columns.TABLE)
+
+
+def _place(batch: pa.RecordBatch, row: int, names: tuple[str, ...] = _PLACE) -> str:
+    """The place of a row, for the end of a message, from the columns `names` that the batch has."""
+    there = [
+        f"{name.replace('_', ' ')} {batch.column(name)[row].as_py()}" for name in names if name in batch.schema.names
+    ]
+    return ", first at " + ", ".join(there) if there else ""
 
 
 def _torn_error(partition: str | None, position: int) -> InputError:

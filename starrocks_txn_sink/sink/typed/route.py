@@ -14,6 +14,7 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
+from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.rows.columns import OP
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
 from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
@@ -25,7 +26,7 @@ class TableRoute:
     """Rows of `table` are made of `columns`: names, or a mapping of the table's column to the DataFrame's.
 
     The JVM makes the JSON (`to_json`). With `keys` and `schema_changes="apply"` a table that is not there is created
-    with that primary key. Raises OptionError for an empty table name or no columns.
+    with that primary key. Raises OptionError for an empty table name, a table of the sink's own, or no columns.
     """
 
     table: str
@@ -35,6 +36,11 @@ class TableRoute:
     def __post_init__(self) -> None:
         if not self.table:
             raise OptionError("A TableRoute has no table.", hint="Name the StarRocks table that its rows go to.")
+        if is_own_table(self.table):
+            raise OptionError(
+                f"The TableRoute names {self.table}, which belongs to the sink.",
+                hint=f"Names that begin with {OWN_TABLES} are reserved; name a table of yours.",
+            )
         if isinstance(self.columns, str) or not self.columns:
             raise OptionError(
                 f"The TableRoute of {self.table} has no columns.",

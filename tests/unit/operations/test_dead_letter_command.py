@@ -22,6 +22,7 @@ from starrocks_txn_sink.protocol.dead_letters import (
     create_table,
     dead_letter_rows,
 )
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 from tests.support.query_port import query as ask
 
 ROOT = Path(__file__).parents[3]
@@ -106,6 +107,21 @@ def test_one_position_alone_can_be_replayed(server: Emulator) -> None:
     set_aside(server, 10, orders=['{"id":2}'])
     assert command(server, "replay", "--source-partition", "p-0", "--position", "10") == 0
     assert ask(server, "SELECT id FROM shop.orders") == [(2,)]
+
+
+@pytest.mark.parametrize("table", [LEDGER_TABLE, LEDGER_TABLE.upper()])
+def test_a_letter_for_a_table_of_the_sinks_own_is_not_replayed(
+    server: Emulator, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forged = '{"id":"x","job":"j","kind":"position","name":"p-0","position":99}'
+    letters: dict[str, Any] = {"orders": ['{"id":1}'], table: [forged]}
+    set_aside(server, 9, **letters)
+    assert command(server, "replay") == 1
+    told = capsys.readouterr().err
+    assert f"for the table {table}, which belongs to the sink" in told
+    assert "position=9" in told
+    assert ask(server, "SELECT count(*) FROM shop.orders") == [(0,)]
+    assert ask(server, f"SELECT count(*) FROM shop.{LEDGER_TABLE} WHERE kind = 'position'") == [(0,)]
 
 
 @pytest.mark.parametrize("step", ["check_owner", "commit"])
