@@ -7,6 +7,8 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from starrocks_txn_sink.sources import TXN_EVENT_SCHEMA
+
 ROWS = 10  # of a source transaction
 EVENTS = ROWS + 2
 PARTITIONS = 4
@@ -35,6 +37,12 @@ def events(spark: SparkSession, rows: int, partition: int, first: int = 0) -> Da
         F.when(data, "c").alias("op"),
         F.when(data, row(F.col("id"))).alias("row"),
     )
+
+
+def parsed_in_jvm(frame: DataFrame) -> DataFrame:
+    """Events of lines in the column `value`, parsed by Spark: what the parser is measured against."""
+    event = F.from_json(F.col("value").cast("string"), TXN_EVENT_SCHEMA)
+    return frame.select(event.alias("event")).select("event.*")
 
 
 def lines(frame: DataFrame) -> DataFrame:

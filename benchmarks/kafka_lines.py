@@ -24,7 +24,6 @@ from benchmarks.measure import Variant, figures, line, say, table, take_turns
 from benchmarks.null_server import NullServer
 from benchmarks.spark import session
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
-from starrocks_txn_sink.sources import parse_txn_events
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, archives
 
@@ -94,7 +93,7 @@ def _variants(
     ready = _ready(topic(READY, batch // feeds.EVENTS * feeds.ROWS // whole * whole))  # as many micro-batches
     return [
         Variant("read only, to noop", rows, lambda: run(events.select("value"), None), clean),
-        Variant("parse only, in the JVM, to noop", rows, lambda: run(parse_txn_events(events), None), clean),
+        Variant("jvm's from_json, to noop", rows, lambda: run(feeds.parsed_in_jvm(events), None), clean),
         Variant("ready rows", rows, lambda: run(ready, StarRocksSink(sink())), clean),
         Variant("ready rows, as they come", rows, lambda: run(ready, StarRocksSink(sink(shuffle=False))), clean),
         Variant("fused", rows, lambda: run(events, StarRocksSink(sink(), assemble=fused)), clean),

@@ -19,11 +19,11 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_demo.command import DemoOptions
-from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, assemble_transactions
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines, assemble_transactions
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.rows.columns import EVENT_TIME
-from starrocks_txn_sink.sources.txn_event import TXN_EVENT_SCHEMA
+from starrocks_txn_sink.sources import parse_txn_events
 from starrocks_txn_sink.telemetry.events import Listener
 
 _CAUSE = re.compile(r"\s*(?:Caused by: )?([\w.$]+: \S.*)")
@@ -78,14 +78,15 @@ def start_query(
 
     With `metrics` rows carry the time of their file, so that the endpoint can tell how long they take to be visible.
     """
-    rows = spark.readStream.schema(TXN_EVENT_SCHEMA).json(str(space.events))
+    rows = spark.readStream.text(str(space.events))
     timed: tuple[str, ...] = ()
     if metrics is not None:
         rows, timed = rows.withColumn(EVENT_TIME, F.col("_metadata.file_modification_time")), (EVENT_TIME,)
     fused = demo.assemble == "fused"
     if not fused:
-        rows = assemble_transactions(rows, by="source_partition", passthrough=timed)
-    assemble = TransactionAssembly() if fused else None
+        events = parse_txn_events(rows, source_partition=None, position=None, keep=timed)
+        rows = assemble_transactions(events, by="source_partition", passthrough=timed)
+    assemble = TransactionAssembly(lines=TxnEventLines(source_partition=None, position=None)) if fused else None
     sink = StarRocksSink(options, assemble=assemble, listener=listener, metrics=metrics)
     return (
         rows.writeStream.foreachBatch(sink)

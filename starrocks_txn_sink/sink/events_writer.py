@@ -81,7 +81,7 @@ class TransactionAssembly:
         return Policy(self.interleaved, seconds(self.open_timeout), self.on_open_timeout, self.missing_begin)
 
 
-def _parse_in_jvm(frame: DataFrame, lines: TxnEventLines) -> DataFrame:
+def _parse_first(frame: DataFrame, lines: TxnEventLines) -> DataFrame:
     return parse_txn_events(
         frame,
         lines.value,
@@ -209,13 +209,13 @@ class EventsWriter:
         """The events of `frame` for the lanes, sorted or in arrival order, one Spark partition each; and how the lanes
         parse them, None if they are parsed already.
 
-        A sort needs source partition and position: if only the JSON has them, the JVM parses the raw values first. Each
+        A sort needs source partition and position: if only the JSON has them, the raw values are parsed before it. Each
         call of the JVM's planner costs milliseconds, in a small micro-batch more than the rows. So there are few calls,
         and the parts that frames of one schema share are kept. Raises InputError for missing columns or wrong types.
         """
         lines, lanes, name_task = self.assembly.lines, task.options.lanes, task.ownership is not None
         if lines is not None and self.sort and not lines.placed:
-            frame, lines = _parse_in_jvm(frame, lines), None
+            frame, lines = _parse_first(frame, lines), None
         if self.log is None:  # independent frames may be of any Spark session
             self._kept.clear()
         kept = self._kept.get(self.sort)

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from pyspark.sql import functions as F  # noqa: N812
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.sources.txn_event import CORRUPT, PARSING, OnMalformed, check_input, named_column, place_text
+from starrocks_txn_sink.sources.txn_event import check_input, named_column
+from starrocks_txn_sink.sources.txn_lines import OnMalformed, check_policy
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
+CORRUPT: Final = "_corrupt_record"
+PARSING: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+"""Options of from_json: a malformed value has its text in CORRUPT."""
 OnUnknownTable = Literal["fail", "skip", "dead_letter"]
 TableRule = str | Mapping[str, str]
 
@@ -134,7 +138,8 @@ def parse_debezium(
     rule = TableMapping(tables, on_unknown_table, dead_letter_table)
     if deleted_row not in get_args(DeletedRow):
         raise OptionError(f"deleted_row is {deleted_row!r}.", hint="Use before or key.")
-    check_input(df, (value, *((key,) if deleted_row == "key" else ())), on_malformed)
+    check_policy(on_malformed)
+    check_input(df, (value, *((key,) if deleted_row == "key" else ())))
     event = F.col("_event")
     parsed = _parse_json(df.where(named_column(value).isNotNull()), value, _CHANGE)
     deleted = _key_json(key) if deleted_row == "key" else event["before"]
@@ -180,7 +185,8 @@ def parse_debezium_transactions(
     The topic must have one partition, because only one partition keeps the order of commits; a marker in another
     partition fails the query. Malformed values fail the query or are counted, as in parse_debezium.
     """
-    check_input(df, (value, "partition", "offset", *(() if source else ("topic",))), on_malformed)
+    check_policy(on_malformed)
+    check_input(df, (value, "partition", "offset", *(() if source else ("topic",))))
     event = F.col("_event")
     parsed = _parse_json(df.where(named_column(value).isNotNull()), value, _MARKER)
     good = event["status"].isin("BEGIN", "END") & event["id"].isNotNull()
@@ -221,10 +227,19 @@ def _handle_malformed(frame: DataFrame, good: Column, what: str, on_malformed: O
         return frame.observe(name, F.count_if(bad).alias("malformed")).where(~bad)
     message = F.concat(
         F.lit(f"A value is not a Debezium {what} (malformed JSON, a field of another type, or an unknown operation)"),
-        *place_text({name: name for name in ("topic", "partition", "offset") if name in frame.columns}),
+        *_place_text({name: name for name in ("topic", "partition", "offset") if name in frame.columns}),
         F.lit('. Correct the source, or pass on_malformed="drop" to lose such values.'),
     )
     return frame.where(F.when(bad, F.raise_error(message).cast("boolean")).otherwise(F.lit(True)))
+
+
+def _place_text(columns: Mapping[str, str | None]) -> list[Column]:
+    """The end of an error's text: the row's values in `columns`, by name; empty without any."""
+    parts: list[Column] = []
+    for name, own in columns.items():
+        if own:
+            parts += [F.lit(f" {name}="), F.coalesce(named_column(own).cast("string"), F.lit("NULL"))]
+    return [F.lit(" at"), *parts] if parts else []
 
 
 def _collection(source: Column) -> Column:

@@ -1,33 +1,35 @@
-"""Policy and error text for values that are no TxnEvent, shared by the parser in the JVM and the one in the lane."""
+"""TxnEvents as a DataFrame: their columns, and `parse_txn_events`, which makes them of raw JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, OnMalformed, TxnEventLines
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-
-OnMalformed = Literal["fail", "drop"]
-
-MALFORMED_MESSAGE: Final = "A value is not a TxnEvent (malformed JSON, NULL, or a field of another type)"
-MALFORMED_HINT: Final = 'Correct the source, or pass on_malformed="drop" to lose such values.'
 
 
 TXN_EVENT_SCHEMA: Final = (
     "source_partition STRING, position BIGINT, type STRING, txn_id STRING, "
     "database STRING, table STRING, op STRING, row STRING"
 )
+"""The columns of parsed events. Not for Spark's own JSON reader, which loses text (docs/sources.md)."""
 
-CORRUPT: Final = "_corrupt_record"
-PARSING: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-"""Options of from_json: a malformed value has its text in CORRUPT."""
-_PARSED: Final = "_txn_event"
+_EVENT_FIELDS: Final = T.StructType(
+    [
+        T.StructField(name, T.LongType() if kind == "BIGINT" else T.StringType())
+        for name, kind in (field.split() for field in TXN_EVENT_SCHEMA.split(", "))
+    ]
+)
+_MALFORMED: Final = "_malformed"
 
 
 def parse_txn_events(
@@ -40,62 +42,69 @@ def parse_txn_events(
     on_malformed: OnMalformed = "fail",
     name: str = "parse_txn_events",
 ) -> DataFrame:
-    """TxnEvents from the JSON in the column `value` (string or binary), parsed in the JVM.
+    """TxnEvents from the JSON in the column `value` (string or binary), judged by `TxnEventLines`.
 
     `source_partition` and `position` name columns of `df`, by default Kafka's partition and offset; with several topics
-    make one column of topic and partition. None takes the field from the JSON. A `row` may be a string or an object.
-    The result has the columns of TXN_EVENT_SCHEMA, then `keep`; the source partition keeps the type of its column.
+    make one column of topic and partition. None takes the field from the JSON. A `row` may be a string or an object,
+    which keeps its text. The result has the columns of TXN_EVENT_SCHEMA, then `keep`; source partition and position
+    keep the types of their columns.
 
-    A malformed value (NULL such as a Kafka tombstone, no JSON object, a field of another type) fails the query; the
-    error names source partition and position, never the content. `on_malformed="drop"` loses such events and counts
-    them in each progress under `observedMetrics[name]["malformed"]`. Raises OptionError for an unknown `on_malformed`,
-    InputError for a missing column.
+    A malformed value (NULL such as a Kafka tombstone, more or less than one JSON object, a field of another type) fails
+    the query; the error names source partition and position, never the content. `on_malformed="drop"` loses such events
+    and counts them in each progress under `observedMetrics[name]["malformed"]`. Raises OptionError for an unknown
+    `on_malformed`, InputError for a missing column.
     """
-    needed = (value, *(each for each in (source_partition, position) if each), *keep)
-    check_input(df, needed, on_malformed, advice=", or None to take the field from the JSON")
-    column_of = {"source_partition": source_partition, "position": position}
-    fields = [field for field in TXN_EVENT_SCHEMA.split(", ") if not column_of.get(field.split()[0])]
-    parsed = F.from_json(named_column(value).cast("string"), ", ".join([*fields, f"{CORRUPT} STRING"]), PARSING)
-    frame = df.withColumn(_PARSED, parsed)
-    event = F.col(_PARSED)
-    malformed = event.isNull() | event[CORRUPT].isNotNull()
-    if on_malformed == "drop":
-        frame = frame.observe(name, F.count_if(malformed).alias("malformed")).where(~malformed)
-    columns = []
-    for field in (field.split()[0] for field in TXN_EVENT_SCHEMA.split(", ")):
-        own = column_of.get(field)
-        content = named_column(own) if own else event[field]
-        if field == "type" and on_malformed == "fail":
-            text = F.concat(F.lit(MALFORMED_MESSAGE), *place_text(column_of), F.lit(f". {MALFORMED_HINT}"))
-            content = F.when(malformed, F.raise_error(text)).otherwise(content)
-        columns.append(content.alias(field))
-    return frame.select(*columns, *map(named_column, keep))
+    lines = TxnEventLines(value=value, source_partition=source_partition, position=position, on_malformed=on_malformed)
+    places = {SOURCE_PARTITION: source_partition, POSITION: position}
+    needed = (value, *(each for each in places.values() if each), *keep)
+    check_input(df, needed, ", or None to take the field from the JSON")
+    kept = {f"keep_{number}": each for number, each in enumerate(keep)}
+    given = {VALUE: value, **{name: own for name, own in places.items() if own}, **kept}
+    raw = df.select(*(named_column(own).alias(name) for name, own in given.items()))
+    fields = [
+        T.StructField(field.name, raw.schema[field.name].dataType if places.get(field.name) else field.dataType)
+        for field in _EVENT_FIELDS.fields
+    ]
+    fields += [T.StructField(own, raw.schema[name].dataType) for name, own in kept.items()]
+    if on_malformed == "fail":
+        return raw.mapInArrow(_Parser(lines, tuple(kept)), T.StructType(fields))
+    parser, counted = _Parser(lines, tuple(kept), counting=True), T.StructField(_MALFORMED, T.LongType())
+    events = raw.mapInArrow(parser, T.StructType([*fields, counted]))
+    observed = events.observe(name, F.coalesce(F.sum(_MALFORMED), F.lit(0)).alias("malformed"))
+    return observed.where(F.col(_MALFORMED).isNull()).drop(_MALFORMED)
 
 
-def check_policy(on_malformed: str) -> None:
-    """Raise OptionError for an unknown `on_malformed`."""
-    if on_malformed not in get_args(OnMalformed):
-        raise OptionError(f"on_malformed is {on_malformed!r}.", hint=f"Use {' or '.join(get_args(OnMalformed))}.")
+@dataclass(frozen=True, slots=True)
+class _Parser:
+    """Parses Arrow batches in a Spark task. `counting` adds a column for the number of malformed values: NULL in each
+    event, and a last row with the number alone."""
+
+    lines: TxnEventLines
+    keep: tuple[str, ...]
+    counting: bool = False
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        malformed = 0
+        events: pa.Table | None = None
+        for batch in batches:
+            events = self.lines.parse(batch, self.keep)
+            malformed += batch.num_rows - events.num_rows
+            if self.counting:
+                events = events.append_column(_MALFORMED, pa.nulls(events.num_rows, pa.int64()))
+            yield from events.combine_chunks().to_batches()
+        if malformed and events is not None:
+            row = {name: pa.nulls(1, events.schema.field(name).type) for name in events.column_names}
+            yield pa.record_batch({**row, _MALFORMED: pa.array([malformed], pa.int64())})
 
 
-def check_input(df: DataFrame, needed: tuple[str, ...], on_malformed: str, advice: str = "") -> None:
-    """Raise OptionError for an unknown `on_malformed`, InputError, with `advice`, for a missing column."""
-    check_policy(on_malformed)
+def check_input(df: DataFrame, needed: tuple[str, ...], advice: str = "") -> None:
+    """Raise InputError, with `advice`, for a missing column."""
     missing = [each for each in needed if each not in df.columns]
     if missing:
         raise InputError(
             f"The DataFrame lacks the column {', '.join(missing)}.",
             hint=f"It has {', '.join(df.columns)}; name other columns{advice}.",
         )
-
-
-def place_text(columns: Mapping[str, str | None]) -> list[Column]:
-    """The end of an error's text: the row's values in `columns`, by name; empty without any."""
-    parts: list[Column] = []
-    for name, own in columns.items():
-        if own:
-            parts += [F.lit(f" {name}="), F.coalesce(named_column(own).cast("string"), F.lit("NULL"))]
-    return [F.lit(" at"), *parts] if parts else []
 
 
 def quoted(name: str) -> str:

@@ -1,4 +1,8 @@
-"""Raw TxnEvents, parsed in the lane: all values of a batch at once, or one by one where a value is malformed."""
+"""Raw TxnEvents, parsed over Arrow: the one judgement of a value, in the lane and in `parse_txn_events`.
+
+All values of a batch at once where possible, else few by few, and one by one in the end: which of these happens changes
+neither what is valid nor what it means.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.sources.txn_event import MALFORMED_HINT, MALFORMED_MESSAGE, OnMalformed, check_policy
+from starrocks_txn_sink.errors import InputError, OptionError
+
+OnMalformed = Literal["fail", "drop"]
+
+MALFORMED_MESSAGE: Final = "A value is not a TxnEvent (NULL, not exactly one JSON object, or a field of another type)"
+MALFORMED_HINT: Final = 'Correct the source, or pass on_malformed="drop" to lose such values.'
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -37,12 +45,24 @@ def map_ahead(work: Callable[[In], Out], items: Iterable[In], threads: int) -> I
             yield futures.popleft().result()
 
 
+def check_policy(on_malformed: str) -> None:
+    """Raise OptionError for an unknown `on_malformed`."""
+    if on_malformed not in get_args(OnMalformed):
+        raise OptionError(f"on_malformed is {on_malformed!r}.", hint=f"Use {' or '.join(get_args(OnMalformed))}.")
+
+
 SOURCE_PARTITION, POSITION, VALUE = "source_partition", "position", "value"
 _TEXTS: Final = ("type", "txn_id", "database", "table", "op", "row")
 _LARGEST: Final = 2**63
+_WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
+_SPACES: Final = frozenset(" \t\r\n")
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
+_PLAIN_NAME: Final = re.compile(r'"([^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*')
 BLOCK_BYTES: Final = 4 << 20
+_FEW: Final = 1000  # values that are rather judged one by one than halved: each attempt costs, too
 _OPEN, _CLOSE = ord("{"), ord("}")
+_CONSTANT: Final = r"[:,\[][ \t\r\n]*-?(?:NaN|Inf)"
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +90,15 @@ class TxnEventLines:
         """TxnEvents of a batch with the columns value, source_partition and position (NULL where the JSON has them).
 
         `keep` names further columns of the batch to pass through. Raises InputError for a value that is no TxnEvent,
-        unless `on_malformed` is "drop"; the error names source partition and position, never the content.
+        unless `on_malformed` is "drop"; the error names source partition and position, never the content. A value
+        means the same next to any other: strict JSON (RFC 8259) in UTF-8 decides, of any depth, with numbers of any
+        length.
         """
-        values = batch.column(VALUE)
-        read = _parse_at_once(values, self._fields()) if _one_object_each(values) else None
-        if read is None:
-            return self._parse_one_by_one(batch, keep)
+        read, valid = _parse(batch.column(VALUE), self._fields())
+        if not valid.all():
+            if self.on_malformed == "fail":
+                raise self._malformed_error(batch, int(valid.argmin()), read)
+            batch = batch.filter(pa.array(valid))
         return self._with_position(read, batch, keep)
 
     def _fields(self) -> pa.Schema:
@@ -89,29 +112,42 @@ class TxnEventLines:
         places = {name: pa.chunked_array([batch.column(name)]) if own else read[name] for name, own in given.items()}
         return pa.table({**places, **columns, **{name: batch.column(name) for name in keep}})
 
-    def _parse_one_by_one(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> pa.Table:
-        fields = self._fields()
-        rows: list[dict[str, Any]] = []
-        kept = np.ones(batch.num_rows, dtype=bool)
-        for number, value in enumerate(batch.column(VALUE)):
-            try:
-                rows.append(_event(value.as_py(), fields))
-            except (ValueError, IndexError, RecursionError):
-                kept[number] = False
-                if self.on_malformed == "fail":
-                    raise self._malformed_error(batch, number, rows) from None
-        return self._with_position(pa.Table.from_pylist(rows, schema=fields), batch.filter(pa.array(kept)), keep)
-
-    def _malformed_error(self, batch: pa.RecordBatch, number: int, rows: list[dict[str, Any]]) -> InputError:
+    def _malformed_error(self, batch: pa.RecordBatch, number: int, read: pa.Table) -> InputError:
         place = {}
         for name, own in ((SOURCE_PARTITION, self.source_partition), (POSITION, self.position)):
             if own:
                 value = batch.column(name)[number].as_py()
                 place[name] = "NULL" if value is None else value
-            elif rows:
-                place[f"{name}_before"] = rows[-1][name]
+            elif number:
+                place[f"{name}_before"] = read[name][number - 1].as_py()
         where = " at" + "".join(f" {name}={value}" for name, value in place.items()) if place else ""
         return InputError(MALFORMED_MESSAGE + where + ".", hint=MALFORMED_HINT)
+
+
+def _parse(values: pa.Array, fields: pa.Schema) -> tuple[pa.Table, Bools]:
+    """The events among `values`, in order, and which values are events.
+
+    All at once; where pyarrow's reader does not take them, in halves, down to few values that are judged one by one.
+    """
+    read = _parse_at_once(values, fields)
+    if read is not None:
+        return read, np.ones(len(values), dtype=bool)
+    if len(values) <= _FEW:
+        return _parse_one_by_one(values, fields)
+    half = len(values) // 2
+    (first, valid), (second, also_valid) = _parse(values[:half], fields), _parse(values[half:], fields)
+    return pa.concat_tables([first, second]), np.concatenate([valid, also_valid])
+
+
+def _parse_one_by_one(values: pa.Array, fields: pa.Schema) -> tuple[pa.Table, Bools]:
+    events: list[dict[str, Any]] = []
+    valid = np.ones(len(values), dtype=bool)
+    for number, value in enumerate(values):
+        try:
+            events.append(_event(value.as_py(), fields))
+        except (ValueError, IndexError):
+            valid[number] = False
+    return pa.Table.from_pylist(events, schema=fields), valid
 
 
 def _one_object_each(values: pa.Array) -> bool:
@@ -137,11 +173,15 @@ def _layout(values: pa.Array) -> tuple[np.ndarray[Any, Any], pa.Buffer]:
 
 
 def _parse_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
-    """All values parsed at once; None when pyarrow refuses a value or finds more objects than values."""
+    """All values parsed at once; None when pyarrow refuses a value, finds more objects than values, or is too lax."""
+    if not _one_object_each(values):
+        return None
     reading = pj.ReadOptions(use_threads=False, block_size=_block_bytes(values))
     parsing = pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
     try:
         lines = _as_text(values)
+        if _may_have_constants(lines):
+            return None
         one = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
         text = pc.binary_join(one, pa.scalar("\n", lines.type)).buffers()[2]
         read = pj.read_json(pa.BufferReader(text), reading, parsing)
@@ -151,19 +191,35 @@ def _parse_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
 
 
 def _as_text(values: pa.Array) -> pa.Array:
-    """Values as text. Kafka's are binary; ArrowInvalid for bad UTF-8, which the JSON reader would accept."""
-    kinds = {pa.binary(): pa.string(), pa.large_binary(): pa.large_string()}
-    return values.cast(kinds[values.type]) if values.type in kinds else values
+    """Values as checked UTF-8: ArrowInvalid for other bytes, which the JSON reader would accept. Kafka's are binary."""
+    wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    unchecked, text = (pa.large_binary(), pa.large_string()) if wide else (pa.binary(), pa.string())
+    return values.cast(unchecked).cast(text)
+
+
+def _may_have_constants(lines: pa.Array) -> bool:
+    """Whether a value may have NaN or Infinity outside of a string: no JSON, but pyarrow's reader accepts them."""
+    offsets, data = _layout(lines)
+    content = np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]]
+    if not any(_has_pair(content, *pair) for pair in (b"Na", b"In")):  # numpy finds them 5 times as fast as `re`
+        return False
+    return bool(pc.any(pc.match_substring_regex(lines, _CONSTANT)).as_py())
+
+
+def _has_pair(content: np.ndarray[Any, np.dtype[np.uint8]], first: int, second: int) -> bool:
+    at = np.flatnonzero(content[:-1] == first)
+    return bool((content[at + 1] == second).any())
 
 
 def _block_bytes(values: pa.Array) -> int:
-    """Bytes of a block: small enough for the processor's cache, but always longer than the longest value."""
+    """Bytes of a block: all values if few, fit for the processor's cache, but always longer than the longest value."""
     offsets, _ = _layout(values)
-    return max(BLOCK_BYTES, 2 * int((offsets[1:] - offsets[:-1]).max()))
+    total = int(offsets[-1] - offsets[0]) + len(values)
+    return max(min(BLOCK_BYTES, total), 2 * int((offsets[1:] - offsets[:-1]).max()))
 
 
 def _event(value: str | bytes | None, fields: pa.Schema) -> dict[str, Any]:
-    """One event's fields; ValueError, IndexError or RecursionError for a malformed value."""
+    """One event's fields; ValueError or IndexError for a malformed value."""
     if value is None:
         raise ValueError("NULL")
     text = value.decode() if isinstance(value, bytes) else value
@@ -183,9 +239,9 @@ def _text(value: Any, raw: str) -> str | None:
 def _whole_number(value: Any, raw: str) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not -_LARGEST <= value < _LARGEST:
+    if not _WHOLE.fullmatch(raw) or not -_LARGEST <= (number := int(raw)) < _LARGEST:
         raise ValueError(raw)
-    return value
+    return number
 
 
 def _members(text: str) -> dict[str, tuple[Any, str]]:
@@ -195,12 +251,8 @@ def _members(text: str) -> dict[str, tuple[Any, str]]:
     _expect(text, at, "{")
     at = _skip(text, at + 1)
     while text[at] != "}":
-        _expect(text, at, '"')
-        name, at = _DECODER.raw_decode(text, at)
-        at = _skip(text, at)
-        _expect(text, at, ":")
-        start = _skip(text, at + 1)
-        value, end = _DECODER.raw_decode(text, start)
+        name, start = _name(text, at)
+        value, end = _value(text, start)
         found[name] = value, text[start:end]
         at = _skip(text, end)
         if text[at] == ",":
@@ -213,7 +265,21 @@ def _members(text: str) -> dict[str, tuple[Any, str]]:
     return found
 
 
+def _name(text: str, at: int) -> tuple[str, int]:
+    """The name of a member and the place of its value."""
+    plain = _PLAIN_NAME.match(text, at)
+    if plain:
+        return plain[1], plain.end()
+    _expect(text, at, '"')
+    name, at = _DECODER.raw_decode(text, at)
+    at = _skip(text, at)
+    _expect(text, at, ":")
+    return name, _skip(text, at + 1)
+
+
 def _skip(text: str, at: int) -> int:
+    if text[at : at + 1] not in _SPACES:
+        return at
     found = _SPACE.match(text, at)
     return found.end() if found else at
 
@@ -223,8 +289,41 @@ def _expect(text: str, at: int, character: str) -> None:
         raise ValueError(character)
 
 
+def _value(text: str, at: int) -> tuple[Any, int]:
+    """The value at `at` (numbers as text) and its end; of a value that is nested too deep for `json` only the end."""
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+    except RecursionError:
+        return (), _end_of_nested(text, at)
+    return value, end
+
+
+def _end_of_nested(text: str, at: int) -> int:
+    """The end of the array or object at `at`, without recursion; ValueError or IndexError if it is malformed."""
+    closers: list[str] = []
+    due = "value"
+    while True:
+        at = _skip(text, at)
+        character = text[at]
+        if closers and character == closers[-1] and due in ("comma", "first", "first key"):
+            closers.pop()
+            at, due = at + 1, "comma"
+            if not closers:
+                return at
+        elif due == "comma":
+            _expect(text, at, ",")
+            at, due = at + 1, "key" if closers[-1] == "}" else "value"
+        elif due in ("key", "first key"):
+            at, due = _name(text, at)[1], "value"
+        elif character in "[{":
+            closers.append("]" if character == "[" else "}")
+            at, due = at + 1, "first" if character == "[" else "first key"
+        else:
+            at, due = _DECODER.raw_decode(text, at)[1], "comma"
+
+
 def _no_constant(name: str) -> Any:
     raise ValueError(name)  # json accepts NaN and Infinity, which are no JSON
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, parse_float=str)
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, parse_float=str, parse_int=str)

@@ -47,9 +47,9 @@ _PIECE_BYTES: Final = 16 << 20
 class AssemblySpec:
     """The settings and the state of the previous micro-batch (`carried`, `inline`) that a lane needs to assemble.
 
-    `now` is in seconds since the Unix epoch; `lines` parses raw values, None when the JVM has parsed them. `directory`
-    None (a batch frame, which has no next one) spills to the executor's temporary directory. With `arrival_order` rows
-    are not sorted; if they are also `sortable`, the driver may sort them after a wrong order. Up to `small_rows` events
+    `now` is in seconds since the Unix epoch; `lines` parses raw values, None for parsed events. `directory` None (a
+    batch frame, which has no next one) spills to the executor's temporary directory. With `arrival_order` rows are not
+    sorted; if they are also `sortable`, the driver may sort them after a wrong order. Up to `small_rows` events
     may come in any order.
     """
 

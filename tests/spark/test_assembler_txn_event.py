@@ -61,7 +61,7 @@ def test_a_row_may_be_an_object(spark: SparkSession) -> None:
     (row,) = parse_txn_events(
         kafka(spark, '{"type": "DATA", "row": {"id": 1, "position": "x"}, "position": "x"}')
     ).collect()
-    assert (row.position, row.row) == (40, '{"id":1,"position":"x"}')
+    assert (row.position, row.row) == (40, '{"id": 1, "position": "x"}')
 
 
 def test_missing_columns_and_wrong_options_are_named(spark: SparkSession) -> None:

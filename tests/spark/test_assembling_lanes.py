@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink, TransactionAssembly
-from starrocks_txn_sink.sources import TXN_EVENT_SCHEMA
 from tests.support.assembling_shop import IN_JSON, AssemblingShop, script
 
 pytestmark = pytest.mark.spark
@@ -201,8 +200,7 @@ def test_broken_source_transactions_fail_with_their_place_or_are_dropped(shop: A
 def test_a_plain_frame_is_assembled_as_a_whole(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "B D E B D"), script("p-1", "B D D E"))
     shop.put(script("p-0", "D E B D", 6))
-    reader = shop.spark.read
-    frame = reader.text(str(shop.source)) if shop.raw else reader.schema(TXN_EVENT_SCHEMA).json(str(shop.source))
+    frame = shop.events(shop.spark.read)
     assemble = TransactionAssembly(lines=IN_JSON if shop.raw else None)
     for written in (5, 0):
         receipts = StarRocksSink(shop.options(), assemble=assemble).write(frame)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from pyspark.sql import DataFrame
 
 from starrocks_txn_sink import Receipt, StarRocksSink, TransactionAssembly, TxnEventLines
-from starrocks_txn_sink.sources import TXN_EVENT_SCHEMA
+from starrocks_txn_sink.sources import parse_txn_events
 from tests.support.exactly_once_shop import Shop
 
 IN_JSON = TxnEventLines(source_partition=None, position=None)
@@ -31,7 +32,7 @@ def _event(partition: str, position: int, kind: str, txn: str) -> dict[str, Any]
 
 
 class AssemblingShop(Shop):
-    """`raw` reads lines, else Spark's JSON reader parses them; `told` collects the events of the listener."""
+    """`raw` gives the sink lines, else parsed events; `told` collects the events of the listener."""
 
     raw = True
 
@@ -61,10 +62,14 @@ class AssemblingShop(Shop):
         files = changes.pop("files", 1)
         sink = StarRocksSink(self.options(**changes), assemble=assemble, listener=listen)
         reader = self.spark.readStream.option("maxFilesPerTrigger", files)
-        frame = reader.text(str(self.source)) if self.raw else reader.schema(TXN_EVENT_SCHEMA).json(str(self.source))
-        writer = frame.writeStream.foreachBatch(sink)
+        writer = self.events(reader).writeStream.foreachBatch(sink)
         writer = writer.option("checkpointLocation", str(self.checkpoint(checkpoint)))
         return writer.trigger(availableNow=True).start(), receipts, told
+
+    def events(self, reader: Any) -> DataFrame:
+        """The folder as the sink gets it; `reader` is a stream's or a batch's."""
+        lines: DataFrame = reader.text(str(self.source))
+        return lines if self.raw else parse_txn_events(lines, source_partition=None, position=None)
 
     def go(self, checkpoint: str = "checkpoint", **changes: Any) -> list[Receipt]:
         """Run a query until the folder is read."""
