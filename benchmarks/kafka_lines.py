@@ -93,7 +93,7 @@ def _variants(
     ready = _ready(topic(READY, batch // feeds.EVENTS * feeds.ROWS // whole * whole))  # as many micro-batches
     return [
         Variant("read only, to noop", rows, lambda: run(events.select("value"), None), clean),
-        Variant("jvm's from_json, to noop", rows, lambda: run(feeds.parsed_in_jvm(events), None), clean),
+        Variant("jvm from_json, to noop", rows, lambda: run(feeds.parsed_in_jvm(events), None), clean),
         Variant("ready rows", rows, lambda: run(ready, StarRocksSink(sink())), clean),
         Variant("ready rows, as they come", rows, lambda: run(ready, StarRocksSink(sink(shuffle=False))), clean),
         Variant("fused", rows, lambda: run(events, StarRocksSink(sink(), assemble=fused)), clean),

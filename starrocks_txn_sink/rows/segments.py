@@ -9,7 +9,7 @@ that row, NULLs, and a lane without its sentinel, which Spark has cut off.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -24,16 +24,21 @@ from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.replay import BatchRows, Bools, PartitionRun, Replay
 
+CheckRows = Callable[[pa.RecordBatch], None]
+"""Raises InputError for a batch that may not be written."""
+
 
 @dataclass(slots=True)
 class Segmenter:
     """Splits the batches of one lane into segments; keeps its place between batches to detect torn input.
 
-    Leaves out rows that are in StarRocks already (`replay`). `with_row_index` adds a row index for the quarantine.
+    Leaves out rows that are in StarRocks already (`replay`). `with_row_index` adds a row index for the quarantine;
+    `check` sees the rows of each batch that are written.
     """
 
     replay: Replay = field(default_factory=Replay)
     with_row_index: bool = False
+    check: CheckRows | None = None
     _partition: str | None = None
     _position: int = -1
     _inside: bool = False
@@ -56,6 +61,8 @@ class Segmenter:
             batch = batch.filter(pa.array(new))
             runs, rows = list_runs(runs_of(batch)), _batch_rows(batch)
         if batch.num_rows:
+            if self.check is not None:
+                self.check(batch)
             yield from segments_of(batch, runs, rows, digests, self.with_row_index)
 
     def _check_run(self, partition: str, positions: Ints, ends: Bools) -> None:

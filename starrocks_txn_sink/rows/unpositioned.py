@@ -18,13 +18,19 @@ from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.columns import HASH, PAYLOAD, TABLE
 from starrocks_txn_sink.rows.replay import BatchRows, source_changed
-from starrocks_txn_sink.rows.segments import offsets_of, refuse_nulls, segments_of
+from starrocks_txn_sink.rows.segments import CheckRows, offsets_of, refuse_nulls, segments_of
 
 _MASK = (1 << 64) - 1
 
 
 def unpositioned_segmenter(
-    checkpoint: str, lane: int, lanes: int, number: int, positions: Mapping[str, Position], compare: bool
+    checkpoint: str,
+    lane: int,
+    lanes: int,
+    number: int,
+    positions: Mapping[str, Position],
+    compare: bool,
+    check: CheckRows | None = None,
 ) -> UnpositionedSegmenter:
     """The segmenter for lane `lane` of `lanes` in micro-batch `number` of a query; `positions` is the whole ledger.
 
@@ -41,7 +47,7 @@ def unpositioned_segmenter(
                 "is written, and change it then.",
             )
     name = f"{checkpoint}/{lane}/{lanes}"
-    return UnpositionedSegmenter(name, number, positions.get(name), compare)
+    return UnpositionedSegmenter(name, number, positions.get(name), compare, check)
 
 
 @dataclass(slots=True)
@@ -49,13 +55,14 @@ class UnpositionedSegmenter:
     """Splits one lane's rows without positions into segments; `end` yields the end of the unpositioned batch.
 
     `name` is its source partition in the ledger, `number` the micro-batch, `committed` the ledger's position;
-    `compare` says whether the contents of a replay are compared.
+    `compare` says whether the contents of a replay are compared; `check` as in `Segmenter`.
     """
 
     name: str
     number: int
     committed: Position | None = None
     compare: bool = True
+    check: CheckRows | None = None
     _rows: int = 0
     _sum: int = 0
 
@@ -84,6 +91,8 @@ class UnpositionedSegmenter:
         hashes = batch.column(HASH).to_numpy(zero_copy_only=False)
         self._sum = (self._sum + int(hashes.view(np.uint64).sum(dtype=np.uint64))) & _MASK
         if not self.replayed:
+            if self.check is not None:
+                self.check(batch)
             nothing = BatchRows(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), offsets_of(batch), memoryview(b""))
             yield from segments_of(batch, [(self.name, 0, rows)], nothing, {})
 

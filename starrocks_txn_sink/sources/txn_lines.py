@@ -17,9 +17,9 @@ from typing import Any, Final, Literal, TypeVar, get_args
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.rows.json_objects import Bools, checked_text, layout, read_objects
 
 OnMalformed = Literal["fail", "drop"]
 
@@ -58,11 +58,8 @@ _WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
 _SPACES: Final = frozenset(" \t\r\n")
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _PLAIN_NAME: Final = re.compile(r'"([^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*')
-BLOCK_BYTES: Final = 4 << 20
 _FEW: Final = 1000  # values that are rather judged one by one than halved: each attempt costs, too
-_OPEN, _CLOSE = ord("{"), ord("}")
 _CONSTANT: Final = r"[:,\[][ \t\r\n]*-?(?:NaN|Inf)"
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,56 +147,18 @@ def _parse_one_by_one(values: pa.Array, fields: pa.Schema) -> tuple[pa.Table, Bo
     return pa.Table.from_pylist(events, schema=fields), valid
 
 
-def _one_object_each(values: pa.Array) -> bool:
-    """Whether every value starts and ends with a brace, so that parsed objects and values cannot get out of step.
-
-    Then no well-formed object can run over into the next value: a brace would follow a brace, or a line break would be
-    inside a string. So every value gives at least one object, and equal counts mean exactly one each.
-    """
-    if len(values) == 0 or values.null_count:
-        return False
-    offsets, data = _layout(values)
-    if (offsets[1:] - offsets[:-1]).min() < 2:
-        return False
-    content = np.frombuffer(data, dtype=np.uint8)
-    return bool((content[offsets[:-1]] == _OPEN).all() and (content[offsets[1:] - 1] == _CLOSE).all())
-
-
-def _layout(values: pa.Array) -> tuple[np.ndarray[Any, Any], pa.Buffer]:
-    wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
-    buffers = values.buffers()
-    offsets = np.frombuffer(buffers[1], dtype=np.int64 if wide else np.int32)
-    return offsets[values.offset : values.offset + len(values) + 1], buffers[2]
-
-
 def _parse_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
     """All values parsed at once; None when pyarrow refuses a value, finds more objects than values, or is too lax."""
-    if not _one_object_each(values):
-        return None
-    reading = pj.ReadOptions(use_threads=False, block_size=_block_bytes(values))
-    parsing = pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
     try:
-        lines = _as_text(values)
-        if _may_have_constants(lines):
-            return None
-        one = pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines)
-        text = pc.binary_join(one, pa.scalar("\n", lines.type)).buffers()[2]
-        read = pj.read_json(pa.BufferReader(text), reading, parsing)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        lines = checked_text(values)
+    except pa.ArrowInvalid:
         return None
-    return read if read.num_rows == len(values) else None
-
-
-def _as_text(values: pa.Array) -> pa.Array:
-    """Values as checked UTF-8: ArrowInvalid for other bytes, which the JSON reader would accept. Kafka's are binary."""
-    wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
-    unchecked, text = (pa.large_binary(), pa.large_string()) if wide else (pa.binary(), pa.string())
-    return values.cast(unchecked).cast(text)
+    return None if _may_have_constants(lines) else read_objects(lines, fields)
 
 
 def _may_have_constants(lines: pa.Array) -> bool:
     """Whether a value may have NaN or Infinity outside of a string: no JSON, but pyarrow's reader accepts them."""
-    offsets, data = _layout(lines)
+    offsets, data = layout(lines)
     content = np.frombuffer(data, dtype=np.uint8)[offsets[0] : offsets[-1]]
     if not any(_has_pair(content, *pair) for pair in (b"Na", b"In")):  # numpy finds them 5 times as fast as `re`
         return False
@@ -209,13 +168,6 @@ def _may_have_constants(lines: pa.Array) -> bool:
 def _has_pair(content: np.ndarray[Any, np.dtype[np.uint8]], first: int, second: int) -> bool:
     at = np.flatnonzero(content[:-1] == first)
     return bool((content[at + 1] == second).any())
-
-
-def _block_bytes(values: pa.Array) -> int:
-    """Bytes of a block: all values if few, fit for the processor's cache, but always longer than the longest value."""
-    offsets, _ = _layout(values)
-    total = int(offsets[-1] - offsets[0]) + len(values)
-    return max(min(BLOCK_BYTES, total), 2 * int((offsets[1:] - offsets[:-1]).max()))
 
 
 def _event(value: str | bytes | None, fields: pa.Schema) -> dict[str, Any]:

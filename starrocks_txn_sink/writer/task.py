@@ -35,6 +35,7 @@ from starrocks_txn_sink.protocol.label import RetryPolicy, labels, run, run_of
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.columns import HASH, POSITION
+from starrocks_txn_sink.rows.json_objects import RowCheck
 from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, rows_before_sentinel
 from starrocks_txn_sink.rows.unpositioned import unpositioned_segmenter
@@ -209,12 +210,14 @@ class LaneTask:
             replay = Replay(positions, compare, epoch, self.batch_id)
             if metrics is not None:
                 metrics.attach_replay(replay)
-            segmenter = Segmenter(replay, with_row_index=self.options.quarantines)
+            quarantines = self.options.quarantines
+            segmenter = Segmenter(replay, with_row_index=quarantines, check=RowCheck(allow_torn=quarantines))
             for batch in rows(batches) if rows is not None else rows_before_sentinel(batches, POSITION):
                 read(batch)
                 yield from segmenter.split(batch)
             return
-        unit = unpositioned_segmenter(self.checkpoint, lane, self.options.lanes, self.batch_id, positions, compare)
+        place = (self.checkpoint, lane, self.options.lanes, self.batch_id)
+        unit = unpositioned_segmenter(*place, positions, compare, RowCheck())
         for batch in rows_before_sentinel(batches, HASH):
             read(batch)
             yield from unit.split(batch)

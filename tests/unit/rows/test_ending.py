@@ -16,7 +16,7 @@ from starrocks_txn_sink.writer.worker import Attempt, resolve_attempt
 from tests.support.model_server import ModelServer
 
 TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string())
-ROW = ("p", 1, "orders", True, ",[1]")
+ROW = ("p", 1, "orders", True, ',{"id":1}')
 END = (None, SENTINEL_POSITION, None, None, None)
 
 
@@ -63,7 +63,7 @@ def test_a_lane_commits_only_after_its_last_row(server: ModelServer, whole: bool
     else:
         with pytest.raises(RowsCutOff):
             lane.write(batches, Attempt(0, 1, False), SystemClock())
-    assert server.tables == ({"orders": [[1]]} if whole else {})
+    assert server.tables == ({"orders": [{"id": 1}]} if whole else {})
     assert server.open_labels() == []
 
 

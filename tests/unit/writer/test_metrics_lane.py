@@ -238,7 +238,7 @@ def test_a_lane_without_rows_has_nothing_to_tell(lane: Lane) -> None:
 
 
 def test_without_the_column_no_row_is_a_delete(lane: Lane) -> None:
-    assert lane(*ROWS, END, without=(DELETED,))[1].deletes == {}
+    assert lane(ROWS[3], END, without=(DELETED,))[1].deletes == {}
 
 
 def test_deletes_that_are_visible_already_are_not_counted_again() -> None:
