@@ -50,10 +50,10 @@ def to_changelog(
     +U), else from the key's previous row. An update whose previous row is unknown, or older than `state_ttl`, leaves as
     an INSERT. This needs `partition_by`; without it only a -U and the +U right after it are paired, in one task.
 
-    `produces_full_deletes=False` keeps only the key (`partition_by`) in deletes. `True` leaves deletes unchanged; with
-    `partition_by` and `state_ttl`, deletes by key are completed from state, repeated rows are dropped, and the first
-    change of a key is an INSERT. State lives for `state_ttl` since its last access (0: for ever). `sequence` and
-    `clock` are as in from_changelog; `uid` exists for symmetry, this function counts nothing.
+    `produces_full_deletes=False` keeps only the key (`partition_by`) and the `sequence` in deletes. `True` leaves
+    deletes unchanged; with `partition_by` and `state_ttl`, deletes by key are completed from state, repeated rows are
+    dropped, and the first change of a key is an INSERT. State lives for `state_ttl` since its last access (0: for
+    ever). `sequence` and `clock` are as in from_changelog; `uid` exists for symmetry, this function counts nothing.
 
     Raises InputError or OptionError at once, naming the parameter. In the running query an unknown row kind or a NULL
     key fails; the error names the row's place, never its content.
@@ -69,11 +69,11 @@ def to_changelog(
     if not produces_full_deletes and not keys:
         raise OptionError(
             "produces_full_deletes is False, but partition_by is not given.",
-            hint="Name the key's columns with partition_by: deletes keep only them.",
+            hint="Name the key's columns with partition_by: deletes keep only them and the sequence.",
         )
     frame = rows.refuse_bad_changes(df, row_kind, keys, order, "to_changelog")
     settings = StateSettings(retention, clock or SystemClock())
-    partial = () if produces_full_deletes else keys
+    partial = () if produces_full_deletes else (*keys, *order)
     if shape.nested and (paired or shape.shows_previous(codes)):
         encoder = conversions.ImageEncoder(codes, paired, bool(keys))
         return _encode_images(frame, shape, keys, order, encoder, settings, partial)

@@ -37,6 +37,9 @@ TIMED_COLUMNS: Final = ["row", "counts"]
 TIMED_SCHEMA: Final = "row string, counts string"
 
 _log = get_logger("changelog")
+_SWALLOWED: Final = (
+    "state_ttl may be too short, or a delete carries only its key and upsert_materializer has no upsert_key"
+)
 
 ROWS_PER_BATCH: Final = 10_000
 
@@ -87,7 +90,7 @@ def output_rows(step: KeyStep) -> list[OutputRow]:
     """The rows of a step, then a row with only its counts. Logs swallowed retractions, without the key."""
     rows: list[OutputRow] = [(*change, None) for change in step.output]
     if step.swallowed:
-        _log.info("retractions.swallowed", count=step.swallowed, hint="if state_ttl is set, it may be too short")
+        _log.info("retractions.swallowed", count=step.swallowed, hint=_SWALLOWED)
         rows.append((None, None, None, None, orjson.dumps({"swallowed": step.swallowed}).decode()))
     return rows
 

@@ -253,3 +253,41 @@ def test_warnings_say_why(spark: SparkSession) -> None:
         upsert_materializer(upserts, sink_key="id")
     upsert_materializer(upserts, sink_key="id", upsert_key="id")  # nothing to warn about
     upsert_materializer(rows, sink_key="id")
+
+
+PEOPLE = "op string, id int, name string, lsn long"
+
+
+def test_deletes_that_carry_only_their_key_need_an_upsert_key(spark: SparkSession) -> None:
+    """Compared as a whole, such a delete finds no row: the row would stay in the table for ever."""
+    events = spark.createDataFrame([("INSERT", 1, "Ann", 1), ("DELETE", 1, None, 2)], PEOPLE)
+    with pytest.raises(OptionError, match=r"carry only the key \(consume_full_deletes is False.*upsert_key"):
+        upsert_materializer(from_changelog(events), sink_key="id", sequence="lsn")
+    narrowed = from_changelog(events).filter("id > 0").withColumn("more", F.lit(1))
+    with pytest.raises(OptionError, match="carry only the key"):
+        upsert_materializer(narrowed, sink_key="id", sequence="lsn")
+    by_key = upsert_materializer(from_changelog(events), sink_key="id", upsert_key="id", mode="force", sequence="lsn")
+    assert [row["row_kind"] for row in by_key.collect()] == ["+I", "-D"]
+
+
+def test_key_only_deletes_are_no_loss_where_nothing_is_missing(spark: SparkSession) -> None:
+    events = spark.createDataFrame([], PEOPLE)
+    upsert_materializer(from_changelog(events, consume_full_deletes=True), sink_key="id", sequence="lsn")
+    updates = {"c": "INSERT", "u": "UPDATE_BEFORE, UPDATE_AFTER"}
+    inserts = from_changelog(events, op_mapping=updates, partition_by="id", sequence="lsn")
+    upsert_materializer(inserts, sink_key="id", sequence="lsn")
+    upsert_materializer(from_changelog(events.drop("name")), sink_key="id", sequence="lsn")
+    upsert_materializer(from_changelog(events), sink_key="id", sequence="lsn", mode="none")
+
+
+@pytest.mark.parametrize("images", [{}, {"before": "before", "after": "after"}], ids=["flat", "images"])
+def test_a_delete_by_key_keeps_its_sequence(spark: SparkSession, images: dict[str, Any]) -> None:
+    """The consumer has to order the delete after the changes of its key."""
+    rows = spark.createDataFrame([("-D", 1, "Ann", 7)], "row_kind string, id int, name string, lsn long")
+    codes = {"INSERT": "c", "UPDATE_AFTER": "u", "DELETE": "d"}
+    exported = to_changelog(
+        rows, partition_by="id", sequence="lsn", produces_full_deletes=False, op_mapping=codes, **images
+    )
+    (found,) = exported.collect()
+    delete = found["before"] if images else found
+    assert (found["op"], delete["id"], delete["name"], delete["lsn"]) == ("d", 1, None, 7)
