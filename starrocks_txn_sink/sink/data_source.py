@@ -44,11 +44,12 @@ from starrocks_txn_sink.sink.session import (
     Session,
     new_epoch,
     open_session,
+    required_columns,
     roll_back_until,
     table_columns,
     table_models,
 )
-from starrocks_txn_sink.sink.typed import TargetColumn, fit_routes, with_columns
+from starrocks_txn_sink.sink.typed import TargetColumn, delete_placeholders, fit_routes, with_columns
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sql.leader import LeaderConnection
 from starrocks_txn_sink.telemetry import logs
@@ -165,8 +166,9 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
             hint=f'Call spark.conf.set("{STREAM_CHECK}", "false") before, and set it to "true" again after start(); or '
             "use foreachBatch(StarRocksSink(options)), which does not need this setting.",
         )
-    models, columns = _tables(options, [route.table for route in routes])
+    models, columns, required = _tables(options, [route.table for route in routes])
     typed = fit_routes(routes, frame, options, columns)
+    placeholders = delete_placeholders(required, options, typed)
     options = with_columns(options, typed, strict=options.quarantines)
     lanes = lane_input(
         frame,
@@ -176,6 +178,7 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
         keyless(models),
         name_task=options.exactly_once,
         guarded=not options.quarantines,
+        placeholders=placeholders,
     )
     terms = LaneTerms.of(options, marked=lanes.marked, epoch=new_epoch(), logging=logs.executor_log_settings())
     names = [F.col(name) for name in lanes.rows.columns if name != PAYLOAD]
@@ -188,14 +191,18 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
 
 def _tables(
     options: SinkOptions, names: Sequence[str]
-) -> tuple[dict[str, str], dict[str, tuple[TargetColumn, ...]] | None]:
-    """The models of all tables and the columns of the tables `names`; empty and None without `query_url`."""
+) -> tuple[dict[str, str], dict[str, tuple[TargetColumn, ...]] | None, dict[str, tuple[TargetColumn, ...]]]:
+    """The models of all tables, the columns of the tables `names`, and the columns that a delete has to fill.
+
+    Empty, None and empty without `query_url`.
+    """
     if not options.query_addresses:
-        return {}, None
+        return {}, None, {}
     deadline = Deadline.after(options.batch_deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
         models = table_models(connection, options.database, deadline)
-        return models, table_columns(connection, options.database, names, deadline)
+        columns = table_columns(connection, options.database, names, deadline)
+        return models, columns, required_columns(connection, options.database, models, deadline)
 
 
 FORMAT = "starrocks_txn"

@@ -47,6 +47,7 @@ from starrocks_txn_sink.sink.projection import (
     with_task_name,
 )
 from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.typed import delete_placeholders
 from starrocks_txn_sink.sources.txn_event import parse_txn_events
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
@@ -268,7 +269,11 @@ class EventsWriter:
         events = self.projection.project(frame, sort=self.sort)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
-            content=PayloadEncoder(task.options.database, keyless(self.session.models)),
+            content=PayloadEncoder(
+                task.options.database,
+                keyless(self.session.models),
+                delete_placeholders(self.session.required, task.options),
+            ),
             now=now,
             directory=self.log.directory if self.log is not None else None,
             stem=self.log.stem(task.batch_id) if self.log is not None else "frame",

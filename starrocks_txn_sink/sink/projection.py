@@ -11,6 +11,7 @@ delete (wire contract 5.6).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +45,9 @@ from starrocks_txn_sink.rows.columns import (
     TRANSACTION_END,
     UNKNOWN_OP,
     UPSERTS,
+    Placeholders,
+    missing_fields,
+    null_fields,
     other_database,
 )
 from starrocks_txn_sink.sink.compaction import Compaction
@@ -81,12 +85,13 @@ def lane_input(
     guarded: bool = True,
     compaction: Compaction | None = None,
     sort: bool = True,
+    placeholders: Placeholders | None = None,
 ) -> LaneInput:
     """Project `frame` and spread it over `lanes`; `keyless` names the tables without a primary key.
 
     With `name_task` a row of each lane names the Spark attempt that reads it (`writer.worker`); `guarded` as in
     `TypedRoute.row`; with `compaction` replaced rows have an empty payload; without `sort` the one lane gets its rows
-    in arrival order, without a shuffle.
+    in arrival order, without a shuffle. Deletes get `placeholders` where they lack them.
 
     Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
     deletes for a table without a primary key fail the job, with their source partition and position.
@@ -94,8 +99,9 @@ def lane_input(
     marked = _check_input(frame, routes)
     if not marked:
         refuse_conflicts(default_phrases(Feature.PLAIN_ROWS, *_features_of(guarded, compaction)))
-    row, table = _row_and_table(frame, routes, guarded)
-    payload = _refuse_other_databases(frame, _payload(frame, row, table, keyless, routes), database)
+    fill = placeholders or {}
+    row, table = _row_and_table(frame, routes, guarded, fill)
+    payload = _refuse_other_databases(frame, _payload(frame, row, table, keyless, routes, fill), database)
     columns = [table.alias(TABLE), payload.alias(PAYLOAD), *_deleted_column(frame)]
     if not marked:
         rows = frame.select(*columns).withColumn(HASH, F.xxhash64(TABLE, PAYLOAD))
@@ -179,40 +185,86 @@ def _check_types(frame: DataFrame, names: set[str]) -> None:
 # --- content ---
 
 
-def _row_and_table(frame: DataFrame, routes: Sequence[TypedRoute], guarded: bool) -> tuple[Column, Column]:
+def _row_and_table(
+    frame: DataFrame, routes: Sequence[TypedRoute], guarded: bool, placeholders: Placeholders
+) -> tuple[Column, Column]:
     if not routes:
         return F.col(ROW), F.col(TABLE)
 
     def refuse_conflicts(text: str) -> Column:
         return _error(F.lit(text), frame=frame)
 
+    deleted = ~_is_upsert(_op()) if OP in frame.columns else None
+
+    def row_of(route: TypedRoute) -> Column:
+        return route.row(refuse_conflicts, guarded=guarded, deleted=deleted, placeholders=placeholders.get(route.table))
+
     if TABLE not in frame.columns:
-        return routes[0].row(refuse_conflicts, guarded=guarded), F.lit(routes[0].table)
+        return row_of(routes[0]), F.lit(routes[0].table)
     table = F.col(TABLE)
     row = F.raise_error(
         F.concat(F.lit("No TableRoute names the table "), F.coalesce(table, F.lit("NULL")), F.lit(" of a row."))
     ).cast("string")
     for route in routes:
-        row = F.when(table == route.table, route.row(refuse_conflicts, guarded=guarded)).otherwise(row)
+        row = F.when(table == route.table, row_of(route)).otherwise(row)
     return row, table
 
 
 def _payload(
-    frame: DataFrame, row: Column, table: Column, keyless: Sequence[str], routes: Sequence[TypedRoute]
+    frame: DataFrame,
+    row: Column,
+    table: Column,
+    keyless: Sequence[str],
+    routes: Sequence[TypedRoute],
+    placeholders: Placeholders,
 ) -> Column:
     separator = F.lit(SEPARATOR)
     upsert = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 0)), F.concat(separator, row))
     if OP not in frame.columns:
         return upsert
     op = _op()
-    rest = F.substr(F.ltrim(row), F.lit(2))
-    comma = F.when(F.startswith(F.ltrim(rest), F.lit("}")), F.lit("")).otherwise(F.lit(","))
-    delete = F.concat(separator, F.lit(DELETING), comma, rest)
+    delete = _filled_delete(row, table, placeholders) if placeholders else _delete(row, F.lit(""))
     delete = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 1)), delete)
     if keyless:
         delete = F.when(table.isin(*keyless), _refusal(NO_PRIMARY_KEY, table, frame)).otherwise(delete)
     unknown = _refusal(UNKNOWN_OP, op, frame)
     return F.when(_is_upsert(op), upsert).when(op.isin(*DELETES), delete).otherwise(unknown)
+
+
+def _delete(row: Column, fields: Column) -> Column:
+    """The payload that deletes `row`; `fields` are more of them, each with a comma in front."""
+    rest = F.substr(F.ltrim(row), F.lit(2))
+    comma = F.when(F.startswith(F.ltrim(rest), F.lit("}")), F.lit("")).otherwise(F.lit(","))
+    return F.concat(F.lit(SEPARATOR), F.lit(DELETING), fields, comma, rest)
+
+
+_PAIRS = "array<struct<pattern:string,text:string>>"
+
+
+def _filled_delete(row: Column, table: Column, placeholders: Placeholders) -> Column:
+    """`_delete` of a row with its table's placeholders; one JSON text for the JVM, so that the plan stays small."""
+    spec = {
+        name: {kind: [{"pattern": p, "text": t} for p, t in pairs(fields)] for kind, pairs in _FILLS.items()}
+        for name, fields in placeholders.items()
+    }
+    known = F.from_json(F.lit(json.dumps(spec)), f"map<string,struct<nulls:{_PAIRS},missing:{_PAIRS}>>")
+    own = F.try_element_at(known, table)
+
+    def fill(text: Column) -> Column:
+        filled = F.aggregate(
+            own["nulls"],
+            text,
+            lambda so_far, one: F.regexp_replace(so_far, one["pattern"], F.concat(F.lit("$1"), one["text"])),
+        )
+        missing = F.filter(own["missing"], lambda one: ~F.regexp_like(text, one["pattern"]))
+        return _delete(filled, F.array_join(F.transform(missing, lambda one: one["text"]), ""))
+
+    # The row is a variable, because an expression is evaluated wherever it stands.
+    filled = F.transform(F.array(row), fill)[0]
+    return F.when(own.isNull(), _delete(row, F.lit(""))).otherwise(filled)
+
+
+_FILLS = {"nulls": null_fields, "missing": missing_fields}
 
 
 def _op() -> Column:

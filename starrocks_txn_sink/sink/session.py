@@ -11,7 +11,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
@@ -34,8 +34,9 @@ from starrocks_txn_sink.protocol.fencing import (
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps, epoch_of, run
 from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, Position
 from starrocks_txn_sink.protocol.receipts_log import create_table, delete_older
+from starrocks_txn_sink.rows.columns import PRIMARY_KEYS
 from starrocks_txn_sink.sink.compaction import KeyColumn, primary_keys
-from starrocks_txn_sink.sink.typed import COLUMNS_SQL, TargetColumn, target_columns
+from starrocks_txn_sink.sink.typed import COLUMNS_SQL, NOT_NULL_SQL, TargetColumn, target_columns
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 from starrocks_txn_sink.writer.task import JobOwnership
 
@@ -51,7 +52,7 @@ class Session:
 
     The positions are read once, at the take-over, and then grow with confirmed receipts: a StarRocks transaction costs
     one owner check and one state query. `columns` has the columns of the tables that typed routes write; None without
-    `query_url`.
+    `query_url`. `required` has the NOT NULL columns of PRIMARY KEY tables besides the key.
     """
 
     key: str
@@ -62,6 +63,7 @@ class Session:
     token: str = ""
     positions: dict[str, Position] = field(default_factory=dict)
     columns: dict[str, tuple[TargetColumn, ...]] | None = None
+    required: dict[str, tuple[TargetColumn, ...]] = field(default_factory=dict)
     keys: dict[str, tuple[KeyColumn, ...]] = field(default_factory=dict)  # of PRIMARY KEY tables, with `compact` only
 
     @property
@@ -116,6 +118,7 @@ def open_session(
     with contextlib.closing(connection):
         session.models = table_models(connection, options.database, deadline)
         session.columns = table_columns(connection, options.database, typed_tables, deadline)
+        session.required = required_columns(connection, options.database, session.models, deadline)
         if options.receipts_log:
             _open_log(options, job, connection, clock, deadline)
         if options.compact:
@@ -285,3 +288,20 @@ def table_columns(
         return {}
     sql = COLUMNS_SQL.format(", ".join(["%s"] * len(names)))
     return target_columns(connection.query(sql, (database, *names), deadline))
+
+
+def required_columns(
+    connection: LeaderConnection, database: str, models: Mapping[str, str], deadline: Deadline
+) -> dict[str, tuple[TargetColumn, ...]]:
+    """The NOT NULL columns of the PRIMARY KEY tables among `models`, without their keys; by table.
+
+    Raises QueryFailed or QueryRefused when the query fails.
+    """
+    if PRIMARY_KEYS not in models.values():
+        return {}
+    found = target_columns(connection.query(NOT_NULL_SQL, (database,), deadline))
+    return {
+        table: tuple(column for column in columns if not column.nullable and not column.generated)
+        for table, columns in found.items()
+        if models.get(table) == PRIMARY_KEYS
+    }

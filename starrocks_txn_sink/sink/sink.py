@@ -27,7 +27,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, always_sorted
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
-from starrocks_txn_sink.rows.columns import keyless
+from starrocks_txn_sink.rows.columns import Placeholders, keyless
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
 from starrocks_txn_sink.sink.lifecycle import (
@@ -42,7 +42,7 @@ from starrocks_txn_sink.sink.lifecycle import (
 )
 from starrocks_txn_sink.sink.projection import LaneInput, lane_input
 from starrocks_txn_sink.sink.session import Session, clean_up, open_session, roll_back_until
-from starrocks_txn_sink.sink.typed import TargetColumn, TypedRoute, fit_routes, with_columns
+from starrocks_txn_sink.sink.typed import TargetColumn, TypedRoute, delete_placeholders, fit_routes, with_columns
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
@@ -67,6 +67,7 @@ class _SchemaTerms:
     routes: Sequence[TypedRoute]
     options: SinkOptions
     keyless: Sequence[str]
+    placeholders: Placeholders
     always_sorted: bool
 
     def fits(self, schema: T.StructType, session: Session, zone: str) -> bool:
@@ -101,6 +102,7 @@ class RowsWriter:
             terms.keyless,
             name_task=task.ownership is not None,
             guarded=not options.quarantines,
+            placeholders=terms.placeholders,
             compaction=self._compaction(terms.routes, streaming=task.streaming) if options.compact else None,
         )
         messages = self._run_in_arrival_order(make_input, task) if self._skips_sort(frame, task, terms) else None
@@ -126,6 +128,7 @@ class RowsWriter:
             routes,
             options,
             keyless(session.models),
+            delete_placeholders(session.required, self.options, routes),
             always_sorted(self.options.features),
         )
         return self._kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,6 +55,7 @@ Forms = Mapping[str, str]
 Text = Callable[[Column, Forms], Column]
 """Turns a column, as its `Fit` has encoded it, into texts."""
 
+NULL_FAULT = ValueFault(lambda column: column.isNull(), "is NULL, but the column is NOT NULL")
 UNWRITABLE = ValueFault(
     lambda column: column.contains(CSV_COLUMN) | column.contains(CSV_ROW) | (column == NULL),
     r"holds a separator of CSV (character 1 or 2), or is \N",
@@ -133,7 +135,7 @@ class TypedField:
 
     def faults(self) -> Iterator[ValueFault]:
         if not self.nullable:
-            yield ValueFault(lambda column: column.isNull(), "is NULL, but the column is NOT NULL")
+            yield NULL_FAULT
         yield from self.fit.faults
         if self.texts:
             yield UNWRITABLE
@@ -244,15 +246,24 @@ class TypedRoute:
             )
         return cls(route.table, tuple(fields), zones[1], csv, op)
 
-    def row(self, refuse: Refuse, *, guarded: bool) -> Column:
+    def row(
+        self,
+        refuse: Refuse,
+        *,
+        guarded: bool,
+        deleted: Column | None = None,
+        placeholders: Mapping[str, str] | None = None,
+    ) -> Column:
         """The row as a JSON object or a line; a value that the server would take for another one fails the job.
 
-        With `guarded` one that it would reject, or turn into NULL, fails it too.
+        With `guarded` one that it would reject, or turn into NULL, fails it too. A `deleted` row may be NULL in the
+        fields of `placeholders`: a line has those values then, an object gets them later (`rows.columns`).
         """
+        filled = {} if deleted is None or placeholders is None else placeholders
         forms = {"ignoreNullFields": "false", "timestampFormat": _MICROSECONDS, "timestampNTZFormat": _MICROSECONDS}
         forms |= {"dateFormat": "yyyy-MM-dd", "timeZone": self.zone}
         if self.csv:
-            row = csv_row([field.csv(forms) for field in self.fields])
+            row = csv_row([_filled(field.csv(forms), filled.get(field.key), deleted) for field in self.fields])
         else:
             row = F.to_json(F.struct(*(field.value() for field in self.fields)), forms)
         for field in reversed(self.fields):
@@ -260,8 +271,11 @@ class TypedRoute:
             for fault in field.faults():
                 if not guarded and not fault.silent:
                     continue
+                found = fault.found(column)
+                if fault is NULL_FAULT and deleted is not None and field.key in filled:
+                    found &= ~deleted
                 text = f"column {field.name} of table {self.table} {fault.text}"
-                row = F.when(F.coalesce(fault.found(column), F.lit(False)), refuse(text)).otherwise(row)
+                row = F.when(F.coalesce(found, F.lit(False)), refuse(text)).otherwise(row)
         return row
 
     @property
@@ -312,6 +326,36 @@ def with_columns(options: SinkOptions, routes: Sequence[TypedRoute], *, strict: 
         made = {"columns": route.columns} | ({"strict_mode": "true"} if strict else {})
         tables[route.table] = TableOptions(properties={**made, **options.properties, **own})
     return replace(options, tables=tables)
+
+
+def _filled(text: Column, placeholder: str | None, deleted: Column | None) -> Column:
+    """A field of a line, its JSON `placeholder` in place of a NULL in a deleted row."""
+    if placeholder is None or deleted is None:
+        return text
+    return F.coalesce(text, F.when(deleted, F.lit(str(json.loads(placeholder)))))
+
+
+def delete_placeholders(
+    required: Mapping[str, Sequence[TargetColumn]], options: SinkOptions, routes: Sequence[TypedRoute] = ()
+) -> dict[str, dict[str, str]]:
+    """Placeholders for the `required` columns of tables (`rows.columns.Placeholders`); `options` are the user's own.
+
+    A table is left out if its load properties give the keys of a JSON row another meaning.
+    """
+    routed = {route.table: {field.name.lower(): field.key for field in route.fields} for route in routes}
+    found: dict[str, dict[str, str]] = {}
+    for table, columns in required.items():
+        if _RENAMING & options.properties_of(table).keys():
+            continue
+        values = {column.name: column.type.placeholder for column in columns}
+        keys = routed.get(table, {name.lower(): name for name in values})
+        fields = {keys[name.lower()]: value for name, value in values.items() if value and name.lower() in keys}
+        if fields:
+            found[table] = fields
+    return found
+
+
+_RENAMING = frozenset(("columns", "jsonpaths", "json_root"))
 
 
 def _unfit_for_csv(fields: Sequence[TypedField], own: str | None, *, op: bool) -> Iterator[str]:
