@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Sequence
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.changelog import rows
-from starrocks_txn_sink.changelog.events import FULL_DELETES, POSSIBLE_KINDS
+from starrocks_txn_sink.changelog.events import FULL_DELETES, KEY, POSSIBLE_KINDS
 from starrocks_txn_sink.changelog.keyed_step import KeyedInput, StateSettings, metrics_name, run_rule
+from starrocks_txn_sink.changelog.plan import non_deterministic_functions
 from starrocks_txn_sink.changelog.rules.conversions import UPDATE_BEFORE, RowKind, needs_materializer
 from starrocks_txn_sink.changelog.rules.keyed import Duration, MaterializeKey, Retention
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
 
 Mode = Literal["auto", "none", "force"]
-
-# As written in an analyzed plan.
-_NON_DETERMINISTIC: Final = re.compile(
-    r"\b(current_timestamp|current_date|localtimestamp|now|rand|randn|uuid|shuffle|monotonically_increasing_id)\("
-)
 
 
 class ChangelogWarning(UserWarning):
@@ -74,10 +69,8 @@ def upsert_materializer(
     given = KeyedInput.of_changes(frame, row_kind, keys, order, beside=order, upsert_key=identity or ())
     done = run_rule(frame, given, MaterializeKey(), settings)
     # A delete leaves with the row of the retraction that caused it, so deletes stay as whole as they came.
-    known = {
-        FULL_DELETES: df.schema[row_kind].metadata.get(FULL_DELETES, False),
-        POSSIBLE_KINDS: [str(kind) for kind in RowKind if kind is not UPDATE_BEFORE],
-    }
+    possible = [str(kind) for kind in RowKind if kind is not UPDATE_BEFORE]
+    known = {**df.schema[row_kind].metadata, POSSIBLE_KINDS: possible, KEY: list(keys)}
     kind = F.col("kind").alias(row_kind, metadata=known)
     return done.select(*(kind if name == row_kind else given.output(name) for name in df.columns))
 
@@ -108,10 +101,10 @@ def _refuse_key_only_deletes(frame: DataFrame, row_kind: str, known_columns: set
 
 def _warn_about_whole_rows(frame: DataFrame, row_kind: str) -> None:
     """Warn of conditions that break the comparison of whole rows."""
-    functions = _non_deterministic_functions(frame)
+    functions = non_deterministic_functions(frame)
     if functions:
         _emit_warning(
-            f"There is no upsert_key, so a retraction has to match its row in every column, and the plan uses "
+            f"There is no upsert_key, so a retraction has to match its row in every column, and its columns use "
             f"{', '.join(functions)}: such values differ each time, rows are never removed and state grows for ever. "
             f"Leave those columns out, or name an upsert_key."
         )
@@ -125,11 +118,3 @@ def _warn_about_whole_rows(frame: DataFrame, row_kind: str) -> None:
 
 def _emit_warning(message: str) -> None:
     warnings.warn(message, ChangelogWarning, stacklevel=4)
-
-
-def _non_deterministic_functions(frame: DataFrame) -> list[str]:
-    """Non-deterministic functions in the frame's plan; empty on Spark Connect, where the plan is out of reach."""
-    plan = getattr(frame, "_jdf", None)
-    if plan is None:
-        return []
-    return sorted(set(_NON_DETERMINISTIC.findall(plan.queryExecution().analyzed().toString())))

@@ -43,7 +43,13 @@ class RowChange(NamedTuple):
 Key = Hashable
 
 Part = str | Sequence[str]
-OpMapping = Mapping[str, str] | Mapping[tuple[str, ...], tuple[str, ...]] | Mapping[Part, Part]
+OpMapping = (
+    Mapping[str, str]
+    | Mapping[str, bool]
+    | Mapping[bool, str]
+    | Mapping[tuple[str, ...], tuple[str, ...]]
+    | Mapping[Part, Part]
+)
 Kinds = tuple[RowKind, ...]
 
 # --- op_mapping ---
@@ -101,6 +107,18 @@ def pairs_updates(op_mapping: OpMapping | None) -> bool:
     return op_mapping is not None and any(UPDATE.issubset(_kinds(kinds)) for kinds, _ in _entries(op_mapping))
 
 
+def codes_are_flags(op_mapping: OpMapping | None) -> bool:
+    """Whether the codes to put out are True and False, not texts; OptionError for both kinds in one mapping."""
+    codes = [] if op_mapping is None else list(op_mapping.values())
+    flags = [isinstance(code, bool) for code in codes]
+    if any(flags) and not all(flags):
+        raise OptionError(
+            f"op_mapping has the codes {', '.join(map(repr, codes))}, of which only some are True or False.",
+            hint="Give every entry a flag, or every entry a text.",
+        )
+    return any(flags)
+
+
 def _entries(op_mapping: OpMapping) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     if not isinstance(op_mapping, Mapping) or not op_mapping:
         raise OptionError(
@@ -110,9 +128,11 @@ def _entries(op_mapping: OpMapping) -> list[tuple[tuple[str, ...], tuple[str, ..
 
 
 def _parts(text: object) -> tuple[str, ...]:
-    """The parts of comma-separated text, or of a tuple or list of text."""
+    """The parts of comma-separated text, or of a tuple or list of text; a flag as `true` or `false`."""
     parts: Sequence[object] = (text,)
-    if isinstance(text, str):
+    if isinstance(text, bool):
+        parts = (str(text).lower(),)
+    elif isinstance(text, str):
         parts = text.split(",")
     elif isinstance(text, (tuple, list)):
         parts = text
