@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,10 @@ from starrocks_txn_sink.protocol.fencing import (
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
 from starrocks_txn_sink.protocol.ledger import POSITION, ListUnfinished, Owner
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.task import LaneTask, ReadRows
 from starrocks_txn_sink.writer.worker import Attempt
 
-from .arriving import ArrivingTask, arriving_batches
+from .arriving import arrival_rows, arriving_batches
 from .lane import LaneAttempt
 from .plain import PlainChecker, Unit, plain_batches, units_of
 from .scheduler import Fiber, Node
@@ -185,7 +185,7 @@ class Driver(Node):
         task = LaneTask(options, JOB, self.epoch, self.checkpoint.name, self._batch, not self.plain, True, ownership)
         batches = plain_batches(slot.unit, world.rng) if slot.unit else batches_of(slot.transactions, world.rng)
         number = world.next_attempt()
-        task, batches = self._perhaps_unsorted(slot, task, batches, Random(f"{world.seed}/{number}"))
+        task, batches, rows = self._perhaps_unsorted(slot, task, batches, Random(f"{world.seed}/{number}"))
         name = f"{self.name}.{lane}.{number}"
         attempt = LaneAttempt(
             world,
@@ -194,6 +194,7 @@ class Driver(Node):
             Attempt(lane, number, not first),
             world.cut_off(batches),
             lambda ended, result: self.soon(0.01, self._task_ended, slot, lane, ended, result),
+            rows,
         )
         slot.attempts.append(attempt)
         world.lanes.append(attempt)
@@ -201,18 +202,17 @@ class Driver(Node):
 
     def _perhaps_unsorted(
         self, slot: Slot, task: LaneTask, batches: list[pa.RecordBatch], rng: Random
-    ) -> tuple[LaneTask, list[pa.RecordBatch]]:
+    ) -> tuple[LaneTask, list[pa.RecordBatch], ReadRows | None]:
         """With one lane a micro-batch may come as it is, in every fourth schedule: such lanes commit only at their end.
 
         One that comes again may come in another way.
         """
         sort = self._world.seed % 4 != 1 or rng.random() < 0.5
         if sort or self.lanes > 1 or slot.unit or task.options.quarantines:
-            return task, batches
-        values = {each.name: getattr(task, each.name) for each in fields(task)}
+            return task, batches, None
         few = rng.random() < 0.5
-        arriving = ArrivingTask(**{**values, "at_end_only": True}, few=few)
-        return arriving, arriving_batches(slot.transactions, rng, few=few)
+        batches = arriving_batches(slot.transactions, rng, few=few)
+        return replace(task, at_end_only=True), batches, arrival_rows(few=few)
 
     def _task_ended(self, slot: Slot, lane: int, attempt: LaneAttempt, result: list[Receipt] | BaseException) -> None:
         if self.over or self.slots.get(lane) is not slot or slot.receipts is not None:

@@ -5,17 +5,13 @@ It does so as `sink.events_writer` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.coordinator.actions import Receipt
-from starrocks_txn_sink.coordinator.region import Segment
 from starrocks_txn_sink.protocol.fencing import check_owner
 from starrocks_txn_sink.protocol.ledger import Owner
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
@@ -36,17 +32,6 @@ if TYPE_CHECKING:
     from .fused_world import FusedWorld
 
 IN_JSON = TxnEventLines(source_partition=None, position=None)
-
-
-@dataclass(frozen=True, slots=True)
-class AssemblingTask(LaneTask):
-    """A lane's task whose rows come out of `assembling`."""
-
-    assembling: LaneAssembler | None = None
-
-    def _segments(self, batches: Iterable[pa.RecordBatch], *place: Any, **further: Any) -> Iterator[Segment]:
-        assert self.assembling is not None
-        return LaneTask._segments(self, batches, *place, **{**further, "rows": self.assembling.rows})
 
 
 @dataclass(slots=True)
@@ -99,9 +84,9 @@ class FusedDriver(Driver):
             self._before.partitions, self._before.inline, IN_JSON if raw else None,
             small_rows=SMALL_ROWS if small else 0,
         ).open(attempt)  # fmt: skip
-        task = AssemblingTask(
+        task = LaneTask(
             world.options, JOB, self.epoch, self.checkpoint.name, self._batch, True, True,
-            type(ownership)(ownership.driver_token, dict(ownership.positions)), assembling=assembling,
+            type(ownership)(ownership.driver_token, dict(ownership.positions)),
         )  # fmt: skip
         made = LaneAttempt(
             world,
@@ -110,6 +95,7 @@ class FusedDriver(Driver):
             attempt,
             world.cut_off(event_batches(events, world.rng, raw=raw)),
             lambda ended, result: self._lane_ended(slot, lane, ended, result, assembling),
+            assembling.rows,
         )
         slot.attempts.append(made)
         world.lanes.append(made)
