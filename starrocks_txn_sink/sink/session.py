@@ -34,9 +34,11 @@ from starrocks_txn_sink.protocol.fencing import (
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps, epoch_of, run
 from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, Position
 from starrocks_txn_sink.protocol.receipts_log import create_table, delete_older
+from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.sink.compaction import KeyColumn, primary_keys
 from starrocks_txn_sink.sink.typed import COLUMNS_SQL, TargetColumn, target_columns
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import JobOwnership
 
 _CLEAN_UP_SECONDS = 5.0
@@ -63,11 +65,12 @@ class Session:
     positions: dict[str, Position] = field(default_factory=dict)
     columns: dict[str, tuple[TargetColumn, ...]] | None = None
     keys: dict[str, tuple[KeyColumn, ...]] = field(default_factory=dict)  # of PRIMARY KEY tables, with `compact` only
+    skips: dict[str, Skip] = field(default_factory=dict)  # of rows that the ledger has, over micro-batches
 
     @property
     def ownership(self) -> JobOwnership | None:
         """The ownership for the lanes; None without a ledger."""
-        return JobOwnership(self.token, self.positions) if self.token else None
+        return JobOwnership(self.token, self.positions, self.skips) if self.token else None
 
     def visible(self, *, streaming: bool) -> dict[str, int]:
         """By source partition the position up to which replayed rows are visible already.
@@ -88,6 +91,16 @@ class Session:
                 self.positions[span.partition] = Position(
                     span.partition, span.last, self.checkpoint, receipt.batch_id, receipt.label, 0, span.digest
                 )
+
+    def learn_skips(self, reports: Sequence[LaneReport]) -> dict[str, int]:
+        """Remember the skips of replayed rows for the next micro-batch of a streaming query.
+
+        Returns those that have just begun and go on: the ledger's position by source partition.
+        """
+        found = {partition: skip for report in reports for partition, skip in report.skips.items()}
+        begun = {name: skip.position for name, skip in found.items() if name not in self.skips and not skip.met}
+        self.skips.update(found)
+        return begun
 
 
 def open_session(

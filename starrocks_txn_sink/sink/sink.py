@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from heapq import nsmallest
 from typing import Any, Final, TypeVar
 
 from pyspark.sql import DataFrame
@@ -324,6 +325,10 @@ class StarRocksSink:
     def _run_lanes(self, frame: DataFrame, origin: BatchOrigin, session: Session) -> list[Receipt]:
         write = self._write_rows if self.assemble is None else self._write_events
         receipts, reports = write(frame, origin, session)
+        begun = session.learn_skips(reports) if origin.streaming else {}  # frames of `write` come in any order
+        if begun:
+            few = dict(nsmallest(5, begun.items()))
+            _log.warning("replay.skipping", job=origin.job, source_partitions=len(begun), upto=few)
         for report in reports:
             self._listener(Event("lane.reported", {"report": report}))
         return receipts

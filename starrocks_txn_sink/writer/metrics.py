@@ -211,6 +211,7 @@ class LaneMetrics:
                 deletes=dict(self._deletes.by_table),
                 replayed_rows=self._replay.skipped_rows if self._replay else 0,
                 replayed_transactions=self._replay.skipped_transactions if self._replay else 0,
+                skips={name: self._replay.skips[name] for name in self._replay.changed} if self._replay else {},
                 buffer_peak=core.buffered_peak if core is not None else 0,
                 inflight_peak=self._inflight_peak,
                 latency=tuple(latency.counts) if latency.count else (),

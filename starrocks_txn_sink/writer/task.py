@@ -35,7 +35,7 @@ from starrocks_txn_sink.protocol.label import RetryPolicy, Steps, labels, run, r
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.columns import HASH, POSITION
-from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.rows.replay import Replay, Skip
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, rows_before_sentinel
 from starrocks_txn_sink.rows.unpositioned import unpositioned_segmenter
 from starrocks_txn_sink.telemetry import logs
@@ -50,10 +50,14 @@ ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class JobOwnership:
-    """The driver's right to write the job, as its lanes get it: the token of its take-over, and the known positions."""
+    """The driver's right to write the job, as its lanes get it: the token of its take-over, and its knowledge.
+
+    That is the positions, and the skips of earlier micro-batches (`rows.replay`), by source partition.
+    """
 
     driver_token: str
     positions: Mapping[str, Position] = field(default_factory=dict)
+    skips: Mapping[str, Skip] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +254,8 @@ class LaneTask:
         read = metrics.read_batch if metrics is not None else _ignore_batch
         if self.marked:
             epoch = run_of(self.epoch) if self.streaming else ""
-            replay = Replay(positions, compare, epoch, self.batch_id)
+            skips = dict(self.ownership.skips) if self.ownership is not None else {}
+            replay = Replay(positions, compare, epoch, self.batch_id, skips)
             if metrics is not None:
                 metrics.attach_replay(replay)
             segmenter = Segmenter(replay, with_row_index=self.options.quarantines)

@@ -61,7 +61,10 @@ class Slot:
 class Driver(Node):
     """Runs until the source's end or its first error; `ended` of the world is told which."""
 
-    def __init__(self, world: World, name: str, checkpoint: Checkpoint, lanes: int, retold: bool = False) -> None:
+    def __init__(
+        self, world: World, name: str, checkpoint: Checkpoint, lanes: int, retold: bool = False,
+        recreated: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(world.scheduler, name)
         self.epoch = f"{name}x{world.rng.getrandbits(32):08x}"
         self.writer = f"{JOB}-{self.epoch}"
@@ -69,6 +72,8 @@ class Driver(Node):
         self.over = False
         self.slots: dict[int, Slot] = {}
         self._world = world
+        self.recreated = recreated  # its source is another one, under the same job
+        self._source = world.source.recreated() if recreated else world.source
         # Its own view: what another driver on the same checkpoint writes there meanwhile, it does not see.
         # Plain rows depend on the log that all drivers on a checkpoint share.
         self.plain = world.plain
@@ -124,14 +129,14 @@ class Driver(Node):
 
     def _next_batch(self) -> None:
         world = self._world
-        begin = self._offsets[self._batch - 1] if self._batch else tuple(0 for _ in world.source.end)
+        begin = self._offsets[self._batch - 1] if self._batch else tuple(0 for _ in self._source.end)
         if self._batch >= len(self._offsets):
-            if begin == world.source.end:
+            if begin == self._source.end:
                 self._end(None)
                 return
-            self._offsets.append(_cut(begin, world.source.end, world.rng))
+            self._offsets.append(_cut(begin, self._source.end, world.rng))
         elif world.profile.recut:
-            self._offsets[self._batch :] = [_cut(begin, world.source.end, world.rng)]
+            self._offsets[self._batch :] = [_cut(begin, self._source.end, world.rng)]
         if not self.plain:
             self.checkpoint.offsets = list(self._offsets)
         self._cut = self._offsets[self._batch]
@@ -148,7 +153,7 @@ class Driver(Node):
         for number, (low, high) in enumerate(zip(begin, self._cut, strict=True)):
             if high > low:
                 slot = slots.setdefault(number % self.lanes, Slot([]))
-                slot.transactions += self._world.source.released[number][low:high]
+                slot.transactions += self._source.released[number][low:high]
         return slots
 
     def _plain_slots(self, begin: Cut) -> dict[int, Slot]:
@@ -180,7 +185,7 @@ class Driver(Node):
             return  # the driver was paused meanwhile, and the micro-batch is another one now
         ownership = self.session.ownership
         assert ownership is not None
-        ownership = type(ownership)(ownership.driver_token, dict(ownership.positions))
+        ownership = replace(ownership, positions=dict(ownership.positions), skips=dict(ownership.skips))
         options = world.options_of(self.lanes)
         task = LaneTask(options, JOB, self.epoch, self.checkpoint.name, self._batch, not self.plain, True, ownership)
         batches = plain_batches(slot.unit, world.rng) if slot.unit else batches_of(slot.transactions, world.rng)
@@ -219,6 +224,7 @@ class Driver(Node):
             return
         if isinstance(result, list):
             slot.receipts = result
+            self.session.learn_skips([attempt.metrics.report(result)])
             self._stop(other for other in slot.attempts if other is not attempt)
             if all(one.receipts is not None for one in self.slots.values()):
                 self._batch_done()

@@ -5,7 +5,7 @@ It does so as `sink.events_writer` does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from starrocks_txn_sink.assembler.rules.model import Policy
@@ -86,7 +86,7 @@ class FusedDriver(Driver):
         ).open(attempt)  # fmt: skip
         task = LaneTask(
             world.options, JOB, self.epoch, self.checkpoint.name, self._batch, True, True,
-            type(ownership)(ownership.driver_token, dict(ownership.positions)),
+            replace(ownership, positions=dict(ownership.positions), skips=dict(ownership.skips)),
         )  # fmt: skip
         made = LaneAttempt(
             world,

@@ -36,12 +36,16 @@ class FusedWorld(World):
     def directory(self, checkpoint: str) -> MemoryDirectory:
         return self.directories.setdefault(checkpoint, MemoryDirectory())
 
-    def _start_driver(self, checkpoint: Checkpoint, retold: bool = False) -> None:
-        del retold
+    def _start_driver(self, checkpoint: Checkpoint, retold: bool = False, recreated: bool = False) -> None:
+        del retold, recreated
         lanes = self.profile.lanes if self.rng.random() < 0.7 else self.rng.choice((1, 2))
         driver = FusedDriver(self, f"d{len(self.drivers) + 1}", checkpoint, lanes)
         self.drivers.append(driver)
         driver.start()
+
+    def _all_written_before(self) -> bool:
+        """Whether a recreated source may come: events of another source are left out here."""
+        return False
 
     def _judge_error(self, driver: Driver, error: BaseException) -> None:
         """Rows that only a superseded driver named may be swept under its feet: it stops, which is all it can do."""

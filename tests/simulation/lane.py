@@ -14,6 +14,7 @@ from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordina
 from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, RegionRows, Segment
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import DaemonThreadPool, Performer
 from starrocks_txn_sink.writer.task import LaneTask, OpenLane, ReadRows
 from starrocks_txn_sink.writer.worker import Attempt, WorkerResources
@@ -48,6 +49,7 @@ class LaneAttempt(Node):
         self._ended = ended
         self._rows = rows
         self._limits = _limits(world, task)
+        self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, "gzip", world.clock)
         self._deadline = Deadline.after(task.options.batch_deadline, world.clock)
         ownership = task.lane_ownership(attempt, world.rng, world.clock)
         assert ownership is not None
@@ -66,7 +68,7 @@ class LaneAttempt(Node):
         world = self._world
         steps = self.task.open(
             self._batches, self.attempt, self.ownership, _NOTHING, world.clock, self._deadline, world.rng,
-            rows=self._rows, coordinator_limits=self._limits,
+            self.metrics, self._rows, coordinator_limits=self._limits,
         )  # fmt: skip
         self._fiber(steps, self._deadline.at, self._opened)
 

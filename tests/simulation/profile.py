@@ -16,6 +16,7 @@ NODES = (
     "clock_jump",
     "second_driver",
     "old_checkpoint",
+    "recreated",
     "cut_off",
 )
 CROWD = frozenset(("speculate", "task_lost", "pause"))

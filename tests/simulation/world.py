@@ -22,7 +22,7 @@ from starrocks_txn_sink.errors import (
     TransportError,
 )
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol.ledger import DRIVER, LANE, lane_name
+from starrocks_txn_sink.protocol.ledger import DRIVER, LANE, POSITION, lane_name
 from starrocks_txn_sink.rows.segments import RowsCutOff
 from tests.support.model_server import ModelServer
 
@@ -133,7 +133,7 @@ class World:
         return plain_profile(profile) if self.plain else profile
 
     def _plan_trouble(self) -> dict[int, str]:
-        kinds = sorted(self.profile.events - {"old_checkpoint", "cut_off"})
+        kinds = sorted(self.profile.events - {"old_checkpoint", "recreated", "cut_off"})
         if not kinds:
             return {}
         count = self.rng.randint(0, self.profile.most_events)
@@ -203,24 +203,28 @@ class World:
         return [lane for lane in self.lanes if lane.alive and lane.result is None]
 
     def _last_checkpoint(self) -> Checkpoint:
-        return self.drivers[-1].checkpoint
+        return next(driver.checkpoint for driver in reversed(self.drivers) if not driver.recreated)
 
-    def _start_driver(self, checkpoint: Checkpoint, retold: bool = False) -> None:
+    def _start_driver(self, checkpoint: Checkpoint, retold: bool = False, recreated: bool = False) -> None:
         lanes = self.profile.lanes if self.rng.random() < 0.7 else self.rng.choice((1, 2))
         lanes, self._advised = self._advised or lanes, 0
-        driver = Driver(self, f"d{len(self.drivers) + 1}", checkpoint, lanes, retold)
+        driver = Driver(self, f"d{len(self.drivers) + 1}", checkpoint, lanes, retold, recreated)
         self.drivers.append(driver)
         driver.start()
 
     def driver_ended(self, driver: Driver, error: BaseException | None) -> None:
-        if error is None:
+        if error is None and not driver.recreated:
             self.done = True
+        elif error is None:
+            self._restart_later()
         else:
             self._judge_error(driver, error)
             self._restart_later()
 
     def _judge_error(self, driver: Driver, error: BaseException) -> None:
         if self.plain and isinstance(error, SourceChanged) and self._may_refuse(driver, str(error)):
+            return
+        if driver.recreated and isinstance(error, SourceChanged):
             return
         if not isinstance(error, _EXPECTED):
             self.checker.report("other", f"{driver.name} ended with {type(error).__name__}: {error}")
@@ -243,10 +247,20 @@ class World:
         checkpoint, retold = self._last_checkpoint(), False
         if self.plain:
             checkpoint.done = checkpoint.newest  # an older copy was of no use
+        if self.network.trouble and "recreated" in self.profile.events and self._all_written_before():
+            self.events += 1
+            self._start_driver(Checkpoint("new"), recreated=True)
+            return
         if self.network.trouble and "old_checkpoint" in self.profile.events:
             checkpoint = self._older(checkpoint)
             retold = self.plain and self.rng.random() < 0.3
         self._start_driver(checkpoint, retold)
+
+    def _all_written_before(self) -> bool:
+        """Whether the ledger has a position of each source partition; rows without positions have none."""
+        ledger = self.cluster.server.store.ledger
+        named = [(JOB, POSITION, transactions[0].partition) in ledger for transactions in self.source.truth]
+        return not self.plain and all(named) and self.rng.random() < 0.5
 
     def _older(self, checkpoint: Checkpoint) -> Checkpoint:
         self.events += 1

@@ -70,6 +70,20 @@ def test_other_content_at_the_ledgers_position_is_an_error_that_says_what_to_do(
     assert shop.run("another", job="another", files=None)[0].rows == 4  # the advice works
 
 
+@pytest.mark.parametrize("files", [None, 1])
+def test_a_recreated_source_under_the_same_job_is_an_error_before_anything_is_lost(
+    shop: Shop, files: int | None
+) -> None:
+    shop.feed(rows_of("p-0", [10, 20, 30]))
+    shop.run()
+    for name, positions in (("1", [5, 15]), ("2", [25]), ("3", [35])):
+        shop.write_file(f"{name}.json", rows_of("p-0", positions, note="another story"))
+    with pytest.raises(StreamingQueryException, match=r"SourceChanged.*to position 35 .*at position 30.*another `job`"):
+        shop.run("new", files=files)
+    assert shop.written() == (6, 6)
+    assert sum(each.rows for each in shop.run("newer", job="another", files=None)) == 8  # the advice works
+
+
 def test_a_lost_checkpoint_with_the_same_job(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1, 2]))
     shop.feed(rows_of("p-0", [3]))

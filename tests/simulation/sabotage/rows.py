@@ -19,7 +19,8 @@ from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Committed
 from starrocks_txn_sink.protocol.ledger import ReadOwners
 from starrocks_txn_sink.rows import segments
-from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.rows.replay import Replay, Skip
+from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.writer import task
 
 from .registry import bug
@@ -135,6 +136,27 @@ def the_position_that_the_ledger_has_is_written_again(put: Any) -> None:
 @bug
 def more_than_the_ledger_has_is_left_out(put: Any) -> None:
     _filter_with(put, "right", 20)
+
+
+@bug
+def a_recreated_source_is_skipped_up_to_where_the_old_one_was(put: Any) -> None:
+    put(Replay, "_refuse_passing", lambda self, known, position: None)
+
+
+@bug
+def a_skip_is_forgotten_between_micro_batches(put: Any) -> None:
+    put(Session, "learn_skips", lambda self, reports: None)
+
+
+@bug
+def a_skip_counts_as_ended_before_the_ledgers_position(put: Any) -> None:
+    right = Replay._follow_skip
+
+    def broken(self: Any, known: Any, low: int, cut: int, rows: Any) -> None:
+        right(self, known, low, cut, rows)
+        self.skips[known.partition] = Skip(known.position, met=True)
+
+    put(Replay, "_follow_skip", broken)
 
 
 @bug
