@@ -233,6 +233,13 @@ class SourceChanged(StarRocksSinkError, Terminal):
     summary = "The source delivers different content at a position that is already written."
 
 
+class LedgerBehind(StarRocksSinkError, Terminal):
+    """Found when a query goes on above micro-batch 0, before anything is written."""
+
+    code = "ledger_behind"
+    summary = "The ledger knows less than the query's checkpoint, so rows would be missing or written twice."
+
+
 class TransactionTimedOut(StarRocksSinkError, Terminal):
     code = "transaction_timed_out"
     summary = "A source transaction took longer than the timeout of its StarRocks transaction."

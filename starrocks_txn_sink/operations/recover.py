@@ -9,9 +9,10 @@ import argparse
 import contextlib
 import json
 import random
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TextIO
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
@@ -22,7 +23,7 @@ from starrocks_txn_sink.options.command_line import add_job_arguments, add_serve
 from starrocks_txn_sink.protocol.fencing import retry_until_answered, roll_back_until_confirmed
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
 from starrocks_txn_sink.protocol.label import run as run_steps
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished
+from starrocks_txn_sink.protocol.ledger import ACCEPTED, LEDGER_TABLE, ListUnfinished, WriteMarker
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 
@@ -69,7 +70,10 @@ class PositionRow:
 
 @dataclass(frozen=True, slots=True)
 class JobFindings:
-    """State of a job on the server. `other_jobs` are the ledger's further jobs, to help with a wrong name."""
+    """State of a job on the server. `other_jobs` are the ledger's further jobs, to help with a wrong name.
+
+    `accepted` says that the command has accepted the ledger as it is.
+    """
 
     job: str
     database: str
@@ -78,18 +82,28 @@ class JobFindings:
     owners: Sequence[OwnerRow]
     positions: Sequence[PositionRow]
     other_jobs: Sequence[str]
+    accepted: bool = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser, load_url=True)
     add_job_arguments(parser, deadline=60.0, json="one line of JSON")
     parser.add_argument("--roll-back", action="store_true", help="roll the open labels back")
+    parser.add_argument(
+        "--accept-ledger",
+        action="store_true",
+        help="record that the ledger's rows of the job count as they are, so that a query that ended with "
+        "ledger_behind starts again; rows may then be missing or come twice",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the job's state; with `--roll-back` roll every open label back first. Raises StarRocksSinkError."""
+    """Print the job's state; with `--roll-back` roll every open label back first, with `--accept-ledger` accept it.
+
+    Raises StarRocksSinkError.
+    """
     options = server_options(args, database=args.database, job=args.job)
-    found = inspect_job(options, args.deadline, roll_back=args.roll_back)
+    found = inspect_job(options, args.deadline, roll_back=args.roll_back, accept=args.accept_ledger)
     if args.json:
         sys.stdout.write(json.dumps(asdict(found)) + "\n")
     else:
@@ -97,8 +111,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False) -> JobFindings:
-    """Read the state of `options.job` from the server, within `seconds`; raises StarRocksSinkError."""
+def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False, accept: bool = False) -> JobFindings:
+    """Read the state of `options.job` from the server, within `seconds`; raises StarRocksSinkError.
+
+    With `accept` the next start of a query takes the ledger as it is (`sink.continuity`).
+    """
     clock = SystemClock()
     deadline = Deadline.after(seconds, clock)
     with contextlib.ExitStack() as stack:
@@ -107,7 +124,14 @@ def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False
         _require_database(connection, options, deadline)
         ledger = SqlLedger(connection, options.database)
         labels = run_steps(_labels(options, roll_back), transport, clock, deadline, ledger)
-        return _findings(connection, options, labels, deadline)
+        if accept:
+            run_steps(_accept(options), transport, clock, deadline, ledger)
+        return replace(_findings(connection, options, labels, deadline), accepted=accept)
+
+
+def _accept(options: SinkOptions) -> Steps[None]:
+    """Write the acceptance, under one token: repeating it after a lost reply changes nothing."""
+    yield from retry_until_answered(WriteMarker(_job(options), ACCEPTED, secrets.token_hex(8)), random.Random())
 
 
 def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
@@ -202,5 +226,7 @@ def _text_lines(found: JobFindings) -> Iterator[str]:
     yield f"positions: {len(found.positions) or 'none'}"
     for row in found.positions:
         yield f"  {row.partition}  {row.position}  micro-batch {row.batch}, label {row.label}, at {row.updated_at}"
+    if found.accepted:
+        yield "The ledger is accepted as it is: the job's next start does not compare it with its checkpoint."
     if not found.owners and found.other_jobs:
         yield f"The ledger has no rows of this job. Its jobs are: {', '.join(found.other_jobs)}"

@@ -65,6 +65,14 @@ class Owners:
     lane: Owner | None
 
 
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """Whether the ledger knows a job or its checkpoint, and the token of the newest acceptance, "" without one."""
+
+    known: bool
+    acceptance: str = ""
+
+
 # --- requests; each names the type of its result ---
 
 
@@ -139,12 +147,33 @@ class DeleteClaims(LedgerRequest):
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ReadTraces(LedgerRequest):
+    """Read whether there is a position or a driver of the job, a row of any job with the checkpoint, or an acceptance.
+
+    Result: Traces.
+    """
+
+    job: str
+    checkpoint: str
+
+
 LedgerOperation = (
-    WriteClaim | ListUnfinished | WriteMarker | ReadMarker | ReadOwners | ReadPositions | ListDeadClaims | DeleteClaims
+    WriteClaim
+    | ListUnfinished
+    | WriteMarker
+    | ReadMarker
+    | ReadOwners
+    | ReadPositions
+    | ListDeadClaims
+    | DeleteClaims
+    | ReadTraces
 )
 
 
 POSITION, DRIVER, LANE, MARKER = "position", "driver", "lane", "marker"
+ACCEPTED = "accepted"
+"""Name of the marker that says that the user accepts the job's rows as they are; its token is the acceptance."""
 
 COLUMNS = (
     ("id", "VARCHAR(32) NOT NULL"),
@@ -244,6 +273,12 @@ def statement(database: str, request: LedgerOperation) -> Sql:
         case DeleteClaims(job, names):
             ids = tuple(row_id(job, LANE, name) for name in names)
             return f"DELETE FROM {table} WHERE id IN ({', '.join(['%s'] * len(ids))})", ids
+        case ReadTraces(job, checkpoint):
+            return (
+                f"SELECT kind, max(token) FROM {table} WHERE checkpoint = %s OR (job = %s AND "
+                "(kind IN (%s, %s) OR (kind = %s AND name = %s))) GROUP BY kind",
+                (checkpoint, job, POSITION, DRIVER, MARKER, ACCEPTED),
+            )
         case ListUnfinished(prefix):
             return (
                 "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = %s AND LABEL LIKE %s "
@@ -259,6 +294,8 @@ def read_result(request: LedgerOperation, rows: list[tuple[object, ...]]) -> obj
             return None
         case ListDeadClaims():
             return tuple(str(row[0]) for row in rows)
+        case ReadTraces():
+            return Traces(bool(rows), next((str(row[1]) for row in rows if row[0] == MARKER), ""))
         case ReadMarker():
             return bool(rows and int(str(rows[0][0])))
         case ListUnfinished(prefix):

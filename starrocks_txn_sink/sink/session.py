@@ -36,6 +36,7 @@ from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, Position
 from starrocks_txn_sink.protocol.receipts_log import create_table, delete_older
 from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.sink.compaction import KeyColumn, primary_keys
+from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, Resumed, Resumption, resume
 from starrocks_txn_sink.sink.typed import COLUMNS_SQL, TargetColumn, target_columns
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 from starrocks_txn_sink.writer.messages import LaneReport
@@ -66,6 +67,7 @@ class Session:
     columns: dict[str, tuple[TargetColumn, ...]] | None = None
     keys: dict[str, tuple[KeyColumn, ...]] = field(default_factory=dict)  # of PRIMARY KEY tables, with `compact` only
     skips: dict[str, Skip] = field(default_factory=dict)  # of rows that the ledger has, over micro-batches
+    accepted: Sequence[str] = ()  # acceptances of the ledger as it is
 
     @property
     def ownership(self) -> JobOwnership | None:
@@ -92,6 +94,11 @@ class Session:
                     span.partition, span.last, self.checkpoint, receipt.batch_id, receipt.label, 0, span.digest
                 )
 
+    def proof(self, batch: int) -> Proof:
+        """The knowledge of this session after micro-batch `batch`, for the query's next start."""
+        positions = {name: known.position for name, known in self.positions.items()}
+        return Proof(self.job, batch, positions, dict(self.skips), self.accepted)
+
     def learn_skips(self, reports: Sequence[LaneReport]) -> dict[str, int]:
         """Remember the skips of replayed rows for the next micro-batch of a streaming query.
 
@@ -111,14 +118,17 @@ def open_session(
     clock: Clock | None = None,
     typed_tables: Sequence[str] = (),
     run_epoch: str | None = None,
+    resumption: Resumption = FROM_THE_BEGINNING,
 ) -> Session:
     """Check the server, read the columns of `typed_tables` and, for exactly-once, create the ledger and take over.
 
     With `run_epoch` the session is one write of a run without a lasting process (the data source): such a run is as old
-    as its epoch, and never takes the job from a run that began later.
+    as its epoch, and never takes the job from a run that began later. `resumption` is the place where a streaming query
+    goes on.
 
-    Raises Fenced when a newer run took over meanwhile, OptionError for a server that is too old, QueryRefused without
-    the privileges, DeadlineExceeded when the server does not answer.
+    Raises LedgerBehind when the ledger knows less than the query's checkpoint, Fenced when a newer run took over
+    meanwhile, OptionError for a server that is too old, QueryRefused without the privileges, DeadlineExceeded when the
+    server does not answer.
     """
     clock = clock or SystemClock()
     session = Session(key, job, new_epoch(run_epoch), checkpoint, {})
@@ -137,12 +147,18 @@ def open_session(
             _create_dead_letters(connection, options, deadline)
         if options.exactly_once:
             ledger = SqlLedger(connection, options.database)
-            _take_over(options, session, ledger, clock, deadline, run_epoch)
+            _take_over(options, session, ledger, clock, deadline, run_epoch, resumption)
     return session
 
 
 def _take_over(
-    options: SinkOptions, session: Session, ledger: SqlLedger, clock: Clock, deadline: Deadline, run_epoch: str | None
+    options: SinkOptions,
+    session: Session,
+    ledger: SqlLedger,
+    clock: Clock,
+    deadline: Deadline,
+    run_epoch: str | None,
+    resumption: Resumption,
 ) -> None:
     if options.ledger_create:
         _create(ledger, options, deadline)
@@ -151,9 +167,12 @@ def _take_over(
     steps = take_over(scope, fresh_tokens(session.epoch, 0, rng), rng)
     if run_epoch is not None:
         steps = _run_after(refuse_newer(session.job, run_epoch, rng), steps)
+    resuming = resume(resumption, session.job, session.checkpoint, steps, rng)
     with contextlib.closing(HttpTransport(options)) as transport:
-        taken = _take_over_with_advice(options, lambda: run(steps, transport, clock, deadline, ledger))
+        resumed = _take_over_with_advice(options, lambda: run(resuming, transport, clock, deadline, ledger))
+        taken, session.accepted = resumed.taken, resumed.accepted
         session.token, session.positions = taken.owner.token, taken.positions
+        session.skips = dict(resumed.skips)
         with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which is harmless
             dead = delete_dead_claims(session.job, taken.owner, rng)
             run(dead, transport, clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
@@ -188,7 +207,7 @@ def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, cloc
         connection.query(*forget, deadline)
 
 
-def _take_over_with_advice(options: SinkOptions, take: Callable[[], TakenOver]) -> TakenOver:
+def _take_over_with_advice(options: SinkOptions, take: Callable[[], Resumed]) -> Resumed:
     try:
         return take()
     except QueryRefused as refused:

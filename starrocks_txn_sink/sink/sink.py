@@ -30,7 +30,8 @@ from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.rows.columns import keyless
 from starrocks_txn_sink.sink.compaction import Compaction
-from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
+from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
+from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, query_directory
 from starrocks_txn_sink.sink.lifecycle import (
     Endpoint,
     SinkEvents,
@@ -177,7 +178,7 @@ def _follows_a_shuffle(frame: DataFrame) -> bool:
     return plan is None or "Shuffled" in plan.queryExecution().toRdd().toDebugString()
 
 
-_Writer = TypeVar("_Writer", EventsWriter, RowsWriter)
+_Writer = TypeVar("_Writer", EventsWriter, RowsWriter, ProofLog)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +226,7 @@ class StarRocksSink:
         options.check_features(*([Feature.ASSEMBLE] if assemble is not None else []), rows)
         self._events_writers: dict[str, EventsWriter] = {}  # by the session's epoch
         self._rows_writers: dict[str, RowsWriter] = {}  # likewise
+        self._proofs: dict[str, ProofLog] = {}  # likewise
         self._events = SinkEvents(options, listener, metrics)
         self._listener = self._events.emit
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
@@ -235,7 +237,8 @@ class StarRocksSink:
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark Connect pickles the sink into a process of the server's, which takes the job over for itself."""
-        return {**self.__dict__, "_sessions": {}, "_ending": {}, "_events_writers": {}, "_rows_writers": {}}
+        emptied = ("_sessions", "_ending", "_events_writers", "_rows_writers", "_proofs")
+        return {**self.__dict__, **{name: {} for name in emptied}}
 
     def __repr__(self) -> str:
         return f"StarRocksSink({self.options!r})"
@@ -303,8 +306,15 @@ class StarRocksSink:
             if session is not None and session.key != _write_key(origin.job):
                 self._turns.record_replacement(origin.job, session.key, origin.checkpoint)
             tables = [route.table for route in self.routes]
-            session = open_session(self.options, origin.key, origin.job, origin.checkpoint, typed_tables=tables)
+            proofs = self._proof_log(frame, origin)
+            begun = origin.batch_id if origin.streaming else 0
+            resumption = Resumption(begun, proofs.read() if proofs and begun else ())
+            session = open_session(
+                self.options, origin.key, origin.job, origin.checkpoint, typed_tables=tables, resumption=resumption
+            )
             self._sessions[origin.job] = session
+            if proofs is not None:
+                self._proofs = self._of_sessions(self._proofs) | {session.epoch: replace(proofs, epoch=session.epoch)}
             self._events.emit_session_opened(origin.job, self.options.exactly_once)
         try:
             with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
@@ -317,7 +327,16 @@ class StarRocksSink:
             clean_up(self.options, session, done=lambda: self._ended(session))
             raise
         session.learn(receipts)
+        if session.epoch in self._proofs:
+            self._proofs[session.epoch].record(session.proof(origin.batch_id))
         return receipts
+
+    def _proof_log(self, frame: DataFrame, origin: BatchOrigin) -> ProofLog | None:
+        """The proofs beside the query's checkpoint; None for a frame, without a ledger, and on Spark Connect."""
+        if not origin.streaming or not self.options.exactly_once:
+            return None
+        directory = query_directory(frame, self.assemble, origin.checkpoint)
+        return ProofLog(directory) if directory is not None else None
 
     def _ended(self, session: Session) -> None:
         self._ending.pop(session.epoch, None)

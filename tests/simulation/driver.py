@@ -12,7 +12,6 @@ from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import DeadlineExceeded
 from starrocks_txn_sink.protocol.fencing import (
     Scope,
-    TakenOver,
     delete_dead_claims,
     fresh_tokens,
     retry_until_answered,
@@ -20,7 +19,8 @@ from starrocks_txn_sink.protocol.fencing import (
     take_over,
 )
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
-from starrocks_txn_sink.protocol.ledger import POSITION, ListUnfinished, Owner
+from starrocks_txn_sink.protocol.ledger import POSITION, ListUnfinished, Owner, ReadPositions, ReadTraces, Traces
+from starrocks_txn_sink.sink.continuity import Resumed, Resumption, resume
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.writer.task import LaneTask, ReadRows
 from starrocks_txn_sink.writer.worker import Attempt
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .world import World
 
 DATABASE, JOB = "shop", "job"
+LEDGERS = ("dropped", "restored")
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ class Driver(Node):
 
     def __init__(
         self, world: World, name: str, checkpoint: Checkpoint, lanes: int, retold: bool = False,
-        recreated: bool = False,
+        oddity: str = "",
     ) -> None:  # fmt: skip
         super().__init__(world.scheduler, name)
         self.epoch = f"{name}x{world.rng.getrandbits(32):08x}"
@@ -72,8 +73,9 @@ class Driver(Node):
         self.over = False
         self.slots: dict[int, Slot] = {}
         self._world = world
-        self.recreated = recreated  # its source is another one, under the same job
-        self._source = world.source.recreated() if recreated else world.source
+        # Under the same job its source is another one ("recreated"), or its ledger is ("dropped", "restored").
+        self.oddity = oddity
+        self._source = world.source.recreated() if oddity == "recreated" else world.source
         # Its own view: what another driver on the same checkpoint writes there meanwhile, it does not see.
         # Plain rows depend on the log that all drivers on a checkpoint share.
         self.plain = world.plain
@@ -102,17 +104,25 @@ class Driver(Node):
         world = self._world
         scope = Scope(JOB, DATABASE, Owner("", self.epoch, self.checkpoint.name))
         steps = take_over(scope, fresh_tokens(self.epoch, 0, world.rng), world.rng)
+        resumption = Resumption(self._batch, world.proofs.get(self.checkpoint.name, []))
+        resuming = resume(resumption, JOB, self.checkpoint.name, steps, world.rng)
+        if self.oddity in LEDGERS:
+            resuming = _over_another_ledger(self.oddity, resuming)
         world.trace.say(self.name, f"starts on checkpoint {self.checkpoint.name}, micro-batch {self._batch}")
         self._fiber = Fiber(
-            self, steps, self.scheduler.now + world.options.batch_deadline, world.network.send, self._taken_over
+            self, resuming, self.scheduler.now + world.options.batch_deadline, world.network.send, self._taken_over
         )
 
     def _taken_over(self, result: object) -> None:
-        if isinstance(result, TakenOver):
-            self.session.token, self.session.positions = result.owner.token, result.positions
+        if isinstance(result, Resumed):
+            taken = result.taken
+            self.session.token, self.session.positions = taken.owner.token, taken.positions
+            self.session.skips = dict(result.skips)
+            if self.oddity in LEDGERS:
+                self._world.checker.report("lost", f"{self.name} goes on over a {self.oddity} ledger")
             self._world.trace.say(self.name, f"has the job; positions {_shown(self.session)}")
             self._world.driver_taken_over()
-            self._forget_dead_claims(result.owner)
+            self._forget_dead_claims(taken.owner)
             self._next_batch()
             return
         assert isinstance(result, BaseException)
@@ -263,6 +273,9 @@ class Driver(Node):
         if self.disputed:
             self._world.checker.report("other", f"{self.name} took other content for what was written")
         self._world.checker.acknowledged(self.name, self._cut)
+        if self._world.rng.random() < 0.8:
+            proof = self.session.proof(self._batch)
+            self._world.proofs.setdefault(self.checkpoint.name, []).append(proof)
         self._batch += 1
         self.checkpoint.done = max(self.checkpoint.done, self._batch) if self.plain else self._batch
         self.checkpoint.newest = max(self.checkpoint.newest, self._batch)
@@ -287,6 +300,22 @@ def _end_all(family: LabelPrefix, rng: Random) -> Steps[None]:
     """What the session does when it fails: roll back what it leaves open, as far as that is possible."""
     for name in (yield from retry_until_answered(ListUnfinished(family), rng)):
         yield from roll_back_until_confirmed(Label(DATABASE, name), rng)
+
+
+def _over_another_ledger(kind: str, steps: Steps[Resumed]) -> Steps[Resumed]:
+    """`steps` that read a ledger which was dropped, or restored from a backup of before the first position."""
+    answer: object = None
+    while True:
+        try:
+            needed = steps.send(answer)
+        except StopIteration as ended:
+            resumed: Resumed = ended.value
+            return resumed
+        answer = yield needed
+        if isinstance(needed, ReadTraces) and isinstance(answer, Traces) and kind == "dropped":
+            answer = Traces(known=False)
+        if isinstance(needed, ReadPositions) and isinstance(answer, dict):
+            answer = {}
 
 
 def _nothing(result: object) -> None:

@@ -47,8 +47,8 @@ class FusedDriver(Driver):
 
     _world: FusedWorld
 
-    def __init__(self, world: FusedWorld, name: str, checkpoint: Checkpoint, lanes: int) -> None:
-        super().__init__(world, name, checkpoint, lanes)
+    def __init__(self, world: FusedWorld, name: str, checkpoint: Checkpoint, lanes: int, oddity: str) -> None:
+        super().__init__(world, name, checkpoint, lanes, oddity=oddity)
         self._log: ManifestLog | None = None
         self._before = Manifest()
 

@@ -36,10 +36,10 @@ class FusedWorld(World):
     def directory(self, checkpoint: str) -> MemoryDirectory:
         return self.directories.setdefault(checkpoint, MemoryDirectory())
 
-    def _start_driver(self, checkpoint: Checkpoint, retold: bool = False, recreated: bool = False) -> None:
-        del retold, recreated
+    def _start_driver(self, checkpoint: Checkpoint, retold: bool = False, oddity: str = "") -> None:
+        del retold
         lanes = self.profile.lanes if self.rng.random() < 0.7 else self.rng.choice((1, 2))
-        driver = FusedDriver(self, f"d{len(self.drivers) + 1}", checkpoint, lanes)
+        driver = FusedDriver(self, f"d{len(self.drivers) + 1}", checkpoint, lanes, oddity=oddity)
         self.drivers.append(driver)
         driver.start()
 

@@ -17,6 +17,7 @@ NODES = (
     "second_driver",
     "old_checkpoint",
     "recreated",
+    "other_ledger",
     "cut_off",
 )
 CROWD = frozenset(("speculate", "task_lost", "pause"))

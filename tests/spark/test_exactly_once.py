@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.errors import Fenced
+from starrocks_txn_sink.operations.recover import inspect_job
 from tests.crash.query_proxy import QueryProxy
 from tests.support.exactly_once_shop import Shop, open_shop, rows_of, wait_for
 
@@ -82,6 +83,55 @@ def test_a_recreated_source_under_the_same_job_is_an_error_before_anything_is_lo
         shop.run("new", files=files)
     assert shop.written() == (6, 6)
     assert sum(each.rows for each in shop.run("newer", job="another", files=None)) == 8  # the advice works
+
+
+def written_in_three_micro_batches(shop: Shop) -> None:
+    for position in (1, 2, 3):
+        shop.feed(rows_of("p-0", [position]))
+    shop.run()
+    proofs = shop.checkpoint() / "starrocks_txn_sink" / "visible"
+    wait_for(lambda: list(proofs.glob("000000000002-*")))
+
+
+def test_a_dropped_ledger_is_an_error_before_anything_is_written_twice(shop: Shop) -> None:
+    written_in_three_micro_batches(shop)
+    shop.forget_commit(2)
+    shop.ask("DROP TABLE shop._starrocks_txn_sink_ledger")
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match=r"LedgerBehind.*no row of job test.*--accept-ledger"):
+            shop.run()
+    assert shop.written() == (6, 6)
+    inspect_job(shop.options(), 30, accept=True)
+    assert [receipt.batch_id for receipt in shop.run()] == [2]
+    assert shop.written() == (8, 6)  # which was accepted
+
+
+def test_a_ledger_from_before_the_checkpoint_is_an_error_before_anything_is_lost(shop: Shop) -> None:
+    written_in_three_micro_batches(shop)
+    shop.ask("DELETE FROM shop.items WHERE position > 1")  # restored from a backup of after the first micro-batch
+    shop.ask("UPDATE shop._starrocks_txn_sink_ledger SET position = 1, batch = 0 WHERE kind = 'position'")
+    shop.feed(rows_of("p-0", [4]))
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match=r"LedgerBehind.*has position 1 .* p-0, but position 3 was"):
+            shop.run()
+    assert shop.written() == (2, 2)
+    assert sum(each.rows for each in shop.run("new", job="another", files=None)) == 8
+    inspect_job(shop.options(), 30, accept=True)
+    assert [receipt.rows for receipt in shop.run()] == [2]
+
+
+def test_a_skip_goes_on_after_a_restart_in_the_middle_of_it(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [10, 20, 30]))
+    shop.run()
+    shop.write_file("1.json", rows_of("p-0", [5, 15, 25], note="another story"))
+    shop.run("new")
+    proofs = shop.checkpoint("new") / "starrocks_txn_sink" / "visible"
+    wait_for(lambda: list(proofs.glob("000000000000-*")))
+    shop.write_file("2.json", rows_of("p-0", [35], note="another story"))
+    for _ in range(2):  # a supervisor starts it again and again
+        with pytest.raises(StreamingQueryException, match=r"SourceChanged.*to position 35 "):
+            shop.run("new")
+    assert shop.written() == (6, 6)
 
 
 def test_a_lost_checkpoint_with_the_same_job(shop: Shop) -> None:
@@ -267,9 +317,9 @@ def test_the_normal_path_costs_one_owner_check_and_one_state_query_a_transaction
     }
     checks = [sql for sql in asked if sql.startswith("SELECT kind, name, token") and "name = ''" not in sql]
     assert len(checks) == 6
-    # Once a run of the query: version, tables, DDL, the take-over (it reads the owner twice), a look for dead
-    # claims. Nothing a micro-batch.
-    assert len(asked) - len(checks) == 11
+    # Once a run of the query: version, tables, DDL, the job's traces, the take-over (it reads the owner twice), a look
+    # for dead claims. Nothing a micro-batch.
+    assert len(asked) - len(checks) == 12
 
 
 def _query_id(checkpoint: Path) -> str:
