@@ -90,7 +90,7 @@ def alerts() -> str:
 def options() -> str:
     """Every option of SinkOptions, from its declaration."""
     rows = (
-        (f"`{name}`", declared.kind.name, declared.default_text, declared.unit, declared.meaning)
+        (f"`{name}`", declared.kind.name, declared.default_text, declared.kind.unit, declared.meaning)
         for name, declared in declarations(SinkOptions)
     )
     return table("option | type | default | unit | meaning", rows)
