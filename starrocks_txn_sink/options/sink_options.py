@@ -235,7 +235,7 @@ class SinkOptions:
     @classmethod
     def values_of(cls, properties: Mapping[str, Any]) -> dict[str, Any]:
         """Values of text properties, read like in `from_properties`, without checks of options against each other."""
-        return translate(properties, {name: declared.kind for name, declared in kind.declarations(cls)}).values
+        return translate(properties, {name: declared.kind for name, declared in kind.declarations(cls)})
 
     @property
     def frontends(self) -> tuple[addresses.Address, ...]:
