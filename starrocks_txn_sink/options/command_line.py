@@ -1,4 +1,4 @@
-"""What commands share: options for server, user and job, and their output. Passwords come from a file or the environment."""
+"""Options and output that commands share. Passwords come from a file or the environment."""
 
 from __future__ import annotations
 
