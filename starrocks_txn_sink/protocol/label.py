@@ -20,15 +20,9 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from starrocks_txn_sink import errors
 from starrocks_txn_sink.clock import Clock, Deadline
-from starrocks_txn_sink.errors import (
-    BeginFailed,
-    LoadFailed,
-    OptionError,
-    OutcomeUnknown,
-    StarRocksSinkError,
-    TransportError,
-)
+from starrocks_txn_sink.errors import BeginFailed, LoadFailed, OutcomeUnknown, StarRocksSinkError, TransportError
 from starrocks_txn_sink.protocol import refusals
 from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request, Status, Transport
 from starrocks_txn_sink.telemetry.events import Listener, Span, ignore_event
@@ -54,14 +48,6 @@ class Ledger(Protocol):
     def execute(self, request: LedgerRequest, deadline: Deadline) -> Any: ...
 
 
-class NoLedger:
-    """Ledger of protocols without ledger requests."""
-
-    def execute(self, request: LedgerRequest, deadline: Deadline) -> Any:
-        del deadline
-        raise TypeError(f"{type(request).__name__} needs a ledger.")
-
-
 StepResult = Any  # Request: Reply or TransportError; LedgerRequest: its result or TransportError; Wait: None
 Result = TypeVar("Result")
 Steps = Generator[Request | LedgerRequest | Wait, StepResult, Result]
@@ -83,7 +69,7 @@ def run(
     try:
         needed = next(steps)
         while True:
-            needed = steps.send(_perform(needed, transport, ledger or NoLedger(), clock, deadline, listener))
+            needed = steps.send(_perform(needed, transport, ledger, clock, deadline, listener))
     except StopIteration as done:
         result: Result = done.value
         return result
@@ -94,7 +80,7 @@ def run(
 def _perform(
     needed: Request | LedgerRequest | Wait,
     transport: Transport,
-    ledger: Ledger,
+    ledger: Ledger | None,
     clock: Clock,
     deadline: Deadline,
     listener: Listener,
@@ -104,6 +90,8 @@ def _perform(
         return None
     try:
         if isinstance(needed, LedgerRequest):
+            if ledger is None:
+                raise TypeError(f"{type(needed).__name__} needs a ledger.")
             return ledger.execute(needed, deadline)
         if listener is ignore_event:
             return transport.send(needed, deadline)
@@ -184,7 +172,7 @@ def labels(job: str, epoch: str, lane: int, batch: int, attempt: int) -> Iterato
     for counter in itertools.count():
         label = f"{job}-{epoch}-{lane}-{batch}-{attempt}_{counter}"
         if not LABEL.match(label):
-            raise OptionError(
+            raise errors.OptionError(
                 f"The label {label!r} is not allowed: 1 to 128 characters of letters, digits, '_' and '-'.",
                 hint="Shorten `job`, or take other characters.",
             )
@@ -285,7 +273,7 @@ def load(
             raise _no_reply(LoadFailed, "load", label, answer, table)
         if reply.ok:
             return Loaded(reply.txn_id, tries)
-        if not refusals.is_busy(reply):
+        if reply.status is not Status.TXN_IN_PROCESSING:  # another load of this table runs (wire contract 4.5)
             raise refusals.load_error(reply, label.name, table)
         yield Wait(retry_policy.backoff.seconds(tries, rng), f"table {table} being busy with another load")
     raise LoadFailed(

@@ -13,16 +13,9 @@ from dataclasses import asdict
 from typing import Any
 
 from starrocks_txn_sink.errors import StarRocksSinkError
-from starrocks_txn_sink.operations.doctor import (
-    executors,
-    frontends,
-    libraries,
-    privileges,
-    server,
-    tables,
-    transaction,
-)
+from starrocks_txn_sink.operations.doctor import executors, frontends, libraries, privileges, server, transaction
 from starrocks_txn_sink.operations.doctor import target as doctor
+from starrocks_txn_sink.operations.doctor.tables import check_tables
 from starrocks_txn_sink.operations.doctor.target import DRIVER, Finding, Severity, Target, exit_code
 from starrocks_txn_sink.options import command_line
 
@@ -84,7 +77,7 @@ SECTIONS: tuple[tuple[str, Section], ...] = (
     ("leader", frontends.check_leader),
     ("clock", server.check_clock),
     ("transaction", transaction.check_empty_transaction),
-    ("tables", tables.check_tables),
+    ("tables", check_tables),
     ("backends", transaction.check_backends),
     ("privileges", privileges.check_privileges),
     ("limits", server.check_limits),
