@@ -126,8 +126,8 @@ def _replay(
         owner = protocol.run(take_over_replays(job, options.database, tokens, rng), transport, clock, deadline, ledger)
         written = 0
         for one in dead_letters():
-            sql, parameters = letter_table.select_rows(options.database, job, one.partition, one.position)
-            rows = letter_table.read_rows(connection.query(sql, parameters, deadline))
+            chosen = letter_table.select_rows(options.database, job, one.partition, one.position)
+            rows = letter_table.read_rows(connection.query(*chosen, deadline))
             if not rows:
                 continue  # a newer replay has written this source transaction
             label = Label(options.database, next(names))

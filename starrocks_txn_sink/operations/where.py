@@ -158,8 +158,5 @@ def text_lines(found: dict[str, Any], partition: str, position: int) -> Iterator
         yield f"  positions {span.first} to {span.last}, {span.rows} rows into {span.tables}"
         yield f"  micro-batch {span.batch}, lane {span.lane}"
     else:
-        yield f"{what}: visible, at or before {place.upper} UTC; {_missing_span_reason(found['logged'])}; {ledger}."
-
-
-def _missing_span_reason(logged: bool) -> str:
-    return "the log starts later" if logged else "no receipts are logged (option receipts_log)"
+        why = "the log starts later" if found["logged"] else "no receipts are logged (option receipts_log)"
+        yield f"{what}: visible, at or before {place.upper} UTC; {why}; {ledger}."

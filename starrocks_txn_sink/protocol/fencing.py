@@ -49,11 +49,8 @@ class Scope:
     @property
     def label_prefix(self) -> LabelPrefix:
         """For a driver all labels of the job, of any run; for a lane those of our run and lane."""
-        return (
-            LabelPrefix(self.job)
-            if self.owner.lane is None
-            else LabelPrefix(self.job, self.owner.epoch, self.owner.lane)
-        )
+        owner = self.owner
+        return LabelPrefix(self.job) if owner.lane is None else LabelPrefix(self.job, owner.epoch, owner.lane)
 
     @property
     def name(self) -> str:
@@ -120,13 +117,11 @@ def _roll_back_unfinished(scope: Scope, rng: random.Random) -> Steps[None]:
 
 def roll_back_until_confirmed(label: Label, rng: random.Random) -> Steps[None]:
     """Repeat the rollback until the server says that `label` has ended, either way; the deadline bounds it."""
-    tries = 0
-    while True:
+    for tries in itertools.count():
         answer = yield label.request(Operation.ROLLBACK)
         if isinstance(answer, Reply) and (answer.ok or _has_ended(answer)):
             return
         yield Wait(BACKOFF.seconds(tries, rng), f"label {label.name} being rolled back")
-        tries += 1
 
 
 def _has_ended(reply: Reply) -> bool:
@@ -209,13 +204,11 @@ def _fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
 
 def retry_until_answered(request: LedgerRequest, rng: random.Random) -> Steps[Any]:
     """Repeat `request` until it is answered; it must only read."""
-    tries = 0
-    while True:
+    for tries in itertools.count():
         answer = yield request
         if not isinstance(answer, TransportError):
             return answer
         yield Wait(BACKOFF.seconds(tries, rng), f"the ledger answering {type(request).__name__}")
-        tries += 1
 
 
 MAX_DELETED_CLAIMS = 500

@@ -7,7 +7,7 @@ import json
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import Any
@@ -36,24 +36,22 @@ def text_lines(section: str, finding: Finding, first: bool) -> Iterator[str]:
             )
 
 
-def summary_line(findings: Iterable[Finding]) -> str:
+def summary_line(findings: Sequence[Finding]) -> str:
     """The last line: the meaning, and the number of findings by severity."""
-    known = list(findings)
-    count = Counter(finding.severity for finding in known)
+    count = Counter(finding.severity for finding in findings)
     numbers = f"{count[Severity.FAILURE]} failed, {count[Severity.WARNING]} warned, {count[Severity.GOOD]} good"
     if count[Severity.SKIPPED]:
         numbers += f", {count[Severity.SKIPPED]} not checked"
-    meaning = ("All checks passed.", "A job will run; read the warnings.", "A job would fail.")[exit_code(known)]
+    meaning = ("All checks passed.", "A job will run; read the warnings.", "A job would fail.")[exit_code(findings)]
     return f"{meaning} {numbers}."
 
 
-def json_document(found: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
+def json_document(found: Sequence[tuple[str, Finding]]) -> dict[str, Any]:
     """Document that `--json` prints."""
-    known = list(found)
-    findings = [{"section": section, **asdict(one), "severity": one.severity.value} for section, one in known]
-    count = Counter(one.severity.value for _, one in known)
+    findings = [{"section": section, **asdict(one), "severity": one.severity.value} for section, one in found]
+    count = Counter(one.severity.value for _, one in found)
     return {
-        "exit_code": exit_code(one for _, one in known),
+        "exit_code": exit_code(one for _, one in found),
         "counts": {severity.value: count[severity.value] for severity in Severity},
         "findings": findings,
     }
