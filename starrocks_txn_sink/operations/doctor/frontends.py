@@ -164,8 +164,7 @@ def check_members(target: Target) -> Iterator[Finding]:
     leader = leader_of(rows)
     if leader is None or not target.options.find_leader:
         return
-    host, port = str(leader["ip"]), int(leader["queryport"])
-    address = rewrite_query_address(f"{host}:{port}", target.options.redirect_map)
+    address = rewrite_query_address(f"{leader['ip']}:{int(leader['queryport'])}", target.options.redirect_map)
     if len(rows) > 1 and not target.has_reached(address.host, address.port):
         yield target.reach("the leader's query port, by SHOW FRONTENDS", address.host, address.port)
 

@@ -80,8 +80,7 @@ class Endpoint:
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return Address("", self.host, self.port).netloc
 
 
 @dataclass(frozen=True, slots=True)
