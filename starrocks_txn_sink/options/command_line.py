@@ -1,8 +1,10 @@
-"""Command-line options that commands share: server, user, job. Passwords come from a file or the environment."""
+"""Options and output that commands share. Passwords come from a file or the environment."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Iterable
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SinkOptions
@@ -58,6 +60,13 @@ def server_options(args: argparse.Namespace, *, database: str, job: str | None =
         "password_environment": args.password_environment,
     }
     return SinkOptions.from_properties({**more, **{name: value for name, value in given.items() if value is not None}})
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Write each of `lines` to standard output as soon as it is known."""
+    for line in lines:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
 
 
 def _pair(text: str) -> tuple[str, str]:
