@@ -60,7 +60,9 @@ class SinkOptions:
         "Environment variable with the password, read at each connection setup.", default=None
     )
     job: str | None = _JOB(
-        "First part of every label, up to 64 of `[-\\w]`.", default=None, default_text="from the query's id"
+        "First part of every label, up to 64 of `[-\\w]`; batch frames with positions need one.",
+        default=None,
+        default_text="from the query's id",
     )
     lanes: int = kind.COUNT(
         "Number of parallel StarRocks transactions. With 1 a whole micro-batch is atomic; with more, each source "

@@ -34,7 +34,14 @@ from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, keyless
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.projection import lane_input
-from starrocks_txn_sink.sink.session import new_epoch, open_session, roll_back_until, table_columns, table_models
+from starrocks_txn_sink.sink.session import (
+    job_of_frame,
+    new_epoch,
+    open_session,
+    roll_back_until,
+    table_columns,
+    table_models,
+)
 from starrocks_txn_sink.sink.typed.route import TableRoute, fit_routes, with_columns
 from starrocks_txn_sink.sink.typed.target import TargetColumn
 from starrocks_txn_sink.sql.leader import LeaderConnection
@@ -251,7 +258,7 @@ class StarRocksDataSource(datasource.DataSource):
     def writer(self, schema: T.StructType, overwrite: bool) -> StarRocksWriter:
         """For `.write`: takes the job over, on the driver, before the tasks start."""
         options, terms = self._read_terms(schema, overwrite)
-        job = options.job or "write"
+        job = job_of_frame(options, positioned=terms.marked)
         task = _take_over(options, terms, job, f"write-{job}")
         number = _batch_id(self.options.get(_BATCH_ID))
         task = replace(task, batch_id=microseconds() if number is None else number, streaming=False)

@@ -115,10 +115,14 @@ def _deleted_column(frame: DataFrame) -> list[Column]:
 # --- checks at call time ---
 
 
+def is_marked(frame: DataFrame) -> bool:
+    """Whether the rows are marked with positions and ends, as far as the names of the columns say."""
+    return not set(names.TRANSACTION_COLUMNS).isdisjoint(frame.columns)
+
+
 def _check_input(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
     """Whether the rows are marked with positions and ends; raises InputError for missing columns or wrong types."""
-    there = set(frame.columns)
-    marked = any(name in there for name in names.TRANSACTION_COLUMNS)
+    there, marked = set(frame.columns), is_marked(frame)
     needed = [*(names.TRANSACTION_COLUMNS if marked else ()), *_content_columns(routes)]
     missing = [name for name in dict.fromkeys(needed) if name not in there]
     if missing:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.actions import Receipt
-from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import require_supported
@@ -110,6 +110,23 @@ class Session:
         begun = {name: skip.position for name, skip in found.items() if name not in self.skips and not skip.met}
         self.skips.update(found)
         return begun
+
+
+def job_of_frame(options: SinkOptions, *, positioned: bool) -> str:
+    """The job that writes a frame: `write` unless the user names another.
+
+    Raises OptionError for `positioned` rows without a name: with the ledger, positions below those that any application
+    has written under the job are left out.
+    """
+    if options.job is None and positioned and options.exactly_once:
+        raise OptionError(
+            "`job` is not set, and the frame's rows have positions: every frame without a `job` would share the same "
+            "positions, so rows that another application has not written would be left out as written.",
+            hint="Set `job` to a name of these source partitions, the same for each frame of theirs, that no other "
+            "application uses.",
+            option="job",
+        )
+    return options.job or "write"
 
 
 def open_session(

@@ -33,8 +33,8 @@ from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, query_directory, why_to_sort
 from starrocks_txn_sink.sink.lifecycle import Endpoint
-from starrocks_txn_sink.sink.projection import LaneInput, lane_input
-from starrocks_txn_sink.sink.session import Session, clean_up, open_session, roll_back_until
+from starrocks_txn_sink.sink.projection import LaneInput, is_marked, lane_input
+from starrocks_txn_sink.sink.session import Session, clean_up, job_of_frame, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute, fit_routes, with_columns
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
@@ -223,12 +223,12 @@ class StarRocksSink:
     def write(self, frame: DataFrame, *, batch_id: int | None = None) -> list[Receipt]:
         """Write a batch frame, under the same guarantees, and return the receipts.
 
-        Rows with positions are written once per `job`, however often the frame comes. A frame without
+        Rows with positions need a `job`, and are written once per `job`, however often the frame comes. A frame without
         source_partition, position, seq and transaction_end is one unpositioned batch in each lane; with a `batch_id`
         that grows from frame to frame, and a `job`, a repeated call writes nothing a second time. On a terminal a bar
         shows the progress; elsewhere `write.progressed` is emitted, and logged, every ten seconds.
         """
-        job = self.options.job or "write"
+        job = job_of_frame(self.options, positioned=self.assemble is not None or is_marked(frame))
         number = batch_id if batch_id is not None else microseconds()
         with self._jobs.show_progress(frame, self._listener):
             return self._write(frame, BatchOrigin(number, job, _write_key(job), _write_key(job), streaming=False))
