@@ -1,6 +1,6 @@
 """SQL queries of the tools: any frontend, rows with column names, errors with the server's text.
 
-Queries that decide about commits use `sql.leader` instead: a follower may return old rows.
+Queries that decide about commits use `sql.leader` instead: an older server's follower may return old rows.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class SqlConnection:
             self._connection = pymysql.connect(**settings)
         except (MySQLError, OSError) as error:
             raise _translate_error(error) from None
+        with contextlib.suppress(MySQLError, OSError):  # an older server, whose frontend answers for itself
+            forward_queries(self._connection)
 
     @classmethod
     def connect_any(cls, options: SinkOptions) -> SqlConnection:
@@ -106,6 +108,12 @@ def connect_arguments(
         "write_timeout": answer_seconds,
         "autocommit": True,
     }
+
+
+def forward_queries(connection: Any) -> None:
+    """Ask a frontend that does not lead, or will not any more, to pass queries on (wire contract 10.11)."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET follower_query_forward_mode = 'leader'")
 
 
 def _translate_error(error: Exception) -> QueryFailed | QueryRefused:

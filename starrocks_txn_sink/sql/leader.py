@@ -1,7 +1,9 @@
 """The ledger over the MySQL protocol, read and written on the leader frontend only.
 
 A follower lags behind, so it may return an old owner or old positions. SHOW FRONTENDS names the leader; the sink looks
-it up again after a connection breaks. All threads share one connection, because one per thread would be mostly idle.
+it up again after a connection breaks. A leader may also step down in place, and keep its connections: each connection
+asks a follower to pass queries on to the leader (wire contract 10.11). A server that cannot is asked who leads before
+every statement. All threads share one connection, because one per thread would be mostly idle.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from starrocks_txn_sink.protocol.ledger import (
     read_result,
     statement,
 )
-from starrocks_txn_sink.sql.connection import connect_arguments
+from starrocks_txn_sink.sql.connection import connect_arguments, forward_queries
 
 _TRANSIENT_NUMBERS = frozenset({0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1205, 2003, 2005, 2006, 2013, 2014, 2055})
 _TRANSIENT_TEXTS = ("timeout", "timed out", "not alive", "no alive", "publish", "too many", "mem_limit", "not ready")
@@ -42,6 +44,8 @@ class LeaderConnection:
         self._options = options
         self._connect = connect
         self._connection: Any = None
+        self._address: Address | None = None
+        self._forwards = False  # a frontend that does not lead passes queries on
         self._lock = threading.Lock()
 
     def query(self, sql: str, parameters: tuple[object, ...], deadline: Deadline) -> list[tuple[Any, ...]]:
@@ -80,9 +84,17 @@ class LeaderConnection:
                 return
 
     def _leader(self, deadline: Deadline) -> Any:
+        if self._connection is not None and self._has_stepped_down():
+            self._drop()
         if self._connection is None:
             self._connection = self._find_leader(deadline)
         return self._connection
+
+    def _has_stepped_down(self) -> bool:
+        """Whether the frontend of the kept connection is a follower now that would answer from its own state."""
+        if self._forwards or not self._options.find_leader or self._address is None:
+            return False
+        return self._leader_of(self._connection, self._address) is not None
 
     def _find_leader(self, deadline: Deadline) -> Any:
         failure: Exception | None = None
@@ -127,12 +139,25 @@ class LeaderConnection:
     def _open(self, address: Address, deadline: Deadline) -> Any:
         left = deadline.bounded(self._options.connect_timeout, f"connecting to {address.host}:{address.port}")
         answers = min(self._options.read_timeout, deadline.remaining() + 0.001)  # for the login and SHOW FRONTENDS
-        return self._connect(**connect_arguments(self._options, address, left, answers))
+        connection = self._connect(**connect_arguments(self._options, address, left, answers))
+        self._address, self._forwards = address, _forward_to_leader(connection)
+        return connection
 
     def _set_timeouts(self, connection: Any, deadline: Deadline) -> None:
         """Set the socket's timeouts to the remaining time; PyMySQL has no timeout per statement."""
         left = deadline.bounded(self._options.read_timeout, "the ledger's answer")
         connection._read_timeout = connection._write_timeout = left
+
+
+def _forward_to_leader(connection: Any) -> bool:
+    """Ask a frontend that does not lead to pass queries on; False if it does not know how (wire contract 10.11)."""
+    try:
+        forward_queries(connection)
+    except (MySQLError, OSError) as error:
+        if _is_transient(error):
+            raise
+        return False
+    return True
 
 
 class SqlLedger:
