@@ -6,7 +6,8 @@ Events of the sink on the driver, and their fields:
     batch.started       job, batch_id, lanes, query        lane.reported    report (lane.report.LaneReport)
     receipt.collected   receipt (lane.receipt.Receipt)     batch.completed  job, batch_id, seconds, receipts
     batch.failed        job, batch_id, seconds, code, report or None
-    integrity.violated  kind (torn, duplicated, lost, source_changed)
+    integrity.violated  kind (torn, duplicated, lost, source_changed, unlisted)
+    label.unlisted      job
     rows.dead_lettered  table, reason, rows
     query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
 
@@ -223,6 +224,9 @@ class Model:
         self.metrics.add("integrity_violations_total", 1, kind)
         self.history.slot(now).counts["violations"] += 1
         self.last_violation = now
+
+    def _on_label_unlisted(self, fields: Mapping[str, Any], now: float) -> None:  # noqa: ARG002
+        self._on_integrity_violated({"kind": "unlisted"}, now)
 
     def _on_rows_dead_lettered(self, fields: Mapping[str, Any], now: float) -> None:
         table = self.metrics.table(fields["table"])

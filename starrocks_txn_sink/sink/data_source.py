@@ -294,6 +294,7 @@ def _take_over(
 ) -> LaneTask:
     """The task of a write's lanes, which have no micro-batch yet, after the job was taken over."""
     session = open_session(options, checkpoint, job, checkpoint, run_epoch=run_epoch)
+    session.canary = False  # such a session is one micro-batch; nobody would hear the answer
     return LaneTask(
         options, job, session.epoch, checkpoint, 0, terms.marked, ownership=session.ownership, logging=terms.logging
     )

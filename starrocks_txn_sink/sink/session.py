@@ -65,11 +65,12 @@ class Session:
     keys: dict[str, tuple[KeyColumn, ...]] = field(default_factory=dict)  # of PRIMARY KEY tables, with `compact` only
     skips: dict[str, Skip] = field(default_factory=dict)  # of rows that the ledger has, over micro-batches
     accepted: Sequence[str] = ()  # acceptances of the ledger as it is
+    canary: bool = True  # no lane has asked yet whether a take-over would find its label
 
     @property
     def ownership(self) -> JobOwnership | None:
         """The ownership for the lanes; None without a ledger."""
-        return JobOwnership(self.token, self.positions, self.skips) if self.token else None
+        return JobOwnership(self.token, self.positions, self.skips, self.canary) if self.token else None
 
     @property
     def labels(self) -> LabelPrefix:
@@ -100,6 +101,12 @@ class Session:
         """The knowledge of this session after micro-batch `batch`, for the query's next start."""
         positions = {name: known.position for name, known in self.positions.items()}
         return Proof(self.job, batch, positions, dict(self.skips), self.accepted)
+
+    def learn_listed(self, reports: Sequence[LaneReport]) -> bool:
+        """Learn whether a take-over would find this run's labels; True for the news that it would not."""
+        listed = [report.listed for report in reports if report.listed is not None]
+        self.canary = self.canary and not listed
+        return False in listed
 
     def learn_skips(self, reports: Sequence[LaneReport]) -> dict[str, int]:
         """Remember the skips of replayed rows for the next micro-batch of a streaming query.

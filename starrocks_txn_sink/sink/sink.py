@@ -315,6 +315,8 @@ class StarRocksSink:
             ownership=session.ownership,
         )
         receipts, reports = writer.write(frame, task, self._listener)
+        if session.learn_listed(reports):
+            self._listener(Event("label.unlisted", {"job": origin.job, "advice": _UNLISTED}))
         begun = session.learn_skips(reports) if origin.streaming else {}  # frames of `write` come in any order
         if begun:
             few = dict(nsmallest(5, begun.items()))
@@ -343,6 +345,11 @@ class StarRocksSink:
             if statements:
                 self._events.emit(Event("schema.changed", {"statements": statements}))
 
+
+_UNLISTED: Final = (
+    "A take-over would not find this run's labels in information_schema.loads, so it could not end a writer that "
+    "sleeps: rows could come twice. Let the loading user see its own loads."
+)
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a streaming run's jobs by its run id
 

@@ -78,6 +78,7 @@ _LEVELS = {
     "batch.failed": logging.ERROR,
     "integrity.violated": logging.ERROR,
     "audit.failed": logging.WARNING,
+    "label.unlisted": logging.WARNING,
     "rows.dead_lettered": logging.WARNING,
     "write.progressed": logging.INFO,
 }

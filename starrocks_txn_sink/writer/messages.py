@@ -115,7 +115,8 @@ class LaneReport:
     by code. StarRocks transactions: `aborted` ones were rolled back, of `in_doubt` ones the commit's outcome was
     unknown at first, and stayed so for `unsettled` ones. `committed` counts receipts, which do not reach the driver
     when the lane fails later. Event times are seconds since the Unix epoch, by source partition. `skips` are those that
-    this lane began or ended, by source partition, for the next micro-batch's lanes.
+    this lane began or ended, by source partition, for the next micro-batch's lanes. `listed` says whether a take-over
+    would have found the lane's label; None if it did not ask.
     """
 
     job: str
@@ -140,6 +141,7 @@ class LaneReport:
     latency_seconds: float = 0.0
     event_times: dict[str, float] = field(default_factory=dict)
     skips: dict[str, Skip] = field(default_factory=dict)
+    listed: bool | None = None
 
     @classmethod
     def of(cls, value: dict[str, Any]) -> LaneReport:

@@ -52,12 +52,14 @@ ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 class JobOwnership:
     """The driver's right to write the job, as its lanes get it: the token of its take-over, and its knowledge.
 
-    That is the positions, and the skips of earlier micro-batches (`rows.replay`), by source partition.
+    That is the positions, and the skips of earlier micro-batches (`rows.replay`), by source partition; with `canary`
+    no lane of this run has asked yet whether its label is listed.
     """
 
     driver_token: str
     positions: Mapping[str, Position] = field(default_factory=dict)
     skips: Mapping[str, Skip] = field(default_factory=dict)
+    canary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ class LaneTask:
         )
         if metrics is not None:
             metrics.attach_coordinator(core)
+            metrics.attach_ownership(ownership)
         performer = Performer(
             self.options,
             resources.transport,
@@ -232,6 +235,7 @@ class LaneTask:
             fresh_tokens(self.epoch, attempt.number, rng),
             partial(_now_text, clock),
             labels_of(self.ownership.positions),
+            self.ownership.canary,
         )
 
     def _quarantine(self, clock: Clock) -> Quarantine | None:

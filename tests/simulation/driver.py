@@ -22,6 +22,7 @@ from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
 from starrocks_txn_sink.protocol.ledger import POSITION, ListUnfinished, Owner, ReadPositions, ReadTraces, Traces
 from starrocks_txn_sink.sink.continuity import Resumed, Resumption, resume
 from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import LaneTask, ReadRows
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -234,12 +235,22 @@ class Driver(Node):
             return
         if isinstance(result, list):
             slot.receipts = result
-            self.session.learn_skips([attempt.metrics.report(result)])
+            self._learn(attempt, attempt.metrics.report(result))
             self._stop(other for other in slot.attempts if other is not attempt)
             if all(one.receipts is not None for one in self.slots.values()):
                 self._batch_done()
             return
         self.task_failed(lane, result)
+
+    def _learn(self, attempt: LaneAttempt, report: LaneReport) -> None:
+        """What the lane says beside its receipts; the driver must hear of a label that the list hides."""
+        asks = attempt.task.ownership is not None and attempt.task.ownership.canary and not attempt.unanswered
+        checker = self._world.checker
+        if self.session.learn_listed([report]) != (attempt.listed is False):
+            checker.report("other", f"{attempt.name} says {report.listed} of its label, the list {attempt.listed}")
+        if asks and report.committed and report.listed is None:
+            checker.report("other", f"{attempt.name} is the first to commit, and did not ask whether it is listed")
+        self.session.learn_skips([report])
 
     def task_failed(self, lane: int, error: BaseException) -> None:
         """Spark counts the failure: another try, or the end of the query."""

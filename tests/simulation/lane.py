@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.actions import Action, Receipt
+from starrocks_txn_sink.coordinator.actions import Action, CheckAction, Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, RegionRows, Segment
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.protocol.label import Steps
+from starrocks_txn_sink.protocol.ledger import ListUnfinished
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import DaemonThreadPool, Performer
 from starrocks_txn_sink.writer.task import LaneTask, OpenLane, ReadRows
@@ -49,6 +52,9 @@ class LaneAttempt(Node):
         self._ended = ended
         self._rows = rows
         self._limits = _limits(world, task)
+        self.blind = Random(name + str(world.seed)).random() < 0.1  # the list hides its labels from it
+        self.listed: bool | None = None
+        self.unanswered = False
         self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, "gzip", world.clock)
         self._deadline = Deadline.after(task.options.batch_deadline, world.clock)
         ownership = task.lane_ownership(attempt, world.rng, world.clock)
@@ -176,7 +182,23 @@ class LaneAttempt(Node):
         self._scan = 0
         self._bounds.sent(action)
         steps, deadline = self._acting.steps(action)
+        if isinstance(action, CheckAction):
+            steps = self._looked_at(action.label, steps)
         self._fiber(steps, deadline.at, lambda result: self._completed(action, result))
+
+    def _looked_at(self, label: str, steps: Steps[object]) -> Steps[object]:
+        """`steps` of a check; remember what the list said. For the canary of a `blind` attempt it has nothing."""
+        answer: object = None
+        while True:
+            try:
+                needed = steps.send(answer)
+            except StopIteration as ended:
+                return ended.value
+            answer = yield needed
+            if isinstance(needed, ListUnfinished):
+                self.unanswered = not isinstance(answer, tuple)
+                answer = () if self.blind and not self.unanswered else answer
+                self.listed = label in answer if isinstance(answer, tuple) else None
 
     def _completed(self, action: Action, result: object) -> None:
         self._running_actions -= 1

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from pyspark.errors import PythonException, StreamingQueryException
@@ -14,7 +15,9 @@ from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.errors import Fenced
+from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.operations.recover import inspect_job
+from starrocks_txn_sink.telemetry.events import Event
 from tests.crash.query_proxy import QueryProxy
 from tests.support.exactly_once_shop import Shop, open_shop, rows_of, wait_for
 
@@ -132,6 +135,23 @@ def test_a_skip_goes_on_after_a_restart_in_the_middle_of_it(shop: Shop) -> None:
         with pytest.raises(StreamingQueryException, match=r"SourceChanged.*to position 35 "):
             shop.run("new")
     assert shop.written() == (6, 6)
+
+
+def test_a_label_that_a_take_over_would_not_find_is_said_loudly_once_a_session(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    hidden = {"operation": "query", "label": "FROM information_schema.loads", "action": "answer", "status": 200}
+    shop.fault({**hidden, "body": '{"columns": ["LABEL"], "rows": []}'})
+    told: list[Event] = []
+    with MetricsServer(0) as metrics:
+        sink = StarRocksSink(shop.options(), listener=told.append, metrics=metrics)
+        for position in (1, 2):
+            assert len(sink.write(shop.frame(rows_of("p-0", [position])))) == 1
+        with urlopen(f"{metrics.url}/metrics", timeout=10) as answer:
+            assert 'integrity_violations_total{kind="unlisted"} 1' in answer.read().decode()
+    assert [event.fields["job"] for event in told if event.name == "label.unlisted"] == ["test"]
+    (said,) = [record for record in caplog.records if "label.unlisted" in record.getMessage()]
+    assert (said.levelname, "Let the loading user see its own loads" in said.getMessage()) == ("WARNING", True)
 
 
 def test_a_lost_checkpoint_with_the_same_job(shop: Shop) -> None:
@@ -318,8 +338,8 @@ def test_the_normal_path_costs_one_owner_check_and_one_state_query_a_transaction
     checks = [sql for sql in asked if sql.startswith("SELECT kind, name, token") and "name = ''" not in sql]
     assert len(checks) == 6
     # Once a run of the query: version, tables, DDL, the job's traces, the take-over (it reads the owner twice), a look
-    # for dead claims. Nothing a micro-batch.
-    assert len(asked) - len(checks) == 12
+    # for dead claims, and each lane's question whether its first label is listed. Nothing a micro-batch.
+    assert len(asked) - len(checks) == 12 + 2
 
 
 def _query_id(checkpoint: Path) -> str:

@@ -14,13 +14,14 @@ from starrocks_txn_sink.operations.doctor.frontends import judge_redirect
 from starrocks_txn_sink.operations.doctor.server import judge_versions
 from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, redirect_of, skipped, warning
 from starrocks_txn_sink.options.addresses import Address, RedirectRules
-from starrocks_txn_sink.protocol import refusals
-from starrocks_txn_sink.protocol.label import Label
+from starrocks_txn_sink.protocol import ledger, refusals
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 
 MOST_TABLES = 20
 """Tables at most whose redirect to a backend is requested."""
 
+_JOB = "starrocks-txn-sink-doctor"
 _LIFETIME = {"timeout": "60"}  # seconds; the server soon ends a transaction that a killed doctor left open
 
 
@@ -34,7 +35,7 @@ class TrialTransaction:
     label: str = ""
 
     def begin(self) -> Reply:
-        self.label = f"starrocks-txn-sink-doctor-{secrets.token_hex(8)}"
+        self.label = f"{_JOB}-{secrets.token_hex(8)}"
         return self._reply(Operation.BEGIN, headers=self.target.options.begin_headers() | _LIFETIME)
 
     def load(self, table: str) -> HttpResponse:
@@ -148,6 +149,8 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
             answer = trial.load(table)
             backend = redirect_of(answer) if answer.status == HTTPStatus.TEMPORARY_REDIRECT else None
             if backend is not None:
+                if table == target.tables[0] and target.options.exactly_once:
+                    yield judge_listed(_is_listed(target, trial)), ""
                 yield backend, f"the backend for table {table}"
                 continue
             yield judge_refused_load(table, answer), ""
@@ -155,6 +158,25 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
     finally:
         if trial.label:
             trial.roll_back()
+
+
+def _is_listed(target: Target, trial: TrialTransaction) -> bool:
+    """Whether a take-over would find the trial's label, which has a load by now, with the query that it uses."""
+    sql, parameters = ledger.statement(trial.database, ledger.ListUnfinished(LabelPrefix(_JOB)))
+    return trial.label in [str(row["label"]) for row in target.sql().rows(sql, parameters)]
+
+
+def judge_listed(listed: bool) -> Finding:
+    """Warning for a label that the query of a take-over does not list; pure. Its load has no body yet."""
+    if listed:
+        return good("transaction.listed", "a transaction with a load is listed in information_schema.loads")
+    return warning(
+        "transaction.listed",
+        "A transaction with a load is not listed in information_schema.loads.",
+        "A take-over finds there what a sleeping writer left open, and rolls it back, or rows could be written twice. "
+        "Each run of a job asks again, and logs label.unlisted.",
+        "Let the user that loads see its own loads, and check the server's release.",
+    )
 
 
 def judge_refused_load(table: str, answer: HttpResponse) -> Finding:

@@ -197,8 +197,9 @@ def the_owner_is_read_when_the_transaction_begins(put: Any) -> None:
         )
         yield from begin(label, headers)
 
-    def late(self: Any, rng: Any) -> Any:
-        del rng
+    def late(self: Any, label: str, rng: Any) -> Any:
+        del label, rng
+        self.listed = True  # which it would be
         mine = [n for n in kept if n.startswith(f"job-{self.owner.epoch}-{self.owner.lane}-{self.owner.batch}-")]
         take_over.refuse_others(kept[mine[-1]], self.owner, self.driver_token)
         yield from ()

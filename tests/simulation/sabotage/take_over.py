@@ -60,7 +60,7 @@ def the_ledger_gets_the_first_position_instead_of_the_last(put: Any) -> None:
 
 @bug
 def the_owner_is_not_checked_before_the_commit(put: Any) -> None:
-    put(LaneOwnership, "check", nothing)
+    put(take_over, "check_owner", nothing)
 
 
 @bug
@@ -84,6 +84,28 @@ def the_check_looks_at_the_lane_only(put: Any) -> None:
 
 
 @bug
+def a_label_that_a_take_over_would_not_find_is_no_news(put: Any) -> None:
+    right = LaneOwnership.check
+
+    def broken(self: Any, label: str, rng: Any) -> Any:
+        yield from right(self, label, rng)
+        self.listed = self.listed is not None or None
+
+    put(LaneOwnership, "check", broken)
+
+
+@bug
+def nobody_asks_whether_a_take_over_would_find_the_label(put: Any) -> None:
+    right = LaneOwnership.check
+
+    def broken(self: Any, label: str, rng: Any) -> Any:
+        self.canary = False
+        yield from right(self, label, rng)
+
+    put(LaneOwnership, "check", broken)
+
+
+@bug
 def a_refused_check_commits_all_the_same(put: Any) -> None:
     checked = SharedTransactionCoordinator._handle_check
     put(SharedTransactionCoordinator, "_handle_check", lambda self, result: checked(self, None))
@@ -100,8 +122,8 @@ def the_take_over_does_not_read_the_owner_at_the_end(put: Any) -> None:
         return TakenOver(owner, positions)
 
     put(driver, "take_over", broken)
-    put(ownership, "take_over", broken)
-    put(LaneOwnership, "check", nothing)
+    put(take_over, "take_over", broken)
+    put(take_over, "check_owner", nothing)
 
 
 @bug
@@ -150,7 +172,7 @@ def positions_are_read_before_the_claim(put: Any) -> None:
         return TakenOver(taken.owner, positions)
 
     put(driver, "take_over", broken)
-    put(ownership, "take_over", broken)
+    put(take_over, "take_over", broken)
 
 
 @bug
@@ -165,7 +187,6 @@ def a_listed_label_is_rolled_back_once_whatever_the_answer(put: Any) -> None:
         yield label.request(Operation.ROLLBACK)
 
     put(take_over, "roll_back_until_confirmed", broken)
-    put(ownership, "roll_back_until_confirmed", broken)
 
 
 @bug

@@ -212,6 +212,13 @@ def test_a_transaction_that_is_refused_says_what_the_server_said() -> None:
     assert complete(transaction.judge_rollback(Reply(Status.FAILED, "no"))).severity is FAILURE
 
 
+def test_a_label_that_a_take_over_would_not_find_is_a_warning() -> None:
+    assert transaction.judge_listed(True).severity is GOOD
+    found = complete(transaction.judge_listed(False))
+    assert found.severity is WARNING
+    assert "see its own loads" in found.advice
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

@@ -419,23 +419,39 @@ def test_the_entries_of_a_work_are_the_last_positions_of_its_partitions() -> Non
     assert {row["updated_at"] for row in rows} == {"2026-01-01 00:00:00"}
 
 
+@pytest.mark.parametrize(("unfinished", "listed"), [(("job-e1-0-7-1_0",), True), (("job-e1-0-7-2_0",), False)])
+def test_the_canary_asks_once_whether_a_take_over_would_find_the_label(
+    unfinished: tuple[str, ...], listed: bool
+) -> None:
+    ledger = Ledger(unfinished=unfinished)
+    mine = ownership(ledger)
+    mine.owner = first_owner("e1", "cp", 7, 0)
+    play(mine.check("job-e1-0-7-1_0", Exact()), ledger)
+    assert mine.listed is None
+    mine.canary = True
+    for _ in range(2):
+        play(mine.check("job-e1-0-7-1_0", Exact()), ledger)
+        assert mine.listed is listed
+    assert not mine.canary
+
+
 def test_a_lane_checks_recovers_and_rolls_back_in_its_own_name() -> None:
     ledger = Ledger(unfinished=("job-e1-0-7-1_0",))
     mine = ownership(ledger)
     mine.owner = first_owner("e1", "cp", 7, 0)
     assert (mine.owner.token, mine.owner.lane, mine.owner.batch) == ("", 0, 7)
-    play(mine.check(Exact()), ledger)
+    play(mine.check("l", Exact()), ledger)
     server = Server(ledger, ReplyLost("lost"), Reply(Status.OK), ReplyLost("lost"))
     play(mine.recover("L", SPANS, Exact()), ledger, server)
     assert {(request.database, request.label) for request in server.requests} == {
         ("shop", "L"),
         ("shop", "job-e1-0-7-1_0"),
     }
-    play(mine.check(Exact()), ledger)
+    play(mine.check("l", Exact()), ledger)
     other = ownership(ledger)
     play(other.take_over(Exact()), ledger)
     with pytest.raises(Fenced, match="Lane 0"):
-        play(ownership(ledger).check(Exact()), ledger)
+        play(ownership(ledger).check("l", Exact()), ledger)
 
 
 def test_a_lane_waits_for_its_own_claim_whoever_owns_the_job() -> None:
