@@ -322,7 +322,7 @@ class World:
 
     def _token_of(self, writer: str) -> str:
         """The claim of an attempt; one that could not settle a commit takes its lane back with a newer one."""
-        return next(lane for lane in self.lanes if lane.writer == writer).ownership.owner.token
+        return next((lane.ownership.owner.token for lane in self.lanes if lane.writer == writer), "of nobody")
 
     def undisturbed(self, fiber: Fiber) -> bool:
         """Whether nothing went wrong with `fiber`'s requests or its node."""

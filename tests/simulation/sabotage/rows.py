@@ -39,6 +39,18 @@ def a_source_transaction_is_split_by_a_commit(put: Any) -> None:
 
 
 @bug
+def a_recycle_point_splits_an_open_source_transaction(put: Any) -> None:
+    right = WriteBuffer._close_if_due
+
+    def broken(self: Any, now: float, recycle: bool) -> None:
+        kept, self.open_partition = self.open_partition, None if recycle else self.open_partition
+        right(self, now, recycle)
+        self.open_partition = kept
+
+    put(WriteBuffer, "_close_if_due", broken)
+
+
+@bug
 def chunks_go_back_in_the_wrong_order(put: Any) -> None:
     def broken(self: Any) -> int:
         put_back: int = self.sent_bytes

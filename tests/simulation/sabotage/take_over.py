@@ -15,8 +15,8 @@ from starrocks_txn_sink.errors import TransportError
 from starrocks_txn_sink.protocol import fencing as take_over
 from starrocks_txn_sink.protocol import ledger as table
 from starrocks_txn_sink.protocol.fencing import TakenOver
-from starrocks_txn_sink.protocol.label import Wait
-from starrocks_txn_sink.protocol.ledger import Owner, ReadMarker, ReadPositions, WriteMarker
+from starrocks_txn_sink.protocol.label import Label, Wait
+from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, ReadMarker, ReadPositions, WriteMarker
 from starrocks_txn_sink.protocol.wire import Operation
 from starrocks_txn_sink.sink import continuity
 from starrocks_txn_sink.writer import task
@@ -103,6 +103,27 @@ def nobody_asks_whether_a_take_over_would_find_the_label(put: Any) -> None:
         yield from right(self, label, rng)
 
     put(LaneOwnership, "check", broken)
+
+
+@bug
+def a_retry_goes_on_from_the_drivers_positions(put: Any) -> None:
+    right = task.LaneTask._known_positions
+
+    def broken(self: Any, attempt: Any, owner: Any, rng: Any) -> Any:
+        yield from right(self, attempt, owner, rng)
+        return self.ownership.positions
+
+    put(task.LaneTask, "_known_positions", broken)
+
+
+@bug
+def a_take_over_rolls_back_only_the_first_listed_label(put: Any) -> None:
+    def broken(scope: Any, rng: Any) -> Any:
+        labels = yield from take_over.retry_until_answered(ListUnfinished(scope.label_prefix), rng)
+        for name in labels[:1]:
+            yield from take_over.roll_back_until_confirmed(Label(scope.database, name), rng)
+
+    put(take_over, "_roll_back_unfinished", broken)
 
 
 @bug

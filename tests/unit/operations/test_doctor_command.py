@@ -199,7 +199,7 @@ def test_a_backend_behind_a_proxy_is_judged_after_the_rewriting(server: Emulator
     server.faults.replace(fault)
     gone = closed_port()
     nowhere = Visit(server, capsys, "--option", f"redirect_map=10.9.8.7:8040=127.0.0.1:{gone}")
-    assert (nowhere.code, list(nowhere.bad())) == (2, ["port"])
+    assert (nowhere.code, list(nowhere.bad())) == (2, ["transaction.listed", "port"])
     assert f"127.0.0.1:{gone} (backend)" in nowhere.bad()["port"]["what"]
 
 

@@ -159,6 +159,16 @@ def test_labels_are_listed_only_when_the_claim_is_visible(delay: int) -> None:
     assert after[-2:] == ["ReadOwners", "ReadPositions"]
 
 
+def test_every_listed_label_is_rolled_back_before_the_barrier() -> None:
+    labels = ("job-e0-0-1-1_0", "job-e0-1-1-2_0", "job-e1-0-2-1_3")
+    ledger = Ledger(unfinished=labels)
+    server = Server(ledger, *[Reply(Status.OK) for _ in labels])
+    play(taking_over(DRIVER, "t"), ledger, server)
+    assert [request.label for request in server.requests] == list(labels)
+    asked = [line.split()[0] for line in ledger.log]
+    assert asked[2:7] == ["ListUnfinished", "rollback", "rollback", "rollback", "WriteMarker"]
+
+
 def test_a_visible_claim_costs_one_question() -> None:
     ledger = Ledger()
     play(taking_over(DRIVER, "t"), ledger)

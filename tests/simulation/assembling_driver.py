@@ -23,13 +23,13 @@ from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
 from .driver import DATABASE, JOB, Checkpoint, Driver, Slot
-from .fused_source import Event, EventSource, event_batches
+from .event_log import Event, EventSource, event_batches
 from .lane import LaneAttempt
 from .scheduler import Fiber
 from .source import Cut
 
 if TYPE_CHECKING:
-    from .fused_world import FusedWorld
+    from .assembling_world import AssemblingWorld
 
 IN_JSON = TxnEventLines(source_partition=None, position=None)
 
@@ -42,12 +42,12 @@ class EventSlot(Slot):
     carry: CarryOver | None = None
 
 
-class FusedDriver(Driver):
+class AssemblingDriver(Driver):
     """Its checkpoint's directory is shared with every other driver on that checkpoint."""
 
-    _world: FusedWorld
+    _world: AssemblingWorld
 
-    def __init__(self, world: FusedWorld, name: str, checkpoint: Checkpoint, lanes: int, oddity: str) -> None:
+    def __init__(self, world: AssemblingWorld, name: str, checkpoint: Checkpoint, lanes: int, oddity: str) -> None:
         super().__init__(world, name, checkpoint, lanes, oddity=oddity)
         self._log: ManifestLog | None = None
         self._before = Manifest()
