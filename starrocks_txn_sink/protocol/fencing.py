@@ -18,6 +18,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from starrocks_txn_sink.errors import Fenced, StarRocksSinkError, TransportError
@@ -163,7 +164,29 @@ def refuse_newer(job: str, run: str, rng: random.Random) -> Steps[None]:
     """
     owners: Owners = yield from retry_until_answered(ReadOwners(job), rng)
     if owners.driver is not None and run_of(owners.driver.epoch) > run:
-        raise _fenced("The job", owners.driver)
+        mine, other = _began(run), _began(run_of(owners.driver.epoch))
+        raise Fenced(
+            f"The job was taken over by a run that began at {other}; this one began at {mine}, each by its own "
+            "host's clock.",
+            hint="If the other run has ended, this host's clock is behind or was set back (or the other's was ahead): "
+            "correct it, or wait until it has passed that time, and call lane_partitioned anew. Else run one query per "
+            "job.",
+            epoch=owners.driver.epoch,
+            checkpoint=owners.driver.checkpoint,
+            since=owners.driver.since,
+        )
+
+
+_RANDOM_DIGITS = 6  # at the end of a run's name; before them are microseconds since 1970
+
+
+def _began(run: str) -> str:
+    """The time in a run's name, in UTC; the name itself if it has none."""
+    try:
+        seconds = int(run[:-_RANDOM_DIGITS], 16) / 1e6
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"an unknown time ({run})"
 
 
 def _owners_of(job: str, mine: Owner) -> ReadOwners:
