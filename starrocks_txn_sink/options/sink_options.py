@@ -251,13 +251,16 @@ class SinkOptions:
     )
     redirect_map: Mapping[str, str] = option(
         mapping(checks.redirect_map),
-        "Rewrites redirect targets, as in `{'be1:8040': 'proxy:18040'}`; the new targets are allowed.",
+        "Rewrites redirect targets, as in `{'be1:8040': 'proxy:18040'}`; the new targets are allowed. A target without "
+        "`http://` or `https://` keeps the scheme of `load_url`.",
         default={},
     )
     redirect_hosts: Sequence[str] | str = option(
         _RULES,
         "Allowed redirect hosts beside those of `load_url`, usually the backends: `be1`, `be1:8040`, "
-        "`*.svc.cluster.local`, `10.0.0.0/8`, or `*` for all. `http://be1` allows a downgrade from https to http.",
+        "`*.svc.cluster.local`, `10.0.0.0/8`, `[fd00::5]`, or `*` for all; a star that is not at the start stays "
+        "inside its part between dots. `http://be1` allows a downgrade from https to http. With `find_leader` the "
+        "leader's query port obeys the same rules.",
         default=(),
     )
     tls_ca: str | None = option(text(), "File with the trusted certificate authorities (https only).", default=None)
@@ -324,7 +327,7 @@ class SinkOptions:
 
     @property
     def redirect_rules(self) -> RedirectRules:
-        return RedirectRules.of(self.frontends, self.redirect_map, self.redirect_hosts)
+        return RedirectRules.of(self.frontends, self.redirect_map, self.redirect_hosts, self.query_addresses)
 
     @property
     def mini_interval(self) -> float:

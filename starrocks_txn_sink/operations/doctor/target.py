@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
-from urllib.parse import urlsplit
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
 from starrocks_txn_sink.http.connection import Exchange, HttpResponse, ThreadConnections
 from starrocks_txn_sink.http.messages import METHODS, basic_authorization, headers_of, path_of
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.addresses import DEFAULT_PORTS, Address
+from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import Operation, Request
 from starrocks_txn_sink.sql.connection import SqlConnection
 
@@ -180,16 +179,6 @@ class HttpProbe:
 
     def close(self) -> None:
         self._link.close()
-
-
-def redirect_target(answer: HttpResponse) -> Address | None:
-    """Address in the Location header, before redirect_map applies; None if it is missing or unusable."""
-    try:
-        parts = urlsplit(answer.location or "")
-        port = parts.port or DEFAULT_PORTS[parts.scheme]
-    except (ValueError, KeyError):
-        return None
-    return Address(parts.scheme, parts.hostname, port) if parts.hostname else None
 
 
 class SectionSkipped(Exception):
