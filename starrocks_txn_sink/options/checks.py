@@ -90,13 +90,15 @@ def check_password(**places: str | None) -> None:
         raise OptionError(f"{' and '.join(given)} are both set.", hint="Keep one of them.", option=given[0])
 
 
-def check_tls(scheme: str, ca: str | None, certificate: str | None, key: str | None, *, verify: bool) -> None:
+def check_tls(secure: bool, ca: str | None, certificate: str | None, key: str | None, *, verify: bool) -> None:
     files = {"tls_ca": ca, "tls_certificate": certificate, "tls_key": key}
     used = [name for name, file in files.items() if file is not None]
     used += [] if verify else ["tls_verify"]
-    if used and scheme != "https":
+    if used and not secure:
         raise OptionError(
-            f"{used[0]} is set, but load_url is plain http.", hint="Use https, or remove it.", option=used[0]
+            f"{used[0]} is set, but load_url is plain http and query_tls is off.",
+            hint="Use https, set query_tls=True, or remove it.",
+            option=used[0],
         )
     if key is not None and certificate is None:
         raise OptionError("tls_key is set without tls_certificate.", hint="Set both.", option="tls_key")

@@ -263,12 +263,23 @@ class SinkOptions:
         "leader's query port obeys the same rules.",
         default=(),
     )
-    tls_ca: str | None = option(text(), "File with the trusted certificate authorities (https only).", default=None)
-    tls_certificate: str | None = option(text(), "File with the client's certificate (https only).", default=None)
+    query_tls: bool = option(
+        switch(),
+        "Whether the query port must speak TLS, with the same `tls_…` files. Without TLS the sink logs in with "
+        "`mysql_native_password` only, which never sends the password itself.",
+        derive=lambda options: options.frontends[0].scheme == "https",
+        default_text="true if `load_url` is https",
+    )
+    tls_ca: str | None = option(
+        text(), "File with the trusted certificate authorities (TLS only); without it, the system's.", default=None
+    )
+    tls_certificate: str | None = option(text(), "File with the client's certificate (TLS only).", default=None)
     tls_key: str | None = option(
         text(), "File with the client's key, unless tls_certificate contains it.", default=None
     )
-    tls_verify: bool = option(switch(), "Whether to verify the server's certificate (https only).", default=True)
+    tls_verify: bool = option(
+        switch(), "Whether to verify the server's certificate and host name (TLS only).", default=True
+    )
     metrics_port: int | None = option(
         custom("whole number", checks.port),
         "Port of a metrics endpoint on the driver, with a page at `/`; 0 takes a free one. Sinks with the same port "
@@ -293,7 +304,8 @@ class SinkOptions:
             password_environment=self.password_environment,
         )
         tls = (self.tls_ca, self.tls_certificate, self.tls_key)
-        checks.check_tls(self.frontends[0].scheme, *tls, verify=self.tls_verify)
+        secure = self.frontends[0].scheme == "https" or self.query_tls
+        checks.check_tls(secure, *tls, verify=self.tls_verify)
         object.__setattr__(self, "tables", checks.plain_table_names(self.tables, self.database))
         for place, properties in self._properties():
             load_properties.check_modes(properties, place)
