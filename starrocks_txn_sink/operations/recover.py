@@ -22,7 +22,7 @@ from starrocks_txn_sink.options.command_line import add_job_arguments, add_serve
 from starrocks_txn_sink.protocol.fencing import retry_until_answered, roll_back_until_confirmed
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
 from starrocks_txn_sink.protocol.label import run as run_steps
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished, identifier
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 
@@ -132,7 +132,7 @@ def _label_state(label: Label) -> Steps[str]:
 def _findings(
     connection: LeaderConnection, options: SinkOptions, labels: Sequence[OpenLabel], deadline: Deadline
 ) -> JobFindings:
-    job, table = _job(options), f"`{options.database}`.`{LEDGER_TABLE}`"
+    job, table = _job(options), identifier(options.database, LEDGER_TABLE)
     there = connection.query(
         "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         (options.database, LEDGER_TABLE),

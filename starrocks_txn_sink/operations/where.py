@@ -14,7 +14,7 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.protocol.receipts_log import (
     LOG_TABLE,
     LedgerPosition,
@@ -26,7 +26,7 @@ from starrocks_txn_sink.protocol.receipts_log import (
 from starrocks_txn_sink.sql.leader import LeaderConnection
 
 _SPAN = (
-    "SELECT first_position, last_position, label, lane, batch, row_count, tables, loaded_at FROM `{}`.`{}` "
+    "SELECT first_position, last_position, label, lane, batch, row_count, tables, loaded_at FROM {} "
     "WHERE job = %s AND source_partition = %s AND last_position {} %s ORDER BY last_position {} LIMIT 1"
 )
 
@@ -43,7 +43,7 @@ class Lookup:
     def ledger_position(self, deadline: Deadline) -> LedgerPosition | None:
         """The partition's row in the ledger; None without one."""
         rows = self._connection.query(
-            f"SELECT position, label, batch, updated_at FROM `{self._database}`.`{LEDGER_TABLE}` "
+            f"SELECT position, label, batch, updated_at FROM {identifier(self._database, LEDGER_TABLE)} "
             "WHERE job = %s AND kind = 'position' AND name = %s",
             (self._job, self._partition),
             deadline,
@@ -54,7 +54,7 @@ class Lookup:
         """Rows of the log next to `position`: the first that ends at or above it, the last that ends below."""
         found = []
         for sign, order in ((">=", "ASC"), ("<", "DESC")):
-            sql = _SPAN.format(self._database, LOG_TABLE, sign, order)
+            sql = _SPAN.format(identifier(self._database, LOG_TABLE), sign, order)
             rows = self._connection.query(sql, (self._job, self._partition, position), deadline)
             found += [_span(row) for row in rows]
         return found
@@ -71,7 +71,7 @@ class Lookup:
     def known_partitions(self, deadline: Deadline) -> list[str]:
         """Up to 20 source partitions of the job, to help with a wrong name."""
         rows = self._connection.query(
-            f"SELECT name FROM `{self._database}`.`{LEDGER_TABLE}` WHERE job = %s AND kind = 'position' "
+            f"SELECT name FROM {identifier(self._database, LEDGER_TABLE)} WHERE job = %s AND kind = 'position' "
             "ORDER BY name LIMIT 20",
             (self._job,),
             deadline,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import orjson
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.protocol.ledger import identifier
 
 DEAD_LETTER_TABLE = "_starrocks_txn_sink_dead_letter"
 MOST_ROW_BYTES = 1_048_576
@@ -78,7 +79,7 @@ class DeadLetterRow:
 
 def create_table(database: str, replication: int | None = None) -> str:
     """The DDL; `replication` None leaves the number of replicas to the server."""
-    columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS)
+    columns = ", ".join(f"{identifier(name)} {kind}" for name, kind in COLUMNS)
     properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
     return (
         f"CREATE TABLE IF NOT EXISTS {_qualified_table(database)} ({columns}) PRIMARY KEY (`id`) "
@@ -178,4 +179,4 @@ def _where_clause(job: str, partition: str | None, position: int | None) -> tupl
 
 
 def _qualified_table(database: str) -> str:
-    return f"`{database}`.`{DEAD_LETTER_TABLE}`"
+    return identifier(database, DEAD_LETTER_TABLE)

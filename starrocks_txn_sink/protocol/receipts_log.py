@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from starrocks_txn_sink.protocol.ledger import identifier
+
 
 class PositionStatus(Enum):
     """Whether a position is visible, and whether the log names its label; `--json` shows the value."""
@@ -89,15 +91,15 @@ _KEYS = 3
 
 def create_table(database: str, replication: int | None = None) -> str:
     """The DDL; `replication` None leaves the number of replicas to the server."""
-    columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS)
-    keys = ", ".join(f"`{name}`" for name, _ in COLUMNS[:_KEYS])
+    columns = ", ".join(f"{identifier(name)} {kind}" for name, kind in COLUMNS)
+    keys = ", ".join(identifier(name) for name, _ in COLUMNS[:_KEYS])
     properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
     return (
-        f"CREATE TABLE IF NOT EXISTS `{database}`.`{LOG_TABLE}` ({columns}) DUPLICATE KEY ({keys}) "
+        f"CREATE TABLE IF NOT EXISTS {identifier(database, LOG_TABLE)} ({columns}) DUPLICATE KEY ({keys}) "
         f"DISTRIBUTED BY HASH (`source_partition`) BUCKETS 1{properties}"
     )
 
 
 def delete_older(database: str, job: str, before: str) -> tuple[str, tuple[object, ...]]:
     """Statement that deletes a job's rows loaded before `before` (a DATETIME literal)."""
-    return f"DELETE FROM `{database}`.`{LOG_TABLE}` WHERE job = %s AND loaded_at < %s", (job, before)
+    return f"DELETE FROM {identifier(database, LOG_TABLE)} WHERE job = %s AND loaded_at < %s", (job, before)

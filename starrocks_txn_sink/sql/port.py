@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,9 +88,9 @@ class QueryPort:
             self._driver.connect(self._socket)  # type: ignore[arg-type]
 
     def run(self, sql: str, parameters: tuple[object, ...], deadline: Deadline) -> Answer:
-        """Run one statement; `%s` marks a parameter and `%%` is a percent sign."""
+        """Run one statement; `%s` marks a parameter, except inside a name in backticks."""
         with self._exchange(deadline) as driver, driver.cursor() as cursor:
-            cursor.execute(sql, parameters)
+            cursor.execute(bind(sql, [str(cursor.mogrify("%s", (value,))) for value in parameters]))
             columns = _columns(cursor)
             rows = list(cursor.fetchall())
             return _whole(Answer(columns, rows, len(rows)))
@@ -179,6 +180,18 @@ class QueryPort:
         )
 
 
+_NAME_OR_MARK = re.compile(r"`(?:[^`]|``)*`|%s")
+
+
+def bind(sql: str, literals: Sequence[str]) -> str:
+    """`sql` with its marks replaced by `literals`; no other `%` has a meaning. TypeError for another number."""
+    left = iter(literals)
+    marks = [found for found in _NAME_OR_MARK.findall(sql) if found == "%s"]
+    if len(marks) != len(literals):
+        raise TypeError(f"{len(marks)} marks, {len(literals)} parameters")
+    return _NAME_OR_MARK.sub(lambda found: next(left) if found[0] == "%s" else found[0], sql)
+
+
 # --- login ---
 
 
@@ -197,7 +210,7 @@ def _login(options: SinkOptions, address: Address) -> dict[str, Any]:
     }
 
 
-class _Driver(Connection):  # type: ignore[type-arg]
+class _Driver(Connection):
     """PyMySQL's connection, with the rules for the password applied to the greeting, before anything is sent."""
 
     server_capabilities: int

@@ -14,6 +14,7 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
+from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.columns import OP
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
 from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
@@ -121,14 +122,14 @@ class TypedField:
         return f"{_HEX}{self.name}" if self.fit.hexed else self.name
 
     def value(self) -> Column:
-        column = F.col(quoted(self.source))
+        column = F.col(identifier(self.source))
         return (self.fit.encode(column) if self.fit.encode else column).alias(self.key)
 
     def csv(self, forms: Forms) -> Column:
         """The value as a text; raises TypeError for a field that was not joined for CSV."""
         if self.text is None:
             raise TypeError(f"Column {self.name} has no text.")
-        column = F.col(quoted(self.source))
+        column = F.col(identifier(self.source))
         return self.text(self.fit.encode(column) if self.fit.encode and not self.raw else column, forms)
 
     def faults(self) -> Iterator[ValueFault]:
@@ -165,11 +166,6 @@ def typed_field(
     if isinstance(text, str):
         return f"column {called}: {text}"
     return replace(field, text=text, texts=holds_text(kind), raw=is_written_raw(kind, wanted))
-
-
-def quoted(name: str) -> str:
-    """A column's name as SQL writes it."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 _MICROSECONDS = "yyyy-MM-dd HH:mm:ss.SSSSSS"
@@ -256,7 +252,7 @@ class TypedRoute:
         else:
             row = F.to_json(F.struct(*(field.value() for field in self.fields)), forms)
         for field in reversed(self.fields):
-            column = F.col(quoted(field.source))
+            column = F.col(identifier(field.source))
             for fault in field.faults():
                 if not guarded and not fault.silent:
                     continue
@@ -267,9 +263,11 @@ class TypedRoute:
     @property
     def columns(self) -> str:
         """The header `columns`: what is not named takes its DEFAULT (wire contract 5.5)."""
-        plain = [quoted(field.key) for field in self.fields]
+        plain = [identifier(field.key) for field in self.fields]
         derived = [
-            f"{quoted(field.name)}=to_binary({quoted(field.key)}, 'hex')" for field in self.fields if field.fit.hexed
+            f"{identifier(field.name)}=to_binary({identifier(field.key)}, 'hex')"
+            for field in self.fields
+            if field.fit.hexed
         ]
         return ",".join((*plain, *(["__op"] if self.op else []), *derived))
 

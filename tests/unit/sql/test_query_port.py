@@ -6,7 +6,7 @@ import shutil
 import ssl
 import subprocess
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -241,11 +241,8 @@ def test_a_strange_list_of_frontends_is_a_typed_error_or_none(answer: list[bytes
         talk.log_in()
         talk.serve({"SHOW FRONTENDS": answer})
 
-    with QueryPeer(script) as peer:
-        try:
-            assert ask(peer.url, find_leader=True) == []
-        except StarRocksSinkError as failed:
-            assert "no host and port" in str(failed)
+    with QueryPeer(script) as peer, suppress(QueryFailed):
+        assert ask(peer.url, find_leader=True) == []
 
 
 def test_only_the_tools_quote_the_server() -> None:
