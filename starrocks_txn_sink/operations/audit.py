@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TextIO
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import OptionError, QueryRefused
+from starrocks_txn_sink.errors import OptionError, QueryRefused, printable
 from starrocks_txn_sink.options.command_line import add_server_arguments, server_options
 from starrocks_txn_sink.sql.audit import Audit, AuditConnection, Auditor
 
@@ -90,7 +90,7 @@ def _is_over(auditor: Auditor, limit: Deadline | None, *, stop_at_first: bool) -
 def _print(auditor: Auditor, out: TextIO) -> None:
     if auditor.first is not None:
         out.write(f"First violation, in sample {auditor.first.sample} at {auditor.first.seen_at}:\n")
-        out.write("\n".join(auditor.first.lines()) + "\n")
+        out.write(printable("\n".join(auditor.first.lines())) + "\n")
     if auditor.last_error is not None:
         out.write(f"{auditor.failures} samples failed, the last one with: {auditor.last_error.message}\n")
     meaning = ("RIGHT", "TORN", "NOT AUDITED")[exit_code(auditor)]

@@ -22,7 +22,7 @@ import orjson
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.region import SEPARATOR
-from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError, printable
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
@@ -197,7 +197,7 @@ def _require_visible(
 def _print(dead_letters: list[DeadLetter], as_json: bool, out: TextIO) -> None:
     as_lines = _json_lines if as_json else _text_lines
     for line in as_lines(dead_letters):
-        out.write(line + "\n")
+        out.write(printable(line) + "\n")
 
 
 def _json_lines(dead_letters: list[DeadLetter]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import OptionError, QueryFailed
+from starrocks_txn_sink.errors import OptionError, QueryFailed, printable
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
@@ -184,7 +184,7 @@ def _job(options: SinkOptions) -> str:
 
 def _print(found: JobFindings, out: TextIO) -> None:
     for line in _text_lines(found):
-        out.write(line + "\n")
+        out.write(printable(line) + "\n")
 
 
 def _text_lines(found: JobFindings) -> Iterator[str]:

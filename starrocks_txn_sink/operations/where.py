@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError, printable
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(json_document(found)) + "\n")
     else:
         for line in text_lines(found, args.partition, args.position):
-            sys.stdout.write(line + "\n")
+            sys.stdout.write(printable(line) + "\n")
     return 1 if found["place"].status is PositionStatus.NOT_YET else 0
 
 

@@ -22,7 +22,8 @@ def addresses(read: Callable[[Any, str], Iterable[object]]) -> Check:
 
     def check(name: str, value: Any) -> tuple[str, ...]:
         if not isinstance(value, (str, Sequence)):
-            raise refusal(name, value, "an address or a list of addresses")
+            shown = value if isinstance(value, int) else type(value).__name__
+            raise refusal(name, shown, "an address or a list of addresses")
         return tuple(str(address) for address in read(value, name))
 
     return check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SinkOptions
@@ -43,7 +44,7 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, deadline: float, json:
 def server_options(args: argparse.Namespace, *, database: str, job: str | None = None) -> SinkOptions:
     """SinkOptions of the parsed `args`; raises OptionError."""
     more = dict(_pair(text) for text in args.option)
-    if "password" in more:
+    if any(re.sub("[^a-z]", "", name.lower()) == "password" for name in more):  # names match in any spelling
         raise OptionError(
             "Every user of this machine can read a password on the command line.",
             hint="Use --password-file or --password-environment.",

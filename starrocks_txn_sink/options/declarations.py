@@ -175,7 +175,7 @@ def mapping(check_all: Check) -> OptionKind:
     def parse(option: str, written: str) -> dict[str, Any]:
         pairs = [part.partition("=") for part in re.split(r"[,;]", written) if part.strip()]
         if not all(sign for _, sign, _ in pairs):
-            raise refusal(option, written, "a list of pairs, as in a=b,c=d")
+            raise refusal(option, "unusable (not shown)", "a list of pairs, as in a=b,c=d")
         return check(option, {name.strip(): value.strip() for name, _, value in pairs})
 
     return OptionKind("mapping", check, parse)

@@ -52,7 +52,9 @@ OWN_TABLES = "_starrocks_txn_sink_"
 
 
 _NAME = text("a name without control characters, and not *", r"(?!\*$)[^\x00-\x1f\x7f]+")
-_USER = text("a user name without a colon, which HTTP Basic authentication cannot carry", r"[^\x00-\x1f\x7f:]+")
+_USER = text(
+    "a user name without a colon, which HTTP Basic authentication cannot carry", r"[^\x00-\x1f\x7f:]+", secret=True
+)
 _PASSWORD = text("a text without line breaks", r"[^\r\n\x00]*", secret=True)
 _JOB = text(
     "1 to 64 characters of [-\\w] (letters, digits, - and _), because it starts every label", r"[-0-9A-Za-z_]{1,64}"
@@ -85,7 +87,7 @@ class SinkOptions:
         default=None,
     )
     password_environment: str | None = option(
-        text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*"),
+        text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", secret=True),
         "Environment variable with the password, read at each connection setup.",
         default=None,
     )
@@ -360,12 +362,18 @@ class SinkOptions:
             return os.environ[self.password_environment]
         if self.password_file is not None:
             try:
-                return Path(self.password_file).read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
+                password = Path(self.password_file).read_text(encoding="utf-8-sig").split("\n", 1)[0].rstrip("\r")
             except (OSError, UnicodeDecodeError) as error:
                 raise OptionError(
                     f"password_file cannot be read ({type(error).__name__}).",
                     hint="Put the file on the driver and on every executor, readable by Spark's user.",
                 ) from None
+            if not password:
+                raise OptionError(
+                    "password_file has an empty first line.",
+                    hint="Write the password into it, or leave password_file out for a user without a password.",
+                )
+            return password
         return self.password
 
     def begin_headers(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
-from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
+from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, printable
 from starrocks_txn_sink.operations.doctor import frontends, server, transaction
 from starrocks_txn_sink.operations.doctor.executors import check_executors
 from starrocks_txn_sink.operations.doctor.libraries import installed_versions, java_version, judge_java, judge_libraries
@@ -161,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
         for section, finding in examine(target):
             if not args.json:
                 first = not found or found[-1][0] != section
-                sys.stdout.write("\n".join(text_lines(section, finding, first)) + "\n")
+                sys.stdout.write(printable("\n".join(text_lines(section, finding, first))) + "\n")
                 sys.stdout.flush()
             found.append((section, finding))
     if args.json:

@@ -432,6 +432,7 @@ def test_without_a_database_the_rest_is_examined(server: Emulator, capsys: Shown
     ("words", "said"),
     [
         (["--option", "password=x"], "can read a password on the command line"),
+        (["--option", "PassWord=x"], "can read a password on the command line"),
         (["--option", "lanes=none"], "lanes"),
         (["--password-environment", "NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
     ],
