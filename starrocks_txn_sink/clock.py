@@ -1,12 +1,18 @@
-"""Time as an argument: a replaceable clock, and one deadline for all steps of a micro-batch."""
+"""Time as an argument: a replaceable clock, one deadline for all steps of a micro-batch, durations as text."""
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from starrocks_txn_sink.errors import DeadlineExceeded
+
+_SECONDS: Final = {
+    "ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0,
+    "h": 3600.0, "hour": 3600.0, "d": 86400.0, "day": 86400.0,
+}  # fmt: skip
 
 
 class Clock(Protocol):
@@ -35,6 +41,16 @@ class SystemClock:
 def microseconds() -> int:
     """The machine's time since the Unix epoch: it grows, so that it numbers runs and batches."""
     return time.time_ns() // 1000
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds of a duration such as `500ms`, `30 seconds`, `2 min`, `1h` or `30`; None for other text."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if match is None:
+        return None
+    unit = match[2] or "s"
+    factor = _SECONDS.get(unit) or _SECONDS.get(unit.removesuffix("s"))
+    return None if factor is None else float(match[1]) * factor
 
 
 @dataclass(frozen=True, slots=True)

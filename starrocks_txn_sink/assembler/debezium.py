@@ -4,48 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import orjson
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.streaming.state import GroupState
-from pyspark.sql.streaming.stateful_processor import (
-    ExpiredTimerInfo,
-    StatefulProcessor,
-    StatefulProcessorHandle,
-    TimerValues,
-)
 
-from starrocks_txn_sink.assembler.keyed_state import (
-    BLOB,
-    COUNTS,
-    GROUP_STATE_TYPE,
-    GroupKeyState,
-    KeyState,
-    Packet,
-    pack,
-    processing_time,
-    unpack,
-)
+from starrocks_txn_sink.assembler import keyed_state
+from starrocks_txn_sink.assembler.keyed_state import KeyChange, Packet
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.model import seconds
-from starrocks_txn_sink.assembler.rules.state import from_blob, pieces, to_blob
-from starrocks_txn_sink.assembler.spark import PROVIDER, ROCKSDB, log_notices, packet_frame
 from starrocks_txn_sink.assembler.verified import intake as v
-from starrocks_txn_sink.assembler.verified.intake import EVENTS, VerifiedCounters, VerifiedState
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout, VerifiedAssembler, VerifiedPolicy, VerifiedStep
 from starrocks_txn_sink.errors import InputError
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from pyspark.sql import Column, DataFrame
-
-
-# ruff: noqa: N802, N803, ARG002 - some names of methods and arguments are Spark's
-
+    from pyspark.sql import DataFrame
 
 _SOURCE: Final = model.SOURCE_PARTITION
 _TYPES: Final = {
@@ -55,8 +29,6 @@ _TYPES: Final = {
     v.SEQUENCE: "bigint",
     model.POSITION: "bigint",
 }
-_PACKED: Final = f"{_SOURCE} string, {BLOB} binary"
-_DONE: Final = f"{_PACKED}, {COUNTS} string"
 _OUTPUT: Final = (
     "source_partition string, position bigint, seq bigint, database string, table string, op string, row string, "
     "transaction_end boolean, txn_id string"
@@ -99,17 +71,19 @@ def assemble_debezium(
     Raises InputError at once for missing columns. In the running query InputError names an event without a valid
     transaction or position, SourceTransactionError an overdue transaction under `fail`.
     """
-    policy = VerifiedPolicy(seconds(open_timeout), on_open_timeout, dead_letter_table)
+    policy = VerifiedPolicy(model.seconds(open_timeout), on_open_timeout, dead_letter_table)
     events = _event_columns(rows, v.ROW_COLUMNS, "rows").unionByName(
         _event_columns(transactions, v.MARKER_COLUMNS, "transactions")
     )
-    if events.isStreaming:
-        assembled = _stateful(events.mapInArrow(pack, _PACKED), policy)
-    else:
-        ordered = events.repartition(_SOURCE).sortWithinPartitions(_SOURCE)
-        assembled = ordered.mapInArrow(_assemble_in_task(policy), _DONE)
-    counts = [_count(each).alias(each) for each in VerifiedCounters.names()]
-    return assembled.observe(name, *counts).mapInArrow(unpack, _OUTPUT)
+    assembled = keyed_state.assemble_frame(
+        events,
+        partial(_take_step, policy),
+        partial(_assemble_in_task, policy),
+        (_SOURCE,),
+        timed=policy.open_timeout is not None,
+    )
+    counts = keyed_state.summed_counts(v.VerifiedCounters.names())
+    return assembled.observe(name, *counts).mapInArrow(keyed_state.unpack, _OUTPUT)
 
 
 def _event_columns(frame: DataFrame, columns: tuple[str, ...], which: str) -> DataFrame:
@@ -125,106 +99,39 @@ def _event_columns(frame: DataFrame, columns: tuple[str, ...], which: str) -> Da
     return frame.select(*chosen)
 
 
-def _count(field: str) -> Column:
-    counted = F.get_json_object(F.col(COUNTS), f"$.{field}").cast("bigint")
-    return F.coalesce(F.sum(counted), F.lit(0).cast("bigint"))
+def _take_step(
+    policy: VerifiedPolicy,
+    source: model.Partition,
+    header: str | None,
+    blobs: Iterable[bytes] | None,
+    now: float,
+    read: Callable[[int], pa.Table],
+) -> KeyChange:
+    """One step of a source (keyed_state.TakeStep)."""
+    state = v.VerifiedState() if header is None else v.VerifiedState.from_json(header)
+    tables = [model.from_blob(blob).select(v.EVENTS.names).cast(v.EVENTS) for blob in blobs or ()]
+    events = pa.concat_tables([v.EVENTS.empty_table(), *tables])
+    step = VerifiedAssembler(policy, str(source)).feed(state, events, now, read)
+    wake_at = step.state.expires_at(policy.open_timeout)
+    return KeyChange(_packets(str(source), step), step.state.to_json(), step.removed, step.added, wake_at)
 
 
-def _stateful(packed: DataFrame, policy: VerifiedPolicy) -> DataFrame:
-    grouped = packed.groupBy(_SOURCE)
-    done = T._parse_datatype_string(_DONE)
-    assert isinstance(done, T.StructType)
-    timed = policy.open_timeout is not None
-    if packed.sparkSession.conf.get(PROVIDER, "") == ROCKSDB:
-        mode = "ProcessingTime" if timed else "None"
-        return grouped.transformWithStateInPandas(VerifiedProcessor(policy), done, "Append", mode)
-    timeout = "ProcessingTimeTimeout" if timed else "NoTimeout"
-    return grouped.applyInPandasWithState(group_function(policy), done, GROUP_STATE_TYPE, "append", timeout)
+def _packets(source: str, step: VerifiedStep) -> Iterator[Packet]:
+    """Log the step's notices; yield its rows and dead letters, then its counts."""
+    keyed_state.log_notices(step.notices)
+    yield from keyed_state.row_packets(source, step.released)
+    yield from keyed_state.row_packets(source + DEAD_LETTER_SUFFIX, step.dead_letters)
+    yield keyed_state.counts_packet(source, step.counters)
 
 
-def _assemble_in_task(policy: VerifiedPolicy) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _assemble_in_task(policy: VerifiedPolicy, batches: Iterable[pa.RecordBatch]) -> Iterator[Packet]:
     """Assemble a batch frame: one step for all events of a source, which arrive sorted by source."""
-
-    def assemble(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        packed = (pair for batch in pack(batches) for pair in zip(*(each.to_pylist() for each in batch), strict=True))
-        for source, pairs in groupby(packed, key=lambda pair: pair[0]):
-            events = concat_events(blob for _, blob in pairs)
-            step = VerifiedAssembler(policy, source).feed(VerifiedState(), events, 0.0, _no_blob)
-            for partition, blob, counts in step_packets(source, step):
-                columns = [pa.array([partition]), pa.array([blob], pa.binary()), pa.array([counts], pa.string())]
-                yield pa.record_batch(columns, [_SOURCE, BLOB, COUNTS])
-
-    return assemble
+    packed = (
+        pair for batch in keyed_state.pack(batches) for pair in zip(*(each.to_pylist() for each in batch), strict=True)
+    )
+    for source, pairs in groupby(packed, key=lambda pair: pair[0]):
+        yield from _take_step(policy, source, None, (blob for _, blob in pairs), 0.0, _no_blob).packets
 
 
 def _no_blob(number: int) -> pa.Table:
     raise LookupError(f"blob {number} was never written")
-
-
-def concat_events(blobs: Iterable[bytes]) -> pa.Table:
-    """The packed events of one source in the schema intake.EVENTS."""
-    tables = [from_blob(blob).select(EVENTS.names).cast(EVENTS) for blob in blobs]
-    return pa.concat_tables(tables) if tables else EVENTS.empty_table()
-
-
-def step_packets(source: str, step: VerifiedStep) -> Iterator[Packet]:
-    """Log the step's notices; yield its rows as packed rows of bounded size, then a row with its counts."""
-    log_notices(step.notices)
-    for partition, tables in ((source, step.released), (source + DEAD_LETTER_SUFFIX, step.dead_letters)):
-        for table in tables:
-            for piece in pieces(table):
-                yield partition, to_blob(piece), None
-    yield source, None, orjson.dumps(step.counters.as_dict()).decode()
-
-
-def _read_state(header: str | None) -> VerifiedState:
-    return VerifiedState() if header is None else VerifiedState.from_json(header)
-
-
-class VerifiedProcessor(StatefulProcessor):
-    """The verified assembler for transformWithState."""
-
-    def __init__(self, policy: VerifiedPolicy) -> None:
-        self._policy = policy
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._kept = KeyState(handle)
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
-        return self._step(key[0], concat_events(blob for frame in rows for blob in frame[BLOB]), timerValues)
-
-    def handleExpiredTimer(
-        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
-    ) -> Iterator[pd.DataFrame]:
-        return self._step(key[0], EVENTS.empty_table(), timerValues)
-
-    def close(self) -> None:
-        """Nothing to close: all state is in the state store."""
-
-    def _step(self, source: str, events: pa.Table, timer_values: TimerValues) -> Iterator[pd.DataFrame]:
-        now = processing_time(timer_values.getCurrentProcessingTimeInMs())
-        assembler = VerifiedAssembler(self._policy, source)
-        step = assembler.feed(_read_state(self._kept.header), events, now, self._kept.read)
-        yield from map(packet_frame, step_packets(source, step))
-        self._kept.write(step.state.to_json(), step.removed, step.added)
-        if self._policy.open_timeout is not None:
-            self._kept.wake_at(step.state.expires_at(self._policy.open_timeout))
-
-
-def group_function(
-    policy: VerifiedPolicy,
-) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
-    """The verified assembler for applyInPandasWithState."""
-
-    def assemble(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
-        source, now = key[0], processing_time(group.getCurrentProcessingTimeMs())
-        kept = GroupKeyState(group)
-        events = (
-            EVENTS.empty_table() if group.hasTimedOut else concat_events(b for frame in frames for b in frame[BLOB])
-        )
-        step = VerifiedAssembler(policy, source).feed(_read_state(kept.header), events, now, kept.read)
-        yield from map(packet_frame, step_packets(source, step))
-        kept.write(step.state.to_json(), step.removed, step.added)
-        kept.wake_at(step.state.expires_at(policy.open_timeout), now)
-
-    return assemble

@@ -1,38 +1,106 @@
-"""The assembler's state in Spark's state operators, and Arrow blobs of events and rows for their input and output.
+"""The state operators of both assemblers, and Arrow blobs of events and rows for their input and output.
 
 A state operator moves few binary values instead of every row: a packed frame has the source partition, a blob (an Arrow
 IPC stream of many events or rows) and, in the assembler's output, the counts of a step. Values do not pass through
 pandas, which would change NULLs and some strings.
 
-The state of a key is a header and numbered blobs. transformWithState (RocksDB) has a ValueState and a MapState: it
-writes each blob once, under its own key. applyInPandasWithState (any provider) has a single value, so all blobs are
-joined in it. Spark cannot pass arrays in that state to Python; therefore `layout`, JSON pairs of blob number and
-length, says where to split.
+Both state operators give the same result; they differ in the cost of a transaction that stays open for long. The state
+of a key is a header and numbered blobs. `Processor` (transformWithState, RocksDB) has a ValueState and a MapState: it
+writes each blob once, under its own key. `group_function` (applyInPandasWithState, any provider) has a single value, so
+all blobs are joined in it, and Spark rewrites it whenever the source partition has events. Spark cannot pass arrays in
+that state to Python; therefore `layout`, JSON pairs of blob number and length, says where to split.
 """
 
+# ruff: noqa: N802, N803, ARG002 - some names of methods and arguments are Spark's
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.streaming import stateful_processor as spark
 from pyspark.sql.streaming.state import GroupState
-from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import group_by_partition
-from starrocks_txn_sink.assembler.rules.model import Counters, Partition
-from starrocks_txn_sink.assembler.rules.state import AssemblerState, from_blob, pieces, to_blob
+from starrocks_txn_sink.assembler.rules.model import Counts, Partition, from_blob, pieces, to_blob
 from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import Column, DataFrame
 
 BLOB: Final = "blob"
 COUNTS: Final = "counts"
-OLDEST: Final = "oldest_open"  # among the counts
 GROUP_STATE_TYPE: Final = "header string, layout string, blobs binary"
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+KEY_TYPES: Final = {T.StringType: pa.string(), T.IntegerType: pa.int32(), T.LongType: pa.int64()}
+"""Types of a source partition, and the same in Arrow."""
 
 Packet = tuple[Partition, bytes | None, str | None]
+
+_log = get_logger("assembler")
+
+
+class KeyChange(NamedTuple):
+    """The effect of a step on a source partition. Read all `packets`; delete `removed`; write `added` and `header`.
+
+    `wake_at` is the time (seconds since the epoch) of the next step without events; None: none is needed.
+    """
+
+    packets: Iterator[Packet]
+    header: str
+    removed: Iterable[int]
+    added: Mapping[int, pa.Table]
+    wake_at: float | None
+
+
+TakeStep = Callable[[Partition, str | None, Sequence[bytes] | None, float, Callable[[int], pa.Table]], KeyChange]
+"""A step of one source partition: its name, its header (None: it is new), its packed events (None: the timer expired),
+the processing time (seconds since the epoch), and the reader of its blobs."""
+
+
+InTask = Callable[[Iterable[pa.RecordBatch]], Iterator[Packet]]
+"""Assembles the events of a task of a batch frame."""
+
+
+def assemble_frame(
+    events: DataFrame, take_step: TakeStep, in_task: InTask, order: Sequence[str], *, timed: bool
+) -> DataFrame:
+    """Packed rows and counts from `events`; a stream runs in the state operator for the session's state store provider.
+
+    `timed`: a source partition may need a step without events. In a task of a batch frame `order` sorts the events.
+    """
+    key = events.schema[model.SOURCE_PARTITION].dataType
+    packed = T.StructType([T.StructField(model.SOURCE_PARTITION, key), T.StructField(BLOB, T.BinaryType())])
+    done = T.StructType([*packed.fields, T.StructField(COUNTS, T.StringType())])
+    if not events.isStreaming:
+        kind = KEY_TYPES[type(key)]
+        ordered = events.repartition(model.SOURCE_PARTITION).sortWithinPartitions(*order)
+        return ordered.mapInArrow(lambda batches: _packet_batches(in_task(batches), kind), done)
+    grouped = events.mapInArrow(pack, packed).groupBy(model.SOURCE_PARTITION)
+    if events.sparkSession.conf.get(PROVIDER, "") == ROCKSDB:
+        _log.info("assembler.planned", state="transformWithState")
+        mode = "ProcessingTime" if timed else "None"
+        return grouped.transformWithStateInPandas(Processor(take_step, timed), done, "Append", mode)
+    _log.info("assembler.planned", state="applyInPandasWithState", hint=f"for transformWithState set {PROVIDER}")
+    timeout = "ProcessingTimeTimeout" if timed else "NoTimeout"
+    return grouped.applyInPandasWithState(group_function(take_step), done, GROUP_STATE_TYPE, "append", timeout)
+
+
+def summed_counts(names: Iterable[str]) -> list[Column]:
+    """The counts `names` over all packed rows."""
+    sums = {name: F.sum(F.get_json_object(F.col(COUNTS), f"$.{name}").cast("bigint")) for name in names}
+    return [F.coalesce(each, F.lit(0).cast("bigint")).alias(name) for name, each in sums.items()]
 
 
 def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -66,17 +134,35 @@ def row_packets(partition: Partition, released: Iterable[pa.Table]) -> Iterator[
             yield partition, to_blob(piece), None
 
 
-def counts_packet(partition: Partition, counters: Counters, state: AssemblerState | None = None) -> Packet:
-    """The packed row with the counts of a step and the opening time of the oldest open transaction of `state`."""
-    opened = [each.opened_at for each in state.live()] if state is not None else []
-    counts = {**counters.as_dict(), **({OLDEST: min(opened)} if opened else {})}
-    return partition, None, orjson.dumps(counts).decode()
+def counts_packet(partition: Partition, counts: Counts, **more: float) -> Packet:
+    """The packed row with the counts of a step, and `more`."""
+    return partition, None, orjson.dumps({**counts.as_dict(), **more}).decode()
+
+
+def _packet_batches(packets: Iterable[Packet], kind: pa.DataType) -> Iterator[pa.RecordBatch]:
+    for partition, blob, counts in packets:
+        columns = [pa.array([partition], kind), pa.array([blob], pa.binary()), pa.array([counts], pa.string())]
+        yield pa.record_batch(columns, [model.SOURCE_PARTITION, BLOB, COUNTS])
+
+
+def _packet_frame(packet: Packet) -> pd.DataFrame:
+    """One packed row as a pandas frame, which Spark's state operators require."""
+    import pandas as pd  # here, because lanes import this module without pandas
+
+    partition, blob, counts = packet
+    return pd.DataFrame({model.SOURCE_PARTITION: [partition], BLOB: [blob], COUNTS: [counts]})
+
+
+def log_notices(notices: Iterable[Event]) -> None:
+    """Write notices to the executor's log, one line each."""
+    for notice in notices:
+        _log.warning(notice.name, **notice.fields)
 
 
 class KeyState:
     """The state of the current key of a StatefulProcessor."""
 
-    def __init__(self, handle: StatefulProcessorHandle) -> None:
+    def __init__(self, handle: spark.StatefulProcessorHandle) -> None:
         self._handle = handle
         self._header = handle.getValueState("header", "header string")
         self._blobs = handle.getMapState("blobs", "number bigint", "blob binary")
@@ -136,7 +222,7 @@ class GroupKeyState:
             self._group.setTimeoutDuration(max(1, math.ceil((seconds - now) * 1000)))
 
 
-def processing_time(milliseconds: int) -> float:
+def _processing_time(milliseconds: int) -> float:
     """Spark's processing time in seconds; the local clock if Spark has none (stages without open_timeout)."""
     return milliseconds / 1000 if milliseconds > 0 else SystemClock().wall()
 
@@ -147,3 +233,49 @@ def _split(layout: str, joined: bytes) -> dict[int, bytes]:
         blobs[number] = bytes(joined[start : start + length])
         start += length
     return blobs
+
+
+@dataclass(eq=False)
+class Processor(spark.StatefulProcessor):
+    """An assembler for transformWithState."""
+
+    take_step: TakeStep
+    timed: bool
+
+    def init(self, handle: spark.StatefulProcessorHandle) -> None:
+        self._kept = KeyState(handle)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Iterator[pd.DataFrame]:
+        return self._step(key[0], [blob for frame in rows for blob in frame[BLOB]], timerValues)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: spark.TimerValues, expiredTimerInfo: spark.ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        return self._step(key[0], None, timerValues)
+
+    def close(self) -> None:
+        """Nothing to close: all state is in the state store."""
+
+    def _step(
+        self, name: Partition, blobs: list[bytes] | None, timer_values: spark.TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        now = _processing_time(timer_values.getCurrentProcessingTimeInMs())
+        change = self.take_step(name, self._kept.header, blobs, now, self._kept.read)
+        yield from map(_packet_frame, change.packets)
+        self._kept.write(change.header, change.removed, change.added)
+        if self.timed:
+            self._kept.wake_at(change.wake_at)
+
+
+def group_function(take_step: TakeStep) -> Callable[[Any, Iterator[pd.DataFrame], GroupState], Iterator[pd.DataFrame]]:
+    """An assembler for applyInPandasWithState."""
+
+    def assemble(key: Any, frames: Iterator[pd.DataFrame], group: GroupState) -> Iterator[pd.DataFrame]:
+        now, kept = _processing_time(group.getCurrentProcessingTimeMs()), GroupKeyState(group)
+        blobs = None if group.hasTimedOut else [blob for frame in frames for blob in frame[BLOB]]
+        change = take_step(key[0], kept.header, blobs, now, kept.read)
+        yield from map(_packet_frame, change.packets)
+        kept.write(change.header, change.removed, change.added)
+        kept.wake_at(change.wake_at, now)
+
+    return assemble

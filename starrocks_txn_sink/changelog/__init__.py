@@ -1,7 +1,7 @@
 """Changelogs on Spark: conversions between change events and rows with a row kind (`+I`, `-U`, `+U`, `-D`).
 
-`rules` is pure. The modules named `spark_*` run the rules in Spark, and only they import pyspark. The public names are
-loaded on first use, so that the rules work without Spark.
+`rules` is pure, the other modules run the rules in Spark. The public names are loaded on first use, so that the rules
+work without Spark.
 """
 
 from __future__ import annotations

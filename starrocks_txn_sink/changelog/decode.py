@@ -1,4 +1,4 @@
-"""`invalid_op_handling`: fail, log or skip events whose code is NULL or not in op_mapping."""
+"""`from_changelog`: change events with an operation code become rows with a row kind."""
 
 from __future__ import annotations
 
@@ -12,36 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.functions import pandas_udf
 
+from starrocks_txn_sink.changelog import keyed_step, rows
 from starrocks_txn_sink.changelog.events import ChangeEvents, change_events
-from starrocks_txn_sink.changelog.keyed_step import (
-    KeyedInput,
-    StateSettings,
-    metrics_name,
-    run_rule,
-    sort_by_event_time,
-)
-from starrocks_txn_sink.changelog.rows import (
-    Refusal,
-    column,
-    from_text,
-    null_checks,
-    place_columns,
-    place_text,
-    refuse_rows,
-    require_columns,
-    require_storable,
-    sort_columns,
-    to_text,
-)
+from starrocks_txn_sink.changelog.rules.conversions import OpMapping, code_to_kinds
 from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, Duration, Retention
-from starrocks_txn_sink.changelog.rules.kinds import (
-    OpMapping,
-    check_choice,
-    check_flags,
-    check_names,
-    code_to_kinds,
-    column_names,
-)
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.telemetry.logs import get_logger
@@ -61,10 +35,10 @@ def handle_invalid_ops(
     unknown = ~code.isin(list(events.mapping))
     if handling == "FAIL":
         hint = "Correct op_mapping, or drop such events with invalid_op_handling."
-        return refuse_rows(
+        return rows.refuse_rows(
             frame,
-            Refusal(code.isNull(), f"from_changelog: the operation code ({events.op}) is NULL", hint),
-            Refusal(unknown, f"from_changelog: the operation code ({events.op}) is not in op_mapping", hint),
+            rows.Refusal(code.isNull(), f"from_changelog: the operation code ({events.op}) is NULL", hint),
+            rows.Refusal(unknown, f"from_changelog: the operation code ({events.op}) is not in op_mapping", hint),
             place=place,
         )
     invalid = code.isNull() | unknown
@@ -74,7 +48,7 @@ def handle_invalid_ops(
 
 def _valid_or_logged(invalid: Column, place: Sequence[str]) -> Column:
     """Whether the code is valid; logs the places of invalid ones."""
-    where = F.when(invalid, F.concat(F.lit("an event"), *place_text(place)))
+    where = F.when(invalid, F.concat(F.lit("an event"), *rows.place_text(place)))
     # Not deterministic, so that Spark moves no filter before it: each invalid event is logged.
     keep: Column = pandas_udf(_keep, "boolean").asNondeterministic()(where)  # type: ignore[call-overload]
     return keep
@@ -134,28 +108,30 @@ def from_changelog(
     Raises InputError or OptionError at once, naming the parameter. In the running query a bad code, a NULL key or a
     missing image fails; the error names the event's place (sequence, offset, position), never its content.
     """
-    check_names({"op": op, "row_kind": row_kind}, {"before": before, "after": after, "order_by": order_by, "uid": uid})
-    check_flags(consume_full_deletes=consume_full_deletes, compact=compact)
-    check_choice("invalid_op_handling", invalid_op_handling, get_args(InvalidOps))
+    optional = {"before": before, "after": after, "order_by": order_by, "uid": uid}
+    rows.check_names({"op": op, "row_kind": row_kind}, optional)
+    rows.check_flags(consume_full_deletes=consume_full_deletes, compact=compact)
+    rows.check_choice("invalid_op_handling", invalid_op_handling, get_args(InvalidOps))
     mapping = code_to_kinds(op_mapping)
-    keys = column_names("partition_by", partition_by)
-    order, passed = require_columns(sequence, "sequence", df), require_columns(passthrough, "passthrough", df)
-    settings, name = StateSettings(Retention.of(state_ttl), clock or SystemClock()), metrics_name("from_changelog", uid)
+    keys = rows.column_names("partition_by", partition_by)
+    order, passed = rows.require_columns(sequence, "sequence", df), rows.require_columns(passthrough, "passthrough", df)
+    settings = keyed_step.StateSettings(Retention.of(state_ttl), clock or SystemClock())
+    name = keyed_step.metrics_name("from_changelog", uid)
     events = change_events(df, op, mapping, before, after, passed, keys, row_kind)
     stateful = events.needs_previous(uses_state=state_ttl is not None)
     _check_state_parameters(events, stateful, order_by, compact)
-    sort_columns(df, order)
-    place = place_columns(df, (*order, *require_columns(order_by, "order_by", df)))
+    rows.sort_columns(df, order)
+    place = rows.place_columns(df, (*order, *rows.require_columns(order_by, "order_by", df)))
     frame = handle_invalid_ops(df, events, invalid_op_handling, place, name)
     ordering = (*order, *([order_by] if order_by else []))
     refusals = [
         *events.missing_image_refusals(before_from_state=stateful),
-        *null_checks(events.key(), ordering, "from_changelog"),
+        *rows.null_checks(events.key(), ordering, "from_changelog"),
     ]
-    frame = refuse_rows(frame, *refusals, place=place)
+    frame = rows.refuse_rows(frame, *refusals, place=place)
     if order_by is not None:
         _require_watermark(df, order_by)
-        frame = sort_by_event_time(frame, order_by, events.key(), order, name)
+        frame = keyed_step.sort_by_event_time(frame, order_by, events.key(), order, name)
     if not stateful and not compact:
         return events.project(frame, row_kind, consume_full_deletes)
     rule = DecodeKey(stateful, compact, consume_full_deletes)
@@ -167,7 +143,7 @@ def _decode_by_key(
     events: ChangeEvents,
     order: tuple[str, ...],
     rule: DecodeKey,
-    settings: StateSettings,
+    settings: keyed_step.StateSettings,
     row_kind: str,
     *,
     sorted_already: bool,
@@ -178,26 +154,20 @@ def _decode_by_key(
     caused it to leave.
     """
     beside = events.passthrough if events.nested else order
-    inside = [field for field in events.fields if field.name not in beside]
-    require_storable([*inside, *(frame.schema[name] for name in beside)])
-    rows = replace(events, fields=tuple(inside))
-    before = to_text(rows.row(F.lit(True))) if events.both_images else None
-    given = KeyedInput(
-        key=to_text(events.key()),
+    inside = replace(events, fields=tuple(field for field in events.fields if field.name not in beside))
+    before = rows.to_text(inside.row(F.lit(True))) if events.both_images else None
+    given = keyed_step.KeyedInput(
+        key=events.key(),
         kinds=events.kinds,
-        row=to_text(rows.row(events.retracts_only)),
+        row=inside.row(events.retracts_only),
+        fields=inside.fields,
+        beside=[frame.schema[name] for name in beside],
         sequence=() if sorted_already else order,
-        before=None if before is None else F.when(column(str(events.before)).isNotNull(), before),
-        extra=to_text(map(column, beside)) if beside else None,
+        before=None if before is None else F.when(rows.column(str(events.before)).isNotNull(), before),
     )
-    done = run_rule(frame, given, rule, settings)
+    done = keyed_step.run_rule(frame, given, rule, settings)
     kind = F.col("kind").alias(row_kind, metadata=events.metadata(rule.full_deletes))
-    parsed = [from_text(F.col("row"), inside).alias("__row")]
-    if beside:
-        parsed.append(from_text(F.col("extra"), [frame.schema[name] for name in beside]).alias("__extra"))
-    shape = [*(field.name for field in events.fields), *events.passthrough]
-    fields = [F.col("__extra" if name in beside else "__row").getField(name).alias(name) for name in shape]
-    return done.select(kind, *parsed).select(column(row_kind), *fields)
+    return done.select(kind, *map(given.output, [*(field.name for field in events.fields), *events.passthrough]))
 
 
 def _check_state_parameters(events: ChangeEvents, stateful: bool, order_by: str | None, compact: bool) -> None:

@@ -13,33 +13,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
+from starrocks_txn_sink.changelog import rows
 from starrocks_txn_sink.changelog.keyed_step import KeyedInput, StateSettings, run_rule
-from starrocks_txn_sink.changelog.rows import (
-    column,
-    from_text,
-    kind_checks,
-    place_columns,
-    refuse_clash,
-    refuse_rows,
-    require_columns,
-    require_row_kind,
-    require_storable,
-    sort_columns,
-    to_text,
-)
-from starrocks_txn_sink.changelog.rules.conversions import ImageEncoder
-from starrocks_txn_sink.changelog.rules.keyed import Duration, EncodeKey, KeyRule, NormalizeKey, Retention
-from starrocks_txn_sink.changelog.rules.kinds import (
-    DELETE,
-    UPDATE_AFTER,
-    UPDATE_BEFORE,
-    OpMapping,
-    RowKind,
-    check_flags,
-    check_names,
-    kinds_to_code,
-    pairs_updates,
-)
+from starrocks_txn_sink.changelog.rules import conversions
+from starrocks_txn_sink.changelog.rules.conversions import DELETE, UPDATE_AFTER, UPDATE_BEFORE, OpMapping, RowKind
+from starrocks_txn_sink.changelog.rules.keyed import Duration, EncodeKey, NormalizeKey, Retention
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
 
@@ -80,31 +58,33 @@ def to_changelog(
     Raises InputError or OptionError at once, naming the parameter. In the running query an unknown row kind or a NULL
     key fails; the error names the row's place, never its content.
     """
-    check_names({"op": op}, {"before": before, "after": after, "uid": uid})
-    check_flags(produces_full_deletes=produces_full_deletes)
-    require_row_kind(df, row_kind)
-    keys, order = require_columns(partition_by, "partition_by", df), require_columns(sequence, "sequence", df)
-    codes, paired = kinds_to_code(op_mapping), pairs_updates(op_mapping)
+    rows.check_names({"op": op}, {"before": before, "after": after, "uid": uid})
+    rows.check_flags(produces_full_deletes=produces_full_deletes)
+    rows.require_row_kind(df, row_kind)
+    keys, order = rows.require_columns(partition_by, "partition_by", df), rows.require_columns(sequence, "sequence", df)
+    codes, paired = conversions.kinds_to_code(op_mapping), conversions.pairs_updates(op_mapping)
     retention = Retention.of(state_ttl)
-    rows = _event_shape(df, row_kind, op, before, after, require_columns(passthrough, "passthrough", df))
-    rows.check_images(codes)
+    shape = _event_shape(df, row_kind, op, before, after, rows.require_columns(passthrough, "passthrough", df))
+    shape.check_images(codes)
     if not produces_full_deletes and not keys:
         raise OptionError(
             "produces_full_deletes is False, but partition_by is not given.",
             hint="Name the key's columns with partition_by: deletes keep only them.",
         )
-    sort_columns(df, order)
-    checks = kind_checks(row_kind, keys, order, "to_changelog")
-    frame = refuse_rows(df, *checks, place=place_columns(df, order))
+    frame = rows.refuse_bad_changes(df, row_kind, keys, order, "to_changelog")
     settings = StateSettings(retention, clock or SystemClock())
     partial = () if produces_full_deletes else keys
-    if rows.nested and (paired or rows.shows_previous(codes)):
-        return _encode_images(frame, rows, keys, order, ImageEncoder(codes, paired, bool(keys)), settings, partial)
-    if not rows.nested and produces_full_deletes and keys and state_ttl is not None:
-        return _normalize(frame, rows, keys, order, NormalizeKey(codes), settings)
+    if shape.nested and (paired or shape.shows_previous(codes)):
+        encoder = conversions.ImageEncoder(codes, paired, bool(keys))
+        return _encode_images(frame, shape, keys, order, encoder, settings, partial)
+    if not shape.nested and produces_full_deletes and keys and state_ttl is not None:
+        # The sequence travels beside the row: two rows that differ only in it are the same row.
+        given = KeyedInput.of_changes(frame, row_kind, keys, order, beside=order)
+        done = run_rule(frame, given, NormalizeKey(codes), settings)
+        return done.select(F.col("kind").alias(op), *(given.output(field.name) for field in shape.fields))
     if paired:
         codes = {kind: code for kind, code in codes.items() if kind is not UPDATE_BEFORE}
-    return _encode_without_state(frame, rows, codes, partial)
+    return _encode_without_state(frame, shape, codes, partial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +126,8 @@ class _EventShape:
 
     def value(self, name: str, partial: Sequence[str]) -> Column:
         if not partial or name in partial:
-            return column(name).alias(name)
-        return F.when(column(self.row_kind) != str(DELETE), column(name)).alias(name)
+            return rows.column(name).alias(name)
+        return F.when(rows.column(self.row_kind) != str(DELETE), rows.column(name)).alias(name)
 
     def event_columns(self, code: Column, before: Column, after: Column, beside: Sequence[Column]) -> list[Column]:
         """The event's columns, in order; one column for both images if they share a name."""
@@ -163,36 +143,36 @@ def _event_shape(
     nested = before is not None or after is not None
     beside = passthrough if nested else ()
     fields = tuple(field for field in frame.schema.fields if field.name not in (row_kind, *beside))
-    refuse_clash([op], beside if nested else [field.name for field in fields], "op")
-    refuse_clash([name for name in {before, after} if name is not None], [op, *beside], "before or after")
+    rows.refuse_clash([op], beside if nested else [field.name for field in fields], "op")
+    rows.refuse_clash([name for name in {before, after} if name is not None], [op, *beside], "before or after")
     return _EventShape(row_kind, op, before, after, fields, beside)
 
 
 def _code_column(row_kind: str, codes: Mapping[RowKind, str]) -> Column:
     code = F.lit(None).cast("string")
     for kind, each in codes.items():
-        code = F.when(column(row_kind) == str(kind), F.lit(each)).otherwise(code)
+        code = F.when(rows.column(row_kind) == str(kind), F.lit(each)).otherwise(code)
     return code
 
 
 def _encode_without_state(
-    frame: DataFrame, rows: _EventShape, codes: Mapping[RowKind, str], partial: Sequence[str]
+    frame: DataFrame, shape: _EventShape, codes: Mapping[RowKind, str], partial: Sequence[str]
 ) -> DataFrame:
-    kept = frame.filter(column(rows.row_kind).isin([str(kind) for kind in codes]))
-    code = _code_column(rows.row_kind, codes)
-    if not rows.nested:
-        return kept.select(code.alias(rows.op), *(rows.value(field.name, partial) for field in rows.fields))
-    image, retracts = rows.image(partial), column(rows.row_kind).isin(*_RETRACTS)
-    beside = [column(name) for name in rows.passthrough]
-    return kept.select(*rows.event_columns(code, F.when(retracts, image), F.when(~retracts, image), beside))
+    kept = frame.filter(rows.column(shape.row_kind).isin([str(kind) for kind in codes]))
+    code = _code_column(shape.row_kind, codes)
+    if not shape.nested:
+        return kept.select(code.alias(shape.op), *(shape.value(field.name, partial) for field in shape.fields))
+    image, retracts = shape.image(partial), rows.column(shape.row_kind).isin(*_RETRACTS)
+    beside = [rows.column(name) for name in shape.passthrough]
+    return kept.select(*shape.event_columns(code, F.when(retracts, image), F.when(~retracts, image), beside))
 
 
 def _encode_images(
     frame: DataFrame,
-    rows: _EventShape,
+    shape: _EventShape,
     keys: Sequence[str],
     order: Sequence[str],
-    encoder: ImageEncoder,
+    encoder: conversions.ImageEncoder,
     settings: StateSettings,
     partial: Sequence[str],
 ) -> DataFrame:
@@ -201,63 +181,19 @@ def _encode_images(
             "partition_by is not given, but the before image of an update is the key's previous row.",
             hint="Name the key's columns with partition_by, or give UPDATE_BEFORE and UPDATE_AFTER one code.",
         )
-    done = _run_by_key(frame, rows, keys, order, EncodeKey(encoder), settings, rows.passthrough, rows.fields)
-    before, after = from_text(F.col("before"), rows.fields), from_text(F.col("row"), rows.fields)
+    given = KeyedInput.of_changes(frame, shape.row_kind, keys, order, beside=shape.passthrough)
+    done = run_rule(frame, given, EncodeKey(encoder), settings)
+    before = F.col("before")
     if partial:
-        before = F.when(F.col("kind") == encoder.codes.get(DELETE, ""), _key_only(before, rows, partial)).otherwise(
-            before
-        )
-    beside = [F.col("__extra").getField(name).alias(name) for name in rows.passthrough]
-    return done.select(*rows.event_columns(F.col("kind"), before, after, beside))
+        is_delete = F.col("kind") == encoder.codes.get(DELETE, "")
+        before = F.when(is_delete, _key_only(before, shape, partial)).otherwise(before)
+    beside = map(given.output, shape.passthrough)
+    return done.select(*shape.event_columns(F.col("kind"), before, F.col("row"), list(beside)))
 
 
-def _key_only(image: Column, rows: _EventShape, partial: Sequence[str]) -> Column:
+def _key_only(image: Column, shape: _EventShape, partial: Sequence[str]) -> Column:
     fields = [
         (image.getField(each.name) if each.name in partial else F.lit(None).cast(each.dataType)).alias(each.name)
-        for each in rows.fields
+        for each in shape.fields
     ]
     return F.struct(*fields)
-
-
-def _normalize(
-    frame: DataFrame,
-    rows: _EventShape,
-    keys: Sequence[str],
-    order: tuple[str, ...],
-    rule: NormalizeKey,
-    settings: StateSettings,
-) -> DataFrame:
-    # The sequence travels beside the row: two rows that differ only in it are the same row.
-    inside = tuple(field for field in rows.fields if field.name not in order)
-    done = _run_by_key(frame, rows, keys, order, rule, settings, order, inside)
-    parsed = done.withColumn("__row", from_text(F.col("row"), inside))
-    fields = [
-        F.col("__extra" if field.name in order else "__row").getField(field.name).alias(field.name)
-        for field in rows.fields
-    ]
-    return parsed.select(F.col("kind").alias(rows.op), *fields)
-
-
-def _run_by_key(
-    frame: DataFrame,
-    rows: _EventShape,
-    keys: Sequence[str],
-    order: Sequence[str],
-    rule: KeyRule,
-    settings: StateSettings,
-    beside: Sequence[str],
-    inside: Sequence[T.StructField],
-) -> DataFrame:
-    """The rule's output; `__extra` holds the columns `beside`."""
-    require_storable([*inside, *(frame.schema[name] for name in beside)])
-    given = KeyedInput(
-        key=to_text(map(column, keys)) if keys else F.lit(""),
-        kinds=column(rows.row_kind),
-        row=to_text(column(field.name) for field in inside),
-        sequence=tuple(order),
-        extra=to_text(map(column, beside)) if beside else None,
-    )
-    done = run_rule(frame, given, rule, settings)
-    if not beside:
-        return done
-    return done.withColumn("__extra", from_text(F.col("extra"), [frame.schema[name] for name in beside]))

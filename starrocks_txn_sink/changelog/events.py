@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.changelog.rows import Refusal, column, refuse_clash, require_columns
-from starrocks_txn_sink.changelog.rules.kinds import INSERT, Kinds, RowKind
+from starrocks_txn_sink.changelog.rules.conversions import INSERT, Kinds, RowKind
 from starrocks_txn_sink.errors import InputError, OptionError
 
 FULL_DELETES = "starrocks_txn_sink.full_deletes"

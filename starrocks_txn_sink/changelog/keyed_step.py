@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -14,7 +14,7 @@ from pyspark.sql import types as T  # noqa: N812
 from starrocks_txn_sink.changelog import state_operator as state
 from starrocks_txn_sink.changelog.rows import column, from_text, require_storable, sort_columns, to_text
 from starrocks_txn_sink.changelog.rules.keyed import KeyRule, Retention
-from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.errors import OptionError
 
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
@@ -25,23 +25,55 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class KeyedInput:
-    """The input of a rule as expressions over a frame; keyed.InputChange explains the fields."""
+    """The input of a rule as expressions over a frame.
 
-    key: Column
+    `fields` are those of `row`. The columns `beside` travel with a row without being part of it: a row that leaves
+    has those of the change that caused it to leave. `before` is a before image as text.
+    """
+
+    key: Sequence[Column]
     kinds: Column
-    row: Column
+    row: Sequence[Column]
+    fields: Sequence[T.StructField]
+    beside: Sequence[T.StructField] = ()
     sequence: Sequence[str] = ()
     before: Column | None = None
-    extra: Column | None = None
-    upsert_key: Column | None = None
+    upsert_key: Sequence[Column] = ()
+
+    @classmethod
+    def of_changes(
+        cls,
+        frame: DataFrame,
+        row_kind: str,
+        keys: Sequence[str],
+        sequence: Sequence[str],
+        beside: Sequence[str],
+        upsert_key: Sequence[str] = (),
+    ) -> KeyedInput:
+        """The input for a frame with a row kind; its other columns are the row, except those `beside`."""
+        fields = [field for field in frame.schema.fields if field.name not in (row_kind, *beside)]
+        return cls(
+            key=[column(name) for name in keys],
+            kinds=column(row_kind),
+            row=[column(field.name) for field in fields],
+            fields=fields,
+            beside=[frame.schema[name] for name in beside],
+            sequence=sequence,
+            upsert_key=[column(name) for name in upsert_key],
+        )
+
+    def output(self, name: str) -> Column:
+        """A column of the rule's output, from the row or from beside it."""
+        inside = name in {field.name for field in self.fields}
+        return F.col("row" if inside else "beside").getField(name).alias(name)
 
 
 @dataclass(frozen=True, slots=True)
 class StateSettings:
     """Retention of state, its clock, and the `observedMetrics` name for swallowed retractions (None: not counted)."""
 
-    retention: Retention = field(default_factory=Retention)
-    clock: Clock = field(default_factory=SystemClock)
+    retention: Retention
+    clock: Clock
     observation: str | None = None
 
 
@@ -51,23 +83,28 @@ def metrics_name(function: str, uid: str | None) -> str:
 
 
 def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, settings: StateSettings) -> DataFrame:
-    """The rule's output as columns kind, row, before, extra (all text).
+    """The rule's output as columns kind (text), row, before and, if there are any, beside (structs).
 
     Within a micro-batch a key's changes are ordered by sequence, a -U first among equals, then by arrival. A stream
     keeps state with transformWithState if the session's state store provider is RocksDB, else with
     applyInPandasWithState; a checkpoint works with only one of them.
     """
+    require_storable([*given.fields, *given.beside])
     orders = sort_columns(frame, given.sequence)
     # -U and +U of an update may share a sequence: the old row comes first.
     tie = F.when(given.kinds == "-U", 0).otherwise(1) if orders else F.lit(0)
-    optional = {"before": given.before, "extra": given.extra, "upsert_key": given.upsert_key}
+    beside = [column(field.name) for field in given.beside]
     wire = frame.select(
-        given.key.alias(state.KEY),
+        (to_text(given.key) if given.key else F.lit("")).alias(state.KEY),
         *(each.alias(f"order_{number}") for number, each in enumerate(orders)),
         tie.alias(state.TIE),
         given.kinds.alias("kinds"),
-        given.row.alias("row"),
-        *((F.lit(None) if each is None else each).cast("string").alias(name) for name, each in optional.items()),
+        to_text(given.row).alias("row"),
+        (F.lit(None) if given.before is None else given.before).cast("string").alias("before"),
+        *(
+            (to_text(columns) if columns else F.lit(None)).cast("string").alias(name)
+            for name, columns in (("extra", beside), ("upsert_key", given.upsert_key))
+        ),
     )
     wire = _with_arrival(wire, needed=not orders)
     if frame.isStreaming:
@@ -78,7 +115,10 @@ def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, settings: State
         done = ordered.mapInArrow(state.BatchKeyProcessor(rule, len(orders)), state.OUTPUT_SCHEMA)
     if settings.observation is not None:
         done = _observe_count(done, settings.observation, "swallowed")
-    return done.filter(F.col("counts").isNull()).drop("counts")
+    structs = [from_text(F.col(name), given.fields).alias(name) for name in ("row", "before")]
+    if given.beside:
+        structs.append(from_text(F.col("extra"), given.beside).alias("beside"))
+    return done.filter(F.col("counts").isNull()).select("kind", *structs)
 
 
 def sort_by_event_time(
@@ -133,11 +173,9 @@ def _run_stream_by_key(wire: DataFrame, rule: KeyRule, orders: int, settings: St
         processor = state.KeyProcessor(rule, orders, settings.retention, settings.clock)
         grouped = _with_bucket(wire).groupBy("bucket")
         return grouped.transformWithStateInPandas(processor, state.OUTPUT_SCHEMA, "Append", "None")
-    from starrocks_txn_sink.changelog.state_operator import STATE, KeyGroup
-
-    group = KeyGroup(rule, orders, settings.retention, settings.clock)
+    group = state.KeyGroup(rule, orders, settings.retention, settings.clock)
     timeout = "ProcessingTimeTimeout" if settings.retention.seconds > 0 else "NoTimeout"
-    return wire.groupBy(state.KEY).applyInPandasWithState(group, state.OUTPUT_SCHEMA, STATE, "append", timeout)
+    return wire.groupBy(state.KEY).applyInPandasWithState(group, state.OUTPUT_SCHEMA, state.STATE, "append", timeout)
 
 
 def _run_stream_by_time(wire: DataFrame, orders: int) -> DataFrame:

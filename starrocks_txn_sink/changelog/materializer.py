@@ -10,23 +10,11 @@ from typing import Final, Literal, get_args
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
+from starrocks_txn_sink.changelog import rows
 from starrocks_txn_sink.changelog.events import FULL_DELETES, POSSIBLE_KINDS
 from starrocks_txn_sink.changelog.keyed_step import KeyedInput, StateSettings, metrics_name, run_rule
-from starrocks_txn_sink.changelog.rows import (
-    column,
-    from_text,
-    kind_checks,
-    place_columns,
-    refuse_rows,
-    require_columns,
-    require_row_kind,
-    require_storable,
-    sort_columns,
-    to_text,
-)
-from starrocks_txn_sink.changelog.rules.conversions import needs_materializer
+from starrocks_txn_sink.changelog.rules.conversions import UPDATE_BEFORE, RowKind, needs_materializer
 from starrocks_txn_sink.changelog.rules.keyed import Duration, MaterializeKey, Retention
-from starrocks_txn_sink.changelog.rules.kinds import UPDATE_BEFORE, RowKind, check_choice, check_names
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
 
@@ -68,47 +56,24 @@ def upsert_materializer(
     Raises InputError or OptionError at once, naming the parameter. Warns (ChangelogWarning) about columns of
     non-deterministic functions without an upsert key, and about input without -U and without an upsert key.
     """
-    check_names({}, {"uid": uid})
-    check_choice("mode", mode, get_args(Mode))
-    require_row_kind(df, row_kind)
-    keys, order = require_columns(sink_key, "sink_key", df), require_columns(sequence, "sequence", df)
-    identity = None if upsert_key is None else require_columns(upsert_key, "upsert_key", df)
+    rows.check_names({}, {"uid": uid})
+    rows.check_choice("mode", mode, get_args(Mode))
+    rows.require_row_kind(df, row_kind)
+    keys, order = rows.require_columns(sink_key, "sink_key", df), rows.require_columns(sequence, "sequence", df)
+    identity = None if upsert_key is None else rows.require_columns(upsert_key, "upsert_key", df)
     _check_keys(keys, identity)
-    sort_columns(df, order)
+    rows.sort_columns(df, order)
     settings = StateSettings(Retention.of(state_ttl), clock or SystemClock(), metrics_name("upsert_materializer", uid))
     if not needs_materializer(mode, keys, identity):
         return df
     if identity is None:
         _warn_about_whole_rows(df, row_kind)
-    inside = [field for field in df.schema.fields if field.name not in (row_kind, *order)]
-    require_storable([*inside, *(df.schema[name] for name in order)])
-    checks = kind_checks(row_kind, keys, order, "upsert_materializer")
-    frame = refuse_rows(df, *checks, place=place_columns(df, order))
-    given = KeyedInput(
-        key=to_text(map(column, keys)),
-        kinds=column(row_kind),
-        row=to_text(column(field.name) for field in inside),
-        sequence=order,
-        extra=to_text(map(column, order)) if order else None,
-        upsert_key=to_text(map(column, identity)) if identity else None,
-    )
+    frame = rows.refuse_bad_changes(df, row_kind, keys, order, "upsert_materializer")
+    given = KeyedInput.of_changes(frame, row_kind, keys, order, beside=order, upsert_key=identity or ())
     done = run_rule(frame, given, MaterializeKey(), settings)
-    parsed = [from_text(F.col("row"), inside).alias("__row")]
-    if order:
-        parsed.append(from_text(F.col("extra"), [df.schema[name] for name in order]).alias("__extra"))
-    shaped = done.select("kind", *parsed)
     known = {FULL_DELETES: False, POSSIBLE_KINDS: [str(kind) for kind in RowKind if kind is not UPDATE_BEFORE]}
-    fields = {
-        field.name: F.col("__extra" if field.name in order else "__row").getField(field.name)
-        for field in df.schema.fields
-        if field.name != row_kind
-    } | {row_kind: F.col("kind")}
-    return shaped.select(
-        *(
-            fields[name].alias(name, metadata=known) if name == row_kind else fields[name].alias(name)
-            for name in df.columns
-        )
-    )
+    kind = F.col("kind").alias(row_kind, metadata=known)
+    return done.select(*(kind if name == row_kind else given.output(name) for name in df.columns))
 
 
 def _check_keys(keys: tuple[str, ...], identity: tuple[str, ...] | None) -> None:

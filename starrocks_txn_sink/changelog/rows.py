@@ -6,14 +6,16 @@ value: microseconds, full decimals, NaN, NULL and empty, dates of all centuries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.changelog.rules.kinds import RowKind, check_names, column_names
+from starrocks_txn_sink.changelog.rules.conversions import RowKind
 from starrocks_txn_sink.errors import InputError, OptionError
 
 FORMATS: Final = {
@@ -37,11 +39,7 @@ KIND_CODES: Final = tuple(str(kind) for kind in RowKind)
 
 def column(name: str) -> Column:
     """The column of exactly this name, even with dots."""
-    return F.col(quote(name))
-
-
-def quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return F.col("`" + name.replace("`", "``") + "`")
 
 
 def to_text(columns: Iterable[Column]) -> Column:
@@ -53,6 +51,36 @@ def from_text(text: Column, fields: Sequence[T.StructField]) -> Column:
     """The struct that `to_text` has written."""
     kept = [T.StructField(field.name, field.dataType) for field in fields]
     return F.from_json(text, T.StructType(kept), _READ)
+
+
+def column_names(parameter: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """A parameter that names any number of columns, as a tuple; OptionError for a value that is no name."""
+    if value is None or isinstance(value, str):
+        return () if value is None else (value,)
+    if isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value):
+        return tuple(value)
+    raise OptionError(f"{parameter} is {value!r}.", hint="Name columns by text: one name, or a list or tuple of names.")
+
+
+def check_names(given: Mapping[str, str], or_none: Mapping[str, str | None]) -> None:
+    """OptionError unless each parameter is one name; parameters in `or_none` may be None."""
+    for parameter, value in {**given, **{name: value for name, value in or_none.items() if value is not None}}.items():
+        if not isinstance(value, str) or not value:
+            optional = ", or leave it out" if parameter in or_none else ""
+            raise OptionError(f"{parameter} is {value!r}.", hint=f"Give one name, as text{optional}.")
+
+
+def check_flags(**flags: bool) -> None:
+    """OptionError for a flag that is no bool: the text "false" would count as true."""
+    for parameter, value in flags.items():
+        if not isinstance(value, bool):
+            raise OptionError(f"{parameter} is {value!r}.", hint="Use True or False.")
+
+
+def check_choice(parameter: str, value: str, allowed: Sequence[str]) -> None:
+    """OptionError unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise OptionError(f"{parameter} is {value!r}.", hint=f"Use one of: {', '.join(allowed)}.")
 
 
 def require_columns(value: str | Sequence[str] | None, parameter: str, frame: DataFrame) -> tuple[str, ...]:
@@ -154,10 +182,7 @@ def place_text(place: Sequence[str]) -> list[Column]:
 
 def any_null(columns: Sequence[Column]) -> Column:
     """Whether any of `columns` is NULL."""
-    found = F.lit(False)
-    for each in columns:
-        found = found | each.isNull()
-    return found
+    return reduce(or_, (each.isNull() for each in columns), F.lit(False))
 
 
 def null_checks(key: Sequence[Column], sequence: Sequence[str], what: str) -> list[Refusal]:
@@ -173,15 +198,19 @@ def null_checks(key: Sequence[Column], sequence: Sequence[str], what: str) -> li
     return checks
 
 
-def kind_checks(row_kind: str, keys: Sequence[str], sequence: Sequence[str], what: str) -> list[Refusal]:
-    """The refusals of all functions that read a changelog: unknown kind, NULL in the key or in the sequence."""
+def refuse_bad_changes(
+    frame: DataFrame, row_kind: str, keys: Sequence[str], sequence: Sequence[str], what: str
+) -> DataFrame:
+    """`frame`, whose query fails at a row with an unknown kind, or with NULL in the key or in the sequence.
+
+    InputError for a sequence column that has no order.
+    """
+    sort_columns(frame, sequence)
     kind = column(row_kind)
-    unknown = Refusal(
-        kind.isNull() | ~kind.isin(*KIND_CODES),
-        f"{what}: no row kind in {row_kind}",
-        "Row kinds are +I, -U, +U and -D.",
-    )
-    return [unknown, *null_checks([column(key) for key in keys], sequence, what)]
+    unknown = kind.isNull() | ~kind.isin(*KIND_CODES)
+    wrong = Refusal(unknown, f"{what}: no row kind in {row_kind}", "Row kinds are +I, -U, +U and -D.")
+    nulls = null_checks([column(key) for key in keys], sequence, what)
+    return refuse_rows(frame, wrong, *nulls, place=place_columns(frame, sequence))
 
 
 def require_row_kind(frame: DataFrame, row_kind: str) -> None:

@@ -11,24 +11,19 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from starrocks_txn_sink.changelog.rows import (
-    column,
-    kind_checks,
-    place_columns,
-    refuse_clash,
-    refuse_rows,
-    require_columns,
-    require_row_kind,
-    sort_columns,
-    to_text,
-)
-from starrocks_txn_sink.changelog.rules.conversions import RANKS, REMOVE, UPSERT
-from starrocks_txn_sink.changelog.rules.kinds import RowKind
+from starrocks_txn_sink.changelog import rows
+from starrocks_txn_sink.changelog.rules.conversions import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, RowKind
 from starrocks_txn_sink.errors import OptionError
 
 OP: Final = "op"
 KEY: Final = "__key"
 RANK: Final = "__rank"
+
+UPSERT: Final = "upsert"
+REMOVE: Final = "delete"
+
+# Of changes with the same sequence, the highest rank is the last.
+RANKS: Final = {UPDATE_BEFORE: 0, DELETE: 1, INSERT: 2, UPDATE_AFTER: 2}
 
 
 def to_starrocks_ops(
@@ -48,42 +43,38 @@ def to_starrocks_ops(
     or a NULL sequence fails; the error names the row's place. Rows marked for the sink (`transaction_end`) are refused:
     without all of its rows a source transaction would be torn.
     """
-    require_row_kind(df, row_kind)
-    keys, order = require_columns(sink_key, "sink_key", df), require_columns(sequence, "sequence", df)
+    rows.require_row_kind(df, row_kind)
+    keys, order = rows.require_columns(sink_key, "sink_key", df), rows.require_columns(sequence, "sequence", df)
     for parameter, given in (("sink_key", keys), ("sequence", order)):
         if not given:
             raise OptionError(f"{parameter} is empty.", hint="Name at least one column.")
-    refuse_clash([OP], [name for name in df.columns if name != row_kind], OP)
+    rows.refuse_clash([OP], [name for name in df.columns if name != row_kind], OP)
     if "transaction_end" in df.columns:
         raise OptionError(
             "The DataFrame has the column transaction_end, whose rows may not be dropped one by one.",
             hint="Write it as it is, or drop transaction_end and the columns that go with it.",
         )
-    orders = sort_columns(df, order)
-    frame = refuse_rows(df, *kind_checks(row_kind, keys, order, "to_starrocks_ops"), place=place_columns(df, order))
+    frame = rows.refuse_bad_changes(df, row_kind, keys, order, "to_starrocks_ops")
     kept = [name for name in df.columns if name != row_kind]
-    adds = column(row_kind).isin([str(kind) for kind in RowKind if kind.adds])
+    adds = rows.column(row_kind).isin([str(kind) for kind in RowKind if kind.adds])
     op = F.when(adds, F.lit(UPSERT)).otherwise(F.lit(REMOVE)).alias(OP)
-    chosen = frame.select(op, *map(column, kept), *_places(orders), _rank(row_kind).alias(RANK))
+    orders = [each.alias(f"__order_{number}") for number, each in enumerate(rows.sort_columns(df, order))]
+    chosen = frame.select(op, *map(rows.column, kept), *orders, _rank(row_kind).alias(RANK))
     places = [*(f"__order_{number}" for number in range(len(orders))), RANK]
     if not frame.isStreaming:
-        latest = Window.partitionBy(*map(column, keys)).orderBy(*(F.desc(place) for place in places))
+        latest = Window.partitionBy(*map(rows.column, keys)).orderBy(*(F.desc(place) for place in places))
         numbered = chosen.withColumn(RANK, F.row_number().over(latest))
-        return numbered.filter(F.col(RANK) == 1).select(OP, *map(column, kept))
+        return numbered.filter(F.col(RANK) == 1).select(OP, *map(rows.column, kept))
     # Spark has no row_number over a stream, so micro-batches are reduced as Arrow tables.
-    keyed = chosen.withColumn(KEY, to_text(map(column, keys))).repartition(KEY)
+    keyed = chosen.withColumn(KEY, rows.to_text(map(rows.column, keys))).repartition(KEY)
     result = T.StructType([T.StructField(OP, T.StringType()), *(df.schema[name] for name in kept)])
     return keyed.mapInArrow(LastPerKey(places, result.names), result)
-
-
-def _places(orders: Sequence[Column]) -> list[Column]:
-    return [each.alias(f"__order_{number}") for number, each in enumerate(orders)]
 
 
 def _rank(row_kind: str) -> Column:
     rank = F.lit(0)
     for kind, value in RANKS.items():
-        rank = F.when(column(row_kind) == str(kind), F.lit(value)).otherwise(rank)
+        rank = F.when(rows.column(row_kind) == str(kind), F.lit(value)).otherwise(rank)
     return rank
 
 
@@ -96,14 +87,14 @@ class LastPerKey:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: list[pa.Table] = []
-        rows, limit = 0, 100_000
+        held, limit = 0, 100_000
         for batch in batches:
             waiting.append(pa.Table.from_batches([batch]))
-            rows += batch.num_rows
-            if rows >= limit:
+            held += batch.num_rows
+            if held >= limit:
                 waiting = [self.last_rows(pa.concat_tables(waiting))]
-                rows = waiting[0].num_rows
-                limit = max(limit, 2 * rows)  # with many keys, do not sort all of them again for each batch
+                held = waiting[0].num_rows
+                limit = max(limit, 2 * held)  # with many keys, do not sort all of them again for each batch
         if waiting:
             yield from self.last_rows(pa.concat_tables(waiting)).select(self._kept).combine_chunks().to_batches()
 

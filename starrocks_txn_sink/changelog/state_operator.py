@@ -17,24 +17,12 @@ import orjson
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.streaming import stateful_processor as spark
 from pyspark.sql.streaming.state import GroupState
-from pyspark.sql.streaming.stateful_processor import (
-    ExpiredTimerInfo,
-    StatefulProcessor,
-    StatefulProcessorHandle,
-    TimerValues,
-)
 
+from starrocks_txn_sink.changelog.rules import keyed
 from starrocks_txn_sink.changelog.rules.conversions import ReleaseResult, TimedRow, release
-from starrocks_txn_sink.changelog.rules.keyed import (
-    InputChange,
-    KeyRule,
-    KeyStep,
-    OutputChange,
-    Retention,
-    state_from_text,
-    state_to_text,
-)
+from starrocks_txn_sink.changelog.rules.keyed import InputChange, KeyRule, KeyStep, Retention
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.telemetry.logs import get_logger
 
@@ -43,7 +31,7 @@ from starrocks_txn_sink.telemetry.logs import get_logger
 
 BUCKETS: Final = 64
 KEY, TIE, ARRIVAL = "key", "tie", "arrival"
-OUTPUT_COLUMNS: Final = [*OutputChange._fields, "counts"]
+OUTPUT_COLUMNS: Final = [*keyed.OutputChange._fields, "counts"]
 OUTPUT_SCHEMA: Final = "kind string, row string, before string, extra string, counts string"
 TIMED_COLUMNS: Final = ["row", "counts"]
 TIMED_SCHEMA: Final = "row string, counts string"
@@ -53,15 +41,21 @@ _log = get_logger("changelog")
 ROWS_PER_BATCH: Final = 10_000
 
 Entry = tuple[str, tuple[Any, ...], InputChange]  # key, order within the key, change
-OutputRow = tuple[str | None, ...]  # a row of LEFT_COLUMNS
+OutputRow = tuple[str | None, ...]  # a row of OUTPUT_COLUMNS or TIMED_COLUMNS
 
 
-def entries(columns: dict[str, Sequence[Any]], orders: int) -> list[Entry]:
-    """The changes in `columns`, sorted by key, then `order_0`…, tie and arrival."""
+def entries(columns: dict[str, Sequence[Any]], orders: int) -> Iterator[Entry]:
+    """The changes in `columns`; the order within a key is `order_0`…, tie, arrival."""
     order = [columns[f"order_{number}"] for number in range(orders)]
     places = zip(*order, columns[TIE], columns[ARRIVAL], strict=True)
     changes = map(InputChange, *(columns[name] for name in InputChange._fields))
-    return sorted(zip(columns[KEY], places, changes, strict=True), key=lambda entry: entry[:2])
+    return zip(columns[KEY], places, changes, strict=True)
+
+
+def sorted_entries(frames: Iterable[pd.DataFrame], orders: int) -> list[Entry]:
+    """The changes in all `frames`, sorted by key and the order within the key."""
+    found = (entry for frame in frames for entry in entries(column_lists(frame), orders))
+    return sorted(found, key=lambda entry: entry[:2])
 
 
 def column_lists(frame: pd.DataFrame) -> dict[str, Sequence[Any]]:
@@ -98,26 +92,24 @@ def output_rows(step: KeyStep) -> list[OutputRow]:
     return rows
 
 
-class KeyProcessor(StatefulProcessor):
+@dataclass(eq=False)
+class KeyProcessor(spark.StatefulProcessor):
     """Runs a rule for each key of a bucket; a key's state is an entry of a MapState."""
 
-    def __init__(self, rule: KeyRule, orders: int, retention: Retention, clock: Clock) -> None:
-        self._rule = rule
-        self._orders = orders
-        self._retention = retention
-        self._clock = clock
+    rule: KeyRule
+    orders: int
+    retention: Retention
+    clock: Clock
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
+    def init(self, handle: spark.StatefulProcessorHandle) -> None:
         self._states = handle.getMapState("states", "key string", "state string")
         self._swept = handle.getValueState("swept", "at double")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
-        now = self._clock.wall()
-        arrived = [entry for frame in rows for entry in entries(column_lists(frame), self._orders)]
-        arrived.sort(key=lambda entry: entry[:2])
-        output = [
-            row for name, changes in changes_by_key(arrived) for row in output_rows(self._step(name, changes, now))
-        ]
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Iterator[pd.DataFrame]:
+        now = self.clock.wall()
+        output: list[OutputRow] = []
+        for name, changes in changes_by_key(sorted_entries(rows, self.orders)):
+            output += output_rows(self._step(name, changes, now))
         self._sweep(now)
         yield pd.DataFrame(output, columns=OUTPUT_COLUMNS, dtype=object)
 
@@ -126,40 +118,42 @@ class KeyProcessor(StatefulProcessor):
 
     def _step(self, key: str, changes: Sequence[InputChange], now: float) -> KeyStep:
         stored = self._states.getValue((key,))
-        before = state_from_text(stored[0] if stored else None, self._retention, now)
-        step = self._rule.step(before, changes)
+        before = keyed.state_from_text(stored[0] if stored else None, self.retention, now)
+        step = self.rule.step(before, changes)
         if step.touched and step.state is not None:
-            self._states.updateValue((key,), (state_to_text(step.state, now),))
+            self._states.updateValue((key,), (keyed.state_to_text(step.state, now),))
         elif stored and step.state is None:
             self._states.removeKey((key,))
         return step
 
     def _sweep(self, now: float) -> None:
-        if self._retention.seconds <= 0:
+        if self.retention.seconds <= 0:
             return
         swept = self._swept.get()
         if swept is None:
             self._swept.update((now,))
-        elif now >= swept[0] + self._retention.seconds / 2:
+        elif now >= swept[0] + self.retention.seconds / 2:
             expired = [
-                key for key, state in self._states.iterator() if state_from_text(state[0], self._retention, now) is None
+                key
+                for key, state in self._states.iterator()
+                if keyed.state_from_text(state[0], self.retention, now) is None
             ]
             for key in expired:
                 self._states.removeKey(key)
             self._swept.update((now,))
 
 
+@dataclass(frozen=True, slots=True)
 class BatchKeyProcessor:
-    """Runs a rule over a batch frame that is partitioned and sorted by key, so no state outlives a key's rows."""
+    """Runs a rule over a batch frame that is partitioned by key and sorted, so no state outlives a key's rows."""
 
-    def __init__(self, rule: KeyRule, orders: int) -> None:
-        self._rule = rule
-        self._orders = orders
+    rule: KeyRule
+    orders: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows: list[OutputRow] = []
         for _, changes in changes_by_key(self._arrived(batches)):
-            rows += output_rows(self._rule.step(None, changes))
+            rows += output_rows(self.rule.step(None, changes))
             if len(rows) >= ROWS_PER_BATCH:
                 yield _as_record_batch(rows)
                 rows = []
@@ -168,7 +162,7 @@ class BatchKeyProcessor:
 
     def _arrived(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Entry]:
         for batch in batches:
-            yield from entries({name: batch[name].to_pylist() for name in batch.schema.names}, self._orders)
+            yield from entries({name: batch[name].to_pylist() for name in batch.schema.names}, self.orders)
 
 
 def _as_record_batch(rows: list[OutputRow]) -> pa.RecordBatch:
@@ -192,35 +186,30 @@ def release_rows(held: list[TimedRow], arrived: list[TimedRow], watermark: int) 
     return done, pd.DataFrame(rows, columns=TIMED_COLUMNS, dtype=object)
 
 
-def wake_time(held: Sequence[TimedRow]) -> int:
-    """The watermark (milliseconds) that releases the earliest row."""
-    return math.ceil(min(each.time for each in held) / 1000)
-
-
-class Reorderer(StatefulProcessor):
+@dataclass(eq=False)
+class Reorderer(spark.StatefulProcessor):
     """Holds the rows of a bucket until the watermark reaches them; one timer wakes it for the earliest row."""
 
-    def __init__(self, orders: int) -> None:
-        self._orders = orders
+    orders: int
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
+    def init(self, handle: spark.StatefulProcessorHandle) -> None:
         self._handle = handle
         self._held = handle.getListState("held", "time bigint, place string, row string")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: TimerValues) -> Iterator[pd.DataFrame]:
-        arrived = [row for frame in rows for row in timed_rows(column_lists(frame), self._orders)]
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Iterator[pd.DataFrame]:
+        arrived = [row for frame in rows for row in timed_rows(column_lists(frame), self.orders)]
         arrived.sort(key=lambda pair: pair[0])
         return self._release([row for _, row in arrived], timerValues)
 
     def handleExpiredTimer(
-        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+        self, key: Any, timerValues: spark.TimerValues, expiredTimerInfo: spark.ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
         return self._release([], timerValues)
 
     def close(self) -> None:
         """Nothing to close: all state is in the state store."""
 
-    def _release(self, arrived: list[TimedRow], timers: TimerValues) -> Iterator[pd.DataFrame]:
+    def _release(self, arrived: list[TimedRow], timers: spark.TimerValues) -> Iterator[pd.DataFrame]:
         held = [TimedRow(time, tuple(orjson.loads(place)), row) for time, place, row in self._held.get()]
         done, frame = release_rows(held, arrived, timers.getCurrentWatermarkInMs())
         self._hold(held, done.held)
@@ -235,7 +224,8 @@ class Reorderer(StatefulProcessor):
             self._held.put([_state_row(each) for each in now])
         else:
             self._held.clear()
-        due = {wake_time(now)} if now else set()
+        # The timer is the watermark (milliseconds) that releases the earliest row.
+        due = {math.ceil(min(each.time for each in now) / 1000)} if now else set()
         known = set(self._handle.listTimers())
         for timer in known - due:
             self._handle.deleteTimer(timer)
@@ -263,15 +253,12 @@ class KeyGroup:
 
     def __call__(self, _: Any, frames: Frames, group: GroupState) -> Frames:
         now, stored = self.clock.wall(), group.get[0] if group.exists else None
-        before = state_from_text(stored, self.retention, now)
-        arrived = sorted(
-            (entry for frame in frames for entry in entries(column_lists(frame), self.orders)),
-            key=lambda entry: entry[:2],
-        )
+        before = keyed.state_from_text(stored, self.retention, now)
+        arrived = sorted_entries(frames, self.orders)
         if arrived:
             step = self.rule.step(before, [change for _, _, change in arrived])
             if step.touched and step.state is not None:
-                group.update((state_to_text(step.state, now),))
+                group.update((keyed.state_to_text(step.state, now),))
             elif stored is not None and step.state is None:
                 group.remove()
             yield pd.DataFrame(output_rows(step), columns=OUTPUT_COLUMNS, dtype=object)

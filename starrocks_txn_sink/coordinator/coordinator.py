@@ -25,27 +25,11 @@ import random
 from collections.abc import Callable, Iterator
 from enum import Enum
 
-from starrocks_txn_sink.coordinator.actions import (
-    Action,
-    BeginAction,
-    CheckAction,
-    CommitAction,
-    LaneIdentity,
-    LoadAction,
-    Receipt,
-    RecoverAction,
-    RollbackAction,
-)
+from starrocks_txn_sink import errors
+from starrocks_txn_sink.coordinator import actions
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.region import Chunk, CoordinatorLimits, RowIndex, TransactionEnds
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, TransactionBatch, WriteBuffer
-from starrocks_txn_sink.errors import (
-    DeadlineExceeded,
-    RowsRejected,
-    StarRocksSinkError,
-    TooManyTransactions,
-    TransactionTimedOut,
-)
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 
 
@@ -82,7 +66,7 @@ class SharedTransactionCoordinator:
 
     def __init__(
         self,
-        identity: LaneIdentity,
+        identity: actions.LaneIdentity,
         limits: CoordinatorLimits,
         labels: Iterator[str],
         rng: random.Random,
@@ -107,14 +91,14 @@ class SharedTransactionCoordinator:
         self._label = ""
         self._began_at = 0.0
         self._not_before = 0.0
-        self._loading: dict[str, LoadAction] = {}
+        self._loading: dict[str, actions.LoadAction] = {}
         self._running_actions = 0
-        self._stop: StarRocksSinkError | None = None
+        self._stop: errors.StarRocksSinkError | None = None
         self._attempt = 1
         self._retries = 0
         self._txn_id: int | None = None
-        self.error: StarRocksSinkError | None = None
-        self.receipts: list[Receipt] = []
+        self.error: errors.StarRocksSinkError | None = None
+        self.receipts: list[actions.Receipt] = []
 
     # --- state, for the driver of this object ---
 
@@ -167,7 +151,7 @@ class SharedTransactionCoordinator:
         """End the input; raises InputError if a source transaction is still open."""
         self._write_buffer.finish(now)
 
-    def fail(self, error: StarRocksSinkError) -> None:
+    def fail(self, error: errors.StarRocksSinkError) -> None:
         """Give up because of an outside error (bad input, deadline, a stop): roll the open label back, then FAILED.
 
         A running commit is always waited for: its rows may be visible already, and the receipt says so.
@@ -179,32 +163,32 @@ class SharedTransactionCoordinator:
 
     # --- actions out ---
 
-    def tick(self, now: float) -> list[Action]:
+    def tick(self, now: float) -> list[actions.Action]:
         """Do what is due and return the actions to run; call again when an action ends or time has passed."""
         if self.error is None and self._phase is not Phase.FAILED:
             self._write_buffer.pass_time(now, recycle=self._recycle_due(now))
-        actions = self._next_actions(now)
-        self._running_actions += len(actions)
-        return actions
+        due = self._next_actions(now)
+        self._running_actions += len(due)
+        return due
 
-    def _next_actions(self, now: float) -> list[Action]:
+    def _next_actions(self, now: float) -> list[actions.Action]:
         match self._phase:
             case Phase.IDLE:
                 return self._begin(now)
             case Phase.OPEN:
                 return self._load_or_commit(now)
             case Phase.CHECKING:
-                return self._once(CheckAction(self._label))
+                return self._once(actions.CheckAction(self._label))
             case Phase.COMMITTING:
-                return self._once(CommitAction(self._label))
+                return self._once(actions.CommitAction(self._label))
             case Phase.RECOVERING:
-                return self._once(RecoverAction(self._label, self._batch.position_spans()))
+                return self._once(actions.RecoverAction(self._label, self._batch.position_spans()))
             case Phase.ABORTING:
                 return self._roll_back()
             case _:
                 return []
 
-    def _begin(self, now: float) -> list[Action]:
+    def _begin(self, now: float) -> list[actions.Action]:
         """Step 1, eagerly, with the first row: every load then has a label to go to."""
         if now < self._not_before or not self._write_buffer.has_rows:
             return []
@@ -212,9 +196,9 @@ class SharedTransactionCoordinator:
         self._entries_sent = False
         self._move(Phase.BEGINNING)
         self._began_at = now
-        return [BeginAction(self._label)]
+        return [actions.BeginAction(self._label)]
 
-    def _load_or_commit(self, now: float) -> list[Action]:
+    def _load_or_commit(self, now: float) -> list[actions.Action]:
         if now - self._began_at >= self._limits.timeout:
             # The server ends the label at this moment, too (wire contract 4.12).
             self._abort(timeout_error(self._limits.timeout, self._write_buffer.open_partition, self._label))
@@ -229,14 +213,14 @@ class SharedTransactionCoordinator:
             self._move(Phase.COMMITTING)
         return self._next_actions(now)
 
-    def _once(self, action: Action) -> list[Action]:
+    def _once(self, action: actions.Action) -> list[actions.Action]:
         """Return the single action of a phase, once: nothing while it runs."""
         if self._requested_phase is self._phase:
             return []
         self._requested_phase = self._phase
         return [action]
 
-    def _loads(self, batch: TransactionBatch) -> Iterator[LoadAction]:
+    def _loads(self, batch: TransactionBatch) -> Iterator[actions.LoadAction]:
         """Step 2: load inactive chunks, tables in parallel, one load a table at a time (wire contract 4.5).
 
         Chunks of an open batch wait until a load is worth its request; a closed batch or a full buffer sends them all.
@@ -252,57 +236,57 @@ class SharedTransactionCoordinator:
                 return
             large_enough = batch.closed or full or batch.pending_bytes(table) >= self._limits.load_bytes
             if large_enough and table not in self._loading:
-                action = LoadAction(self._label, table, tuple(batch.take(table, self._limits.body_bytes)))
+                action = actions.LoadAction(self._label, table, tuple(batch.take(table, self._limits.body_bytes)))
                 self._loading[table] = action
                 yield action
 
-    def _entries_load(self, chunk: Chunk) -> LoadAction:
+    def _entries_load(self, chunk: Chunk) -> actions.LoadAction:
         """Load the batch's positions, or their log, under its label: visible with the rows or not at all."""
-        action = LoadAction(self._label, chunk.table, (chunk,))
+        action = actions.LoadAction(self._label, chunk.table, (chunk,))
         self._loading[chunk.table] = action
         self._write_buffer.buffered_bytes += chunk.bytes
         return action
 
-    def _roll_back(self) -> list[Action]:
-        return [] if self._running_actions else [RollbackAction(self._label)]
+    def _roll_back(self) -> list[actions.Action]:
+        return [] if self._running_actions else [actions.RollbackAction(self._label)]
 
     # --- results in ---
 
-    def complete(self, action: Action, result: object, now: float) -> None:
+    def complete(self, action: actions.Action, result: object, now: float) -> None:
         """Take the result of an action: the value that its steps returned, or the error they raised."""
         self._running_actions -= 1
         self._last_failure = failure_phrase(action, result, self._last_failure)
         match action:
-            case BeginAction():
+            case actions.BeginAction():
                 self._handle_begin(result)
-            case LoadAction():
+            case actions.LoadAction():
                 self._handle_load(action, result)
-            case CheckAction():
+            case actions.CheckAction():
                 self._handle_check(result)
-            case CommitAction():
+            case actions.CommitAction():
                 self._handle_commit(result, now)
-            case RecoverAction():
+            case actions.RecoverAction():
                 self._handle_commit(result, now)
-            case RollbackAction():
+            case actions.RollbackAction():
                 self._handle_rollback(now)
 
     def _handle_begin(self, result: object) -> None:
-        if isinstance(result, StarRocksSinkError):
+        if isinstance(result, errors.StarRocksSinkError):
             self._abort(result)
         elif self._phase is Phase.BEGINNING:
             self._move(Phase.OPEN)
 
-    def _handle_load(self, action: LoadAction, result: object) -> None:
+    def _handle_load(self, action: actions.LoadAction, result: object) -> None:
         del self._loading[action.table]
         self._write_buffer.buffered_bytes -= action.bytes
         if isinstance(result, Loaded):
             self._txn_id = result.txn_id if result.txn_id is not None else self._txn_id
             self._retries += result.retries
-        elif isinstance(result, StarRocksSinkError):
+        elif isinstance(result, errors.StarRocksSinkError):
             self._abort(result)
 
     def _handle_check(self, result: object) -> None:
-        if isinstance(result, StarRocksSinkError):
+        if isinstance(result, errors.StarRocksSinkError):
             self._abort(result)
         elif self._phase is Phase.CHECKING:
             self._move(Phase.COMMITTING)
@@ -320,7 +304,7 @@ class SharedTransactionCoordinator:
                 self._move(Phase.RECOVERING)
             case Unknown():  # nothing may be repeated: the rows may be visible
                 self._fail_for_good(result.error)
-            case StarRocksSinkError():
+            case errors.StarRocksSinkError():
                 self._fail_for_good(result)
             case _:
                 raise TypeError(f"A commit cannot end with {type(result).__name__}.")
@@ -342,17 +326,17 @@ class SharedTransactionCoordinator:
             return
         self._write_buffer.buffered_bytes += batch.rewind()
         self._not_before = now + self._limits.backoff.seconds(self._attempt - 1, self._rng)
-        self._attempt += not isinstance(self.error, TooManyTransactions)  # nothing failed: the server was full
+        self._attempt += not isinstance(self.error, errors.TooManyTransactions)  # nothing failed: the server was full
         self._retries += 1
         self.error = None
         self._move(Phase.IDLE)
 
     def _recover_rejected(self) -> bool:
         """Bisect or dead-letter the rejected batch; False if the quarantine cannot, or there is none."""
-        if self._quarantine is None or self._stop is not None or not isinstance(self.error, RowsRejected):
+        if self._quarantine is None or self._stop is not None or not isinstance(self.error, errors.RowsRejected):
             return False
         change = self._quarantine.bisect_or_dead_letter(self._write_buffer.batches, self.error)
-        if isinstance(change, StarRocksSinkError):
+        if isinstance(change, errors.StarRocksSinkError):
             self.error = change
             return False
         self._write_buffer.buffered_bytes += change
@@ -375,18 +359,18 @@ class SharedTransactionCoordinator:
         is_open = self._phase in (Phase.BEGINNING, Phase.OPEN)
         return is_open and now - self._began_at >= self._limits.timeout * self._limits.recycle_at
 
-    def _abort(self, error: StarRocksSinkError) -> None:
+    def _abort(self, error: errors.StarRocksSinkError) -> None:
         """Step 5: keep the first error; running loads end first, then the label is rolled back."""
         if self.error is None:
             self.error = error
-        if isinstance(error, DeadlineExceeded):
+        if isinstance(error, errors.DeadlineExceeded):
             self._stop = self._stop or error
         if self._phase is Phase.IDLE:
             self._move(Phase.FAILED)
         elif self._phase not in (Phase.ABORTING, Phase.FAILED):
             self._move(Phase.ABORTING)
 
-    def _fail_for_good(self, error: StarRocksSinkError) -> None:
+    def _fail_for_good(self, error: errors.StarRocksSinkError) -> None:
         self.error = self.error or error
         self._move(Phase.FAILED)
 
@@ -396,8 +380,8 @@ class SharedTransactionCoordinator:
         self._requested_phase = Phase.IDLE
         self._phase = target
 
-    def _receipt(self, batch: TransactionBatch, outcome: Committed) -> Receipt:
-        return Receipt(
+    def _receipt(self, batch: TransactionBatch, outcome: Committed) -> actions.Receipt:
+        return actions.Receipt(
             label=outcome.label,
             txn_id=outcome.txn_id if outcome.txn_id is not None else self._txn_id,
             job=self._identity.job,
@@ -417,7 +401,7 @@ class SharedTransactionCoordinator:
 # --- texts of errors ---
 
 
-def failure_phrase(action: Action, result: object, before: str) -> str:
+def failure_phrase(action: actions.Action, result: object, before: str) -> str:
     """Phrase for the last failed action since the last commit ("" if none), after `action` ended with `result`.
 
     A deadline often passes a moment later, while the lane rolls back or waits for its next attempt; its error then
@@ -426,28 +410,28 @@ def failure_phrase(action: Action, result: object, before: str) -> str:
     if isinstance(result, Committed):
         return ""
     error = getattr(result, "error", result)
-    if isinstance(action, RollbackAction) or not isinstance(error, StarRocksSinkError):
+    if isinstance(action, actions.RollbackAction) or not isinstance(error, errors.StarRocksSinkError):
         return before
     return f", after {_action_name(action)} failed ({error.code})"
 
 
-def timeout_error(timeout: float, open_partition: str | None, label: str) -> TransactionTimedOut:
+def timeout_error(timeout: float, open_partition: str | None, label: str) -> errors.TransactionTimedOut:
     """The error for a label older than `timeout` seconds; `open_partition` has an open source transaction, if any."""
     inside = f"; source partition {open_partition} is still inside one source transaction." if open_partition else "."
-    return TransactionTimedOut(
+    return errors.TransactionTimedOut(
         f"The rows of one StarRocks transaction took longer than its timeout of {timeout:g} s{inside}", label=label
     )
 
 
-def _action_name(action: Action) -> str:
+def _action_name(action: actions.Action) -> str:
     match action:
-        case BeginAction():
+        case actions.BeginAction():
             return "begin"
-        case LoadAction():
+        case actions.LoadAction():
             return f"the load into {action.table}"
-        case CheckAction():
+        case actions.CheckAction():
             return "the owner check"
-        case CommitAction():
+        case actions.CommitAction():
             return "the commit"
         case _:
             return "the take-over after the commit"

@@ -17,14 +17,7 @@ from starrocks_txn_sink.coordinator.actions import PositionSpan
 from starrocks_txn_sink.coordinator.region import Chunk
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, TransactionBatch
 from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown
-from starrocks_txn_sink.protocol.fencing import (
-    NewToken,
-    Scope,
-    TakenOver,
-    check_owner,
-    roll_back_until_confirmed,
-    take_over,
-)
+from starrocks_txn_sink.protocol import fencing
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, Position, position_rows
 from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE
@@ -44,14 +37,14 @@ class LaneOwnership:
     database: str
     driver_token: str
     owner: Owner
-    new_token: NewToken
+    new_token: fencing.NewToken
     now_text: Callable[[], str]  # a DATETIME literal in UTC, for readers of the ledger
     known_labels: frozenset[str] = frozenset()
 
-    def take_over(self, rng: random.Random) -> Steps[TakenOver]:
+    def take_over(self, rng: random.Random) -> Steps[fencing.TakenOver]:
         """Claim the lane, roll open labels in it back, and read the positions; raises Fenced."""
-        scope = Scope(self.job, self.database, self.owner)
-        taken = yield from take_over(scope, self.new_token, rng, self.driver_token)
+        scope = fencing.Scope(self.job, self.database, self.owner)
+        taken = yield from fencing.take_over(scope, self.new_token, rng, self.driver_token)
         self.owner = taken.owner
         self.known_labels = labels_of(taken.positions)
         return taken
@@ -61,7 +54,7 @@ class LaneOwnership:
 
         A claim is visible before its take-over lists labels: a load after that list sees the claim in this check.
         """
-        yield from check_owner(self.job, self.owner, self.driver_token, rng)
+        yield from fencing.check_owner(self.job, self.owner, self.driver_token, rng)
 
     def recover(self, label: str, spans: Sequence[PositionSpan], rng: random.Random) -> Steps[Outcome]:
         """Settle an unknown outcome: end the label for good, take the lane over, and compare the ledger with `spans`.
@@ -69,7 +62,7 @@ class LaneOwnership:
         The order matters: a commit that still runs could make rows visible after the positions were read. Raises Fenced
         if another writer took over, or has written some of these rows meanwhile.
         """
-        yield from roll_back_until_confirmed(Label(self.database, label), rng)
+        yield from fencing.roll_back_until_confirmed(Label(self.database, label), rng)
         before = self.known_labels
         taken = yield from self.take_over(rng)
         self._refuse_other_writers(label, before, taken.positions)

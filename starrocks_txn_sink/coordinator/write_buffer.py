@@ -16,15 +16,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from starrocks_txn_sink.coordinator import region as regions
 from starrocks_txn_sink.coordinator.actions import PositionSpan, RegionCount
-from starrocks_txn_sink.coordinator.region import (
-    Chunk,
-    CoordinatorLimits,
-    OpenRegions,
-    Region,
-    RowIndex,
-    TransactionEnds,
-)
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.ledger import NAME_BYTES
 
@@ -51,26 +44,26 @@ class TransactionBatch:
     """
 
     retry_limit: int
-    pending: dict[str, deque[Chunk]] = field(default_factory=dict)
+    pending: dict[str, deque[regions.Chunk]] = field(default_factory=dict)
     closed: bool = False
     recycled: bool = False
-    sent: list[Chunk] | None = field(default_factory=list)
+    sent: list[regions.Chunk] | None = field(default_factory=list)
     sent_bytes: int = 0
     counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     spans: dict[str, GrowingSpan] = field(default_factory=dict)
     loads: int = 0
-    dead_letters: list[Chunk] = field(default_factory=list)
+    dead_letters: list[regions.Chunk] = field(default_factory=list)
     dead_letter_spans: dict[str, GrowingSpan] = field(default_factory=dict)
     dead_letter_counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: regions.Chunk) -> None:
         """Take an inactive chunk; not allowed once the batch is closed."""
         self.pending.setdefault(chunk.table, deque()).append(chunk)
         count = self.counts.setdefault((chunk.partition, chunk.table), [0, 0])
         count[0] += chunk.rows
         count[1] += chunk.bytes
 
-    def end_transactions(self, ends: TransactionEnds) -> None:
+    def end_transactions(self, ends: regions.TransactionEnds) -> None:
         """Extend the span of a source partition; raises InputError if its name is too long for the ledger.
 
         The end of an unpositioned batch has a digest and no count: it moves the ledger, and no source transaction ends.
@@ -92,10 +85,10 @@ class TransactionBatch:
         tables = [table for table, chunks in self.pending.items() if chunks]
         return sorted(tables, key=self.pending_bytes, reverse=True)
 
-    def take(self, table: str, limit: int) -> list[Chunk]:
+    def take(self, table: str, limit: int) -> list[regions.Chunk]:
         """Remove and return the next chunks of `table`, in order: at least one, more up to `limit` bytes."""
         chunks = self.pending[table]
-        taken: list[Chunk] = []
+        taken: list[regions.Chunk] = []
         size = 0
         while chunks and (not taken or size + chunks[0].bytes <= limit):
             chunk = chunks.popleft()
@@ -105,7 +98,7 @@ class TransactionBatch:
         self.loads += 1
         return taken
 
-    def _keep(self, chunks: list[Chunk], size: int) -> None:
+    def _keep(self, chunks: list[regions.Chunk], size: int) -> None:
         if self.sent is None:
             return
         self.sent_bytes += size
@@ -142,7 +135,7 @@ class TransactionBatch:
         """Number of source transactions, dead-lettered ones not counted."""
         return sum(span.source_transactions for span in self.spans.values())
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[regions.Chunk]:
         """Yield the pending chunks, in order within a table; no dead letters."""
         own_tables = {chunk.table for chunk in self.dead_letters}
         for table, chunks in self.pending.items():
@@ -152,7 +145,7 @@ class TransactionBatch:
     # --- dead letters ---
 
     def add_dead_letters(
-        self, chunk: Chunk, spans: dict[str, GrowingSpan], counts: dict[tuple[str, str], list[int]]
+        self, chunk: regions.Chunk, spans: dict[str, GrowingSpan], counts: dict[tuple[str, str], list[int]]
     ) -> None:
         """Take rows of the dead-letter table for source transactions that come before all others of this batch.
 
@@ -215,7 +208,7 @@ def _join_spans(before: GrowingSpan | None, after: GrowingSpan) -> GrowingSpan:
     return GrowingSpan(before.first, after.last, count, after.digest)
 
 
-EntriesBuilder = Callable[[str, TransactionBatch], Chunk]
+EntriesBuilder = Callable[[str, TransactionBatch], regions.Chunk]
 """Builds the rows of a batch under a label for a table of the sink's own: the ledger or the receipts' log."""
 
 
@@ -227,10 +220,10 @@ class WriteBuffer:
     `buffered_peak` is its maximum.
     """
 
-    def __init__(self, limits: CoordinatorLimits) -> None:
+    def __init__(self, limits: regions.CoordinatorLimits) -> None:
         self._limits = limits
-        self._regions: dict[tuple[str, str], Region] = {}
-        self._open_regions = OpenRegions()
+        self._regions: dict[tuple[str, str], regions.Region] = {}
+        self._open_regions = regions.OpenRegions()
         self._first_row_at: float | None = None
         self._input_ended = False
         self.batches: deque[TransactionBatch] = deque([TransactionBatch(limits.retry_buffer_bytes)])
@@ -256,7 +249,7 @@ class WriteBuffer:
     # --- rows in; `recycle` is True when the open StarRocks transaction has passed its recycle point ---
 
     def write(
-        self, partition: str, table: str, piece: memoryview, rows: int, now: float, row_index: RowIndex | None
+        self, partition: str, table: str, piece: memoryview, rows: int, now: float, row_index: regions.RowIndex | None
     ) -> None:
         """Take rows of the partition's open source transaction."""
         if self._first_row_at is None:
@@ -272,7 +265,7 @@ class WriteBuffer:
         if self.saturated:
             self._freeze_largest(now)
 
-    def end_transactions(self, ends: TransactionEnds, now: float, *, recycle: bool) -> None:
+    def end_transactions(self, ends: regions.TransactionEnds, now: float, *, recycle: bool) -> None:
         """End source transactions with the rows that were written last for their partition."""
         self.open_partition = None
         for region in self._open_regions.in_partition(ends.partition):
@@ -318,13 +311,13 @@ class WriteBuffer:
     def _start_batch(self) -> None:
         self.batches.append(TransactionBatch(self._limits.retry_buffer_bytes))
 
-    def _region(self, partition: str, table: str) -> Region:
+    def _region(self, partition: str, table: str) -> regions.Region:
         region = self._regions.get((partition, table))
         if region is None:
-            region = self._regions[(partition, table)] = Region(partition, table)
+            region = self._regions[(partition, table)] = regions.Region(partition, table)
         return region
 
-    def _freeze(self, region: Region, now: float) -> None:
+    def _freeze(self, region: regions.Region, now: float) -> None:
         self._open_regions.remove(region)
         chunk = region.freeze(now)
         if chunk is not None:

@@ -6,22 +6,20 @@ It reads and rolls labels back, but never claims the job. A live driver loses at
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import random
-import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from typing import Any
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import OptionError, QueryFailed, printable
+from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
+from starrocks_txn_sink.options import SinkOptions, command_line
+from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.fencing import retry_until_answered, roll_back_until_confirmed
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
-from starrocks_txn_sink.protocol.label import run as run_steps
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished, identifier
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
@@ -81,19 +79,16 @@ class JobFindings:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_server_arguments(parser, load_url=True)
-    add_job_arguments(parser, deadline=60.0, json="one line of JSON")
+    command_line.add_server_arguments(parser, load_url=True)
+    command_line.add_job_arguments(parser, deadline=60.0, json="one line of JSON")
     parser.add_argument("--roll-back", action="store_true", help="roll the open labels back")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the job's state; with `--roll-back` roll every open label back first. Raises StarRocksSinkError."""
-    options = server_options(args, database=args.database, job=args.job)
+    options = command_line.server_options(args, database=args.database, job=args.job)
     found = inspect_job(options, args.deadline, roll_back=args.roll_back)
-    if args.json:
-        sys.stdout.write(json.dumps(asdict(found)) + "\n")
-    else:
-        _print(found, sys.stdout)
+    command_line.print_lines([json.dumps(asdict(found))] if args.json else _text_lines(found))
     return 0
 
 
@@ -101,19 +96,17 @@ def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False
     """Read the state of `options.job` from the server, within `seconds`; raises StarRocksSinkError."""
     clock = SystemClock()
     deadline = Deadline.after(seconds, clock)
-    with contextlib.ExitStack() as stack:
-        connection = stack.enter_context(contextlib.closing(LeaderConnection(options)))
-        transport = stack.enter_context(contextlib.closing(HttpTransport(options)))
+    with closing(LeaderConnection(options)) as connection, closing(HttpTransport(options)) as transport:
         _require_database(connection, options, deadline)
         ledger = SqlLedger(connection, options.database)
-        labels = run_steps(_labels(options, roll_back), transport, clock, deadline, ledger)
+        labels = protocol.run(_labels(options, roll_back), transport, clock, deadline, ledger)
         return _findings(connection, options, labels, deadline)
 
 
 def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
     rng = random.Random()
     found = []
-    for name in (yield from retry_until_answered(ListUnfinished(LabelPrefix(_job(options))), rng)):
+    for name in (yield from retry_until_answered(ListUnfinished(LabelPrefix(str(options.job))), rng)):
         label = Label(options.database, name)
         state, after = (yield from _label_state(label)), None
         if roll_back:
@@ -132,7 +125,7 @@ def _label_state(label: Label) -> Steps[str]:
 def _findings(
     connection: LeaderConnection, options: SinkOptions, labels: Sequence[OpenLabel], deadline: Deadline
 ) -> JobFindings:
-    job, table = _job(options), identifier(options.database, LEDGER_TABLE)
+    job, table = str(options.job), identifier(options.database, LEDGER_TABLE)
     there = connection.query(
         "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         (options.database, LEDGER_TABLE),
@@ -173,18 +166,7 @@ def _require_database(connection: LeaderConnection, options: SinkOptions, deadli
         )
 
 
-def _job(options: SinkOptions) -> str:
-    if options.job is None:
-        raise QueryFailed("The option job is not set.")
-    return options.job
-
-
 # --- output ---
-
-
-def _print(found: JobFindings, out: TextIO) -> None:
-    for line in _text_lines(found):
-        out.write(printable(line) + "\n")
 
 
 def _text_lines(found: JobFindings) -> Iterator[str]:

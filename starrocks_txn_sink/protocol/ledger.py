@@ -186,17 +186,20 @@ def identifier(*names: str) -> str:
 
 def create_table(database: str, replication: int | None = None) -> str:
     """The DDL; `replication` None leaves the number of replicas to the server."""
-    columns = ", ".join(f"{identifier(name)} {kind}" for name, kind in COLUMNS)
+    layout = "PRIMARY KEY (`id`) DISTRIBUTED BY HASH (`id`) BUCKETS 1"
+    return own_table_ddl(_table(database), COLUMNS, layout, replication)
+
+
+def own_table_ddl(table: str, columns: Iterable[tuple[str, str]], layout: str, replication: int | None) -> str:
+    """The DDL of one of the sink's own tables; `layout` are its key and its distribution."""
+    defined = ", ".join(f"{identifier(name)} {kind}" for name, kind in columns)
     properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
-    return (
-        f"CREATE TABLE IF NOT EXISTS {_table(database)} ({columns}) PRIMARY KEY (`id`) "
-        f"DISTRIBUTED BY HASH (`id`) BUCKETS 1{properties}"
-    )
+    return f"CREATE TABLE IF NOT EXISTS {table} ({defined}) {layout}{properties}"
 
 
-def row_id(job: str, kind: str, name: str) -> str:
-    """Key of a row: 128 bits of a digest of what it means."""
-    return hashlib.sha256("\0".join((job, kind, name)).encode()).hexdigest()[:32]
+def row_id(*meaning: str) -> str:
+    """Key of a row: 128 bits of a digest of its meaning, here (job, kind, name)."""
+    return hashlib.sha256("\0".join(meaning).encode()).hexdigest()[:32]
 
 
 def position_rows(job: str, positions: Iterable[Position], updated_at: str) -> memoryview:

@@ -20,18 +20,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.coordinator.region import Ints, RegionRows, RowIndex, Segment, TransactionEnds
 from starrocks_txn_sink.errors import InputError, StarRocksSinkError, Transient
-from starrocks_txn_sink.rows.columns import (
-    COLUMNS,
-    FINGERPRINT,
-    PARTITION,
-    PAYLOAD,
-    POSITION,
-    ROW_NUMBER,
-    ROW_NUMBER_BITS,
-    SENTINEL_POSITION,
-    TABLE,
-    TRANSACTION_END,
-)
+from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.replay import BatchRows, Bools, PartitionRun, Replay
 
 
@@ -94,7 +83,7 @@ class Segmenter:
 
 def runs_of(batch: pa.RecordBatch) -> pa.RunEndEncodedArray:
     """Runs of equal source partitions; the column has no NULL."""
-    names = batch.column(PARTITION)
+    names = batch.column(columns.PARTITION)
     if _all_equal(names):
         return pa.RunEndEncodedArray.from_arrays(pa.array([len(names)], pa.int32()), names[:1])
     return pc.run_end_encode(names)
@@ -119,13 +108,13 @@ def list_runs(runs: pa.RunEndEncodedArray) -> list[PartitionRun]:
 
 
 def _batch_rows(batch: pa.RecordBatch) -> BatchRows:
-    positions = batch.column(POSITION).to_numpy(zero_copy_only=False)
-    ends = batch.column(TRANSACTION_END).to_numpy(zero_copy_only=False)
-    if FINGERPRINT in batch.schema.names:
-        hashes = np.ascontiguousarray(batch.column(FINGERPRINT).to_numpy(zero_copy_only=False), np.int64)
+    positions = batch.column(columns.POSITION).to_numpy(zero_copy_only=False)
+    ends = batch.column(columns.TRANSACTION_END).to_numpy(zero_copy_only=False)
+    if columns.FINGERPRINT in batch.schema.names:
+        hashes = np.ascontiguousarray(batch.column(columns.FINGERPRINT).to_numpy(zero_copy_only=False), np.int64)
         bounds = np.arange(len(hashes) + 1, dtype=np.int64) * hashes.itemsize
         return BatchRows(positions, ends, bounds, memoryview(hashes.tobytes()), "hash1:")
-    payload = batch.column(PAYLOAD)
+    payload = batch.column(columns.PAYLOAD)
     return BatchRows(positions, ends, _offsets(payload), memoryview(payload.buffers()[2] or b""))
 
 
@@ -138,12 +127,12 @@ def segments_of(
 ) -> Iterator[Segment]:
     """Yield segments of checked rows: the whole source transactions of each run, their ends, then its open rest."""
     parts = [part for run in runs for part in _split_run(*run, rows.ends)]
-    tables = pc.dictionary_encode(batch.column(TABLE))
+    tables = pc.dictionary_encode(batch.column(columns.TABLE))
     names = tables.dictionary.to_pylist()
     keys = tables.indices.to_numpy(zero_copy_only=False)
     if len(parts) > 1:
         keys = keys + np.repeat(np.arange(len(parts)) * len(names), [high - low for _, low, high, _ in parts])
-    payload, keys, order = _group_by_key(batch.column(PAYLOAD), keys)
+    payload, keys, order = _group_by_key(batch.column(columns.PAYLOAD), keys)
     positions = rows.positions if order is None or not with_row_index else rows.positions[order]
     offsets = _offsets(payload)
     data = memoryview(payload.buffers()[2] or b"")
@@ -183,7 +172,7 @@ def _group_by_key(payload: pa.Array, keys: Ints) -> tuple[pa.Array, Ints, Ints |
 
 def offsets_of(batch: pa.RecordBatch) -> Ints:
     """Byte offset of each row's payload, then the end of the last one."""
-    return _offsets(batch.column(PAYLOAD))
+    return _offsets(batch.column(columns.PAYLOAD))
 
 
 def _offsets(payload: pa.Array) -> Ints:
@@ -197,7 +186,7 @@ def _bounds(strings: pa.Array) -> np.ndarray[Any, Any]:
     return bounds[strings.offset : strings.offset + len(strings) + 1]
 
 
-def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = COLUMNS) -> None:
+def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = columns.COLUMNS) -> None:
     """Raise InputError with the first NULL in a column of `names`."""
     for name in names:
         column = batch.column(name)
@@ -211,7 +200,7 @@ def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = COLUMNS) -> Non
 def _null_place(batch: pa.RecordBatch, column: pa.Array) -> str:
     """Place of the first NULL, from the row's other columns."""
     row = pc.index(column.is_null(), True).as_py()
-    there = [name for name in (PARTITION, POSITION, TABLE) if name in batch.schema.names]
+    there = [name for name in (columns.PARTITION, columns.POSITION, columns.TABLE) if name in batch.schema.names]
     return ", first at " + ", ".join(f"{name.replace('_', ' ')} {batch.column(name)[row].as_py()}" for name in there)
 
 
@@ -244,7 +233,7 @@ class RowsAfterEnd(StarRocksSinkError):
 
 
 def rows_before_sentinel(
-    batches: Iterable[pa.RecordBatch], column: str, content: str = PAYLOAD, *, strict: bool = False
+    batches: Iterable[pa.RecordBatch], column: str, content: str = columns.PAYLOAD, *, strict: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches without the lane's sentinel: a row with SENTINEL_POSITION in `column` and NULL in `content`.
 
@@ -253,7 +242,7 @@ def rows_before_sentinel(
     """
     ended = False
     for batch in batches:
-        last = pc.and_kleene(pc.equal(batch.column(column), SENTINEL_POSITION), batch.column(content).is_null())
+        last = pc.and_kleene(pc.equal(batch.column(column), columns.SENTINEL_POSITION), batch.column(content).is_null())
         here = pc.any(last).as_py()
         if strict and batch.num_rows and (ended or (here and not last[-1].as_py())):
             raise RowsAfterEnd("Rows of the lane came after its last row.")
@@ -271,9 +260,9 @@ def check_row_numbers(batches: Iterable[pa.RecordBatch], lane: int) -> Iterator[
     The user's plan makes the lanes of the data source; the numbers show any change of the frame after
     `lane_partitioned`. Rows missing at the end show in the sentinel, not here.
     """
-    at = lane << ROW_NUMBER_BITS
+    at = lane << columns.ROW_NUMBER_BITS
     for batch in batches:
-        places = batch.column(ROW_NUMBER)
+        places = batch.column(columns.ROW_NUMBER)
         found = places.to_numpy(zero_copy_only=False)
         if places.null_count or not np.array_equal(found, np.arange(at, at + batch.num_rows, dtype=np.int64)):
             raise InputError(
@@ -282,4 +271,4 @@ def check_row_numbers(batches: Iterable[pa.RecordBatch], lane: int) -> Iterator[
                 hint="Make lane_partitioned the last step before the write.",
             )
         at += batch.num_rows
-        yield batch.drop_columns([ROW_NUMBER])
+        yield batch.drop_columns([columns.ROW_NUMBER])

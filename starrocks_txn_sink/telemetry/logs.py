@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TextIO
 
 import orjson
@@ -90,17 +91,14 @@ class EventLogger:
         self._log = get_logger(name, **fields)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, self._made_of
+        name, fields = self._made_of
+        return partial(EventLogger, **fields), (name,)
 
     def __call__(self, event: Event) -> None:
         level = _LEVELS.get(event.name, logging.DEBUG)
         receipt = event.fields.get("receipt")
         fields = _receipt(receipt) if receipt is not None else _scalars(event.fields)
         self._log.bind(**fields).log(level, event.name)
-
-
-def _restore(name: str, fields: dict[str, Any]) -> EventLogger:
-    return EventLogger(name, **fields)
 
 
 def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,20 +111,9 @@ def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _receipt(receipt: Any) -> dict[str, Any]:
     """Fields of a receipt's line."""
-    return {
-        "job": receipt.job,
-        "batch": receipt.batch_id,
-        "lane": receipt.lane,
-        "label": receipt.label,
-        "rows": receipt.rows,
-        "bytes": receipt.bytes,
-        "tables": len(receipt.tables),
-        "source_transactions": receipt.source_transactions,
-        "loads": receipt.loads,
-        "attempts": receipt.attempts,
-        "retries": receipt.retries,
-        "recycled": receipt.recycled,
-    }
+    names = ("lane", "label", "rows", "bytes", "source_transactions", "loads", "attempts", "retries", "recycled")
+    counts = {name: getattr(receipt, name) for name in names}
+    return {"job": receipt.job, "batch": receipt.batch_id, **counts, "tables": len(receipt.tables)}
 
 
 # --- configure_logging ---
@@ -164,7 +151,9 @@ def configure_logging(
     logger = logging.getLogger(ROOT)
     for handler in [one for one in logger.handlers if isinstance(one, _OwnHandler)]:
         logger.removeHandler(handler)
-    logger.addHandler(_OwnHandler(target, _HumanLines(target.isatty()) if human else _JsonLines()))
+    own = _OwnHandler(target)
+    own.setFormatter(_HumanLines(target.isatty()) if human else _JsonLines())
+    logger.addHandler(own)
     logger.setLevel(number)
     logger.propagate = False
     _executor_settings = LogSettings(level, form) if executors else None
@@ -184,10 +173,6 @@ def apply_log_settings(settings: LogSettings | None) -> None:
 class _OwnHandler(logging.StreamHandler[TextIO]):
     """Handler of `configure_logging`; the class marks it for replacement."""
 
-    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
-        super().__init__(stream)
-        self.setFormatter(formatter)
-
 
 def _line_fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = dict(getattr(record, _FIELDS, {"event": record.getMessage()}))
@@ -200,9 +185,8 @@ def _line_fields(record: logging.LogRecord) -> dict[str, Any]:
     }
 
 
-_LINE_ENDS = {
-    ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"
-}  # JSON allows them as they are, some readers split
+# JSON allows them as they are, some readers split
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
 class _JsonLines(logging.Formatter):

@@ -21,16 +21,7 @@ from functools import partial
 from typing import Any
 
 from starrocks_txn_sink.clock import Clock, Deadline
-from starrocks_txn_sink.coordinator.actions import (
-    Action,
-    BeginAction,
-    CheckAction,
-    CommitAction,
-    LoadAction,
-    Receipt,
-    RecoverAction,
-    RollbackAction,
-)
+from starrocks_txn_sink.coordinator import actions
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.region import RegionRows, Segment, TransactionEnds
@@ -42,7 +33,7 @@ from starrocks_txn_sink.protocol.wire import Transport
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.telemetry.events import Listener, Span, ignore_event
 
-Perform = Callable[[Action], object]
+Perform = Callable[[actions.Action], object]
 
 _SCAN_SECONDS = 0.05  # the manager's tick when no event wakes it
 _GRACE_SECONDS = 15.0  # for rolling the label back after the lane gave up
@@ -94,7 +85,7 @@ class LaneRunner:
         self._bug: BaseException | None = None
         self._over = False
 
-    def run(self, segments: Iterable[Segment]) -> list[Receipt]:
+    def run(self, segments: Iterable[Segment]) -> list[actions.Receipt]:
         """Feed all segments, commit them, and return one receipt a StarRocks transaction.
 
         Raises the coordinator's error, or the errors of `segments` untouched (a stop of the query above all). In both
@@ -111,7 +102,7 @@ class LaneRunner:
                 self._over = True
                 self._changed.notify_all()
 
-    def _run(self, segments: Iterable[Segment]) -> list[Receipt]:
+    def _run(self, segments: Iterable[Segment]) -> list[actions.Receipt]:
         try:
             for segment in segments:
                 self._feed(segment)
@@ -166,13 +157,13 @@ class LaneRunner:
         """The manager thread: take due actions from the coordinator and submit them, until the lane is finished."""
         while True:
             with self._changed:
-                actions = self._core.tick(self._clock.monotonic())
+                due = self._core.tick(self._clock.monotonic())
                 if self._core.finished or self._over:
                     self._changed.notify_all()
                     return
-                if not actions:
+                if not due:
                     self._changed.wait(_SCAN_SECONDS)
-            for action in actions:
+            for action in due:
                 self._threads.submit(partial(self._guarded, partial(self._do, action)))
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -184,7 +175,7 @@ class LaneRunner:
                 self._bug = self._bug or bug
                 self._changed.notify_all()
 
-    def _do(self, action: Action) -> None:
+    def _do(self, action: actions.Action) -> None:
         try:
             result = self._perform(action)
         except StarRocksSinkError as error:
@@ -311,7 +302,7 @@ class Performer:
     query: Query | None = None
     filtered: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def __call__(self, action: Action) -> object:
+    def __call__(self, action: actions.Action) -> object:
         """Run the steps of `action` and return their result; raises StarRocksSinkError as they do.
 
         Emits `step.started`, then `step.completed` or `step.failed`, with `label`, `step` and, of a load, its `table`
@@ -324,43 +315,43 @@ class Performer:
             span.end(result, **({} if result is None else {"result": type(result).__name__.lower()}))
             return result
 
-    def steps(self, action: Action) -> tuple[Steps[object], Deadline]:
+    def steps(self, action: actions.Action) -> tuple[Steps[object], Deadline]:
         """The steps of `action` and their deadline, for callers that run steps themselves (the simulation)."""
         label = Label(self.options.database, action.label)
         match action:
-            case BeginAction():
+            case actions.BeginAction():
                 return protocol.begin(label, self.options.begin_headers()), self.deadline
-            case LoadAction():
+            case actions.LoadAction():
                 return self._load(label, action), self.deadline
-            case CheckAction():
+            case actions.CheckAction():
                 return self._ownership().check(self.rng), self.deadline
-            case CommitAction():
+            case actions.CommitAction():
                 return protocol.commit(label, self.retry_policy, self.rng), self.deadline
-            case RecoverAction(_, spans):
+            case actions.RecoverAction(_, spans):
                 return self._ownership().recover(label.name, spans, self.rng), self.deadline
-            case RollbackAction():
+            case actions.RollbackAction():
                 deadline = Deadline.after(_ROLLBACK_SECONDS, self.clock)
                 return protocol.roll_back(label, self.retry_policy, self.rng), deadline
 
-    def result_after_deadline(self, action: Action, error: DeadlineExceeded) -> object:
+    def result_after_deadline(self, action: actions.Action, error: DeadlineExceeded) -> object:
         """The result of an `action` whose steps passed the deadline; raises `error` where there is no result.
 
         A commit that was sent always ends in an outcome or in an error about its owner, so it becomes Unknown.
         """
         match action:
-            case CommitAction(label) | RecoverAction(label):
+            case actions.CommitAction(label) | actions.RecoverAction(label):
                 unknown = OutcomeUnknown(
                     "The batch's deadline passed before the server said whether the transaction was committed.",
                     label=label,
                 )
                 unknown.__cause__ = error
                 return Unknown(label, unknown)
-            case RollbackAction():
+            case actions.RollbackAction():
                 return error
             case _:
                 raise error
 
-    def _perform(self, action: Action) -> object:
+    def _perform(self, action: actions.Action) -> object:
         steps, deadline = self.steps(action)
         try:
             result = run(steps, self.transport, self.clock, deadline, self.ledger, self.listener)
@@ -368,7 +359,7 @@ class Performer:
             result = self.result_after_deadline(action, error)
         return self._with_reasons(action, result)
 
-    def _load(self, label: Label, action: LoadAction) -> Steps[protocol.Loaded]:
+    def _load(self, label: Label, action: actions.LoadAction) -> Steps[protocol.Loaded]:
         codec, csv = self.options.compression_of(action.table).value, self.options.writes_csv(action.table)
         body = load_body(action.pieces, codec, csv=csv)
         headers = self.options.load_headers(action.table)
@@ -379,9 +370,9 @@ class Performer:
             raise TypeError("A lane without a ledger has no owner to check.")
         return self.ownership
 
-    def _with_reasons(self, action: Action, result: object) -> object:
+    def _with_reasons(self, action: actions.Action, result: object) -> object:
         """`result` with the reasons of rejected rows, if the query port answers; also counts filtered rows."""
-        if self.query is None or not isinstance(action, CommitAction):
+        if self.query is None or not isinstance(action, actions.CommitAction):
             return result
         limit = Deadline.after(min(_EXPLAIN_SECONDS, self.deadline.remaining()), self.clock)
         if isinstance(result, Committed) and self.options.allows_filtered_rows:
@@ -393,6 +384,6 @@ class Performer:
         return Aborted(result.label, error)
 
 
-def _fields(action: Action) -> dict[str, object]:
+def _fields(action: actions.Action) -> dict[str, object]:
     fields: dict[str, object] = {"label": action.label, "step": type(action).__name__.removesuffix("Action").lower()}
-    return fields | {"table": action.table, "bytes": action.bytes} if isinstance(action, LoadAction) else fields
+    return fields | {"table": action.table, "bytes": action.bytes} if isinstance(action, actions.LoadAction) else fields

@@ -19,8 +19,15 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
 from starrocks_txn_sink.assembler.rules.intake import one_partition
-from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnOpenTimeout, Policy
-from starrocks_txn_sink.assembler.rules.state import AssemblerState, from_blob, to_blob
+from starrocks_txn_sink.assembler.rules.model import (
+    AssemblerState,
+    Counters,
+    MissingBegin,
+    OnOpenTimeout,
+    Policy,
+    from_blob,
+    to_blob,
+)
 from starrocks_txn_sink.errors import InputError, OptionError
 
 SCHEMA = pa.schema([*model.EVENT_FIELDS, ("serial", pa.int64())])

@@ -17,8 +17,7 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.assembler import TransactionAssembler
 from starrocks_txn_sink.assembler.rules.intake import one_partition
-from starrocks_txn_sink.assembler.rules.model import Policy
-from starrocks_txn_sink.assembler.rules.state import AssemblerState
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, Policy
 from starrocks_txn_sink.rows.columns import COLUMNS, SENTINEL_POSITION
 
 TABLES = ("accounts", "bookings", "journal")

@@ -48,6 +48,7 @@ def at(clock: str, day: int = 1) -> str:
     return f"2026-01-0{day}T{clock}:00Z"
 
 
+@pytest.mark.deep
 def test_event_time_order_waits_sorts_compacts_and_counts_what_is_late(spark: SparkSession, tmp_path: Path) -> None:
     """4.1.2.2.3, and 4.1.2.2.1 a day later: rows wait for the watermark, five minutes behind the highest time seen."""
     feed = Feed(spark, tmp_path, "op string, id int, name string, event_time timestamp")
@@ -104,6 +105,7 @@ def test_a_before_image_waits_for_its_after_image_over_micro_batches(spark: Spar
         assert query.new() == [("c", None, (1, 30))]
 
 
+@pytest.mark.deep
 def test_a_changelog_compacted_between_watermarks_and_exported(spark: SparkSession, tmp_path: Path) -> None:
     """4.2.1.3.2: codes for the wire, the net effect per key between two watermarks, then pairs with images."""
     feed = Feed(spark, tmp_path, "row_kind string, id int, name string, event_time timestamp")
@@ -166,6 +168,7 @@ def typed_event(random: Random, lsn: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.deep
 def test_a_batch_gives_what_the_stream_gives_after_all_input(spark: SparkSession, tmp_path: Path) -> None:
     random = Random(4)
     events = [typed_event(random, lsn) for lsn in range(120)]

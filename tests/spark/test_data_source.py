@@ -80,6 +80,7 @@ def test_a_batch_is_written_once_however_often_it_comes(shop: Shop) -> None:
     assert (shop.written(), positions(shop)) == ((14, 14), [("p-0", 2), ("p-1", 3), ("p-2", 2)])
 
 
+@pytest.mark.deep
 def test_plain_rows_are_told_apart_by_batch_id(shop: Shop) -> None:
     plain = lane_partitioned(shop.frame(rows_of("p-0", [1, 2])).select("table", "row"), shop.options())
     for number in (7, 7, 8):
@@ -173,6 +174,7 @@ def test_a_replayed_micro_batch_writes_nothing_twice(shop: Shop) -> None:
     assert shop.written() == (10, 10)
 
 
+@pytest.mark.deep
 def test_positions_that_go_back_within_a_run_are_an_error(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [5]))
     shop.feed(rows_of("p-0", [4]))
@@ -204,6 +206,7 @@ def test_streams_need_a_job_and_spark_to_let_lanes_be_sorted(shop: Shop) -> None
     assert shop.written() == (0, 0)
 
 
+@pytest.mark.deep
 def test_a_failed_task_is_taken_over_by_its_retry(tmp_path: Path) -> None:
     """More rows than are kept for another try (`retry_buffer_bytes`): Spark has to compute them again."""
     driver = DriverProcess(tmp_path / "spark", "local[2,3]")

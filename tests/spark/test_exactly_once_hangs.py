@@ -66,7 +66,11 @@ def write(options: SinkOptions, session: Session) -> list[Receipt]:
 
 
 class Left:
-    """Threads and connections to `ports` that this process has more than at first."""
+    """Threads and connections to `ports` that this process has more than at first.
+
+    The thread that waits for SIGTERM is no leftover: the first write of a process starts it, and it lives as long as
+    the process.
+    """
 
     def __init__(self, *ports: int) -> None:
         self._ports = ports
@@ -79,7 +83,8 @@ class Left:
         assert self.rest() == []
 
     def rest(self) -> list[Any]:
-        ours = {thread for thread in threading.enumerate() if thread.name.startswith("starrocks-")}
+        started = {thread for thread in threading.enumerate() if thread.name.startswith("starrocks-")}
+        ours = {thread for thread in started if thread.name != "starrocks-sigterm"}
         return [*(ours - self._threads), *self._sockets()]
 
     def _sockets(self) -> list[Any]:

@@ -239,7 +239,9 @@ def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) 
 
 # What both operators have from assembler.keyed_state, and what comes after them, is tested with one of them.
 with_rocksdb = pytest.mark.parametrize("stream", STORES[:1], indirect=True)
-with_both = pytest.mark.parametrize("stream", STORES, indirect=True)
+with_both = pytest.mark.parametrize(
+    "stream", [STORES[0], pytest.param(STORES[1], marks=pytest.mark.deep)], indirect=True
+)
 
 
 def observed(query: StreamingQuery, name: str = "assemble_debezium") -> Counter[str]:

@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
 from starrocks_txn_sink.assembler.rules.intake import one_partition
-from starrocks_txn_sink.assembler.rules.model import Counters, Policy
-from starrocks_txn_sink.assembler.rules.state import AssemblerState, from_blob, to_blob
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, Policy, from_blob, to_blob
 from starrocks_txn_sink.telemetry.events import Event
 
 NAME = "p0"

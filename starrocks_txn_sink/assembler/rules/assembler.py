@@ -15,18 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import (
-    EventKind,
-    Intake,
-    Mask,
-    PartitionedEvents,
-    starts,
-    validate_events,
-)
-from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
+from starrocks_txn_sink.assembler.rules.intake import EventKind, Intake, Mask, PartitionedEvents, validate_events
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
 from starrocks_txn_sink.assembler.rules.release import ReadBlob, ReleasedRows, release
 from starrocks_txn_sink.assembler.rules.segments import Grouped, Groups, SegmentClasses, classify
-from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransaction, pieces
 from starrocks_txn_sink.errors import OptionError, SourceTransactionError
 from starrocks_txn_sink.telemetry.events import Event
 
@@ -132,8 +124,7 @@ class TransactionAssembler:
     def _refuse_several_open(self, intake: Intake, states: States) -> None:
         if self.policy.interleaved:
             return
-        fresh = (intake.ends > starts(intake.ends)).tolist()
-        found = zip(intake.names, fresh, strict=True)
+        found = zip(intake.names, intake.counts.tolist(), strict=True)
         if any(new and name in states and len(states[name].open) > 1 for name, new in found):
             raise OptionError(
                 "The checkpoint holds several open source transactions of one source partition.",
@@ -244,7 +235,7 @@ def _changes(
             continue
         rows = _tail_rows(grouped, tail, payload)
         size = rows.nbytes
-        blobs = dict(enumerate(pieces(rows, size), before[at].next_blob + len(added[at])))
+        blobs = dict(enumerate(model.pieces(rows, size), before[at].next_blob + len(added[at])))
         if len(blobs) > 1:
             size = sum(blob.nbytes for blob in blobs.values())
         added[at].update(blobs)
@@ -271,11 +262,10 @@ def _tail_rows(grouped: Grouped, tail: int, payload: pa.Table) -> pa.Table:
 
 
 def _last_positions(intake: Intake, before: Sequence[AssemblerState]) -> list[int | None]:
-    has_events = intake.ends > starts(intake.ends)
     last = intake.positions[intake.ends - 1]
     return [
         position if fresh else state.last_position
-        for position, fresh, state in zip(last.tolist(), has_events.tolist(), before, strict=True)
+        for position, fresh, state in zip(last.tolist(), intake.counts.tolist(), before, strict=True)
     ]
 
 

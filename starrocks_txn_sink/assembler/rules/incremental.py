@@ -10,39 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules import intake, model
 from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
-from starrocks_txn_sink.assembler.rules.intake import (
-    Indexes,
-    PartitionedEvents,
-    group_by_partition,
-    not_ascending,
-    one_partition,
-    refuse_other_content,
-)
-from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
+from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
-from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
-from starrocks_txn_sink.assembler.rules.state import BLOB_BYTES, AssemblerState, OpenTransaction
+from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage
 from starrocks_txn_sink.errors import StarRocksSinkError, Unordered
 from starrocks_txn_sink.telemetry.events import Event
 
 MEMORY_BYTES: Final = 32 << 20
 
 Notify = Callable[[tuple[Event, ...]], None]
-
-
-class RowStorage(Protocol):
-    """Storage outside memory for rows of open source transactions (spill.SpillStorage)."""
-
-    def write(self, blobs: list[pa.Table], *, small: bool = False) -> list[BlobPlace]: ...
-
-    def read(self, place: BlobPlace) -> pa.Table: ...
 
 
 class _MemoryBlob(NamedTuple):
@@ -84,7 +68,7 @@ class IncrementalAssembler:
     policy: Policy
     carried: Mapping[str, CarriedState]
     now: float
-    storage: RowStorage
+    storage: SpillStorage
     arrival_order: bool
     held_limit: int = MEMORY_BYTES
     flows: Counters = field(default_factory=Counters)
@@ -105,7 +89,7 @@ class IncrementalAssembler:
         with a single chunk: source partitions are then processed in the order of their names, as after a shuffle.
         Raises Unordered, and the errors of TransactionAssembler.feed, for the first source partition with an error.
         """
-        given = group_by_partition(events, sort_names=any_order)
+        given = intake.group_by_partition(events, sort_names=any_order)
         if not given.names:
             return
         step = self._first_error_first(given, any_order=any_order)
@@ -162,11 +146,11 @@ class IncrementalAssembler:
             name, event = self._last
             start = int(starts[given.names.index(name)])
             if self._holdings[name].latest == positions[start]:
-                refuse_other_content(event, _row(given, start), name)
+                intake.refuse_other_content(event, _row(given, start), name)
 
-    def _refuse_disorder(self, given: PartitionedEvents, positions: Indexes, starts: Indexes) -> None:
+    def _refuse_disorder(self, given: PartitionedEvents, positions: intake.Indexes, starts: intake.Indexes) -> None:
         latest = [self._holdings[name].latest for name in given.names]
-        back = not_ascending(positions, given.ends)
+        back = intake.not_ascending(positions, given.ends)
         for start, last in zip(starts.tolist(), latest, strict=True):
             back[start] = last is not None and positions[start] <= last
         if back.any():
@@ -251,7 +235,7 @@ def _merge_transaction(transaction: OpenTransaction, memory: dict[int, _MemoryBl
     size = 0
     for number in transaction.blobs:
         more = memory[number].bytes if number in memory else 0
-        joins = number in memory and groups and groups[-1][-1] in memory and size + more <= BLOB_BYTES
+        joins = number in memory and groups and groups[-1][-1] in memory and size + more <= model.BLOB_BYTES
         if joins:
             groups[-1].append(number)
         else:
@@ -279,7 +263,9 @@ def assemble_sorted(
     Yields (source partition, released rows), then (source partition, counters) after each source partition. Open events
     at the end are not released, only counted.
     """
-    runs = (each for batch in batches for each in group_by_partition(pa.Table.from_batches([batch])).by_partition())
+    runs = (
+        each for batch in batches for each in intake.group_by_partition(pa.Table.from_batches([batch])).by_partition()
+    )
     for name, group in groupby(runs, key=lambda each: each.names[0]):
         yield from _assemble_partition(name, (each.table for each in group), policy, notify)
 
@@ -290,7 +276,7 @@ def _assemble_partition(
     assembler, state, total = TransactionAssembler(policy), AssemblerState(), Counters()
     blobs: dict[int, pa.Table] = {}
     for events in tables:
-        step = assembler.feed(one_partition(name, events), {name: state}, 0.0, lambda _, number: blobs[number])
+        step = assembler.feed(intake.one_partition(name, events), {name: state}, 0.0, lambda _, number: blobs[number])
         for released in step.released:
             yield name, released.rows
         change = step.changes[name]

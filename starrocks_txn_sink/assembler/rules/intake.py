@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.model import Partition
-from starrocks_txn_sink.assembler.rules.state import AssemblerState
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, Partition
 from starrocks_txn_sink.errors import InputError
 
 Indexes = npt.NDArray[np.int64]
@@ -126,6 +125,11 @@ class Intake:
     repeats: int = 0
     repeated_rows: int = 0
 
+    @property
+    def counts(self) -> Indexes:
+        """Number of events of each source partition."""
+        return self.ends - starts(self.ends)
+
 
 def validate_events(
     events: PartitionedEvents, states: Mapping[Partition, AssemblerState], *, need_txn_id: bool
@@ -178,6 +182,11 @@ def starts(ends: Indexes) -> Indexes:
 def one_array(column: pa.ChunkedArray) -> pa.Array:
     """The column as one array, without a copy for a single chunk (combine_chunks would copy it)."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def same_values(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Whether each pair of values is equal; NULL equals NULL."""
+    return pc.or_(pc.fill_null(pc.equal(ours, theirs), False), pc.and_(ours.is_null(), theirs.is_null()))
 
 
 def not_ascending(positions: Indexes, ends: Indexes) -> Mask:
@@ -262,8 +271,7 @@ def _refuse_other_content(events: PartitionedEvents, table: pa.Table, positions:
     """
     before, after = table.take(pa.array(again - 1)), table.take(pa.array(again))
     for column in _IDENTITY:
-        ours, theirs = before[column], after[column]
-        same = pc.or_(pc.fill_null(pc.equal(ours, theirs), False), pc.and_(ours.is_null(), theirs.is_null()))
+        same = same_values(before[column], after[column])
         if not pc.all(same, min_count=0).as_py():
             place = int(again[int(pc.index(same, False).as_py())])
             raise InputError(

@@ -1,17 +1,22 @@
-"""The assembler's vocabulary: column names and shapes at both ends, its options (Policy) and its counts (Counters)."""
+"""The assembler's vocabulary: columns at both ends, options (Policy), state between micro-batches, counts (Counters).
+
+The state of a source partition is a small header and blobs with the rows of open transactions. The header is JSON of a
+few hundred bytes. A blob is an Arrow IPC stream under a number that is never reused; it is written once, read when its
+transaction is released, and deleted.
+"""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import add, attrgetter
-from typing import Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, Self, get_args
 
+import orjson
 import pyarrow as pa
 
-from starrocks_txn_sink.assembler.rules.state import AssemblerState
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.clock import parse_duration
+from starrocks_txn_sink.errors import InputError, OptionError
 
 SOURCE_PARTITION: Final = "source_partition"
 POSITION: Final = "position"
@@ -48,9 +53,6 @@ Partition = str | int
 OnOpenTimeout = Literal["fail", "drop"]
 MissingBegin = Literal["fail", "drop", "accept"]
 
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_WORDS: Final = {"millisecond": "ms", "second": "s", "sec": "s", "minute": "min", "hour": "h", "day": "d"}
-
 
 def payload_names(events: pa.Schema) -> list[str]:
     """Columns that rows of an open transaction keep: PAYLOAD, then `passthrough` columns."""
@@ -81,13 +83,19 @@ class Policy:
     missing_begin: MissingBegin = "fail"
 
     def __post_init__(self) -> None:
-        _one_of("on_open_timeout", self.on_open_timeout, get_args(OnOpenTimeout))
-        _one_of("missing_begin", self.missing_begin, get_args(MissingBegin))
-        if self.open_timeout is not None and not self.open_timeout > 0:
-            raise OptionError("open_timeout must be above zero.", hint="Leave it out to wait for ever.")
+        check_choice("on_open_timeout", self.on_open_timeout, get_args(OnOpenTimeout))
+        check_choice("missing_begin", self.missing_begin, get_args(MissingBegin))
+        check_open_timeout(self.open_timeout)
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+def check_open_timeout(limit: float | None) -> None:
+    """OptionError for an `open_timeout` (seconds) that is not above zero."""
+    if limit is not None and not limit > 0:
+        raise OptionError("open_timeout must be above zero.", hint="Leave it out to wait for ever.")
+
+
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """OptionError unless `value` is one of `allowed`."""
     if value not in allowed:
         raise OptionError(f"{name} is {value!r}.", hint=f"Use one of: {', '.join(allowed)}.")
 
@@ -98,24 +106,131 @@ def seconds(value: float | timedelta | str | None) -> float | None:
         return None
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, str):
-        return _parse_duration(value)
-    return float(value)
+    parsed = parse_duration(value) if isinstance(value, str) else float(value)
+    if parsed is None:
+        raise OptionError(f"{value!r} is not a duration.", hint="Write it like 500ms, 30s, 2min or 1h.")
+    return parsed
 
 
-def _parse_duration(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text.strip().lower().replace(" ", ""))
-    unit = match and (match[2] or "s")
-    if match and unit:
-        unit = unit if unit in _UNITS else _WORDS.get(unit.removesuffix("s"), unit)
-        if unit in _UNITS:
-            return float(match[1]) * _UNITS[unit]
-    raise OptionError(f"{text!r} is not a duration.", hint="Write it like 500ms, 30s, 2min or 1h.")
+# --- state ---
+
+FORMAT: Final = 1  # of a state's header
+BLOB_BYTES: Final = 8 << 20  # so that neither a state store's value nor a message to it grows without limit
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
-    """Counts of one step; `+` adds them.
+class OpenTransaction:
+    """A source transaction without END so far.
+
+    `position` is the position of its first event, `opened_at` that event's processing time (seconds since the epoch).
+    `dropped`: the transaction holds no rows any more, and its events are skipped to its END.
+    """
+
+    txn_id: str | None
+    position: int
+    opened_at: float
+    rows: int = 0
+    bytes: int = 0
+    blobs: tuple[int, ...] = ()
+    dropped: bool = False
+
+    def extended(self, rows: int, added: int, blobs: tuple[int, ...]) -> OpenTransaction:
+        return replace(self, rows=self.rows + rows, bytes=self.bytes + added, blobs=self.blobs + blobs)
+
+    def as_dropped(self) -> OpenTransaction:
+        return replace(self, rows=0, bytes=0, blobs=(), dropped=True)
+
+
+@dataclass(frozen=True, slots=True)
+class AssemblerState:
+    """One source partition: its last position, its open transactions in the order of BEGINs, the next blob number."""
+
+    last_position: int | None = None
+    open: tuple[OpenTransaction, ...] = ()
+    next_blob: int = 0
+
+    def live(self) -> list[OpenTransaction]:
+        """The open transactions that are not dropped."""
+        return [transaction for transaction in self.open if not transaction.dropped]
+
+    def expires_at(self, open_timeout: float | None) -> float | None:
+        """Time (seconds since the epoch) at which the oldest open transaction reaches `open_timeout`."""
+        opened = [transaction.opened_at for transaction in self.live()]
+        return min(opened) + open_timeout if opened and open_timeout is not None else None
+
+    def to_json(self) -> str:
+        value = {"format": FORMAT, "last_position": self.last_position, "open": self.open, "next_blob": self.next_blob}
+        return orjson.dumps(value).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> AssemblerState:
+        """The state that `to_json` wrote; InputError when another format wrote it."""
+        value = read_header(text)
+        transactions = tuple(OpenTransaction(**{**item, "blobs": tuple(item["blobs"])}) for item in value["open"])
+        return cls(value["last_position"], transactions, value["next_blob"])
+
+
+def read_header(text: str) -> dict[str, Any]:
+    """The fields of a state's header; InputError when another format wrote it."""
+    value: dict[str, Any] = orjson.loads(text)
+    if value.pop("format", None) != FORMAT:
+        raise InputError(
+            "The assembler's state in the checkpoint has another format.",
+            hint="Finish the query with the release that started it, then start it with a new checkpoint.",
+        )
+    return value
+
+
+def to_blob(table: pa.Table) -> bytes:
+    """`table` as one Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def from_blob(blob: bytes) -> pa.Table:
+    """The table in an Arrow IPC stream; its columns point into `blob`, nothing is copied."""
+    with pa.ipc.open_stream(blob) as reader:
+        return reader.read_all()
+
+
+def pieces(table: pa.Table, size: int | None = None) -> list[pa.Table]:
+    """Split `table` into slices of about BLOB_BYTES; none for an empty table. `size`: `table.nbytes`, if known."""
+    if table.num_rows == 0:
+        return []
+    size = table.nbytes if size is None else size
+    if size <= BLOB_BYTES:
+        return [table]
+    count = min(table.num_rows, -(-size // BLOB_BYTES))
+    rows = -(-table.num_rows // count)
+    return [table.slice(start, rows) for start in range(0, table.num_rows, rows)]
+
+
+# --- counts ---
+
+
+class Counts:
+    """Base of an assembler's counts of one step: a dataclass of numbers; `+` adds them."""
+
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]]
+
+    def __add__(self, other: Self) -> Self:
+        values = attrgetter(*self.__match_args__)  # every step adds counts, and astuple would copy each value
+        return type(self)(*map(add, values(self), values(other)))
+
+    def as_dict(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__match_args__}
+
+    @classmethod
+    def names(cls) -> list[str]:
+        return list(cls.__match_args__)
+
+
+@dataclass(frozen=True, slots=True)
+class Counters(Counts):
+    """Counts of one step.
 
     Every DATA event is counted once: `data == rows + repeated_rows + abandoned_rows + dropped_rows` plus the growth
     of `open_rows` since the step before. `open`, `open_rows` and `state_bytes` are levels after the step, the others
@@ -137,9 +252,6 @@ class Counters:
     open_rows: int = 0
     state_bytes: int = 0  # Arrow bytes of the open rows
 
-    def __add__(self, other: Counters) -> Counters:
-        return Counters(*map(add, _values(self), _values(other)))
-
     def with_levels_of(self, state: AssemblerState) -> Counters:
         """These flows and the levels of `state`."""
         live = state.live()
@@ -149,13 +261,3 @@ class Counters:
     def followed_by(self, later: Counters) -> Counters:
         """The sum of both flows, and the levels of `later`."""
         return replace(self + later, open=later.open, open_rows=later.open_rows, state_bytes=later.state_bytes)
-
-    def as_dict(self) -> dict[str, int]:
-        return dict(zip(self.names(), _values(self), strict=True))
-
-    @classmethod
-    def names(cls) -> list[str]:
-        return [field.name for field in fields(cls)]
-
-
-_values: Final = attrgetter(*Counters.names())  # every step adds counters, and astuple would copy each value

@@ -15,29 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.intake import one_array
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.coordinator.region import SEPARATOR
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.rows.columns import (
-    DELETED,
-    DELETES,
-    DELETING,
-    EVENT_TIME,
-    NO_PRIMARY_KEY,
-    PARTITION,
-    PAYLOAD,
-    POSITION,
-    TABLE,
-    TRANSACTION_END,
-    UNKNOWN_OP,
-    UPSERTS,
-    other_database,
-)
+from starrocks_txn_sink.rows import columns
 
 _BATCH_BYTES: Final = 4 << 20  # bytes
 
-_UPSERTS: Final = pa.array(UPSERTS)
-_DELETES: Final = pa.array(DELETES)
+_UPSERTS: Final = pa.array(columns.UPSERTS)
+_DELETES: Final = pa.array(columns.DELETES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +55,22 @@ class PayloadEncoder:
         partitions = names.take(pa.array(np.repeat(np.arange(len(names)), counts)))
         self._refuse_other_databases(partitions, rows)
         payload, deleted = self._payload(partitions, rows)
-        columns = {
-            PARTITION: partitions,
-            POSITION: _array(rows[model.POSITION]),
-            TABLE: _array(rows[model.TABLE]),
-            TRANSACTION_END: _array(rows[model.TRANSACTION_END]),
-            PAYLOAD: payload,
+        batch = {
+            columns.PARTITION: partitions,
+            columns.POSITION: one_array(rows[model.POSITION]),
+            columns.TABLE: one_array(rows[model.TABLE]),
+            columns.TRANSACTION_END: one_array(rows[model.TRANSACTION_END]),
+            columns.PAYLOAD: payload,
         }
-        if EVENT_TIME in rows.schema.names:
-            columns[EVENT_TIME] = _array(rows[EVENT_TIME])
+        if columns.EVENT_TIME in rows.schema.names:
+            batch[columns.EVENT_TIME] = one_array(rows[columns.EVENT_TIME])
         if deleted is not None:
-            columns[DELETED] = deleted
-        return pa.RecordBatch.from_pydict(columns)
+            batch[columns.DELETED] = deleted
+        return pa.RecordBatch.from_pydict(batch)
 
     def _payload(self, partitions: pa.Array, rows: pa.Table) -> tuple[pa.Array, pa.Array | None]:
         """The payloads, and the mask of deletes (None if there are none)."""
-        row, op = _array(rows[model.ROW]), _array(rows[model.OP])
+        row, op = one_array(rows[model.ROW]), one_array(rows[model.OP])
         upsert = pc.binary_join_element_wise(SEPARATOR, row, "")
         kinds = None if op.null_count == len(op) else _lower_case_values(op)
         if kinds is None or pc.all(pc.is_in(kinds, value_set=_UPSERTS)).as_py():
@@ -91,7 +78,7 @@ class PayloadEncoder:
         deleted = self._deleted(partitions, rows, op)
         rest = pc.utf8_slice_codeunits(pc.utf8_ltrim(row, " "), 1)
         comma = pc.if_else(pc.starts_with(pc.utf8_ltrim(rest, " "), "}"), "", ",")
-        delete = pc.binary_join_element_wise(SEPARATOR + DELETING, comma, rest, "")
+        delete = pc.binary_join_element_wise(SEPARATOR + columns.DELETING, comma, rest, "")
         return pc.if_else(deleted, delete, upsert), deleted
 
     def _deleted(self, partitions: pa.Array, rows: pa.Table, op: pa.Array) -> pa.Array:
@@ -100,18 +87,18 @@ class PayloadEncoder:
         known = pc.or_(op.is_null(), pc.or_(pc.is_in(kinds, value_set=_UPSERTS), deleted))
         if not pc.all(known).as_py():
             at = pc.index(known, False).as_py()
-            raise _row_error(UNKNOWN_OP, op[at].as_py(), partitions, rows, at)
+            raise _row_error(columns.UNKNOWN_OP, op[at].as_py(), partitions, rows, at)
         self._refuse_keyless(partitions, rows, deleted)
         return deleted
 
     def _refuse_keyless(self, partitions: pa.Array, rows: pa.Table, deleted: pa.Array) -> None:
         if not self.keyless:
             return
-        table = _array(rows[model.TABLE])
+        table = one_array(rows[model.TABLE])
         refused = pc.and_(deleted, pc.fill_null(pc.is_in(table, value_set=pa.array(self.keyless)), False))
         if pc.any(refused).as_py():
             at = pc.index(refused, True).as_py()
-            raise _row_error(NO_PRIMARY_KEY, table[at].as_py(), partitions, rows, at)
+            raise _row_error(columns.NO_PRIMARY_KEY, table[at].as_py(), partitions, rows, at)
 
     def _refuse_other_databases(self, partitions: pa.Array, rows: pa.Table) -> None:
         databases = rows[model.DATABASE]
@@ -120,7 +107,7 @@ class PayloadEncoder:
         other = pc.not_equal(databases, self.database)
         if pc.any(other).as_py():
             at = pc.index(other, True).as_py()
-            raise _row_error(other_database(self.database), databases[at].as_py(), partitions, rows, at)
+            raise _row_error(columns.other_database(self.database), databases[at].as_py(), partitions, rows, at)
 
 
 def _lower_case_values(op: pa.Array) -> pa.Array:
@@ -135,7 +122,3 @@ def _row_error(texts: tuple[str, str], value: str, partitions: pa.Array, rows: p
         f"StarRocks sink: {value.join(texts)} at source partition {partition}, position {position}.",
         hint="Correct the source, or filter such events out before the sink.",
     )
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import EventKind, Indexes, Intake, Mask, one_array, starts
-from starrocks_txn_sink.assembler.rules.model import MissingBegin, Partition
-from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransaction
+from starrocks_txn_sink.assembler.rules.intake import EventKind, Indexes, Intake, Mask, one_array
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, MissingBegin, OpenTransaction, Partition
 
 Bytes = npt.NDArray[np.int8]
 
@@ -149,7 +148,7 @@ class Groups:
     @classmethod
     def _by_transaction(cls, intake: Intake, opened: list[tuple[int, OpenTransaction]]) -> Groups:
         ids = one_array(intake.table[model.TXN_ID]).dictionary_encode()
-        partitions = np.repeat(np.arange(len(intake.names)), intake.ends - starts(intake.ends))
+        partitions = np.repeat(np.arange(len(intake.names)), intake.counts)
         width = len(ids.dictionary)
         pairs = pa.array(partitions * width + ids.indices.to_numpy()).dictionary_encode()
         codes = pairs.indices.to_numpy()  # numbered as they appear, so one source partition after the other

@@ -13,15 +13,14 @@ import contextlib
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 import pyarrow as pa
 from pyarrow import fs
 
-from starrocks_txn_sink.assembler.rules.model import Counters
-from starrocks_txn_sink.assembler.rules.state import AssemblerState
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, StarRocksSinkError, Transient
 
@@ -83,11 +82,8 @@ class Manifest:
     ) -> Manifest:
         """The manifest after one more micro-batch; `touched` are the source partitions with events in it."""
         after = Manifest(batch, query, {**self.partitions, **touched})
-        files = after.files()
-        known = {**self.inline, **dict(inline)}
-        return Manifest(
-            batch, query, after.partitions, {name: content for name, content in known.items() if name in files}
-        )
+        files, known = after.files(), {**self.inline, **dict(inline)}
+        return replace(after, inline={name: content for name, content in known.items() if name in files})
 
     def to_json(self) -> bytes:
         return orjson.dumps(
@@ -280,7 +276,7 @@ class SpillStorage:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, blobs[0].schema) as writer:
             for blob in blobs:
-                writer.write_batch(_one_batch(blob))
+                writer.write_batch(blob.combine_chunks().to_batches()[0])
         content = sink.getvalue()
         if small and content.size <= INLINE_BYTES:
             self.new_inline[name] = content.to_pybytes()
@@ -317,8 +313,3 @@ class SpillStorage:
                     file=name,
                 ) from None
         return file, pa.ipc.open_file(file)
-
-
-def _one_batch(blob: pa.Table) -> pa.RecordBatch:
-    batches = blob.combine_chunks().to_batches()
-    return batches[0]

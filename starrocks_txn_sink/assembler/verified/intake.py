@@ -7,7 +7,7 @@ in total and per collection, and its number (`sequence`) among all markers of it
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import orjson
@@ -34,6 +34,8 @@ MARKER_COLUMNS: Final = (model.TXN_ID, STATUS, EVENT_COUNT, DATA_COLLECTIONS, SE
 
 COLLECTION_COUNTS: Final = pa.list_(pa.struct([("data_collection", pa.string()), ("event_count", pa.int64())]))
 
+_PAYLOAD: Final = [(name, pa.string()) for name in model.PAYLOAD]
+
 EVENTS: Final = pa.schema(
     [
         (STATUS, pa.string()),
@@ -44,10 +46,7 @@ EVENTS: Final = pa.schema(
         (DATA_COLLECTIONS, COLLECTION_COUNTS),
         (SEQUENCE, pa.int64()),
         (model.POSITION, pa.int64()),
-        (model.DATABASE, pa.string()),
-        (model.TABLE, pa.string()),
-        (model.OP, pa.string()),
-        (model.ROW, pa.string()),
+        *_PAYLOAD,
     ]
 )
 """Input of a step. `table` NULL: the row counts for its transaction, but is not released."""
@@ -58,22 +57,18 @@ RELEASED_ROWS: Final = pa.schema(
     [
         (model.POSITION, pa.int64()),
         (model.SEQ, pa.int64()),
-        (model.DATABASE, pa.string()),
-        (model.TABLE, pa.string()),
-        (model.OP, pa.string()),
-        (model.ROW, pa.string()),
+        *_PAYLOAD,
         (model.TRANSACTION_END, pa.bool_()),
         (model.TXN_ID, pa.string()),
     ]
 )
 """Output of a step: the columns of `assemble_transactions` without the source partition."""
 
-FORMAT: Final = 1
 MAX_REMEMBERED: Final = 10_000  # ids of settled transactions, to recognise their repeated events; bounds the state
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedCounters:
+class VerifiedCounters(model.Counts):
     """Counts of one step.
 
     Every row is counted once: `data + snapshot_rows == rows + repeated_rows + skipped_rows + quarantined_rows +
@@ -97,16 +92,6 @@ class VerifiedCounters:
     open: int = 0  # transactions that wait
     open_rows: int = 0
     state_bytes: int = 0
-
-    def __add__(self, other: VerifiedCounters) -> VerifiedCounters:
-        return VerifiedCounters(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
-
-    def as_dict(self) -> dict[str, int]:
-        return asdict(self)
-
-    @classmethod
-    def names(cls) -> list[str]:
-        return [field.name for field in fields(cls)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +127,12 @@ class VerifiedState:
         return self.oldest + open_timeout if self.oldest is not None and open_timeout is not None else None
 
     def to_json(self) -> str:
-        return orjson.dumps({"format": FORMAT, **asdict(self)}).decode()
+        return orjson.dumps({"format": model.FORMAT, **asdict(self)}).decode()
 
     @classmethod
     def from_json(cls, text: str) -> VerifiedState:
         """The state that `to_json` wrote; InputError when another format wrote it."""
-        value = orjson.loads(text)
-        if value.pop("format", None) != FORMAT:
-            raise InputError(
-                "The assembler's state in the checkpoint has another format.",
-                hint="Finish the query with the release that started it, then start it with a new checkpoint.",
-            )
+        value = model.read_header(text)
         value["blobs"] = tuple(HeldBlob(**each) for each in value["blobs"])
         value["settled"], value["quarantined"] = tuple(value["settled"]), tuple(value["quarantined"])
         return cls(**value)

@@ -16,28 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.segments import concat_ranges
-from starrocks_txn_sink.assembler.rules.state import pieces
 from starrocks_txn_sink.assembler.verified import intake as v
-from starrocks_txn_sink.assembler.verified.intake import (
-    HeldBlob,
-    VerifiedCounters,
-    VerifiedIntake,
-    VerifiedState,
-    remember_ids,
-    validate_events,
-)
-from starrocks_txn_sink.assembler.verified.tally import (
-    Bools,
-    Ints,
-    Tally,
-    TransactionClasses,
-    classify,
-    collection_counts,
-    reason,
-    tally,
-)
-from starrocks_txn_sink.errors import OptionError, SourceTransactionError
+from starrocks_txn_sink.assembler.verified import tally
+from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCounters, VerifiedIntake, VerifiedState
+from starrocks_txn_sink.assembler.verified.tally import Tally, TransactionClasses
+from starrocks_txn_sink.errors import SourceTransactionError
 from starrocks_txn_sink.telemetry.events import Event
 
 OnOpenTimeout = Literal["quarantine", "fail"]
@@ -60,12 +45,8 @@ class VerifiedPolicy:
     dead_letter_table: str | None = None
 
     def __post_init__(self) -> None:
-        if self.on_open_timeout not in get_args(OnOpenTimeout):
-            raise OptionError(
-                f"on_open_timeout is {self.on_open_timeout!r}.", hint=f"Use {' or '.join(get_args(OnOpenTimeout))}."
-            )
-        if self.open_timeout is not None and not self.open_timeout > 0:
-            raise OptionError("open_timeout must be above zero.", hint="Leave it out to wait for ever.")
+        model.check_choice("on_open_timeout", self.on_open_timeout, get_args(OnOpenTimeout))
+        model.check_open_timeout(self.open_timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +75,13 @@ class VerifiedAssembler:
         Raises InputError for events that break the contract, SourceTransactionError for an overdue transaction under
         `on_open_timeout="fail"`.
         """
-        intake = validate_events(state, events, self.source)
+        intake = v.validate_events(state, events, self.source)
         arrived = pa.array(np.full(intake.events.num_rows, float(now)))
         blobs = [read(each.number) for each in state.blobs]
         table = pa.concat_tables([*blobs, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)])
-        found = tally(table)
+        found = tally.tally(table)
         limit = self.policy.open_timeout
-        classes = classify(table, found, state.last_position, None if limit is None else now - limit)
+        classes = tally.classify(table, found, state.last_position, None if limit is None else now - limit)
         self._refuse(table, found, classes, now)
         done = _StepEvents(state, table, found, classes)
         state, letters, notices = self._give_up(done, intake)
@@ -122,10 +103,10 @@ class VerifiedAssembler:
         return {
             "source": self.source,
             "txn_id": found.ids[transaction].as_py(),
-            "reason": reason(found, transaction),
+            "reason": tally.reason(found, transaction),
             "rows": int(found.count[transaction]),
             "event_count": int(found.expected[transaction]) if found.end[transaction] >= 0 else None,
-            "tables": collection_counts(table, found, transaction),
+            "tables": tally.collection_counts(table, found, transaction),
         }
 
     def _give_up(
@@ -133,25 +114,26 @@ class VerifiedAssembler:
     ) -> tuple[VerifiedState, list[pa.Table], tuple[Event, ...]]:
         """Quarantine overdue transactions: the next state, the dead letters, the notices."""
         table, found, state = done.table, done.found, done.state
-        letters: list[pa.Table] = []
+        overdue = done.classes.given_up.tolist()
+        ids = [found.ids[each].as_py() for each in overdue]
+        notices = [Event("transaction.quarantined", self._place(table, found, each)) for each in overdue]
         lost = [
-            (found.ids[each].as_py(), reason(found, each), table.filter(pa.array(done.rows_in(np.array([each])))))
-            for each in done.classes.given_up.tolist()
+            (txn_id, tally.reason(found, each), table.filter(pa.array(done.rows_in(np.array([each])))))
+            for txn_id, each in zip(ids, overdue, strict=True)
         ]
         for txn_id in dict.fromkeys(intake.late[model.TXN_ID].to_pylist()):
             late = intake.late.filter(pc.equal(intake.late[model.TXN_ID], txn_id))
             lost.append((txn_id, "too late", late.filter(late[v.STATUS].is_null())))
-        for txn_id, why, rows in lost:
-            if self.policy.dead_letter_table is not None and rows.num_rows:
-                state = replace(state, letters=state.letters + 1)
-                letters.append(dead_letters(rows, state.letters, txn_id, why, self.policy.dead_letter_table))
-        ids = [found.ids[each].as_py() for each in done.classes.given_up.tolist()]
-        notices = [
-            Event("transaction.quarantined", self._place(table, found, each)) for each in done.classes.given_up.tolist()
-        ]
         if intake.late.num_rows:
             notices.append(Event("transaction.late", {"source": self.source, "events": intake.late.num_rows}))
-        return replace(state, quarantined=remember_ids(state.quarantined, ids)), letters, tuple(notices)
+        letters: list[pa.Table] = []
+        for txn_id, why, rows in lost:
+            if self.policy.dead_letter_table is not None and rows.num_rows:
+                number = state.letters + len(letters) + 1
+                letters.append(dead_letters(rows, number, txn_id, why, self.policy.dead_letter_table))
+        quarantined = v.remember_ids(state.quarantined, ids)
+        state = replace(state, letters=state.letters + len(letters), quarantined=quarantined)
+        return state, letters, tuple(notices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,21 +145,21 @@ class _StepEvents:
     found: Tally
     classes: TransactionClasses
 
-    def of(self, transactions: Ints) -> Bools:
+    def of(self, transactions: Indexes) -> Mask:
         """Mask of the events of `transactions`, without repeats."""
         chosen = np.zeros(len(self.found.ids) + 1, dtype=bool)
         chosen[transactions] = True
-        mask: Bools = chosen[self.found.code] & (self.found.code >= 0) & ~self.found.repeated
+        mask: Mask = chosen[self.found.code] & (self.found.code >= 0) & ~self.found.repeated
         return mask
 
-    def rows_in(self, transactions: Ints) -> Bools:
-        mask: Bools = self.of(transactions) & self.table[v.STATUS].is_null().to_numpy()
+    def rows_in(self, transactions: Indexes) -> Mask:
+        mask: Mask = self.of(transactions) & self.table[v.STATUS].is_null().to_numpy()
         return mask
 
     @property
-    def snapshot(self) -> Ints:
+    def snapshot(self) -> Indexes:
         """Places of snapshot rows, in arrival order."""
-        places: Ints = np.flatnonzero(self.found.code < 0)
+        places: Indexes = np.flatnonzero(self.found.code < 0)
         return places
 
     @property
@@ -208,7 +190,7 @@ def _build_step(
     settled = np.concatenate([classes.released, classes.repeated])
     handed_on |= done.of(settled) | done.of(classes.given_up) | found.repeated
     names = found.ids.take(pa.array(settled)).to_pylist()
-    state = replace(state, settled=remember_ids(intake.settled, names))
+    state = replace(state, settled=v.remember_ids(intake.settled, names))
     state, removed, added = _carry_over(state, table, ~handed_on)
     impatient = ~handed_on & (found.code >= 0) & np.append(classes.incomplete, False)[found.code]
     oldest = float(table[v.ARRIVED].to_numpy()[impatient].min()) if impatient.any() else None
@@ -218,7 +200,7 @@ def _build_step(
 
 
 def _outcome_counters(
-    done: _StepEvents, intake: VerifiedIntake, rows_out: int, full: Ints, handed_on: Bools
+    done: _StepEvents, intake: VerifiedIntake, rows_out: int, full: Indexes, handed_on: Mask
 ) -> VerifiedCounters:
     """The intake's counters plus the outcome of the step's events."""
     found, classes = done.found, done.classes
@@ -237,7 +219,7 @@ def _outcome_counters(
     )
 
 
-def _levels(done: _StepEvents, state: VerifiedState, kept: Bools) -> VerifiedCounters:
+def _levels(done: _StepEvents, state: VerifiedState, kept: Mask) -> VerifiedCounters:
     waiting = np.unique(done.found.code[kept])
     return VerifiedCounters(
         open=int((waiting >= 0).sum()),
@@ -247,7 +229,7 @@ def _levels(done: _StepEvents, state: VerifiedState, kept: Bools) -> VerifiedCou
 
 
 def _carry_over(
-    state: VerifiedState, table: pa.Table, kept: Bools
+    state: VerifiedState, table: pa.Table, kept: Mask
 ) -> tuple[VerifiedState, tuple[int, ...], dict[int, pa.Table]]:
     """Keep held events: blobs that are still complete stay unchanged, the other events go into new blobs."""
     rewrite = kept.copy()
@@ -261,13 +243,13 @@ def _carry_over(
             stay.append(blob)
         start = stop
     rest = table.filter(pa.array(rewrite)).combine_chunks()
-    added = dict(enumerate(pieces(rest), state.next_blob))
+    added = dict(enumerate(model.pieces(rest), state.next_blob))
     new = [HeldBlob(number, piece.num_rows, piece.nbytes) for number, piece in added.items()]
     removed = tuple(blob.number for blob in state.blobs if blob not in stay)
     return replace(state, blobs=(*stay, *new), next_blob=state.next_blob + len(added)), removed, added
 
 
-def released_rows(events: pa.Table, found: Tally, transactions: Ints, before: Ints) -> pa.Table:
+def released_rows(events: pa.Table, found: Tally, transactions: Indexes, before: Indexes) -> pa.Table:
     """The rows of `transactions`, in that order, with the snapshot rows `before` in front of the first."""
     lengths = found.count[transactions]
     lengths[:1] += len(before)
@@ -275,7 +257,7 @@ def released_rows(events: pa.Table, found: Tally, transactions: Ints, before: In
     return unit_rows(events, places, lengths, found.position[transactions], found.ids.take(pa.array(transactions)))
 
 
-def unit_rows(events: pa.Table, places: Ints, lengths: Ints, positions: Ints, ids: pa.Array) -> pa.Table:
+def unit_rows(events: pa.Table, places: Indexes, lengths: Indexes, positions: Indexes, ids: pa.Array) -> pa.Table:
     """The rows at `places` as whole units (intake.RELEASED_ROWS), without rows that have no table.
 
     Unit i has the next `lengths[i]` places, `positions[i]` and `ids[i]`.
@@ -286,7 +268,7 @@ def unit_rows(events: pa.Table, places: Ints, lengths: Ints, positions: Ints, id
     return _with_transaction_columns(rows, unit, positions, ids)
 
 
-def _with_transaction_columns(rows: pa.Table, unit: Ints, positions: Ints, ids: pa.Array) -> pa.Table:
+def _with_transaction_columns(rows: pa.Table, unit: Indexes, positions: Indexes, ids: pa.Array) -> pa.Table:
     starts = np.flatnonzero(np.diff(unit, prepend=-1))
     lengths = np.diff(np.append(starts, len(unit)))
     end = np.zeros(len(unit), dtype=bool)
@@ -318,14 +300,6 @@ def dead_letters(events: pa.Table, unit: int, txn_id: str, why: str, table: str)
         for each in listed
     ]
     count = len(content)
-    columns = {
-        model.POSITION: pa.repeat(pa.scalar(unit, pa.int64()), count),
-        model.SEQ: pa.array(range(count), pa.int64()),
-        model.DATABASE: pa.nulls(count, pa.string()),
-        model.TABLE: pa.repeat(pa.scalar(table), count),
-        model.OP: pa.nulls(count, pa.string()),
-        model.ROW: pa.array(content, pa.string()),
-        model.TRANSACTION_END: pa.array([place == count - 1 for place in range(count)]),
-        model.TXN_ID: pa.repeat(pa.scalar(txn_id), count),
-    }
-    return pa.table([columns[name] for name in v.RELEASED_ROWS.names], v.RELEASED_ROWS)
+    nothing = pa.nulls(count, pa.string())
+    payload = pa.table([nothing, pa.repeat(pa.scalar(table), count), nothing, pa.array(content)], list(model.PAYLOAD))
+    return _with_transaction_columns(payload, np.zeros(count, dtype=np.int64), np.array([unit]), pa.array([txn_id]))

@@ -9,15 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask, same_values
 from starrocks_txn_sink.assembler.verified import intake as v
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 NOWHERE = np.iinfo(np.int64).min
 _CONTENT = (v.COLLECTION, model.POSITION, model.OP, model.ROW)
@@ -33,22 +30,22 @@ class Tally:
     """
 
     ids: pa.StringArray
-    code: Ints
-    end: Ints
-    rows: Ints
-    first: Ints
-    repeated: Bools  # exact repeats of other events; none in a transaction with a conflict
-    conflict: Bools  # two different rows with one total_order
-    expected: Ints  # event_count; -1 without END
-    collections_agree: Bools
-    position: Ints
+    code: Indexes
+    end: Indexes
+    rows: Indexes
+    first: Indexes
+    repeated: Mask  # exact repeats of other events; none in a transaction with a conflict
+    conflict: Mask  # two different rows with one total_order
+    expected: Indexes  # event_count; -1 without END
+    collections_agree: Mask
+    position: Indexes
 
     @property
-    def count(self) -> Ints:
-        counted: Ints = np.diff(self.first)
+    def count(self) -> Indexes:
+        counted: Indexes = np.diff(self.first)
         return counted
 
-    def ordered(self, orders: Ints) -> Bools:
+    def ordered(self, orders: Indexes) -> Mask:
         """Whether the rows of each transaction are numbered 1 … n."""
         place = np.arange(len(self.rows)) - np.repeat(self.first[:-1], self.count) + 1
         wrong = np.repeat(np.arange(len(self.count)), self.count)[orders[self.rows] != place]
@@ -57,9 +54,9 @@ class Tally:
         return good
 
 
-def integer_column(events: pa.Table, column: str, null: int) -> Ints:
+def integer_column(events: pa.Table, column: str, null: int) -> Indexes:
     """An integer column as an array, `null` where it is NULL."""
-    values: Ints = pc.fill_null(events[column], null).to_numpy()
+    values: Indexes = pc.fill_null(events[column], null).to_numpy()
     return values
 
 
@@ -67,7 +64,7 @@ def tally(events: pa.Table) -> Tally:
     """Tally `events` (intake.EVENTS, without BEGINs)."""
     encoded = events[model.TXN_ID].combine_chunks().dictionary_encode()
     ids = encoded.dictionary
-    code: Ints = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)
+    code: Indexes = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)
     is_end = events[v.STATUS].is_valid().to_numpy()
     orders = integer_column(events, v.TOTAL_ORDER, 0)
     end, spare = _ends(events, code, is_end, len(ids))
@@ -96,7 +93,7 @@ def tally(events: pa.Table) -> Tally:
     )
 
 
-def _ends(events: pa.Table, code: Ints, is_end: Bools, transactions: int) -> tuple[Ints, Bools]:
+def _ends(events: pa.Table, code: Indexes, is_end: Mask, transactions: int) -> tuple[Indexes, Mask]:
     """(the newest END of each transaction, mask of the other ENDs)."""
     places = np.flatnonzero(is_end)
     places = places[np.argsort(integer_column(events, v.SEQUENCE, 0)[places], kind="stable")]
@@ -107,7 +104,7 @@ def _ends(events: pa.Table, code: Ints, is_end: Bools, transactions: int) -> tup
     return end, spare
 
 
-def _conflicting_rows(events: pa.Table, placed: Ints, again: Bools) -> Ints:
+def _conflicting_rows(events: pa.Table, placed: Indexes, again: Mask) -> Indexes:
     """The rows of `again` (same total_order as the previous row) with different content."""
     later = np.flatnonzero(again)
     if not len(later):
@@ -115,15 +112,12 @@ def _conflicting_rows(events: pa.Table, placed: Ints, again: Bools) -> Ints:
     ours, theirs = events.take(pa.array(placed[later])), events.take(pa.array(placed[later - 1]))
     same = np.ones(len(later), dtype=bool)
     for column in _CONTENT:
-        equal = pc.fill_null(pc.equal(ours[column], theirs[column]), False)
-        both_null = pc.and_(ours[column].is_null(), theirs[column].is_null())
-        same &= pc.or_(equal, both_null).to_numpy()
+        same &= same_values(ours[column], theirs[column]).to_numpy()
     return placed[later[~same]]
 
 
-def _collections_agree(events: pa.Table, code: Ints, rows: Ints, end: Ints) -> Bools:
+def _collections_agree(events: pa.Table, code: Indexes, rows: Indexes, end: Indexes) -> Mask:
     """Whether each transaction has the number of rows that its END says, in every collection."""
-    transactions = len(end)
     agree = end >= 0
     ended = np.flatnonzero(agree)
     encoded = events[v.COLLECTION].combine_chunks().dictionary_encode()
@@ -142,12 +136,12 @@ def _collections_agree(events: pa.Table, code: Ints, rows: Ints, end: Ints) -> B
     right = at < len(found)
     right[right] = (found[at[right]] == wanted[right]) & (counts[at[right]] == number[right])
     agree[owner[~right]] = False
-    collections = np.bincount(found // width, minlength=transactions)
-    agree &= collections == np.bincount(owner, minlength=transactions)
+    collections = np.bincount(found // width, minlength=len(end))
+    agree &= collections == np.bincount(owner, minlength=len(end))
     return agree
 
 
-def _positions(events: pa.Table, rows: Ints, first: Ints, end: Ints) -> Ints:
+def _positions(events: pa.Table, rows: Indexes, first: Indexes, end: Indexes) -> Indexes:
     positions = integer_column(events, model.POSITION, NOWHERE)
     highest = np.where(end >= 0, positions[end], NOWHERE) if len(end) else end.copy()
     filled = np.flatnonzero(np.diff(first))
@@ -165,10 +159,10 @@ class TransactionClasses:
     `given_up` are overdue. `incomplete` is a mask over all transactions.
     """
 
-    released: Ints
-    repeated: Ints
-    given_up: Ints
-    incomplete: Bools
+    released: Indexes
+    repeated: Indexes
+    given_up: Indexes
+    incomplete: Mask
 
 
 def classify(
@@ -189,19 +183,19 @@ def classify(
     if not len(due):
         return TransactionClasses(due, due, np.flatnonzero(overdue), ~whole)
     position = found.position[due]
-    start = np.iinfo(np.int64).min if last_position is None else last_position
+    start = NOWHERE if last_position is None else last_position
     passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
     new = (position > passed) | (found.expected[due] == 0)
     return TransactionClasses(due[new], due[~new], np.flatnonzero(overdue), ~whole)
 
 
-def _adds_up(events: pa.Table, found: Tally) -> Bools:
+def _adds_up(events: pa.Table, found: Tally) -> Mask:
     ordered = found.ordered(integer_column(events, v.TOTAL_ORDER, 0))
-    adds_up: Bools = (found.expected == found.count) & ordered & found.collections_agree & ~found.conflict
+    adds_up: Mask = (found.expected == found.count) & ordered & found.collections_agree & ~found.conflict
     return adds_up
 
 
-def _arrived_by(events: pa.Table, found: Tally, arrived_before: float | None) -> Bools:
+def _arrived_by(events: pa.Table, found: Tally, arrived_before: float | None) -> Mask:
     older = np.zeros(len(found.ids), dtype=bool)
     if arrived_before is not None:
         early = (found.code >= 0) & (events[v.ARRIVED].to_numpy() <= arrived_before)

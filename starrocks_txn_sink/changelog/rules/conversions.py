@@ -1,29 +1,165 @@
-"""From change events to row kinds, with and without the key's previous row.
+"""Row kinds, `op_mapping`, and conversions of one change, with and without the key's previous row.
 
 Rows are opaque values; None means no row. Source: examples 4.1 and 4.3 in docs/changelog.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from starrocks_txn_sink.changelog.rules.kinds import (
-    DELETE,
-    INSERT,
-    UPDATE_AFTER,
-    UPDATE_BEFORE,
-    Key,
-    Kinds,
-    Row,
-    RowChange,
-    RowKind,
-)
+from starrocks_txn_sink.errors import OptionError
+
+Row = Any  # opaque: rules only compare rows and pass them through
 
 
-class DecodeResult(NamedTuple):
-    """Changes of one event, and the key's row after them."""
+class RowKind(StrEnum):
+    """Kind of a change; the value is its code (`+I`), the name its long form (`INSERT`)."""
+
+    INSERT = "+I"
+    UPDATE_BEFORE = "-U"
+    UPDATE_AFTER = "+U"
+    DELETE = "-D"
+
+    @property
+    def adds(self) -> bool:
+        """Whether the change adds its row; the other kinds retract it."""
+        return self in (RowKind.INSERT, RowKind.UPDATE_AFTER)
+
+
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
+
+
+class RowChange(NamedTuple):
+    """One row of a changelog."""
+
+    kind: RowKind
+    row: Row
+
+
+Key = Hashable
+
+Part = str | Sequence[str]
+OpMapping = Mapping[str, str] | Mapping[tuple[str, ...], tuple[str, ...]] | Mapping[Part, Part]
+Kinds = tuple[RowKind, ...]
+
+# --- op_mapping ---
+
+UPDATE: Final = frozenset({UPDATE_BEFORE, UPDATE_AFTER})
+GROUPS: Final = (UPDATE, frozenset({INSERT, UPDATE_AFTER}), frozenset({INSERT, UPDATE_BEFORE, UPDATE_AFTER}))
+DEFAULT_CODES: Final = {kind.name: kind.name for kind in RowKind}
+
+_ALLOWED = "INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE"
+_ALLOWED_GROUPS = "'UPDATE_BEFORE, UPDATE_AFTER', 'INSERT, UPDATE_AFTER' and 'INSERT, UPDATE_BEFORE, UPDATE_AFTER'"
+
+
+def code_to_kinds(op_mapping: OpMapping | None) -> dict[str, Kinds]:
+    """The kinds of each code, -U before +U; by default a kind's name is its code.
+
+    `{"c, r": "INSERT", "u": "UPDATE_BEFORE, UPDATE_AFTER"}` or `{("c", "r"): ("INSERT",)}`. Raises OptionError for
+    an unknown kind, a kind or a code named twice, kinds that cannot share a code, an empty part.
+    """
+    mapping: dict[str, Kinds] = {}
+    entries = _entries(DEFAULT_CODES if op_mapping is None else op_mapping)
+    groups = [_kinds(kinds) for _, kinds in entries]
+    _refuse_repeated_kinds(groups)
+    for (codes, _), kinds in zip(entries, groups, strict=True):
+        for code in codes:
+            if code in mapping:
+                raise OptionError(
+                    f"op_mapping names the code {code!r} twice.", hint="A code can have only one meaning: name it once."
+                )
+            mapping[code] = kinds
+    return mapping
+
+
+def kinds_to_code(op_mapping: OpMapping | None) -> dict[RowKind, str]:
+    """The code of each kind to put out; the other kinds are dropped.
+
+    `{"INSERT": "c", "UPDATE_BEFORE, UPDATE_AFTER": "u"}` or the form with tuples. By default every kind but
+    UPDATE_BEFORE has its own name. Raises OptionError as `code_to_kinds` does, and for more than one code in an entry.
+    """
+    if op_mapping is None:
+        return {kind: kind.name for kind in RowKind if kind is not UPDATE_BEFORE}
+    entries = _entries(op_mapping)
+    groups = [_kinds(kinds) for kinds, _ in entries]
+    _refuse_repeated_kinds(groups)
+    for _, codes in entries:
+        if len(codes) != 1:
+            raise OptionError(
+                f"op_mapping gives {len(codes)} codes ({', '.join(codes)}) to one entry.",
+                hint="A change is put out under one code: name one.",
+            )
+    return {kind: codes[0] for (_, codes), kinds in zip(entries, groups, strict=True) for kind in kinds}
+
+
+def pairs_updates(op_mapping: OpMapping | None) -> bool:
+    """Whether -U and +U share an entry of the mapping, and so leave as one event."""
+    return op_mapping is not None and any(UPDATE.issubset(_kinds(kinds)) for kinds, _ in _entries(op_mapping))
+
+
+def _entries(op_mapping: OpMapping) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    if not isinstance(op_mapping, Mapping) or not op_mapping:
+        raise OptionError(
+            f"op_mapping is {op_mapping!r}.", hint='Give a mapping such as {"c, r": "INSERT", "d": "DELETE"}.'
+        )
+    return [(_parts(left), _parts(right)) for left, right in op_mapping.items()]
+
+
+def _parts(text: object) -> tuple[str, ...]:
+    """The parts of comma-separated text, or of a tuple or list of text."""
+    parts: Sequence[object] = (text,)
+    if isinstance(text, str):
+        parts = text.split(",")
+    elif isinstance(text, (tuple, list)):
+        parts = text
+    cleaned = []
+    for part in parts:
+        if not isinstance(part, str) or not part.strip():
+            raise OptionError(
+                f"op_mapping has the part {part!r} in {text!r}.", hint="Every code and every kind is non-empty text."
+            )
+        cleaned.append(part.strip())
+    if not cleaned:
+        raise OptionError("op_mapping has an empty tuple.", hint="Name at least one code and one kind in each entry.")
+    return tuple(cleaned)
+
+
+def _kinds(names: Iterable[str]) -> Kinds:
+    """Kinds by name, in the order of `RowKind`, so -U before +U."""
+    names = tuple(names)
+    unknown = [name for name in names if name not in RowKind.__members__]
+    if unknown:
+        raise OptionError(f"op_mapping names the row kind {unknown[0]!r}.", hint=f"Row kinds are {_ALLOWED}.")
+    kinds = tuple(kind for kind in RowKind if kind.name in names)
+    if len(kinds) > 1 and frozenset(kinds) not in GROUPS:
+        raise OptionError(
+            f"op_mapping puts {', '.join(names)} into one entry, which are not the kinds of one change.",
+            hint=f"Kinds that may share a code: {_ALLOWED_GROUPS}.",
+        )
+    if len(kinds) < len(names):
+        raise OptionError(f"op_mapping names a row kind twice in {', '.join(names)}.", hint="Name each kind once.")
+    return kinds
+
+
+def _refuse_repeated_kinds(groups: Iterable[Kinds]) -> None:
+    seen: set[RowKind] = set()
+    for kind in (kind for group in groups for kind in group):
+        if kind in seen:
+            raise OptionError(
+                f"op_mapping names {kind.name} in more than one entry.",
+                hint=f"Name it once, with all of its codes in that entry, as in 'c, r' for {kind.name}.",
+            )
+        seen.add(kind)
+
+
+# --- conversions ---
+
+
+class Converted(NamedTuple):
+    """The changes to put out for one event or change, and the key's row after them."""
 
     changes: list[RowChange]
     previous: Row | None
@@ -37,7 +173,7 @@ def decode(kinds: Kinds, before: Row, after: Row) -> list[RowChange]:
     return [RowChange(kind, after if kind.adds else before) for kind in kinds]
 
 
-def decode_with_previous(kinds: Kinds, row: Row, before: Row | None, previous: Row | None) -> DecodeResult:
+def decode_with_previous(kinds: Kinds, row: Row, before: Row | None, previous: Row | None) -> Converted:
     """Changes of an event whose code may need the key's previous row.
 
     `row` is the after image, the row of a flat event, or the row to delete; `before` is the before image if the event
@@ -48,17 +184,17 @@ def decode_with_previous(kinds: Kinds, row: Row, before: Row | None, previous: R
         return _single(kinds, row, before, previous)
     before = previous if before is None else before
     if before is None:
-        return DecodeResult([RowChange(INSERT, row)], row)
+        return Converted([RowChange(INSERT, row)], row)
     retract = [RowChange(UPDATE_BEFORE, before)] if UPDATE_BEFORE in kinds else []
-    return DecodeResult([*retract, RowChange(UPDATE_AFTER, row)], row)
+    return Converted([*retract, RowChange(UPDATE_AFTER, row)], row)
 
 
-def _single(kinds: Kinds, row: Row, before: Row | None, previous: Row | None) -> DecodeResult:
+def _single(kinds: Kinds, row: Row, before: Row | None, previous: Row | None) -> Converted:
     (kind,) = kinds
     image = row if kind.adds or before is None else before
     if kind is DELETE:
-        return DecodeResult([RowChange(kind, image)], None)
-    return DecodeResult([RowChange(kind, image)], row if kind.adds else previous)
+        return Converted([RowChange(kind, image)], None)
+    return Converted([RowChange(kind, image)], row if kind.adds else previous)
 
 
 class ChangeEvent(NamedTuple):
@@ -139,14 +275,7 @@ def net_effect(changes: Sequence[RowChange], *, full_deletes: bool) -> list[RowC
     return [RowChange(UPDATE_AFTER, last.row)]
 
 
-class NormalizeResult(NamedTuple):
-    """Changes to put out, and the key's row after them."""
-
-    changes: list[RowChange]
-    previous: Row | None
-
-
-def normalize(change: RowChange, previous: Row | None, *, with_update_before: bool = False) -> NormalizeResult:
+def normalize(change: RowChange, previous: Row | None, *, with_update_before: bool = False) -> Converted:
     """Normalized form of one change, given its key's row (None: no row, or expired state).
 
     The first added row is +I; a later one is +U, after its -U if `with_update_before`. A delete carries the previous
@@ -154,34 +283,15 @@ def normalize(change: RowChange, previous: Row | None, *, with_update_before: bo
     the rule makes its own.
     """
     if change.kind is UPDATE_BEFORE:
-        return NormalizeResult([], previous)
+        return Converted([], previous)
     if change.kind is DELETE:
-        return NormalizeResult([] if previous is None else [RowChange(DELETE, previous)], None)
+        return Converted([] if previous is None else [RowChange(DELETE, previous)], None)
     if previous is None:
-        return NormalizeResult([RowChange(INSERT, change.row)], change.row)
+        return Converted([RowChange(INSERT, change.row)], change.row)
     if previous == change.row:
-        return NormalizeResult([], previous)
+        return Converted([], previous)
     retract = [RowChange(UPDATE_BEFORE, previous)] if with_update_before else []
-    return NormalizeResult([*retract, RowChange(UPDATE_AFTER, change.row)], change.row)
-
-
-UPSERT: Final = "upsert"
-REMOVE: Final = "delete"
-
-# Of changes with the same sequence, the highest rank is the last.
-RANKS: Final[dict[RowKind, int]] = {UPDATE_BEFORE: 0, DELETE: 1, INSERT: 2, UPDATE_AFTER: 2}
-
-
-def final_changes(
-    changes: Iterable[tuple[RowChange, Any]], key_of: Callable[[Row], Key]
-) -> dict[Key, tuple[str, Row, Any]]:
-    """Last operation of each key as (upsert or delete, row, sequence); `changes` are pairs (change, sequence)."""
-    last: dict[Key, tuple[tuple[Any, int], RowChange]] = {}
-    for change, sequence in changes:
-        key, at = key_of(change.row), (sequence, RANKS[change.kind])
-        if key not in last or at >= last[key][0]:
-            last[key] = at, change
-    return {key: (UPSERT if change.kind.adds else REMOVE, change.row, at[0]) for key, (at, change) in last.items()}
+    return Converted([*retract, RowChange(UPDATE_AFTER, change.row)], change.row)
 
 
 class TimedRow(NamedTuple):

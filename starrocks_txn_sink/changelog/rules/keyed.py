@@ -1,34 +1,21 @@
-"""`state_ttl`: how long the state of a key outlives its last access, in processing time."""
+"""The rules of one key over its state, and `state_ttl`: how long state outlives its last access, in processing time."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from starrocks_txn_sink.changelog.rules.conversions import (
-    ClaimingRow,
-    ImageEncoder,
-    decode,
-    decode_with_previous,
-    materialize,
-    net_effect,
-    normalize,
-)
-from starrocks_txn_sink.changelog.rules.kinds import Kinds, RowChange, RowKind
+from starrocks_txn_sink.changelog.rules import conversions
+from starrocks_txn_sink.changelog.rules.conversions import ImageEncoder, Kinds, RowChange, RowKind
+from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import OptionError
 
 Duration = str | int | float | timedelta
-
-_SECONDS: Final = {
-    "ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0, "m": 60.0, "min": 60.0, "minute": 60.0,
-    "h": 3600.0, "hour": 3600.0, "d": 86400.0, "day": 86400.0,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +41,13 @@ def _seconds(value: Duration) -> float:
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         amount = float(value)
     elif isinstance(value, str):
-        amount = _parse(value)
+        amount = parse_duration(value)
     if amount is None or not 0 <= amount < float("inf"):
         raise OptionError(
             f"state_ttl is {value!r}.",
             hint="Write it like '10 minutes', '36 h' or timedelta(hours=1), or as seconds; 0 keeps state for ever.",
         )
     return amount
-
-
-def _parse(text: str) -> float | None:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
-    if match is None:
-        return None
-    unit = match[2] or "s"
-    factor = _SECONDS.get(unit) or _SECONDS.get(unit.removesuffix("s"))
-    return None if factor is None else float(match[1]) * factor
 
 
 def state_to_text(state: State, now: float) -> str:
@@ -155,12 +133,12 @@ class DecodeKey:
         for each in changes:
             kinds = kinds_of(each.kinds)
             if self.keeps_rows:
-                row_changes, previous = decode_with_previous(kinds, each.row, each.before, previous)
+                row_changes, previous = conversions.decode_with_previous(kinds, each.row, each.before, previous)
             else:
-                row_changes = decode(kinds, each.row if each.before is None else each.before, each.row)
+                row_changes = conversions.decode(kinds, each.row if each.before is None else each.before, each.row)
             decoded += [(change, each.extra) for change in row_changes]
         if self.compact:
-            net = net_effect([change for change, _ in decoded], full_deletes=self.full_deletes)
+            net = conversions.net_effect([change for change, _ in decoded], full_deletes=self.full_deletes)
             decoded = [(change, decoded[-1][1]) for change in net]
         output = [OutputChange(change.kind, change.row, None, extra) for change, extra in decoded]
         return KeyStep(output, _as_state(previous), touched=self.keeps_rows)
@@ -192,7 +170,7 @@ class NormalizeKey:
         with_before = RowKind.UPDATE_BEFORE in self.codes
         for each in changes:
             change = RowChange(RowKind(each.kinds), each.row)
-            row_changes, previous = normalize(change, previous, with_update_before=with_before)
+            row_changes, previous = conversions.normalize(change, previous, with_update_before=with_before)
             output += [
                 OutputChange(self.codes[new.kind], new.row, None, each.extra)
                 for new in row_changes
@@ -206,10 +184,10 @@ class MaterializeKey:
     """All changes of a sink key → the changes that the sink should see."""
 
     def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
-        before = tuple(ClaimingRow(key, row) for key, row in state or ())
+        before = tuple(conversions.ClaimingRow(key, row) for key, row in state or ())
         rows, output, swallowed, touched = before, [], 0, False
         for each in changes:
-            done = materialize(RowChange(RowKind(each.kinds), each.row), rows, each.upsert_key)
+            done = conversions.materialize(RowChange(RowKind(each.kinds), each.row), rows, each.upsert_key)
             rows, swallowed, touched = done.rows, swallowed + done.swallowed, touched or not done.swallowed
             if done.change is not None:
                 output.append(OutputChange(done.change.kind, done.change.row, None, each.extra))

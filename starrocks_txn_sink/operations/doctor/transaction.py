@@ -5,26 +5,17 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.messages import read_reply
 from starrocks_txn_sink.operations.doctor.frontends import judge_redirect
 from starrocks_txn_sink.operations.doctor.server import judge_versions
-from starrocks_txn_sink.operations.doctor.target import (
-    REDIRECT,
-    Endpoint,
-    Finding,
-    Target,
-    failure,
-    good,
-    judge_probe,
-    probe,
-    skipped,
-    warning,
-)
+from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, skipped, warning
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
-from starrocks_txn_sink.protocol import refusals as verdict
+from starrocks_txn_sink.protocol import refusals
+from starrocks_txn_sink.protocol.label import Label
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 from starrocks_txn_sink.sql.connection import Row
 
@@ -45,29 +36,23 @@ class TrialTransaction:
 
     def begin(self) -> Reply:
         self.label = f"starrocks-txn-sink-doctor-{secrets.token_hex(8)}"
-        warehouse = self.target.options.warehouse
-        return _read_reply(
-            self._request(Operation.BEGIN, headers=_LIFETIME | ({"warehouse": warehouse} if warehouse else {}))
-        )
+        return self._reply(Operation.BEGIN, headers=self.target.options.begin_headers() | _LIFETIME)
 
     def load(self, table: str) -> HttpResponse:
-        return self._request(Operation.LOAD, table=table, headers=self.target.options.load_headers(table))
+        return self._send(Operation.LOAD, table=table, headers=self.target.options.load_headers(table))
 
     def roll_back(self) -> Reply:
-        label, self.label = self.label, ""
-        return _read_reply(self._request(Operation.ROLLBACK, label=label))
+        try:
+            return self._reply(Operation.ROLLBACK)
+        finally:
+            self.label = ""
 
-    def _request(
-        self,
-        operation: Operation,
-        *,
-        label: str | None = None,
-        table: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> HttpResponse:
-        return self.target.http().request(
-            operation, self.leader, self.database, label or self.label, table=table, headers=headers
-        )
+    def _send(self, operation: Operation, **fields: object) -> HttpResponse:
+        return self.target.send(Label(self.database, self.label).request(operation, **fields), self.leader)
+
+    def _reply(self, operation: Operation, **fields: object) -> Reply:
+        answer = self._send(operation, **fields)
+        return read_reply(answer.status, answer.body)
 
 
 def check_empty_transaction(target: Target) -> Iterator[Finding]:
@@ -82,7 +67,7 @@ def check_empty_transaction(target: Target) -> Iterator[Finding]:
 def judge_begin(reply: Reply, database: str) -> Finding:
     if reply.ok:
         return good("transaction.begin", f"a transaction can begin in {database}")
-    error = verdict.begin_error(reply, "")
+    error = refusals.begin_error(reply, "")
     return failure(
         "transaction.begin",
         f"The server refused to begin a transaction: {reply.message[:200]}",
@@ -120,13 +105,10 @@ def check_backends(target: Target) -> Iterator[Finding]:
 
 
 def _check_backend(target: Target, named: Address, role: str, rules: RedirectRules) -> Iterator[Finding]:
-    judged = judge_redirect("backend.redirect", named, rules, role, named.netloc)
-    yield judged
+    yield judge_redirect("backend.redirect", named, rules, role, named.netloc)
     backend = rules.rewrite(named)
     if rules.allows(backend):
-        endpoint = Endpoint("backend", backend.host, backend.port)
-        target.endpoints.append(endpoint)
-        yield from judge_probe(probe(endpoint, target.options.connect_timeout))
+        yield target.reach("backend", backend.host, backend.port)
 
 
 def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
@@ -177,7 +159,7 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
             if not trial.label and not trial.begin().ok:
                 return
             answer = trial.load(table)
-            backend = parse_location(answer.location) if answer.status == REDIRECT else None
+            backend = parse_location(answer.location) if answer.status == HTTPStatus.TEMPORARY_REDIRECT else None
             if backend is not None:
                 yield backend, f"the backend for table {table}"
                 continue
@@ -210,7 +192,3 @@ def judge_refused_load(table: str, answer: HttpResponse) -> Finding:
         "Check the table, the user's INSERT privilege and the stream-load properties.",
         table,
     )
-
-
-def _read_reply(answer: HttpResponse) -> Reply:
-    return read_reply(answer.status, answer.body)

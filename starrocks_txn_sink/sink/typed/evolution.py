@@ -17,8 +17,8 @@ from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.sink.session import Session, table_columns, table_models
-from starrocks_txn_sink.sink.typed.fit import Fit, fit
+from starrocks_txn_sink.sink.session import Session, advising, table_columns, table_models
+from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sql.leader import LeaderConnection
@@ -26,22 +26,7 @@ from starrocks_txn_sink.sql.leader import LeaderConnection
 Columns = Mapping[str, Sequence[TargetColumn]]
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 2.0
-_KEY_TEXT = "VARCHAR(255)"
-_PLAIN: dict[type[T.DataType], str] = {
-    T.BooleanType: "BOOLEAN",
-    T.ByteType: "TINYINT",
-    T.ShortType: "SMALLINT",
-    T.IntegerType: "INT",
-    T.LongType: "BIGINT",
-    T.FloatType: "FLOAT",
-    T.DoubleType: "DOUBLE",
-    T.StringType: "VARCHAR(65533)",
-    T.BinaryType: "VARBINARY",
-    T.DateType: "DATE",
-    T.TimestampType: "DATETIME",
-    T.TimestampNTZType: "DATETIME",
-    T.VariantType: "JSON",
-}
+_KEY_TEXT, _TEXT = "VARCHAR(255)", "VARCHAR(65533)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +90,21 @@ def _failure(execute: Callable[[str], object], sql: str) -> StarRocksSinkError |
 
 def type_of(source: T.DataType, *, key: bool = False) -> str:
     """The type that a new column for `source` gets; raises InputError where StarRocks has none."""
-    if key and isinstance(source, T.StringType):
-        return _KEY_TEXT
-    if isinstance(source, T.DecimalType):
-        return f"DECIMAL({source.precision},{source.scale})"
+    if isinstance(source, T.StringType):
+        return _KEY_TEXT if key else _TEXT
     if isinstance(source, T.ArrayType):
         return f"ARRAY<{type_of(source.elementType)}>"
     if isinstance(source, T.MapType):
         return f"MAP<{type_of(source.keyType, key=True)},{type_of(source.valueType)}>"
     if isinstance(source, T.StructType):
         return f"STRUCT<{', '.join(f'{identifier(field.name)} {type_of(field.dataType)}' for field in source.fields)}>"
-    for kind, name in _PLAIN.items():
-        if isinstance(source, kind):
-            return name
-    raise InputError(
-        f"StarRocks has no type for {source.simpleString()}.", hint="Cast the column before the sink, or leave it out."
-    )
+    closest = natural(source)
+    if closest.name == "OTHER" or isinstance(source, T.NullType):
+        raise InputError(
+            f"StarRocks has no type for {source.simpleString()}.",
+            hint="Cast the column before the sink, or leave it out.",
+        )
+    return str(closest)
 
 
 def _alterations(
@@ -211,11 +195,8 @@ def apply_schema_changes(
     with contextlib.closing(LeaderConnection(options)) as connection:
 
         def execute(sql: str) -> None:
-            try:
+            with advising(f"Run it by hand, or change it: {sql}"):
                 connection.query(sql, (), deadline)
-            except QueryRefused as refused:
-                refused.advice = f"Run it by hand, or change it: {sql}"
-                raise
 
         made = apply_changes(
             changes, execute, lambda: table_columns(connection, options.database, tables, deadline), clock, deadline

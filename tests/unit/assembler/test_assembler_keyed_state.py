@@ -10,8 +10,7 @@ import pytest
 from starrocks_txn_sink.assembler.keyed_state import BLOB, Packet, counts_packet, pack, row_packets, unpack
 from starrocks_txn_sink.assembler.rules.incremental import assemble_sorted
 from starrocks_txn_sink.assembler.rules.intake import group_by_partition
-from starrocks_txn_sink.assembler.rules.model import Counters, Policy
-from starrocks_txn_sink.assembler.rules.state import from_blob
+from starrocks_txn_sink.assembler.rules.model import Counters, Policy, from_blob
 from starrocks_txn_sink.errors import InputError
 from tests.support.assembler_model import SCHEMA, Ev, Model
 

@@ -208,7 +208,7 @@ def test_an_event_that_cannot_be_placed_is_refused_with_its_place(bad: dict[str,
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(OptionError, match="above zero"):
         VerifiedPolicy(0)
-    with pytest.raises(OptionError, match="quarantine or fail"):
+    with pytest.raises(OptionError, match="quarantine, fail"):
         VerifiedPolicy(1, "drop")  # type: ignore[arg-type]
 
 

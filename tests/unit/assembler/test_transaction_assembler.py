@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.assembler.rules import state as stored
+from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.errors import InputError, OptionError, SourceTransactionError
 from tests.support.assembler_bench import Bench
@@ -153,7 +153,7 @@ def test_rows_of_an_open_transaction_are_written_once() -> None:
 
 
 def test_large_rests_are_cut_into_blobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "BLOB_BYTES", 200)
+    monkeypatch.setattr(model, "BLOB_BYTES", 200)
     bench = fed(script("B " + "D " * 40))
     assert len(bench.blobs) > 3
     bench.feed(table(script("E", 42)))
@@ -318,4 +318,4 @@ def test_several_open_transactions_in_the_checkpoint_need_interleaved() -> None:
 
 def test_a_state_of_another_format_is_refused() -> None:
     with pytest.raises(InputError, match="another format"):
-        stored.AssemblerState.from_json('{"format": 99}')
+        model.AssemblerState.from_json('{"format": 99}')

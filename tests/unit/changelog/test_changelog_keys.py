@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.changelog.rules.conversions import ImageEncoder
+from starrocks_txn_sink.changelog.rules.conversions import ImageEncoder, kinds_to_code
 from starrocks_txn_sink.changelog.rules.keyed import (
     DecodeKey,
     EncodeKey,
@@ -19,7 +19,6 @@ from starrocks_txn_sink.changelog.rules.keyed import (
     state_from_text,
     state_to_text,
 )
-from starrocks_txn_sink.changelog.rules.kinds import kinds_to_code
 from tests.support.manual_clock import ManualClock
 
 UPSERT = "+I-U+U"

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.changelog.rules.keyed import Retention
-from starrocks_txn_sink.changelog.rules.kinds import (
+from starrocks_txn_sink.changelog.rules.conversions import (
     DELETE,
     INSERT,
     UPDATE_AFTER,
@@ -18,6 +17,7 @@ from starrocks_txn_sink.changelog.rules.kinds import (
     kinds_to_code,
     pairs_updates,
 )
+from starrocks_txn_sink.changelog.rules.keyed import Retention
 from starrocks_txn_sink.errors import OptionError
 
 

@@ -5,34 +5,33 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.changelog.rules import decode, encode, release
 from starrocks_txn_sink.changelog.rules.conversions import (
-    REMOVE,
-    UPSERT,
-    ChangeEvent,
-    ClaimingRow,
-    ImageEncoder,
-    TimedRow,
-    decode_with_previous,
-    final_changes,
-    materialize,
-    needs_materializer,
-    net_effect,
-    normalize,
-)
-from starrocks_txn_sink.changelog.rules.kinds import (
     DELETE,
     INSERT,
     UPDATE_AFTER,
     UPDATE_BEFORE,
+    ChangeEvent,
+    ClaimingRow,
+    ImageEncoder,
     RowChange,
     RowKind,
+    TimedRow,
     code_to_kinds,
+    decode,
+    decode_with_previous,
+    encode,
     kinds_to_code,
+    materialize,
+    needs_materializer,
+    net_effect,
+    normalize,
+    release,
 )
+from starrocks_txn_sink.changelog.starrocks_ops import RANKS, LastPerKey
 from tests.support.changelog_model import live_rows, multiset, retract_changelog, upserted
 from tests.support.depth import examples
 
@@ -374,6 +373,12 @@ def test_a_net_effect_does_what_all_changes_do_in_at_most_two(seed: int) -> None
         assert upserted(net, upserted(whole[:start])) == upserted(whole)
 
 
+LAST = LastPerKey(["place", "rank"], [])
+SHAPE = pa.schema(
+    {"__key": pa.string(), "place": pa.int64(), "rank": pa.int64(), "adds": pa.bool_(), "to": pa.list_(pa.int64())}
+)
+
+
 @many
 @given(SEEDS)
 def test_last_changes_in_any_order_make_the_table_of_a_serial_replay(seed: int) -> None:
@@ -395,6 +400,15 @@ def test_last_changes_in_any_order_make_the_table_of_a_serial_replay(seed: int) 
                 changes.append((RowChange(INSERT, (key, value)), sequence))
                 table[key] = value
         random.shuffle(changes)
-        last = final_changes(changes, lambda row: row[0])
-        assert {key: row[1] for key, (op, row, _) in last.items() if op == UPSERT} == table
-        assert {op for op, _, _ in last.values()} <= {UPSERT, REMOVE}
+        listed = [
+            {
+                "__key": str(change.row[0]),
+                "place": at,
+                "rank": RANKS[change.kind],
+                "adds": change.kind.adds,
+                "to": change.row,
+            }
+            for change, at in changes
+        ]
+        last = LAST.last_rows(pa.Table.from_pylist(listed, SHAPE)).to_pylist()
+        assert {each["to"][0]: each["to"][1] for each in last if each["adds"]} == table

@@ -126,7 +126,7 @@ def test_a_committed_batch_is_counted_once_by_table_and_operation() -> None:
     assert told.value("buffer_bytes") == 900
     assert told.value("transaction_age_ratio") == 0.5
     assert told.value("last_committed_batch_id") == 0
-    assert dict(metrics.partitions["partition_position"].items()) == {"0": 9}
+    assert metrics.values("partition_position") == {("0",): 9}
     assert told.value("open_starrocks_transactions") == 0
 
 
@@ -161,7 +161,7 @@ def test_a_failed_batch_tells_what_its_lane_did() -> None:
     assert told.value("failed_batches_total") == 1
     assert told.lit() is Light.BAD
     assert told.sentence == "The last micro-batch failed 0.0 s ago (commit_failed); no commit yet."
-    (failed,) = told.model.recent.newest_first()
+    (failed,) = told.model.recent
     assert (failed["outcome"], failed["code"], failed["batch_id"]) == ("failed", "commit_failed", 4)
 
 
@@ -354,8 +354,8 @@ def test_a_balanced_source_tells_its_skew_and_others_do_not_touch_it() -> None:
         assert told.value("source_skew_seconds") == 6.5
         assert told.value("source_held_back_rows") == 4
         assert told.value("source_read_until_timestamp_seconds") == 2.5
-        times = told.model.metrics.partitions["source_partition_timestamp_seconds"]
-        assert dict(times.items()) == {"a-0": 9.0, "a-1": 2.5}
+        times = told.model.metrics.values("source_partition_timestamp_seconds")
+        assert times == {("a-0",): 9.0, ("a-1",): 2.5}
 
 
 def test_the_assembler_keeps_its_levels_while_nothing_comes() -> None:

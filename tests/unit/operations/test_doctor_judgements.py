@@ -99,9 +99,9 @@ def test_executors_with_another_python_or_another_sink_are_failures() -> None:
 
 def test_a_name_that_does_not_resolve_and_a_closed_port_are_different_findings() -> None:
     endpoint = reach.Endpoint("backend", "be1", 8040)
-    (unresolved,) = reach.judge_probe(reach.ProbeResult(endpoint, (), "Name or service not known"))
-    (closed,) = reach.judge_probe(reach.ProbeResult(endpoint, ("10.0.0.1",), "Connection refused"))
-    (opened,) = reach.judge_probe(reach.ProbeResult(endpoint, ("10.0.0.1",)))
+    unresolved = reach.judge_probe(reach.ProbeResult(endpoint, (), "Name or service not known"))
+    closed = reach.judge_probe(reach.ProbeResult(endpoint, ("10.0.0.1",), "Connection refused"))
+    opened = reach.judge_probe(reach.ProbeResult(endpoint, ("10.0.0.1",)))
     assert [complete(one).check for one in (unresolved, closed, opened)] == ["name.resolution", "port", "port"]
     assert [one.severity for one in (unresolved, closed, opened)] == [FAILURE, FAILURE, GOOD]
     assert "redirect_map={'be1:8040'" in closed.advice

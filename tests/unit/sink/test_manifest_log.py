@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, OpenTransaction
 from starrocks_txn_sink.assembler.rules.spill import (
     BlobPlace,
     CarriedState,
@@ -16,7 +17,6 @@ from starrocks_txn_sink.assembler.rules.spill import (
     StateDirectory,
     StateNotWritten,
 )
-from starrocks_txn_sink.assembler.rules.state import AssemblerState, OpenTransaction
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sink.manifest_log import INLINE_LIMIT, ManifestLog
 from tests.support.memory_directory import MemoryDirectory
