@@ -27,6 +27,10 @@ class Transient:
     """Mixin: the same transaction batch may succeed in a new attempt under a new label."""
 
 
+class Outage(Transient):
+    """Mixin: StarRocks cannot serve at the moment. The sink waits and writes the micro-batch again (`sink.outage`)."""
+
+
 class Terminal:
     """Mixin: a retry cannot succeed before the user changes the source, the options or the server."""
 
@@ -106,7 +110,7 @@ class Unordered(InputError):
 # --- transport ---
 
 
-class TransportError(StarRocksSinkError, Transient):
+class TransportError(StarRocksSinkError, Outage):
     """No usable reply arrived. The request may have taken effect, unless the error is NotSent."""
 
     code = "transport"
@@ -195,7 +199,7 @@ class ServerRefused(StarRocksSinkError, Terminal):
     summary = "StarRocks refused an operation and would refuse it again."
 
 
-class BeginFailed(StarRocksSinkError, Transient):
+class BeginFailed(StarRocksSinkError, Outage):
     code = "begin_failed"
     summary = "StarRocks did not begin a transaction."
 
@@ -208,12 +212,12 @@ class TooManyTransactions(BeginFailed):
     hint = "Use fewer lanes, or raise the frontend's max_running_txn_num_per_db."
 
 
-class LoadFailed(StarRocksSinkError, Transient):
+class LoadFailed(StarRocksSinkError, Outage):
     code = "load_failed"
     summary = "A load failed, and its StarRocks transaction was rolled back."
 
 
-class CommitFailed(StarRocksSinkError, Transient):
+class CommitFailed(StarRocksSinkError, Outage):
     code = "commit_failed"
     summary = "StarRocks did not commit, and nothing of the transaction became visible."
 

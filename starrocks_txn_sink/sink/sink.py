@@ -31,6 +31,7 @@ from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, why_to_sort
 from starrocks_txn_sink.sink.lifecycle import Endpoint
+from starrocks_txn_sink.sink.outage import is_stopped, wait_out
 from starrocks_txn_sink.sink.projection import LaneInput, lane_input
 from starrocks_txn_sink.sink.session import Session, clean_up, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
@@ -189,6 +190,7 @@ class StarRocksSink:
         self._events = lifecycle.SinkEvents(options, listener, metrics)
         self._listener = self._events.emit
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
+        self._served: set[str] = set()  # jobs that have written a micro-batch in this process
         self._ending: dict[str, Session] = {}  # by epoch: failed ones, until their labels are rolled back
         self._turns = lifecycle.WriteTurns()
         self._jobs = lifecycle.SparkJobs()
@@ -254,8 +256,19 @@ class StarRocksSink:
             self._events.follow_batch(frame, origin.job, origin.batch_id, self.options.lanes, query) as receipts,
             self._turns.one_at_a_time(origin.job, self.options.batch_deadline),
         ):
-            receipts += self._commit(frame, origin)
+            receipts += self._commit_or_wait(frame, origin)
         return receipts
+
+    def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
+        """Commit the micro-batch, over outages of StarRocks if need be.
+
+        Before the job's first session a failure is more often a wrong address than an outage, so it is raised at once.
+        """
+        if origin.job not in self._served:
+            return self._commit(frame, origin)
+        place = {"job": origin.job, "batch_id": origin.batch_id}
+        write, stopped = partial(self._commit, frame, origin), partial(is_stopped, frame)
+        return wait_out(write, place, self.options.batch_deadline, self._listener, stopped)
 
     def _commit(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         session = self._sessions.get(origin.job)
@@ -278,6 +291,7 @@ class StarRocksSink:
             clean_up(self.options, session, done=lambda: self._ending.pop(session.epoch, None))
             raise
         session.learn(receipts)
+        self._served.add(origin.job)
         return receipts
 
     def _run_lanes(self, frame: DataFrame, origin: BatchOrigin, session: Session) -> list[Receipt]:

@@ -80,6 +80,8 @@ _LEVELS = {
     "audit.failed": logging.WARNING,
     "rows.dead_lettered": logging.WARNING,
     "write.progressed": logging.INFO,
+    "outage.waiting": logging.WARNING,
+    "outage.ended": logging.INFO,
 }
 
 
