@@ -60,6 +60,12 @@ class Frontends:
         with self._lock:
             self._leader = address
 
+    def ask_last(self, address: Address) -> None:
+        """Put `address` behind the others: it accepted a request and did not answer, so it must not get them all."""
+        self.forget_leader(address)
+        with self._lock:
+            self._configured = tuple(sorted(self._configured, key=lambda each: each == address))
+
     def forget_leader(self, address: Address) -> None:
         """Forget the leader if it is `address`: it was unreachable, or redirected a request."""
         with self._lock:
@@ -129,6 +135,9 @@ class RedirectedRequest:
             return self.perform(exchange)
         except NotSent:
             self.frontends.forget_leader(target)
+            raise
+        except ReplyLost:
+            self.frontends.ask_last(target)
             raise
 
     def _redirect_target(self, answer: HttpResponse, asked: Address) -> Address:

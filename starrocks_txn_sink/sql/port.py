@@ -33,7 +33,20 @@ CHALLENGE = "mysql_native_password"
 """The only authentication without TLS: the answer to a random challenge, from which nobody reads the password."""
 
 _TRANSIENT_NUMBERS = frozenset({0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1205, 2003, 2005, 2006, 2013, 2014, 2055})
-_TRANSIENT_TEXTS = ("timeout", "timed out", "not alive", "no alive", "publish", "too many", "mem_limit", "not ready")
+_TRANSIENT_TEXTS = (
+    *("timeout", "timed out", "not alive", "no alive", "alive: false", "backend node not found"),
+    *("publish", "too many", "mem_limit", "exceed limit", "not ready"),
+)
+_PRIVILEGE = ("the user lacks a privilege", "Grant it: `starrocks-txn-sink doctor` names it.")
+_REFUSALS = {
+    1045: ("the user name or the password is wrong", "Check username and password."),
+    3162: ("the user does not exist", "Check username, or create the user."),
+    1049: ("the database does not exist", "Create it, or correct the option database."),
+    1146: ("a table does not exist", "Create it, or correct its name."),
+    5502: ("a table does not exist", "Create it, or correct its name."),
+    **dict.fromkeys((1044, 1142, 1227, 5203), _PRIVILEGE),
+}
+"""What the server's error numbers mean, with the advice. The server's own text may repeat a statement's values."""
 _SECURE_TRANSPORT_REQUIRED = 3159
 _TLS_NOT_SUPPORTED = 2026
 _FETCH_ROWS = 1000
@@ -174,9 +187,11 @@ class QueryPort:
         if self._quotes_server:
             said = str(error.args[1] if len(error.args) > 1 else error)[:_TEXT_LIMIT]
             return QueryRefused(f"{said} ({number})")
+        why, hint = _REFUSALS.get(
+            number, (_error_kind(error), "Check the user's privileges, and that the database and its tables exist.")
+        )
         return QueryRefused(
-            f"StarRocks refused a statement over the MySQL protocol: {_error_kind(error)}",
-            hint="Check the user's privileges, and that the database and its tables exist.",
+            f"StarRocks refused a statement over the MySQL protocol: {why}.", hint=hint, place=place, number=number
         )
 
 
@@ -384,6 +399,12 @@ def _number(error: Exception) -> int:
 
 
 def _error_kind(error: Exception) -> str:
-    """Type and number of the error. Never its text, which may repeat a statement with its values."""
+    """The cause in words, or type and number of the error. Never its text, which may repeat a statement's values."""
+    if isinstance(error, socket.gaierror):
+        return "the host name cannot be resolved"
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens there"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
     number = f" {error.args[0]}" if error.args and isinstance(error.args[0], int) else ""
     return f"{type(error).__name__}{number}"

@@ -361,3 +361,15 @@ def test_a_port_that_speaks_no_tls_is_proof_that_nothing_was_sent() -> None:
         made.close()
         assert frontend.got == []
     assert "geheim" not in str(caught.value)
+
+
+def test_a_frontend_that_never_answers_does_not_get_every_attempt() -> None:
+    def hang(caller: Caller, _: Got) -> None:
+        caller.stopping.wait(20)
+
+    with Peer(hang) as silent, Peer(says(OK)) as well:
+        sender = transport(f"{silent.url},{well.url}", clock=SystemClock())
+        with pytest.raises(ReplyLost):
+            sender.send(BEGIN, soon(seconds=0.5))
+        assert sender.send(Request(Operation.BEGIN, "shop", "job-2"), soon()).ok
+        sender.close()

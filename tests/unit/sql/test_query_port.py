@@ -15,8 +15,10 @@ import pytest
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, RedirectRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.session import advising
 from starrocks_txn_sink.sql.connection import SqlConnection
 from starrocks_txn_sink.sql.leader import LeaderConnection
+from tests.support.http_peer import unused_port
 from tests.support.query_peer import END, OK, QueryPeer, Talk, auth_switch, error, greeting, result
 
 PASSWORD = "SECRETPW-größe"
@@ -260,3 +262,49 @@ def test_only_the_tools_quote_the_server() -> None:
             with pytest.raises(QueryRefused, match="ROW-VALUE"):
                 connection.rows("SELECT 1")
             assert connection.rows("SELECT 2") == []  # a refusal leaves the connection usable
+
+
+@pytest.mark.parametrize(
+    ("number", "cause", "remedy"),
+    [
+        (1045, "the user name or the password is wrong", "username and password"),
+        (3162, "the user does not exist", "username"),
+        (1049, "the database does not exist", "database"),
+        (1142, "the user lacks a privilege", "Grant it"),
+        (5203, "the user lacks a privilege", "Grant it"),
+        (5502, "a table does not exist", "Create it"),
+    ],
+)
+def test_a_refusal_names_its_cause_and_its_remedy(number: int, cause: str, remedy: str) -> None:
+    def script(talk: Talk) -> None:
+        talk.log_in()
+        talk.serve({"SELECT 1": [error(number, "ROW-VALUE")]})
+
+    with QueryPeer(script) as peer:
+        with pytest.raises(QueryRefused) as caught:
+            ask(peer.url)
+        with pytest.raises(QueryRefused) as advised, advising("Grant CREATE TABLE on the database."):
+            ask(peer.url)
+    assert cause in caught.value.message
+    assert remedy in caught.value.advice
+    assert "ROW-VALUE" not in str(caught.value)
+    assert ("CREATE TABLE" in advised.value.advice) == (number in (1142, 5203, 5502))
+
+
+@pytest.mark.parametrize(
+    "text", ["Backend node not found. Check if any backend node is down", "Memory of p exceed limit"]
+)
+def test_a_passing_trouble_of_the_server_is_no_refusal(text: str) -> None:
+    def script(talk: Talk) -> None:
+        talk.log_in()
+        talk.serve({"SELECT 1": [error(1064, text)]})
+
+    with QueryPeer(script) as peer, pytest.raises(QueryFailed):
+        ask(peer.url)
+
+
+def test_nobody_there_and_an_unknown_host_are_told_in_words() -> None:
+    with pytest.raises(QueryFailed, match=r"nothing listens there.*127\.0\.0\.1"):
+        ask(f"mysql://127.0.0.1:{unused_port()}")
+    with pytest.raises(QueryFailed, match="cannot be resolved"):
+        ask("mysql://no-such-host.invalid:9030")
