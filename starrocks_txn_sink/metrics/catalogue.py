@@ -188,6 +188,12 @@ METRICS = (
         ("code",),
         _each(*CODES),
     ),
+    Metric(
+        "outage_start_timestamp_seconds",
+        _G,
+        "Time since which a micro-batch has waited for StarRocks, since the Unix epoch; with several jobs, the longest "
+        "wait. 0 if none waits.",
+    ),
     Metric("failed_batches_total", _C, "Failed micro-batches; Spark or its supervisor repeats them."),
     Metric("retries_total", _C, "Retries by operation and reason.", ("operation", "reason"), RETRIES),
     Metric(

@@ -21,7 +21,7 @@ from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.fencing import retry_until_answered, roll_back_until_confirmed
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
-from starrocks_txn_sink.protocol.ledger import ACCEPTED, LEDGER_TABLE, ListUnfinished, WriteMarker
+from starrocks_txn_sink.protocol.ledger import ACCEPTED, LEDGER_TABLE, ListUnfinished, WriteMarker, identifier
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 
@@ -149,7 +149,7 @@ def _label_state(label: Label) -> Steps[str]:
 def _findings(
     connection: LeaderConnection, options: SinkOptions, labels: Sequence[OpenLabel], deadline: Deadline
 ) -> JobFindings:
-    job, table = str(options.job), f"`{options.database}`.`{LEDGER_TABLE}`"
+    job, table = str(options.job), identifier(options.database, LEDGER_TABLE)
     there = connection.query(
         "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         (options.database, LEDGER_TABLE),

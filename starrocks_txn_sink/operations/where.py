@@ -12,12 +12,12 @@ from typing import Any
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions, command_line
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE, LedgerPosition, LoggedSpan, PositionStatus, locate
 from starrocks_txn_sink.sql.leader import LeaderConnection
 
 _SPAN = (
-    "SELECT first_position, last_position, label, lane, batch, row_count, tables, loaded_at FROM `{}`.`{}` "
+    "SELECT first_position, last_position, label, lane, batch, row_count, tables, loaded_at FROM {} "
     "WHERE job = %s AND source_partition = %s AND last_position {} %s ORDER BY last_position {} LIMIT 1"
 )
 
@@ -35,7 +35,7 @@ class Lookup:
     def ledger_position(self) -> LedgerPosition | None:
         """The partition's row in the ledger; None without one."""
         rows = self._query(
-            f"SELECT position, label, batch, updated_at FROM `{self.database}`.`{LEDGER_TABLE}` "
+            f"SELECT position, label, batch, updated_at FROM {identifier(self.database, LEDGER_TABLE)} "
             "WHERE job = %s AND kind = 'position' AND name = %s",
             self.job,
             self.partition,
@@ -46,7 +46,7 @@ class Lookup:
         """Rows of the log next to `position`: the first that ends at or above it, the last that ends below."""
         found = []
         for sign, order in ((">=", "ASC"), ("<", "DESC")):
-            sql = _SPAN.format(self.database, LOG_TABLE, sign, order)
+            sql = _SPAN.format(identifier(self.database, LOG_TABLE), sign, order)
             found += [_span(row) for row in self._query(sql, self.job, self.partition, position)]
         return found
 
@@ -58,7 +58,7 @@ class Lookup:
     def known_partitions(self) -> list[str]:
         """Up to 20 source partitions of the job, to help with a wrong name."""
         rows = self._query(
-            f"SELECT name FROM `{self.database}`.`{LEDGER_TABLE}` WHERE job = %s AND kind = 'position' "
+            f"SELECT name FROM {identifier(self.database, LEDGER_TABLE)} WHERE job = %s AND kind = 'position' "
             "ORDER BY name LIMIT 20",
             self.job,
         )

@@ -219,7 +219,8 @@ def names(check_one: Check) -> OptionKind:
 def mapping(check_all: Check) -> OptionKind:
     def check(option: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            raise refusal(option, value, "a mapping, in text a list of pairs as in a=b,c=d")
+            shown = "unusable (not shown)" if isinstance(value, str) else value
+            raise refusal(option, shown, "a mapping, in text a list of pairs as in a=b,c=d")
         checked: dict[str, Any] = check_all(option, value)
         return checked
 

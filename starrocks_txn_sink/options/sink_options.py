@@ -27,7 +27,9 @@ OWN_TABLES = "_starrocks_txn_sink_"
 
 
 _NAME = kind.text("a name without control characters, and not *", r"(?!\*$)[^\x00-\x1f\x7f]+")
-_USER = kind.text("a user name without a colon, which HTTP Basic authentication cannot carry", r"[^\x00-\x1f\x7f:]+")
+_USER = kind.text(
+    "a user name without a colon, which HTTP Basic authentication cannot carry", r"[^\x00-\x1f\x7f:]+", secret=True
+)
 _PASSWORD = kind.text("a text without line breaks", r"[^\r\n\x00]*", secret=True)
 _JOB = kind.text(
     "1 to 64 characters of [-\\w] (letters, digits, - and _), because it starts every label", r"[-0-9A-Za-z_]{1,64}"
@@ -36,6 +38,7 @@ _RULES = kind.names(lambda name, rule: addresses.parse_host_rule(rule, name))
 _FRONTENDS = kind.OptionKind("addresses", checks.addresses(addresses.parse_frontends))
 _QUERY_PORTS = kind.OptionKind("addresses", checks.addresses(addresses.parse_query_url))
 _FILE = kind.text()
+_VARIABLE = kind.text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", secret=True)
 _PROPERTIES = kind.mapping(lambda name, value: load_properties.check_properties(value, name))
 
 
@@ -56,7 +59,7 @@ class SinkOptions:
         "File with the password in its first line, read at each connection setup; it must exist on every executor.",
         default=None,
     )
-    password_environment: str | None = kind.text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*")(
+    password_environment: str | None = _VARIABLE(
         "Environment variable with the password, read at each connection setup.", default=None
     )
     job: str | None = _JOB(
@@ -78,7 +81,7 @@ class SinkOptions:
         "Lifetime of a StarRocks transaction, sent at begin; the server rolls older ones back.", default=600
     )
     batch_deadline: float = kind.SECONDS(
-        "Time limit of a micro-batch, including all waits and retries.",
+        "Time limit of a micro-batch, including all waits and retries: an outage of StarRocks is waited out so long.",
         derive=lambda options: 2.0 * options.timeout,
         default_text="2 × `timeout`",
     )
@@ -184,17 +187,29 @@ class SinkOptions:
         "Per table: stream-load properties that override `properties`.", default={}
     )
     redirect_map: Mapping[str, str] = kind.mapping(checks.redirect_map)(
-        "Rewrites redirect targets, as in `{'be1:8040': 'proxy:18040'}`; the new targets are allowed.", default={}
+        "Rewrites redirect targets, as in `{'be1:8040': 'proxy:18040'}`; the new targets are allowed. A target without "
+        "`http://` or `https://` keeps the scheme of `load_url`.",
+        default={},
     )
     redirect_hosts: Sequence[str] | str = _RULES(
         "Allowed redirect hosts beside those of `load_url`, usually the backends: `be1`, `be1:8040`, "
-        "`*.svc.cluster.local`, `10.0.0.0/8`, or `*` for all. `http://be1` allows a downgrade from https to http.",
+        "`*.svc.cluster.local`, `10.0.0.0/8`, `[fd00::5]`, or `*` for all; a star that is not at the start stays "
+        "inside its part between dots. `http://be1` allows a downgrade from https to http. With `find_leader` the "
+        "leader's query port obeys the same rules.",
         default=(),
     )
-    tls_ca: str | None = _FILE("File with the trusted certificate authorities (https only).", default=None)
-    tls_certificate: str | None = _FILE("File with the client's certificate (https only).", default=None)
+    query_tls: bool = kind.SWITCH(
+        "Whether the query port must speak TLS, with the same `tls_…` files. Without TLS the sink logs in with "
+        "`mysql_native_password` only, which never sends the password itself.",
+        derive=lambda options: options.frontends[0].scheme == "https",
+        default_text="true if `load_url` is https",
+    )
+    tls_ca: str | None = _FILE(
+        "File with the trusted certificate authorities (TLS only); without it, the system's.", default=None
+    )
+    tls_certificate: str | None = _FILE("File with the client's certificate (TLS only).", default=None)
     tls_key: str | None = _FILE("File with the client's key, unless tls_certificate contains it.", default=None)
-    tls_verify: bool = kind.SWITCH("Whether to verify the server's certificate (https only).", default=True)
+    tls_verify: bool = kind.SWITCH("Whether to verify the server's certificate and host name (TLS only).", default=True)
     metrics_port: int | None = kind.OptionKind("whole number", checks.port)(
         "Port of a metrics endpoint on the driver, with a page at `/`; 0 takes a free one. Sinks with the same port "
         "share it. Requires the extra `metrics`.",
@@ -217,7 +232,8 @@ class SinkOptions:
             password_environment=self.password_environment,
         )
         tls = (self.tls_ca, self.tls_certificate, self.tls_key)
-        checks.check_tls(self.frontends[0].scheme, *tls, verify=self.tls_verify)
+        secure = self.frontends[0].scheme == "https" or self.query_tls
+        checks.check_tls(secure, *tls, verify=self.tls_verify)
         object.__setattr__(self, "tables", checks.plain_table_names(self.tables, self.database))
         for place, properties in self._properties():
             load_properties.check_modes(properties, place)
@@ -251,7 +267,7 @@ class SinkOptions:
 
     @property
     def redirect_rules(self) -> addresses.RedirectRules:
-        return addresses.RedirectRules.of(self.frontends, self.redirect_map, self.redirect_hosts)
+        return addresses.RedirectRules.of(self.frontends, self.redirect_map, self.redirect_hosts, self.query_addresses)
 
     @property
     def mini_interval(self) -> float:
@@ -272,12 +288,18 @@ class SinkOptions:
             return os.environ[self.password_environment]
         if self.password_file is not None:
             try:
-                return Path(self.password_file).read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
+                password = Path(self.password_file).read_text(encoding="utf-8-sig").split("\n", 1)[0].rstrip("\r")
             except (OSError, UnicodeDecodeError) as error:
                 raise OptionError(
                     f"password_file cannot be read ({type(error).__name__}).",
                     hint="Put the file on the driver and on every executor, readable by Spark's user.",
                 ) from None
+            if not password:
+                raise OptionError(
+                    "password_file has an empty first line.",
+                    hint="Write the password into it, or leave password_file out for a user without a password.",
+                )
+            return password
         return self.password
 
     def begin_headers(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ import orjson
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol import ledger
-from starrocks_txn_sink.protocol.ledger import Sql
+from starrocks_txn_sink.protocol.ledger import Sql, identifier
 
 DEAD_LETTER_TABLE = "_starrocks_txn_sink_dead_letter"
 MOST_ROW_BYTES = 1_048_576
@@ -165,4 +165,4 @@ def _where_clause(job: str, partition: str | None, position: int | None) -> Sql:
 
 
 def _qualified_table(database: str) -> str:
-    return f"`{database}`.`{DEAD_LETTER_TABLE}`"
+    return identifier(database, DEAD_LETTER_TABLE)

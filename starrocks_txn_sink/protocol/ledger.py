@@ -12,11 +12,13 @@ partition, so that its versions become visible in the order of the commits: the 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import orjson
 
+from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.label import LabelPrefix, LedgerRequest
 
 LEDGER_TABLE = "_starrocks_txn_sink_ledger"
@@ -191,9 +193,24 @@ COLUMNS = (
     ("updated_at", "DATETIME"),
 )
 Sql = tuple[str, tuple[object, ...]]
+_NO_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 # Sub-tasks in these states of information_schema.loads have ended (wire contract 6.5). COMMITED may still be on its
 # way; asking for its rollback is harmless, because the server refuses it.
 _ENDED = ("FINISHED", "CANCELLED")
+
+
+def identifier(*names: str) -> str:
+    """The names as one SQL identifier, in backticks and with dots between: the only way a name gets into a statement.
+
+    Raises InputError for a control character, which no name needs and no log shows as it is.
+    """
+    for name in names:
+        if not name or _NO_NAME.search(name):
+            raise InputError(
+                f"The name {name[:80]!r} is empty or holds a control character, so no statement may contain it.",
+                hint="Rename the column, table or database.",
+            )
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
 
 def create_table(database: str, replication: int | None = None) -> str:
@@ -204,7 +221,7 @@ def create_table(database: str, replication: int | None = None) -> str:
 
 def own_table_ddl(table: str, columns: Iterable[tuple[str, str]], layout: str, replication: int | None) -> str:
     """The DDL of one of the sink's own tables; `layout` are its key and its distribution."""
-    defined = ", ".join(f"`{name}` {kind}" for name, kind in columns)
+    defined = ", ".join(f"{identifier(name)} {kind}" for name, kind in columns)
     properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
     return f"CREATE TABLE IF NOT EXISTS {table} ({defined}) {layout}{properties}"
 
@@ -334,7 +351,7 @@ def _int(value: object) -> int:
 
 
 def _table(database: str) -> str:
-    return f"`{database}`.`{LEDGER_TABLE}`"
+    return identifier(database, LEDGER_TABLE)
 
 
 def _like(prefix: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from starrocks_txn_sink.protocol.ledger import Sql, own_table_ddl
+from starrocks_txn_sink.protocol.ledger import Sql, identifier, own_table_ddl
 
 
 class PositionStatus(Enum):
@@ -92,9 +92,9 @@ def create_table(database: str, replication: int | None = None) -> str:
     """The DDL; `replication` None leaves the number of replicas to the server."""
     keys = "`job`, `source_partition`, `last_position`"
     layout = f"DUPLICATE KEY ({keys}) DISTRIBUTED BY HASH (`source_partition`) BUCKETS 1"
-    return own_table_ddl(f"`{database}`.`{LOG_TABLE}`", COLUMNS, layout, replication)
+    return own_table_ddl(identifier(database, LOG_TABLE), COLUMNS, layout, replication)
 
 
 def delete_older(database: str, job: str, before: str) -> Sql:
     """Statement that deletes a job's rows loaded before `before` (a DATETIME literal)."""
-    return f"DELETE FROM `{database}`.`{LOG_TABLE}` WHERE job = %s AND loaded_at < %s", (job, before)
+    return f"DELETE FROM {identifier(database, LOG_TABLE)} WHERE job = %s AND loaded_at < %s", (job, before)

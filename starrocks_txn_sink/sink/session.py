@@ -210,11 +210,12 @@ def _take_over(
 
 @contextlib.contextmanager
 def advising(advice: str) -> Iterator[None]:
-    """Give a QueryRefused from inside this advice."""
+    """Give a QueryRefused from inside this advice, unless no privilege is at fault but the login or the database."""
     try:
         yield
     except QueryRefused as refused:
-        refused.advice = advice
+        if refused.context.get("number") not in (1045, 1049, 3162):
+            refused.advice = advice
         raise
 
 

@@ -33,6 +33,7 @@ from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, query_directory, why_to_sort
 from starrocks_txn_sink.sink.lifecycle import Endpoint
+from starrocks_txn_sink.sink.outage import is_stopped, wait_out
 from starrocks_txn_sink.sink.projection import LaneInput, is_marked, lane_input
 from starrocks_txn_sink.sink.session import Session, clean_up, job_of_frame, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
@@ -192,6 +193,7 @@ class StarRocksSink:
         self._events = lifecycle.SinkEvents(options, listener, metrics)
         self._listener = self._events.emit
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
+        self._served: set[str] = set()  # jobs that have written a micro-batch in this process
         self._ending: dict[str, Session] = {}  # by epoch: failed ones, until their labels are rolled back
         self._turns = lifecycle.WriteTurns()
         self._jobs = lifecycle.SparkJobs()
@@ -257,8 +259,19 @@ class StarRocksSink:
             self._events.follow_batch(frame, origin.job, origin.batch_id, self.options.lanes, query) as receipts,
             self._turns.one_at_a_time(origin.job, self.options.batch_deadline),
         ):
-            receipts += self._commit(frame, origin)
+            receipts += self._commit_or_wait(frame, origin)
         return receipts
+
+    def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
+        """Commit the micro-batch, over outages of StarRocks if need be.
+
+        Before the job's first session a failure is more often a wrong address than an outage, so it is raised at once.
+        """
+        if origin.job not in self._served:
+            return self._commit(frame, origin)
+        place = {"job": origin.job, "batch_id": origin.batch_id}
+        write, stopped = partial(self._commit, frame, origin), partial(is_stopped, frame)
+        return wait_out(write, place, self.options.batch_deadline, self._listener, stopped)
 
     def _commit(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         session = self._sessions.get(origin.job)
@@ -290,6 +303,7 @@ class StarRocksSink:
         proofs = self._proofs[origin.job]
         if proofs is not None:
             proofs.record(session.proof(origin.batch_id))
+        self._served.add(origin.job)
         return receipts
 
     def _proof_log(self, frame: DataFrame, origin: BatchOrigin) -> ProofLog | None:

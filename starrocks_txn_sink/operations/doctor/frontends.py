@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
 from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.messages import read_load_state
 from starrocks_txn_sink.operations.doctor.server import judge_versions
-from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Target, failure, good, redirect_of, warning
+from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Target, failure, good, warning
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.addresses import Address, RedirectRules
+from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
 from starrocks_txn_sink.protocol.label import Label
 from starrocks_txn_sink.protocol.wire import Operation
 from starrocks_txn_sink.sql.connection import Row, SqlConnection
@@ -97,7 +97,7 @@ def request_label_state(target: Target, address: Address, database: str) -> Lead
     try:
         answer = target.send(Label(database, LABEL).request(Operation.LOAD_STATE), address)
         if answer.status == HTTPStatus.TEMPORARY_REDIRECT:
-            return LeaderReply(address, redirect_of(answer), redirected=True)
+            return LeaderReply(address, parse_location(answer.location), redirected=True)
         read_load_state(answer.status, answer.body)
     except StarRocksSinkError as error:
         return LeaderReply(address, error=error)
@@ -164,14 +164,34 @@ def check_members(target: Target) -> Iterator[Finding]:
     leader = leader_of(rows)
     if leader is None or not target.options.find_leader:
         return
-    address = rewrite_query_address(f"{leader['ip']}:{int(leader['queryport'])}", target.options.redirect_map)
-    if len(rows) > 1 and not target.has_reached(address.host, address.port):
-        yield target.reach("the leader's query port, by SHOW FRONTENDS", address.host, address.port)
+    rules = target.options.redirect_rules
+    try:
+        address = rules.query_target(str(leader["ip"]), int(leader["queryport"]))
+    except ValueError:
+        yield failure(
+            "frontend.query_leader",
+            "SHOW FRONTENDS gives the leader an address that is no host and port.",
+            "The sink logs in nowhere else than at a plain host and port.",
+            HOST_HINT,
+        )
+        return
+    if len(rows) > 1:
+        yield judge_query_leader(address, rules)
+        if rules.allows_query(address) and not target.has_reached(address.host, address.port):
+            yield target.reach("the leader's query port, by SHOW FRONTENDS", address.host, address.port)
 
 
-def rewrite_query_address(place: str, redirect_map: Mapping[str, str]) -> Address:
-    host, _, port = redirect_map.get(place, place).rpartition(":")
-    return Address("mysql", host, int(port))
+def judge_query_leader(address: Address, rules: RedirectRules) -> Finding:
+    """Whether the sink would log in at the leader's query port `address`; pure."""
+    if rules.allows_query(address):
+        return good("frontend.query_leader", f"the leader's query port {address.netloc} is allowed")
+    return failure(
+        "frontend.query_leader",
+        f"The leader's query port is {address.netloc}, whose host no option names.",
+        "The sink logs in at configured hosts only.",
+        f"If that server is yours, set {rules.option_line(address)}, or rewrite it with redirect_map.",
+        address.netloc,
+    )
 
 
 def judge_refusal(error: QueryRefused, find_leader: bool) -> Finding:

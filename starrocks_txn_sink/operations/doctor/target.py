@@ -8,14 +8,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
-from urllib.parse import urlsplit
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
 from starrocks_txn_sink.http.connection import Exchange, HttpResponse, ThreadConnections
 from starrocks_txn_sink.http.messages import METHODS, basic_authorization, headers_of, path_of
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.addresses import DEFAULT_PORTS, Address
+from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import Request
 from starrocks_txn_sink.sql.connection import SqlConnection
 
@@ -131,16 +130,6 @@ def judge_probe(seen: ProbeResult, place: str = DRIVER) -> Finding:
 
 def _rewrite(endpoint: Endpoint) -> str:
     return f"behind a proxy or NAT, rewrite it: redirect_map={{'{endpoint}': 'host:port'}}."
-
-
-def redirect_of(answer: HttpResponse) -> Address | None:
-    """Address in the Location header, before redirect_map applies; None if it is missing or unusable."""
-    try:
-        parts = urlsplit(answer.location or "")
-        port = parts.port or DEFAULT_PORTS[parts.scheme]
-    except (ValueError, KeyError):
-        return None
-    return Address(parts.scheme, parts.hostname, port) if parts.hostname else None
 
 
 _STEP_SECONDS = 30.0

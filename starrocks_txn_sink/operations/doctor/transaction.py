@@ -12,11 +12,12 @@ from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.messages import read_reply
 from starrocks_txn_sink.operations.doctor.frontends import judge_redirect
 from starrocks_txn_sink.operations.doctor.server import judge_versions
-from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, redirect_of, skipped, warning
-from starrocks_txn_sink.options.addresses import Address, RedirectRules
+from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, skipped, warning
+from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
 from starrocks_txn_sink.protocol import ledger, refusals
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix
 from starrocks_txn_sink.protocol.wire import Operation, Reply
+from starrocks_txn_sink.sql.connection import Row
 
 MOST_TABLES = 20
 """Tables at most whose redirect to a backend is requested."""
@@ -122,7 +123,19 @@ def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
             if str(row.get("alive", "true")).lower() not in ("true", "1"):
                 yield judge_dead_backend(str(row.get("ip"))), ""
             elif row.get("ip") and str(row.get("httpport", "")).isdigit():
-                yield Address("http", str(row["ip"]), int(row["httpport"])), f"a backend of {statement}"
+                yield _listed_address(row), f"a backend of {statement}"
+
+
+def _listed_address(row: Row) -> Address | Finding:
+    try:
+        return Address("http", str(row["ip"]).lower(), int(row["httpport"]))
+    except ValueError:
+        return warning(
+            "backend.redirect",
+            f"The cluster lists a backend under {str(row['ip'])[:80]!r}, which is no host name.",
+            "The sink follows no redirect to it.",
+            HOST_HINT,
+        )
 
 
 def judge_dead_backend(host: str) -> Finding:
@@ -147,7 +160,7 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
             if not trial.label and not trial.begin().ok:
                 return
             answer = trial.load(table)
-            backend = redirect_of(answer) if answer.status == HTTPStatus.TEMPORARY_REDIRECT else None
+            backend = parse_location(answer.location) if answer.status == HTTPStatus.TEMPORARY_REDIRECT else None
             if backend is not None:
                 if table == target.tables[0] and target.options.exactly_once:
                     yield judge_listed(_is_listed(target, trial)), ""

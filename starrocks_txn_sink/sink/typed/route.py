@@ -14,10 +14,10 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
+from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.columns import OP
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
 from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
-from starrocks_txn_sink.sources.txn_event import quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class TypedField:
 
     @property
     def column(self) -> Column:
-        return F.col(quoted(self.source))
+        return F.col(identifier(self.source))
 
 
 def typed_field(
@@ -231,9 +231,11 @@ class TypedRoute:
     @property
     def columns(self) -> str:
         """The header `columns`: what is not named takes its DEFAULT (wire contract 5.5)."""
-        plain = [quoted(field.key) for field in self.fields]
+        plain = [identifier(field.key) for field in self.fields]
         derived = [
-            f"{quoted(field.name)}=to_binary({quoted(field.key)}, 'hex')" for field in self.fields if field.fit.hexed
+            f"{identifier(field.name)}=to_binary({identifier(field.key)}, 'hex')"
+            for field in self.fields
+            if field.fit.hexed
         ]
         return ",".join((*plain, *(["__op"] if self.op else []), *derived))
 

@@ -19,9 +19,9 @@ from starrocks_txn_sink.operations.doctor.command import json_document, summary_
 from starrocks_txn_sink.operations.doctor.executors import judge_reports
 from starrocks_txn_sink.operations.doctor.frontends import (
     judge_members,
+    judge_query_leader,
     judge_redirect,
     judge_refusal,
-    rewrite_query_address,
 )
 from starrocks_txn_sink.operations.doctor.libraries import installed_versions
 from starrocks_txn_sink.operations.doctor.tables import TableDefinition
@@ -136,7 +136,15 @@ def test_a_dead_frontend_and_a_missing_leader_are_told() -> None:
     dead = {"ip": "fe2", "queryport": "9030", "role": "FOLLOWER", "alive": "false", "name": "b"}
     assert severities(judge_members([alive, dead]))["frontend.alive"] is WARNING
     assert severities(judge_members([dead]))["frontend.leader"] is FAILURE
-    assert rewrite_query_address("fe1:9030", {"fe1:9030": "proxy:19030"}) == Address("mysql", "proxy", 19030)
+
+
+def test_the_leaders_query_port_is_judged_as_the_sink_will() -> None:
+    rules = RedirectRules.of((Address("http", "fe1", 8030),), {"fe3:9030": "proxy:19030"}, ("be1",))
+    assert rules.query_target("FE3", 9030) == Address("mysql", "proxy", 19030)
+    for host, allowed in {"fe1": True, "fe3": True, "be1": True, "evil": False}.items():
+        found = complete(judge_query_leader(rules.query_target(host, 9030), rules))
+        assert found.severity is (GOOD if allowed else FAILURE)
+        assert allowed or "redirect_hosts=['evil']" in found.advice
 
 
 def test_a_server_of_an_old_release_among_new_ones_is_told() -> None:

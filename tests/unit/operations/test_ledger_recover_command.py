@@ -173,6 +173,7 @@ def test_an_unknown_job_is_told_from_a_known_one(server: Emulator, capsys: pytes
     [
         (["--database", "nowhere"], "The database 'nowhere' does not exist"),
         (["--option", "password=x"], "can read a password on the command line"),
+        (["--option", "PassWord=x"], "can read a password on the command line"),
         (["--option", "lanes"], "--option lanes has no value"),
         (["--option", "nonsense=1"], "nonsense"),
         (["--job", "no spaces"], "job"),

@@ -147,8 +147,8 @@ def test_a_reconnect_finds_the_leader_of_that_moment(server: Emulator, rules: li
         connection.close()
         ask(server.query_port, "INSERT INTO shop.t VALUES (1)")
         assert connection.query("SELECT count(*) FROM shop.t", (), deadline) == [(1,)]
-        assert connection._address is not None
-        assert connection._address.port == server.query_port != first
+        assert connection._port is not None
+        assert connection._port.address.port == server.query_port != first
     assert count(ask(first, "SELECT count(*) FROM shop.t")) == 0  # the lie
 
 
