@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
-from prometheus_client.core import (
-    Metric as Family,
-)
+from prometheus_client import CollectorRegistry, core
 from prometheus_client.exposition import choose_encoder
 
 from starrocks_txn_sink.metrics.catalogue import METRICS, Metric, MetricKind
@@ -26,41 +19,29 @@ class ModelCollector:
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def collect(self) -> Iterator[Family]:
+    def collect(self) -> Iterator[core.Metric]:
         """Every metric of the catalogue."""
         with self._model.lock:
             yield from [self._family(metric) for metric in METRICS]
 
-    def describe(self) -> Iterator[Family]:
-        """Same as `collect`: prometheus-client reads the names from it when the collector is registered."""
-        return self.collect()
-
-    def _family(self, metric: Metric) -> Family:
-        metrics, model = self._model.metrics, self._model
+    def _family(self, metric: Metric) -> core.Metric:
+        metrics, build = self._model.metrics, self._model.build
         if metric.kind is MetricKind.HISTOGRAM:
-            histogram = HistogramMetricFamily(metric.full_name, metric.help, labels=metric.labels)
+            histogram = core.HistogramMetricFamily(metric.full_name, metric.help, labels=metric.labels)
             for labels, durations in metrics.histograms(metric.name):
                 histogram.add_metric(labels, _buckets(durations), durations.total)
             return histogram
-        if metric.name == "build_info":
-            values = {tuple(model.build[label] for label in metric.labels): 1.0}
-        elif metric.name in metrics.partitions:
-            values = {(partition,): float(value) for partition, value in metrics.partitions[metric.name].items()}
-        else:
-            values = metrics.values(metric.name)
-        kind = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
+        of_build = {tuple(build[label] for label in metric.labels): 1.0} if metric.name == "build_info" else None
+        kind = core.CounterMetricFamily if metric.kind is MetricKind.COUNTER else core.GaugeMetricFamily
         family = kind(metric.full_name, metric.help, labels=metric.labels)
-        for labels, value in values.items():
+        for labels, value in (of_build or metrics.values(metric.name)).items():
             family.add_metric(labels, value)
         return family
 
 
-def _buckets(durations: Durations) -> Sequence[tuple[str, float]]:
-    reached, buckets = 0, []
-    for bound, count in zip([*map(repr, map(float, durations.bounds)), "+Inf"], durations.counts, strict=True):
-        reached += count
-        buckets.append((bound, float(reached)))
-    return buckets
+def _buckets(durations: Durations) -> list[tuple[str, float]]:
+    bounds = [*map(repr, map(float, durations.bounds)), "+Inf"]
+    return list(zip(bounds, map(float, accumulate(durations.counts)), strict=True))
 
 
 def registry_of(model: Model) -> CollectorRegistry:

@@ -2,69 +2,36 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.metrics.series import LatestValues
 
 REMEMBERED = 60
 REGIONS = 40
 """Regions and positions of one transaction at most."""
+_OF_RECEIPT = (
+    *("label", "txn_id", "job", "lane", "batch_id", "tables", "rows", "bytes", "source_transactions", "loads"),
+    *("attempts", "retries", "recycled", "open_seconds"),
+)
 
 
-class RecentTransactions:
-    """Receipts and failed micro-batches. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._known: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
-
-    def add_committed(self, receipt: Receipt) -> None:
-        regions = sorted(receipt.regions, key=lambda region: region.rows, reverse=True)
-        self._known.append(
-            {
-                "outcome": "committed",
-                "at": receipt.committed_at,
-                "label": receipt.label,
-                "txn_id": receipt.txn_id,
-                "job": receipt.job,
-                "lane": receipt.lane,
-                "batch_id": receipt.batch_id,
-                "tables": receipt.tables,
-                "rows": receipt.rows,
-                "bytes": receipt.bytes,
-                "source_transactions": receipt.source_transactions,
-                "loads": receipt.loads,
-                "attempts": receipt.attempts,
-                "retries": receipt.retries,
-                "recycled": receipt.recycled,
-                "open_seconds": receipt.open_seconds,
-                "phases": receipt.phase_seconds,
-                "regions": [[one.partition, one.table, one.rows, one.bytes] for one in regions[:REGIONS]],
-                "more_regions": max(0, len(regions) - REGIONS),
-                "positions": [
-                    [one.partition, one.first, one.last, one.source_transactions] for one in receipt.positions[:REGIONS]
-                ],
-            }
-        )
-
-    def add_failed(self, job: str, batch_id: int, code: str, seconds: float, attempts: int, at: float) -> None:
-        """Add a failed micro-batch with its failed attempts."""
-        self._known.append(
-            {
-                "outcome": "failed",
-                "at": at,
-                "job": job,
-                "batch_id": batch_id,
-                "code": code,
-                "open_seconds": seconds,
-                "attempts": attempts,
-            }
-        )
-
-    def newest_first(self) -> list[dict[str, Any]]:
-        return list(reversed(self._known))
+def committed_entry(receipt: Receipt) -> dict[str, Any]:
+    """A committed transaction as the page shows it."""
+    regions = sorted(receipt.regions, key=lambda region: region.rows, reverse=True)
+    return {
+        "outcome": "committed",
+        "at": receipt.committed_at,
+        **{name: getattr(receipt, name) for name in _OF_RECEIPT},
+        "phases": receipt.phase_seconds,
+        "regions": [[one.partition, one.table, one.rows, one.bytes] for one in regions[:REGIONS]],
+        "more_regions": max(0, len(regions) - REGIONS),
+        "positions": [
+            [one.partition, one.first, one.last, one.source_transactions] for one in receipt.positions[:REGIONS]
+        ],
+    }
 
 
 OTHERS = "all others"
@@ -90,7 +57,7 @@ class AssemblerLevels:
     """Levels by stage name. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._levels: dict[str, AssemblerLevel] = {}
+        self._levels: LatestValues[str, AssemblerLevel] = LatestValues(STAGES)
 
     def add_counts(
         self, name: str, counts: Mapping[str, float], now: float, each: Sequence[Mapping[str, Any]] = ()
@@ -98,15 +65,13 @@ class AssemblerLevels:
         """Add the counts of one stage and micro-batch (assembler.counters); return source transactions by outcome."""
         # A micro-batch without events says nothing about the source transactions that are still open.
         if counts.get("events"):
-            before = self._levels.pop(name, AssemblerLevel())
+            before = self._levels.get(name, AssemblerLevel())
             opened = int(counts.get("open", 0))
             oldest = counts.get("oldest_open") or before.oldest or now
             rows, size = int(counts.get("open_rows", 0)), int(counts.get("state_bytes", 0))
             self._levels[name] = AssemblerLevel(
                 opened, rows, size, float(oldest) if opened else 0.0, tuple(each) if opened else ()
             )
-            if len(self._levels) > STAGES:
-                del self._levels[next(iter(self._levels))]
         return {outcome: int(counts.get(outcome, 0)) for outcome in ("abandoned", "dropped", "empty")}
 
     def open_transactions(self) -> list[dict[str, Any]]:
@@ -133,9 +98,7 @@ def _open_entries(stage: str, level: AssemblerLevel) -> list[dict[str, Any]]:
             "stage": stage,
             "place": f"{one['partition']} at {one['position']}",
             "open": 1,
-            "rows": one["rows"],
-            "bytes": one["bytes"],
-            "since": one["since"],
+            **{name: one[name] for name in ("rows", "bytes", "since")},
         }
         for one in level.each
     ]
@@ -177,6 +140,8 @@ class JobStatus:
     failures: int = 0
     in_doubt: int = 0
     doubt_since: float = 0.0
+    outage_since: float = 0.0
+    outage_code: str = ""
     ended_at: float = 0.0
     ended_code: str = ""
 
@@ -196,14 +161,11 @@ class JobStatuses:
     """Jobs by name. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, JobStatus] = {}
+        self._jobs: LatestValues[str, JobStatus] = LatestValues(MAX_JOBS)
 
     def touch(self, name: str, now: float) -> JobStatus:
         """The job, created if unknown; marks it as the most recent one."""
-        job = self._jobs.pop(name, None) or JobStatus(name, now)
-        self._jobs[name] = job
-        if len(self._jobs) > MAX_JOBS:
-            del self._jobs[next(iter(self._jobs))]
+        job = self._jobs[name] = self._jobs.get(name) or JobStatus(name, now)
         return job
 
     def for_query(self, query: str) -> JobStatus | None:
@@ -215,6 +177,10 @@ class JobStatuses:
 
     def __len__(self) -> int:
         return len(self._jobs)
+
+    def oldest_outage(self) -> float:
+        """Time since which a job has waited for StarRocks; 0 if none waits."""
+        return min((job.outage_since for job in self if job.outage_since), default=0.0)
 
     @property
     def in_doubt(self) -> int:

@@ -6,7 +6,9 @@ Events of the sink on the driver, and their fields:
     batch.started       job, batch_id, lanes, query        lane.reported    report (lane.report.LaneReport)
     receipt.collected   receipt (lane.receipt.Receipt)     batch.completed  job, batch_id, seconds, receipts
     batch.failed        job, batch_id, seconds, code, report or None
-    integrity.violated  kind (torn, duplicated, lost, source_changed)
+    outage.met          the same; the driver waits and writes again    outage.ended   job, batch_id, seconds
+    integrity.violated  kind (torn, duplicated, lost, source_changed, unlisted)
+    label.unlisted      job
     rows.dead_lettered  table, reason, rows
     query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
 
@@ -20,20 +22,20 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.metrics.catalogue import PARTITIONS, SPARK, VIOLATIONS
-from starrocks_txn_sink.metrics.jobs import AssemblerLevels, JobStatuses, RecentTransactions
+from starrocks_txn_sink.metrics.jobs import REMEMBERED, AssemblerLevels, JobStatus, JobStatuses, committed_entry
 from starrocks_txn_sink.metrics.series import History, HistorySlot, LatestValues, MetricValues
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
 from starrocks_txn_sink.telemetry.events import Event
-from starrocks_txn_sink.writer.messages import Durations, LaneReport
+from starrocks_txn_sink.writer.messages import LaneReport
 
-_REST = ("publish", "recover")
+Handler = Callable[[Mapping[str, Any], float], None]
 
 
 class Model:
@@ -44,40 +46,24 @@ class Model:
         self.lock = threading.Lock()
         self.metrics = MetricValues()
         self.history = History(clock.wall())
-        self.recent = RecentTransactions()
+        self.recent: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
         self.jobs = JobStatuses()
         self.assembly = AssemblerLevels()
-        self.event_times: LatestValues[float] = LatestValues(PARTITIONS)
-        self.lags: LatestValues[int] = LatestValues(PARTITIONS)
+        self.event_times: LatestValues[str, float] = LatestValues(PARTITIONS)
+        self.lags: LatestValues[str, int] = LatestValues(PARTITIONS)
         self.last_errors: dict[str, float] = {}
         self.last_violation = 0.0
         self._deletes: Counter[str] = Counter()  # deletes by table in reports whose receipts have not arrived yet
         self.timeout = 0.0
         self._new_batch = False
         self.build = {"version": "", "python": platform.python_version(), "spark": ""}
-        self._handlers: dict[str, Callable[[Mapping[str, Any], float], None]] = {
-            "sink.made": self._on_sink_made,
-            "session.opened": self._on_session_opened,
-            "batch.started": self._on_batch_started,
-            "receipt.collected": self._on_receipt,
-            "lane.reported": self._on_lane_report,
-            "batch.completed": self._on_batch_completed,
-            "batch.failed": self._on_batch_failed,
-            "integrity.violated": self._on_violation,
-            "rows.dead_lettered": self._on_dead_letters,
-            "query.progressed": self._on_query_progress,
-            "query.idle": self._on_query_idle,
-            "query.ended": self._on_query_ended,
-            "assembler.counted": self._on_assembler_counts,
-        }
 
     def record(self, event: Event) -> None:
-        """Add one event; ignore an unknown one."""
-        handler = self._handlers.get(event.name)
-        if handler is None:
-            return
-        with self.lock:
-            handler(event.fields, self.clock.wall())
+        """Add one event; the method `_on_batch_started` takes the event `batch.started`. Ignore an unknown one."""
+        handler: Handler | None = getattr(self, f"_on_{event.name.replace('.', '_')}", None)
+        if handler is not None:
+            with self.lock:
+                handler(event.fields, self.clock.wall())
 
     # --- the sink ---
 
@@ -90,14 +76,15 @@ class Model:
 
     def _on_session_opened(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
-        job.ended_at = 0.0
+        job.ended_at, job.ended_code = 0.0, ""
         if fields["exactly_once"]:  # the take-over has settled all commits in doubt: the ledger has their outcome
             job.in_doubt, job.doubt_since = 0, 0.0
         self._set_job_gauges()
 
     def _on_batch_started(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
-        job.running_since, job.lanes, job.idle, job.ended_at = now, fields["lanes"], False, 0.0
+        job.running_since, job.lanes, job.idle = now, fields["lanes"], False
+        job.ended_at, job.ended_code = 0.0, ""
         job.query = fields["query"] or ""
         self._new_batch = True
         self._set_job_gauges()
@@ -105,7 +92,7 @@ class Model:
     def _on_batch_completed(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
         job.running_since, job.lanes, job.last_progress = 0.0, 0, now
-        job.failed_at, job.failures, job.failed_code = 0.0, 0, ""
+        job.failed_at, job.failures, job.failed_code, job.outage_since = 0.0, 0, "", 0.0
         job.in_doubt, job.doubt_since = 0, 0.0
         self.metrics.histogram("batch_duration_seconds").add(fields["seconds"])
         slot = self.history.slot(now)
@@ -115,31 +102,51 @@ class Model:
 
     def _on_batch_failed(self, fields: Mapping[str, Any], now: float) -> None:
         job, report = self.jobs.touch(fields["job"], now), fields.get("report")
-        job.running_since, job.lanes = 0.0, 0
+        job.running_since, job.lanes, job.outage_since = 0.0, 0, 0.0
         job.failed_at, job.failed_code, job.failures = now, fields["code"], job.failures + 1
         slot = self.history.slot(now)
         slot.counts["failed"] += 1
         self.metrics.add("failed_batches_total", 1)
-        if report is None:
-            self._add_errors(fields["code"], 1, now)
-        else:
-            self._add_report(report, now)
-            self.metrics.add("commits_total", report.committed, "committed")
-            self._add_in_doubt(report, now)
+        self._add_failure(job, fields, now)
         if fields["code"] == "source_changed":
-            self._on_violation({"kind": "source_changed"}, now)
-        attempts = report.aborted if report is not None else 0
-        self.recent.add_failed(job.name, fields["batch_id"], fields["code"], fields["seconds"], attempts, now)
+            self._on_integrity_violated({"kind": "source_changed"}, now)
+        self.recent.append(
+            {
+                "outcome": "failed",
+                "at": now,
+                "job": job.name,
+                "batch_id": fields["batch_id"],
+                "code": fields["code"],
+                "open_seconds": fields["seconds"],
+                "attempts": report.aborted if report is not None else 0,
+            }
+        )
         self._set_job_gauges()
 
-    def _add_in_doubt(self, report: LaneReport, now: float) -> None:
-        job = self.jobs.touch(report.job, now)
+    def _on_outage_met(self, fields: Mapping[str, Any], now: float) -> None:
+        job = self.jobs.touch(fields["job"], now)
+        job.outage_since, job.outage_code = job.outage_since or now, fields["code"]
+        self._add_failure(job, fields, now)
+        self._set_job_gauges()
+
+    def _on_outage_ended(self, fields: Mapping[str, Any], now: float) -> None:
+        self.jobs.touch(fields["job"], now).outage_since = 0.0
+        self._set_job_gauges()
+
+    def _add_failure(self, job: JobStatus, fields: Mapping[str, Any], now: float) -> None:
+        """Add what a failed try at a micro-batch has counted: the lane's report, or the code of the driver's error."""
+        report = fields.get("report")
+        if report is None:
+            self._add_errors(fields["code"], 1, now)
+            return
+        self._add_report(report, now)
+        self.metrics.add("commits_total", report.committed, "committed")
         if report.unsettled:
             job.in_doubt += report.unsettled
             job.doubt_since = job.doubt_since or now
             self.metrics.add("commits_total", report.unsettled, "unknown")
 
-    def _on_receipt(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_receipt_collected(self, fields: Mapping[str, Any], now: float) -> None:
         receipt: Receipt = fields["receipt"]
         job, slot, metrics = self.jobs.touch(receipt.job, now), self.history.slot(now), self.metrics
         job.last_commit, job.last_batch_id = max(job.last_commit, receipt.committed_at), receipt.batch_id
@@ -157,25 +164,24 @@ class Model:
             slot.counts[f"rows {name}"] += rows
         self._add_phases(receipt, slot)
         for span in receipt.positions:
-            metrics.partitions["partition_position"].set(span.partition, span.last)
+            metrics.set("partition_position", float(span.last), span.partition)
         slot.counts.update(commits=1, transactions=receipt.source_transactions, rows=receipt.rows, bytes=receipt.bytes)
         if self.timeout:
             ratio = max(metrics.value("transaction_age_ratio"), receipt.open_seconds / self.timeout)
             metrics.set("transaction_age_ratio", ratio)
         for region in receipt.dead_lettered:
-            self._on_dead_letters({"table": region.table, "reason": "rejected", "rows": region.rows}, now)
-        self.recent.add_committed(receipt)
+            self._on_rows_dead_lettered({"table": region.table, "reason": "rejected", "rows": region.rows}, now)
+        self.recent.append(committed_entry(receipt))
 
     def _add_phases(self, receipt: Receipt, slot: HistorySlot) -> None:
         for phase, seconds in receipt.phase_seconds.items():
             self.metrics.histogram("phase_duration_seconds", phase).add(seconds)
             slot.counts[f"ms {phase}"] += round(seconds * 1000)
-        whole = sum(receipt.phase_seconds.get(phase, 0.0) for phase in ("commit", *_REST))
+        whole = sum(receipt.phase_seconds.get(phase, 0.0) for phase in ("commit", "publish", "recover"))
         self.metrics.histogram("commit_duration_seconds").add(whole)
-        slot.commit = slot.commit or Durations()
         slot.commit.add(whole)
 
-    def _on_lane_report(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_lane_reported(self, fields: Mapping[str, Any], now: float) -> None:
         report: LaneReport = fields["report"]
         self._add_report(report, now)
         for table, rows in report.deletes.items():
@@ -212,12 +218,11 @@ class Model:
     def _add_latency(self, report: LaneReport, slot: HistorySlot) -> None:
         if report.latency:
             self.metrics.histogram("end_to_end_latency_seconds").merge(report.latency, report.latency_seconds)
-            slot.latency = slot.latency or Durations()
             slot.latency.merge(report.latency, report.latency_seconds)
         for partition, time in report.event_times.items():
-            self.event_times.set(partition, time)
-        times = [time for _, time in self.event_times.items()]
+            self.event_times[partition] = time
         if report.event_times:
+            times = self.event_times.values()
             self.metrics.set("event_time_skew_seconds", max(times) - min(times))
 
     def _add_retries(self, operation: str, reason: str, count: int, slot: HistorySlot) -> None:
@@ -231,18 +236,21 @@ class Model:
 
     # --- violations, dead letters, queries ---
 
-    def _on_violation(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_integrity_violated(self, fields: Mapping[str, Any], now: float) -> None:
         kind = fields["kind"] if fields["kind"] in VIOLATIONS else "torn"
         self.metrics.add("integrity_violations_total", 1, kind)
         self.history.slot(now).counts["violations"] += 1
         self.last_violation = now
 
-    def _on_dead_letters(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_label_unlisted(self, fields: Mapping[str, Any], now: float) -> None:  # noqa: ARG002
+        self._on_integrity_violated({"kind": "unlisted"}, now)
+
+    def _on_rows_dead_lettered(self, fields: Mapping[str, Any], now: float) -> None:
         table = self.metrics.table(fields["table"])
         self.metrics.add("dead_letter_rows_total", fields["rows"], table, fields["reason"])
         self.history.slot(now).counts["dead_letters"] += fields["rows"]
 
-    def _on_query_progress(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_query_progressed(self, fields: Mapping[str, Any], now: float) -> None:
         if self.jobs.for_query(fields["query"]) is None:
             return  # the query does not use the sink
         progress: QueryProgress = fields["progress"]
@@ -254,7 +262,7 @@ class Model:
         metrics.set("spark_state_bytes", progress.state_bytes)
         metrics.set("spark_watermark_timestamp_seconds", progress.watermark)
         for partition, lag in progress.lags.items():
-            self.lags.set(partition, lag)
+            self.lags[partition] = lag
         self._set_skew(progress)
         slot = self.history.slot(now)
         slot.counts["input_rows"] += progress.input_rows
@@ -265,13 +273,13 @@ class Model:
             return
         times = {place: time for skew in progress.skews for place, time in skew.newest.items()}
         for place, time in times.items():
-            self.metrics.partitions["source_partition_timestamp_seconds"].set(place, time)
+            self.metrics.set("source_partition_timestamp_seconds", time, place)
         read = [skew.read_until for skew in progress.skews if skew.read_until is not None]
         self.metrics.set("source_read_until_timestamp_seconds", min(read, default=0.0))
         self.metrics.set("source_skew_seconds", max(times.values()) - min(times.values()) if times else 0.0)
         self.metrics.set("source_held_back_rows", sum(skew.held_back_rows for skew in progress.skews))
 
-    def _on_assembler_counts(self, fields: Mapping[str, Any], now: float) -> None:
+    def _on_assembler_counted(self, fields: Mapping[str, Any], now: float) -> None:
         if self.jobs.for_query(fields["query"]) is None:
             return
         flows = self.assembly.add_counts(fields["name"], fields["counts"], now, fields.get("oldest", ()))
@@ -304,6 +312,7 @@ class Model:
     def _set_job_gauges(self) -> None:
         """Set the gauges over all jobs."""
         self.metrics.set("in_doubt_transactions", self.jobs.in_doubt)
+        self.metrics.set("outage_start_timestamp_seconds", self.jobs.oldest_outage())
         self.metrics.set("open_starrocks_transactions", sum(job.lanes for job in self.jobs))
         self.metrics.set("last_commit_timestamp_seconds", self.jobs.oldest_commit())
         self.metrics.set("last_progress_timestamp_seconds", self.jobs.oldest_progress())

@@ -3,53 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from starrocks_txn_sink.metrics.catalogue import BY_NAME, METRICS, OTHER, PARTITIONS, TABLES, MetricKind
+from starrocks_txn_sink.metrics.catalogue import METRICS, OTHER, PARTITIONS, TABLES, MetricKind
 from starrocks_txn_sink.writer.messages import BOUNDS, Durations
 
+Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class BoundedNames:
-    """Label values for names: the first `limit` names keep theirs, all later ones become OTHER."""
+class LatestValues(dict[Key, Value]):
+    """The newest value of each key, for at most `limit` keys; a new key evicts the one set longest ago."""
 
     def __init__(self, limit: int) -> None:
+        super().__init__()
         self._limit = limit
-        self._known: set[str] = set()
 
-    def label_for(self, name: str) -> str:
-        if name in self._known:
-            return name
-        if len(self._known) >= self._limit:
-            return OTHER
-        self._known.add(name)
-        return name
-
-
-class LatestValues(Generic[Value]):
-    """The newest value of each name, for at most `limit` names; a new name evicts the name set longest ago."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._values: dict[str, Value] = {}
-
-    def set(self, name: str, value: Value) -> None:
-        self._values.pop(name, None)
-        self._values[name] = value
-        if len(self._values) > self._limit:
-            del self._values[next(iter(self._values))]
-
-    def get(self, name: str) -> Value | None:
-        return self._values.get(name)
-
-    def items(self) -> Iterator[tuple[str, Value]]:
-        yield from self._values.items()
-
-    def __len__(self) -> int:
-        return len(self._values)
+    def __setitem__(self, key: Key, value: Value) -> None:
+        self.pop(key, None)
+        super().__setitem__(key, value)
+        if len(self) > self._limit:
+            del self[next(iter(self))]
 
 
 Labels = tuple[str, ...]
@@ -65,27 +41,27 @@ class MetricValues:
     def __init__(self) -> None:
         self._numbers: dict[str, dict[Labels, float]] = {}
         self._histograms: dict[str, dict[Labels, Durations]] = {}
-        self._tables = BoundedNames(TABLES)
-        self.partitions: dict[str, LatestValues[float]] = {
-            metric.name: LatestValues(PARTITIONS) for metric in METRICS if metric.labels == ("partition",)
-        }
+        self._tables: set[str] = set()
         for metric in METRICS:
             initial = metric.initial or (() if metric.labels else ((),))
             if metric.kind is MetricKind.HISTOGRAM:
                 self._histograms[metric.name] = {labels: Durations(bounds=bounds(metric.name)) for labels in initial}
+            elif metric.labels == ("partition",):
+                self._numbers[metric.name] = LatestValues(PARTITIONS)
             else:
                 self._numbers[metric.name] = dict.fromkeys(initial, 0.0)
         self._numbers["last_committed_batch_id"][()] = -1.0
 
     def table(self, name: str) -> str:
         """Label value for a table: `name`, or OTHER beyond TABLES."""
-        return self._tables.label_for(name)
+        if len(self._tables) < TABLES:
+            self._tables.add(name)
+        return name if name in self._tables else OTHER
 
     def add(self, name: str, amount: float, *labels: str) -> None:
         """Add `amount` to a counter."""
         known = self._numbers[name]
-        if labels not in known and len(known) >= _SERIES:
-            labels = (OTHER,) * len(labels)
+        labels = _bounded_labels(labels, known)
         known[labels] = known.get(labels, 0.0) + amount
 
     def set(self, name: str, value: float, *labels: str) -> None:
@@ -94,9 +70,7 @@ class MetricValues:
 
     def histogram(self, name: str, *labels: str) -> Durations:
         known = self._histograms[name]
-        if labels not in known and len(known) >= _SERIES:
-            labels = (OTHER,) * len(labels)
-        return known.setdefault(labels, Durations(bounds=bounds(name)))
+        return known.setdefault(_bounded_labels(labels, known), Durations(bounds=bounds(name)))
 
     def value(self, name: str, *labels: str) -> float:
         return self._numbers[name].get(labels, 0.0)
@@ -104,17 +78,16 @@ class MetricValues:
     def values(self, name: str) -> dict[Labels, float]:
         return dict(self._numbers[name])
 
-    def total(self, name: str, **wanted: str) -> float:
-        """Sum over all series, or over the series with the given label values."""
-        names = BY_NAME[name].labels
-        return sum(
-            value
-            for labels, value in self._numbers[name].items()
-            if all(labels[names.index(label)] == given for label, given in wanted.items())
-        )
+    def total(self, name: str) -> float:
+        """Sum over all series."""
+        return sum(self._numbers[name].values())
 
     def histograms(self, name: str) -> Iterator[tuple[Labels, Durations]]:
         yield from self._histograms[name].items()
+
+
+def _bounded_labels(labels: Labels, known: Collection[Labels]) -> Labels:
+    return labels if labels in known or len(known) < _SERIES else (OTHER,) * len(labels)
 
 
 def bounds(name: str) -> tuple[float, ...]:
@@ -130,26 +103,16 @@ POINTS = 150
 
 @dataclass(slots=True)
 class HistorySlot:
-    """The interval [at, at + SLOT_SECONDS): `counts` are sums, `levels` maxima."""
+    """The interval [at, at + SLOT_SECONDS), or several slots merged: `counts` are sums, `levels` maxima."""
 
     at: float
     counts: Counter[str] = field(default_factory=Counter)
     levels: dict[str, float] = field(default_factory=dict)
-    latency: Durations | None = None
-    commit: Durations | None = None
+    latency: Durations = field(default_factory=Durations)
+    commit: Durations = field(default_factory=Durations)
 
     def level(self, name: str, value: float) -> None:
         self.levels[name] = max(value, self.levels.get(name, value))
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryWindow:
-    """Several slots merged: sums of counts, maxima of levels."""
-
-    counts: Counter[str]
-    levels: dict[str, float]
-    latency: Durations
-    commit: Durations
 
 
 class History:
@@ -166,11 +129,11 @@ class History:
             self._slots.append(HistorySlot(at))
         return self._slots[-1]
 
-    def since(self, start: float) -> HistoryWindow:
+    def since(self, start: float) -> HistorySlot:
         """All slots from `start` on, merged."""
-        return _merge_slots([slot for slot in self._slots if slot.at + SLOT_SECONDS > start])
+        return _merge_slots([slot for slot in self._slots if slot.at + SLOT_SECONDS > start], start)
 
-    def series(self, now: float, seconds: float) -> tuple[float, float, list[HistoryWindow]]:
+    def series(self, now: float, seconds: float) -> tuple[float, float, list[HistorySlot]]:
         """The last `seconds` as at most POINTS windows: (start of the first, seconds of each, windows)."""
         step = max(1, -(-int(seconds / SLOT_SECONDS) // POINTS)) * SLOT_SECONDS
         end = now - now % step  # without the running window: its partial sums would look like a drop
@@ -180,18 +143,15 @@ class History:
         for slot in self._slots:
             if start <= slot.at < end:
                 groups[int((slot.at - start) / step)].append(slot)
-        return start, step, [_merge_slots(group) for group in groups]
+        return start, step, [_merge_slots(group, start + place * step) for place, group in enumerate(groups)]
 
 
-def _merge_slots(slots: Sequence[HistorySlot]) -> HistoryWindow:
-    counts: Counter[str] = Counter()
-    levels: dict[str, float] = {}
-    latency, commit = Durations(), Durations()
+def _merge_slots(slots: Sequence[HistorySlot], at: float) -> HistorySlot:
+    whole = HistorySlot(at)
     for slot in slots:
-        counts.update(slot.counts)
+        whole.counts.update(slot.counts)
         for name, value in slot.levels.items():
-            levels[name] = max(value, levels.get(name, value))
-        for whole, part in ((latency, slot.latency), (commit, slot.commit)):
-            if part is not None:
-                whole.merge(part.counts, part.total)
-    return HistoryWindow(counts, levels, latency, commit)
+            whole.level(name, value)
+        whole.latency.merge(slot.latency.counts, slot.latency.total)
+        whole.commit.merge(slot.commit.counts, slot.commit.total)
+    return whole

@@ -10,13 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming import listener as spark
 
 from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.sources.balanced.plan import Skew, is_balanced, skew_of
@@ -100,26 +94,26 @@ def _time(text: str | None) -> float:
 # ruff: noqa: N802 - the names of the methods are Spark's
 
 
-class ProgressListener(StreamingQueryListener):
+class ProgressListener(spark.StreamingQueryListener):
     """Turns Spark's callbacks into events. Never raises: Spark would log the error at every micro-batch."""
 
     def __init__(self, emit: Listener) -> None:
         self._emit = emit
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+    def onQueryStarted(self, event: spark.QueryStartedEvent) -> None:
         """Ignored: the sink emits batch.started itself."""
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+    def onQueryProgress(self, event: spark.QueryProgressEvent) -> None:
         with contextlib.suppress(Exception):
             progress = event.progress
             counts = {name: row.asDict() for name, row in progress.observedMetrics.items()}
             for one in progress_events(json.loads(progress.json), counts):
                 self._emit(one)
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+    def onQueryIdle(self, event: spark.QueryIdleEvent) -> None:
         self._emit(Event("query.idle", {"query": str(event.id)}))
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+    def onQueryTerminated(self, event: spark.QueryTerminatedEvent) -> None:
         self._emit(Event("query.ended", {"query": str(event.id), "failed": event.exception is not None}))
 
 

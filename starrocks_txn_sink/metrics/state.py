@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 from starrocks_txn_sink.metrics.catalogue import ERRORS, PHASES
 from starrocks_txn_sink.metrics.model import Model
-from starrocks_txn_sink.metrics.series import HistoryWindow, Labels
+from starrocks_txn_sink.metrics.series import HistorySlot, MetricValues
 from starrocks_txn_sink.metrics.verdict import health_status, lights, readiness
 from starrocks_txn_sink.writer.messages import Durations
 
@@ -47,7 +46,7 @@ def dashboard_state(model: Model, now: float, limit: float, seconds: int | None 
             "errors": _errors(model),
             "partitions": _partitions(model),
             "series": _series(model, now, chosen),
-            "transactions": model.recent.newest_first(),
+            "transactions": list(reversed(model.recent)),
         }
 
 
@@ -56,31 +55,29 @@ def _job(job: Any) -> dict[str, Any]:
     return {name: getattr(job, name) for name in (*names, "failed_code", "ended_code", "in_doubt", "failures")}
 
 
-def _sum_by_label(values: Mapping[Labels, float], place: int = 0) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
-    for labels, value in values.items():
-        found[labels[place]] += value
-    return dict(found)
+def _by_label(metrics: MetricValues, name: str) -> dict[str, float]:
+    """The values of a metric with one label."""
+    return {label: value for (label,), value in metrics.values(name).items()}
 
 
 def _right(model: Model) -> dict[str, Any]:
     metrics = model.metrics
     return {
-        "violations": _sum_by_label(metrics.values("integrity_violations_total")),
+        "violations": _by_label(metrics, "integrity_violations_total"),
         "in_doubt": model.jobs.in_doubt,
-        "outcomes": _sum_by_label(metrics.values("source_transactions_total")),
+        "outcomes": _by_label(metrics, "source_transactions_total"),
         "dead_letter_rows": metrics.total("dead_letter_rows_total"),
     }
 
 
-def _fresh(model: Model, recent: HistoryWindow, now: float) -> dict[str, Any]:
+def _fresh(model: Model, recent: HistorySlot, now: float) -> dict[str, Any]:
     commits = [job.last_commit for job in model.jobs if job.last_commit]
     return {
         "last_commit": max(commits, default=0.0),
         "age": now - max(commits) if commits else None,
         "batch_id": model.metrics.value("last_committed_batch_id"),
         **_percentiles(recent.latency, "p50", "p99"),
-        "lag": sum(lag for _, lag in model.lags.items()) if len(model.lags) else None,
+        "lag": sum(model.lags.values()) if model.lags else None,
     }
 
 
@@ -111,25 +108,25 @@ def _flow(model: Model, now: float) -> dict[str, Any]:
     }
 
 
-def _anatomy(model: Model, recent: HistoryWindow) -> dict[str, Any]:
+def _anatomy(model: Model, recent: HistorySlot) -> dict[str, Any]:
     commits = recent.counts["commits"]
     metrics = model.metrics
     return {
         "phases": {phase: recent.counts[f"ms {phase}"] / 1000 / commits if commits else None for phase in PHASES},
         **_percentiles(recent.commit, "commit_p50", "commit_p99"),
-        "outcomes": _sum_by_label(metrics.values("commits_total")),
+        "outcomes": _by_label(metrics, "commits_total"),
         "loads_per_commit": recent.counts["loads"] / commits if commits else None,
         "loads": [
             {"table": labels[0], "loads": found.count, **_percentiles(found, "p50", "p99")}
             for labels, found in sorted(metrics.histograms("load_duration_seconds"))
         ],
-        "spark": {phase: value for (phase,), value in metrics.values("spark_phase_duration_seconds").items()},
+        "spark": _by_label(metrics, "spark_phase_duration_seconds"),
     }
 
 
 def _assembler(model: Model) -> dict[str, Any]:
     metrics = model.metrics
-    outcomes = _sum_by_label(metrics.values("source_transactions_total"))
+    outcomes = _by_label(metrics, "source_transactions_total")
     return {
         "open": metrics.value("open_source_transactions"),
         "rows": metrics.value("open_source_rows"),
@@ -168,7 +165,7 @@ def _saturation(model: Model, now: float) -> dict[str, Any]:
 
 def _errors(model: Model) -> dict[str, Any]:
     metrics = model.metrics
-    seen = {code: count for (code,), count in metrics.values("errors_total").items() if count}
+    seen = {code: count for code, count in _by_label(metrics, "errors_total").items() if count}
     return {
         "codes": [
             {"code": code, "count": count, "last": model.last_errors.get(code, 0.0), **_error_texts(code)}
@@ -191,12 +188,8 @@ def _error_texts(code: str) -> dict[str, str]:
 
 
 def _partitions(model: Model) -> dict[str, Any]:
-    times = dict(model.event_times.items())
-    lags = dict(model.lags.items())
-    newest = max(times.values(), default=0.0)
-    known = sorted(
-        dict(model.metrics.partitions["partition_position"].items()).items(), key=lambda item: _natural(item[0])
-    )
+    times, newest = model.event_times, max(model.event_times.values(), default=0.0)
+    known = sorted(_by_label(model.metrics, "partition_position").items(), key=lambda item: _natural(item[0]))
     return {
         "count": len(known),
         "skew": model.metrics.value("event_time_skew_seconds") if len(times) > 1 else None,
@@ -206,7 +199,7 @@ def _partitions(model: Model) -> dict[str, Any]:
                 "position": position,
                 "event_time": times.get(partition),
                 "behind": newest - times[partition] if partition in times else None,
-                "lag": _lag(lags, partition),
+                "lag": _lag(model.lags, partition),
             }
             for partition, position in known[:_PARTITIONS_SHOWN]
         ],
@@ -232,10 +225,7 @@ def _series(model: Model, now: float, seconds: int) -> dict[str, Any]:
     begun = model.history.started - step
 
     def flow(name: str) -> list[float | None]:
-        return [
-            round(window.counts[name] / step, 3) if start + place * step >= begun else None
-            for place, window in enumerate(windows)
-        ]
+        return [round(window.counts[name] / step, 3) if window.at >= begun else None for window in windows]
 
     def level(name: str) -> list[float | None]:
         return [window.levels.get(name) for window in windows]

@@ -28,7 +28,8 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 from starrocks_txn_sink.rows.columns import DELETED, FINGERPRINT, PARTITION, PAYLOAD, POSITION, PRIMARY_KEYS, TABLE
-from starrocks_txn_sink.sink.typed import TypedRoute
+from starrocks_txn_sink.sink.typed.route import TypedRoute
+from starrocks_txn_sink.sink.typed.target import parse_type
 from starrocks_txn_sink.sql.leader import LeaderConnection
 
 # Understood alike by the JVM and by Python, in which a test says the rule once more (`tests/support/key_forms.py`).
@@ -56,12 +57,9 @@ class KeyType(Enum):
 
 
 _KEY_TYPES = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "integer", "bigint", "largeint"), KeyType.INTEGER),
-    **dict.fromkeys(("decimal", "decimal32", "decimal64", "decimal128", "decimalv2"), KeyType.DECIMAL),
-    **dict.fromkeys(("char", "varchar", "string", "text"), KeyType.TEXT),
-    "boolean": KeyType.BOOLEAN,
-    "date": KeyType.DATE,
-    "datetime": KeyType.DATETIME,
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT"), KeyType.INTEGER),
+    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), KeyType.TEXT),
+    **{kind.name: kind for kind in (KeyType.BOOLEAN, KeyType.DECIMAL, KeyType.DATE, KeyType.DATETIME)},
 }
 
 
@@ -80,10 +78,7 @@ class KeyColumn:
     @classmethod
     def of(cls, name: str, column_type: str, scale: int | None) -> KeyColumn:
         """From information_schema.columns: `column_type` as in `bigint(20) unsigned` or `decimal(10, 2)`."""
-        text = column_type.strip().lower()
-        if text.startswith("tinyint(1)"):  # MySQL's protocol for BOOLEAN
-            return cls(name, KeyType.BOOLEAN)
-        key_type = _KEY_TYPES.get(re.split(r"[^a-z0-9]", text, maxsplit=1)[0], KeyType.OTHER)
+        key_type = _KEY_TYPES.get(parse_type(column_type).name, KeyType.OTHER)
         return cls(name, key_type, scale if key_type is KeyType.DECIMAL else None)
 
     @property

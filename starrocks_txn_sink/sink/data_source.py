@@ -15,33 +15,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from enum import Enum
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import orjson
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, datasource
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
 
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.combinations import Feature
+from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, keyless
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.session import (
-    Session,
+    job_of_frame,
     new_epoch,
     open_session,
     required_columns,
@@ -49,14 +43,14 @@ from starrocks_txn_sink.sink.session import (
     table_columns,
     table_models,
 )
-from starrocks_txn_sink.sink.typed import TargetColumn, delete_placeholders, fit_routes, with_columns
-from starrocks_txn_sink.sink.typed.route import TableRoute
+from starrocks_txn_sink.sink.typed.route import TableRoute, delete_placeholders, fit_routes, with_columns
+from starrocks_txn_sink.sink.typed.target import TargetColumn
 from starrocks_txn_sink.sql.leader import LeaderConnection
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.telemetry.logs import LogSettings
 from starrocks_txn_sink.writer.messages import Message, of_kind
-from starrocks_txn_sink.writer.task import JobOwnership, LaneTask
+from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
 METADATA_KEY = "starrocks_txn_sink.lanes"
@@ -84,7 +78,7 @@ class LaneTerms:
     @property
     def metadata(self) -> dict[str, str]:
         """The terms as metadata of a column."""
-        return {METADATA_KEY: orjson.dumps(asdict(self)).decode()}
+        return {METADATA_KEY: orjson.dumps(self, _json, orjson.OPT_PASSTHROUGH_DATACLASS).decode()}
 
     @classmethod
     def within(cls, schema: T.StructType) -> LaneTerms:
@@ -129,19 +123,17 @@ class LaneTerms:
 
 
 def _plain(options: SinkOptions) -> dict[str, Any]:
-    """All options that are set and are no secret, in JSON's types."""
+    """All options that are set and are no secret."""
     values = {one.name: getattr(options, one.name) for one in fields(options) if one.repr}
-    return {name: _json(value) for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _json(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
+def _json(value: Any) -> dict[str, Any]:
     if isinstance(value, TableOptions):
         return dict(value.properties)
     if isinstance(value, Mapping):
-        return {name: _json(one) for name, one in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+        return dict(value)
+    return {one.name: getattr(value, one.name) for one in fields(value)}
 
 
 STREAM_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
@@ -212,7 +204,7 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # local prope
 
 
 @dataclass(frozen=True, slots=True)
-class LaneMessage(WriterCommitMessage):
+class LaneMessage(datasource.WriterCommitMessage):
     """A lane's message to the end of the write on the driver: its receipts and its report."""
 
     lane: int
@@ -223,50 +215,36 @@ class LaneMessage(WriterCommitMessage):
 class LaneWrite:
     """One write over all lanes; made on the driver before the tasks start, and pickled into them."""
 
-    options: SinkOptions
-    terms: LaneTerms
-    job: str
-    epoch: str
-    ownership: JobOwnership | None
+    task: LaneTask
 
-    def run(self, batches: Iterator[pa.RecordBatch], checkpoint: str, batch_id: int, *, streaming: bool) -> LaneMessage:
-        """Write the rows of this task's lane. Raises InputError for rows that changed since their layout."""
+    def run(self, batches: Iterator[pa.RecordBatch], task: LaneTask | None = None) -> LaneMessage:
+        """Write the rows of this task's lane, as `task` if that is given. Raises InputError for rows that changed since
+        their layout."""
         attempt = Attempt.current()
-        task = LaneTask(
-            self.options,
-            self.job,
-            self.epoch,
-            checkpoint,
-            batch_id,
-            self.terms.marked,
-            streaming,
-            self.ownership,
-            logging=self.terms.logging,
-        )
-        messages = task.messages(check_row_numbers(batches, attempt.lane), attempt, SystemClock())
-        return LaneMessage(attempt.lane, tuple(messages))
+        rows = check_row_numbers(batches, attempt.lane)
+        return LaneMessage(attempt.lane, tuple((task or self.task).messages(rows, attempt, SystemClock())))
 
-    def finish(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def finish(self, messages: Sequence[datasource.WriterCommitMessage | None]) -> None:
         """Check that every lane has sent its message, and log the receipts. Raises InputError."""
         arrived = [message for message in messages if isinstance(message, LaneMessage)]
-        if sorted(message.lane for message in arrived) != list(range(self.options.lanes)):
+        if sorted(message.lane for message in arrived) != list(range(self.task.options.lanes)):
             raise InputError(
-                f"{len(arrived)} of {self.options.lanes} lanes were written: the frame has other partitions than "
+                f"{len(arrived)} of {self.task.options.lanes} lanes were written: the frame has other partitions than "
                 "lane_partitioned made.",
                 hint="Make lane_partitioned the last step before the write. What was written stays, and is not written "
                 "a second time.",
             )
-        logs.apply_log_settings(self.terms.logging)
+        logs.apply_log_settings(self.task.logging)
         log = logs.EventLogger("sink")
         for receipt in of_kind([each for message in arrived for each in message.messages], Receipt):
             log(Event("receipt.collected", {"receipt": receipt}))
 
     def roll_back(self) -> None:
         """Roll back the tasks' open labels, and labels that they begin while Spark ends them."""
-        roll_back_until(self.options, Session("", self.job, self.epoch, "", {}), _ABORT_SECONDS)
+        roll_back_until(self.task.options, LabelPrefix(self.task.job, self.task.epoch), _ABORT_SECONDS)
 
 
-class StarRocksDataSource(DataSource):
+class StarRocksDataSource(datasource.DataSource):
     """`spark.dataSource.register(StarRocksDataSource)`, then
     `lane_partitioned(rows, options).write.format("starrocks_txn").mode("append").save()`.
 
@@ -287,12 +265,11 @@ class StarRocksDataSource(DataSource):
     def writer(self, schema: T.StructType, overwrite: bool) -> StarRocksWriter:
         """For `.write`: takes the job over, on the driver, before the tasks start."""
         options, terms = self._read_terms(schema, overwrite)
-        job = options.job or "write"
-        checkpoint = f"write-{job}"
-        session = open_session(options, checkpoint, job, checkpoint)
+        job = job_of_frame(options, positioned=terms.marked)
+        task = _take_over(options, terms, job, f"write-{job}")
         number = _batch_id(self.options.get(_BATCH_ID))
-        lanes = LaneWrite(options, terms, job, session.epoch, session.ownership)
-        return StarRocksWriter(lanes, checkpoint, microseconds() if number is None else number)
+        task = replace(task, batch_id=microseconds() if number is None else number, streaming=False)
+        return StarRocksWriter(LaneWrite(task))
 
     def streamWriter(self, schema: T.StructType, overwrite: bool) -> StarRocksStreamWriter:  # noqa: N802 - Spark's name
         """For `.writeStream`, called for each micro-batch: takes the job over before its tasks start."""
@@ -304,10 +281,10 @@ class StarRocksDataSource(DataSource):
                 option="job",
             )
         if self._unpickled:
-            return StarRocksStreamWriter(LaneWrite(options, terms, options.job, terms.epoch, None))
-        checkpoint = f"{FORMAT}-{options.job}"
-        session = open_session(options, checkpoint, options.job, checkpoint, run_epoch=terms.epoch)
-        return StarRocksStreamWriter(LaneWrite(options, terms, options.job, session.epoch, session.ownership))
+            task = LaneTask(options, options.job, terms.epoch, "", 0, terms.marked, logging=terms.logging)
+        else:
+            task = _take_over(options, terms, options.job, f"{FORMAT}-{options.job}", terms.epoch)
+        return StarRocksStreamWriter(LaneWrite(task))
 
     def _read_terms(self, schema: T.StructType, overwrite: bool) -> tuple[SinkOptions, LaneTerms]:
         if overwrite:
@@ -319,45 +296,53 @@ class StarRocksDataSource(DataSource):
         return terms.sink_options(dict(self.options)), terms
 
 
+def _take_over(
+    options: SinkOptions, terms: LaneTerms, job: str, checkpoint: str, run_epoch: str | None = None
+) -> LaneTask:
+    """The task of a write's lanes, which have no micro-batch yet, after the job was taken over."""
+    session = open_session(options, checkpoint, job, checkpoint, run_epoch=run_epoch)
+    session.canary = False  # such a session is one micro-batch; nobody would hear the answer
+    return LaneTask(
+        options, job, session.epoch, checkpoint, 0, terms.marked, ownership=session.ownership, logging=terms.logging
+    )
+
+
 @dataclass(frozen=True)
-class StarRocksWriter(DataSourceArrowWriter):
+class StarRocksWriter(datasource.DataSourceArrowWriter):
     """Writes one batch frame."""
 
     lanes: LaneWrite
-    checkpoint: str
-    number: int
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
-        return self.lanes.run(iterator, self.checkpoint, self.number, streaming=False)
+        return self.lanes.run(iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         self.lanes.finish(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002
+    def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:  # noqa: ARG002
         self.lanes.roll_back()
 
 
 @dataclass(frozen=True)
-class StarRocksStreamWriter(DataSourceStreamArrowWriter):
+class StarRocksStreamWriter(datasource.DataSourceStreamArrowWriter):
     """Writes one micro-batch."""
 
     lanes: LaneWrite
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
         context = TaskContext.get()
-        query = context.getLocalProperty(_QUERY) if context is not None else None
-        batch = context.getLocalProperty(_BATCH) if context is not None else None
+        query, batch = (context.getLocalProperty(name) if context is not None else None for name in (_QUERY, _BATCH))
         if query is None or batch is None:
             raise InputError(
                 "The task does not know its streaming query and micro-batch, so a replay would not be noticed.",
                 hint="Use foreachBatch(StarRocksSink(options)) with this version of Spark.",
             )
-        return self.lanes.run(iterator, query, int(batch), streaming=True)
+        return self.lanes.run(iterator, replace(self.lanes.task, checkpoint=query, batch_id=int(batch)))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+    def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         self.lanes.finish(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+    def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         self.lanes.roll_back()
 
 

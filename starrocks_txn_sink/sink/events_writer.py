@@ -7,7 +7,6 @@ arrival order and checks the order (`writer.assembling`).
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,32 +24,21 @@ from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, FileDirectory, Manifest
 from starrocks_txn_sink.assembler.spark import event_columns
-from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError, Unordered
-from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import always_sorted
 from starrocks_txn_sink.protocol.fencing import check_owner
-from starrocks_txn_sink.protocol.label import run
 from starrocks_txn_sink.protocol.ledger import Owner
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME, keyless
+from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
-from starrocks_txn_sink.sink.projection import (
-    LANE,
-    event_time,
-    in_arrival_order,
-    lane_ends,
-    lane_of,
-    spread_events,
-    with_task_name,
-)
-from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.typed import delete_placeholders
-from starrocks_txn_sink.sources.txn_event import parse_txn_events
+from starrocks_txn_sink.sink.session import Session, run_once
+from starrocks_txn_sink.sink.typed.route import delete_placeholders
+from starrocks_txn_sink.sources.txn_event import named_column, parse_txn_events
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
-from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 from starrocks_txn_sink.telemetry.events import Event, Listener
 from starrocks_txn_sink.telemetry.logs import get_logger
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
@@ -94,84 +82,20 @@ class TransactionAssembly:
         return Policy(self.interleaved, seconds(self.open_timeout), self.on_open_timeout, self.missing_begin)
 
 
-@dataclass(frozen=True, slots=True)
-class EventsInput:
-    """Events for the lanes, one Spark partition each; `lines` parses them there, None if they are parsed already."""
-
-    rows: DataFrame
-    lines: TxnEventLines | None
-
-
-@dataclass(frozen=True, slots=True)
-class _SchemaColumns:
-    """The parts of the projection that frames of one schema share: columns, and the last rows of the lanes."""
-
-    schema: T.StructType
-    columns: list[Column]
-    ends: DataFrame
-
-
-@dataclass(slots=True)
-class EventsProjection:
-    """Projects micro-batches and brings their events to the lanes, sorted or in arrival order.
-
-    `name_task` as in `lane_input`. Each call of the JVM's planner costs milliseconds, in a small micro-batch more than
-    the rows. So there are few calls, and the parts that frames of one schema share are kept.
-    """
-
-    assembly: TransactionAssembly
-    lanes: int
-    name_task: bool
-    _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by whether events are sorted
-
-    def project(self, frame: DataFrame, *, sort: bool) -> EventsInput:
-        """The events of `frame` for the lanes. A sort needs source partition and position: if only the JSON has them,
-        the JVM parses the raw values first.
-
-        Raises InputError for missing columns or wrong types.
-        """
-        lines = self.assembly.lines
-        if lines is not None and sort and not lines.placed:
-            frame, lines = _parse_in_jvm(frame, lines), None
-        kept = self._prepared(frame, lines, sort)
-        rows = frame.select(*kept.columns)
-        if not sort:
-            return EventsInput(in_arrival_order(rows, kept.ends), lines)
-        spread = spread_events(rows, kept.ends, self.lanes)
-        return EventsInput(with_task_name(spread) if self.name_task else spread, lines)
-
-    def _prepared(self, frame: DataFrame, lines: TxnEventLines | None, sort: bool) -> _SchemaColumns:
-        schema, kept = frame.schema, self._kept.get(sort)
-        if kept is None or kept.schema != schema:
-            kept = self._kept[sort] = self._prepare(frame, lines, sort)
-        return kept
-
-    def _prepare(self, frame: DataFrame, lines: TxnEventLines | None, sort: bool) -> _SchemaColumns:
-        if lines is not None:
-            columns = _raw_columns(frame, lines)
-        else:
-            columns = _event_columns(frame, SOURCE_PARTITION if self.assembly.lines else self.assembly.by)
-        if sort:
-            columns.append(lane_of(columns[0], self.lanes).alias(LANE))
-        session, schema = frame.sparkSession, frame.select(*columns).schema
-        ends = lane_ends(session, schema, self.lanes, POSITION, name_task=self.name_task and not sort)
-        return _SchemaColumns(frame.schema, columns, ends)
-
-
 def _parse_in_jvm(frame: DataFrame, lines: TxnEventLines) -> DataFrame:
     return parse_txn_events(
         frame,
         lines.value,
         source_partition=lines.source_partition,
         position=lines.position,
-        keep=(EVENT_TIME,) if event_time(frame) else (),
+        keep=(EVENT_TIME,) if projection.event_time(frame) else (),
         on_malformed=lines.on_malformed,
     )
 
 
 def _event_columns(frame: DataFrame, by: str) -> list[Column]:
     partition, *others = event_columns(frame, by)
-    return [partition.cast("string").alias(SOURCE_PARTITION), *others, *event_time(frame)]
+    return [partition.cast("string").alias(SOURCE_PARTITION), *others, *projection.event_time(frame)]
 
 
 def _raw_columns(frame: DataFrame, lines: TxnEventLines) -> list[Column]:
@@ -190,17 +114,13 @@ def _raw_columns(frame: DataFrame, lines: TxnEventLines) -> list[Column]:
     return [
         _place(lines.source_partition, "string").alias(SOURCE_PARTITION),
         _place(lines.position, "bigint").alias(POSITION),
-        _column(lines.value).alias(VALUE),
-        *event_time(frame),
+        named_column(lines.value).alias(VALUE),
+        *projection.event_time(frame),
     ]
 
 
 def _place(name: str | None, kind: str) -> Column:
-    return (_column(name) if name else F.lit(None)).cast(kind)
-
-
-def _column(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
+    return (named_column(name) if name else F.lit(None)).cast(kind)
 
 
 FOLDER: Final = "starrocks_txn_sink"
@@ -212,6 +132,15 @@ _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 _log = get_logger("assembler")
 
 
+@dataclass(frozen=True, slots=True)
+class _SchemaColumns:
+    """The parts of the projection that frames of one schema share: columns, and the last rows of the lanes."""
+
+    schema: T.StructType
+    columns: list[Column]
+    ends: DataFrame
+
+
 @dataclass(slots=True)
 class EventsWriter:
     """Runs the micro-batches of one session; without a log each frame is independent (`StarRocksSink.write`)."""
@@ -220,7 +149,7 @@ class EventsWriter:
     session: Session
     log: ManifestLog | None
     sort: bool
-    projection: EventsProjection | None = None
+    _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by whether events are sorted
 
     @classmethod
     def open(
@@ -230,7 +159,14 @@ class EventsWriter:
         sort = _sorted_first(options)
         if query is None:
             return cls(assembly, session, None, sort)
-        directory = FileDirectory(_state_uri(frame, assembly, query))
+        directory = query_directory(frame, assembly, query)
+        if directory is None:
+            raise OptionError(
+                "The sink cannot see the query's checkpoint location (Spark Connect hides it).",
+                hint="Give TransactionAssembly a state_dir that driver and executors share; keep it with the "
+                "checkpoint.",
+                option="state_dir",
+            )
         keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
         return cls(assembly, session, ManifestLog.open(directory, session.epoch, query, keep), sort)
 
@@ -250,23 +186,17 @@ class EventsWriter:
 
     def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
         messages = self._run(frame, task, before, now)
-        violations = of_kind(messages, OrderViolation)
-        if not violations:
+        why = why_to_sort(messages, task.options, "events")
+        if why is None:
             small = all(each.small for each in of_kind(messages, CarryOver))  # then the next one may be, too
             self.sort = _sorted_first(task.options) or (self.sort and not small)
             return messages
-        why = violations[0].why
-        if task.options.shuffle is False:
-            raise Unordered(why, hint='Set shuffle to "auto" or true, so that events are sorted first.')
         _log.warning("events.sorted", why=why)
         self.sort = True
         return self._run(frame, task, before, now)
 
     def _run(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
-        lanes = task.options.lanes
-        if self.projection is None or self.log is None:  # independent frames may be of any Spark session
-            self.projection = EventsProjection(self.assembly, lanes, name_task=task.ownership is not None)
-        events = self.projection.project(frame, sort=self.sort)
+        rows, lines = self._project(frame, task)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
             content=PayloadEncoder(
@@ -279,13 +209,46 @@ class EventsWriter:
             stem=self.log.stem(task.batch_id) if self.log is not None else "frame",
             carried=before.partitions,
             inline=before.inline,
-            lines=events.lines,
+            lines=lines,
             arrival_order=not self.sort,
             sortable=task.options.shuffle is not False,
             small_rows=SMALL_ROWS,
         )
         lane_task = AssemblingLaneTask(replace(task, at_end_only=not self.sort), assembly)
-        return [decode(row[0]) for row in events.rows.mapInArrow(lane_task, _MESSAGES).collect()]
+        return [decode(row[0]) for row in rows.mapInArrow(lane_task, _MESSAGES).collect()]
+
+    def _project(self, frame: DataFrame, task: LaneTask) -> tuple[DataFrame, TxnEventLines | None]:
+        """The events of `frame` for the lanes, sorted or in arrival order, one Spark partition each; and how the lanes
+        parse them, None if they are parsed already.
+
+        A sort needs source partition and position: if only the JSON has them, the JVM parses the raw values first. Each
+        call of the JVM's planner costs milliseconds, in a small micro-batch more than the rows. So there are few calls,
+        and the parts that frames of one schema share are kept. Raises InputError for missing columns or wrong types.
+        """
+        lines, lanes, name_task = self.assembly.lines, task.options.lanes, task.ownership is not None
+        if lines is not None and self.sort and not lines.placed:
+            frame, lines = _parse_in_jvm(frame, lines), None
+        if self.log is None:  # independent frames may be of any Spark session
+            self._kept.clear()
+        kept = self._kept.get(self.sort)
+        if kept is None or kept.schema != frame.schema:
+            kept = self._kept[self.sort] = self._prepare(frame, lines, lanes, name_task)
+        rows = frame.select(*kept.columns)
+        if not self.sort:
+            return projection.in_arrival_order(rows, kept.ends), lines
+        order = [F.col(SOURCE_PARTITION).asc_nulls_last(), F.col(POSITION)]
+        return projection.sorted_lanes(rows, kept.ends, lanes, order, name_task), lines
+
+    def _prepare(self, frame: DataFrame, lines: TxnEventLines | None, lanes: int, name_task: bool) -> _SchemaColumns:
+        if lines is not None:
+            columns = _raw_columns(frame, lines)
+        else:
+            columns = _event_columns(frame, SOURCE_PARTITION if self.assembly.lines else self.assembly.by)
+        if self.sort:
+            columns.append(projection.lane_of(columns[0], lanes).alias(projection.LANE))
+        session, schema = frame.sparkSession, frame.select(*columns).schema
+        ends = projection.lane_ends(session, schema, lanes, POSITION, name_task=name_task and not self.sort)
+        return _SchemaColumns(frame.schema, columns, ends)
 
     def _conclude(
         self,
@@ -317,17 +280,19 @@ class EventsWriter:
         listener(Event("assembler.counted", fields))
 
 
+def why_to_sort(messages: Sequence[Message], options: SinkOptions, what: str) -> str | None:
+    """Why a lane could not take `what` in arrival order; None if it could. Raises Unordered when `shuffle` is off."""
+    violations = of_kind(messages, OrderViolation)
+    if violations and options.shuffle is False:
+        raise Unordered(violations[0].why, hint=f'Set shuffle to "auto" or true, so that {what} are sorted first.')
+    return violations[0].why if violations else None
+
+
 def check_still_owner(options: SinkOptions, session: Session) -> None:
     """Check the owner in the ledger; raises Fenced when another run of the query has taken the job over."""
-    if not session.token:
-        return
-    clock = SystemClock()
-    connection = LeaderConnection(options)
-    with contextlib.closing(connection), contextlib.closing(HttpTransport(options)) as transport:
+    if session.token:
         owner = Owner("", session.epoch, session.checkpoint)
-        steps = check_owner(session.job, owner, session.token, random.Random())
-        ledger = SqlLedger(connection, options.database)
-        run(steps, transport, clock, Deadline.after(options.batch_deadline, clock), ledger)
+        run_once(options, check_owner(session.job, owner, session.token, random.Random()), options.batch_deadline)
 
 
 def _sorted_first(options: SinkOptions) -> bool:
@@ -349,13 +314,7 @@ def _oldest_open(after: Manifest) -> list[dict[str, Any]]:
     """The source transactions that are open for longest: position of BEGIN, time of opening, rows and bytes."""
     live = ((name, each) for name, one in after.partitions.items() for each in one.state.live())
     return [
-        {
-            "partition": name,
-            "position": each.position,
-            "since": each.opened_at,
-            "rows": each.rows,
-            "bytes": each.bytes,
-        }
+        {"partition": name, "position": each.position, "since": each.opened_at, "rows": each.rows, "bytes": each.bytes}
         for name, each in nsmallest(OLDEST_LIMIT, live, key=lambda item: item[1].opened_at)
     ]
 
@@ -366,17 +325,15 @@ def _emit_notices(notices: Sequence[Event], listener: Listener) -> None:
         listener(notice)
 
 
-def _state_uri(frame: DataFrame, assembly: TransactionAssembly, query: str) -> str:
-    if assembly.state_dir is not None:
-        return f"{assembly.state_dir.rstrip('/')}/{quote(query, safe='')}"
+def query_directory(frame: DataFrame, assembly: TransactionAssembly | None, query: str) -> FileDirectory | None:
+    """The sink's directory of the running query `query`: beside Spark's logs, or the `state_dir`.
+
+    None when this process cannot see the checkpoint.
+    """
+    if assembly is not None and assembly.state_dir is not None:
+        return FileDirectory(f"{assembly.state_dir.rstrip('/')}/{quote(query, safe='')}")
     root = checkpoint_root(frame, query)
-    if root is None:
-        raise OptionError(
-            "The sink cannot see the query's checkpoint location (Spark Connect hides it).",
-            hint="Give TransactionAssembly a state_dir that driver and executors share; keep it with the checkpoint.",
-            option="state_dir",
-        )
-    return f"{root.rstrip('/')}/{FOLDER}"
+    return FileDirectory(f"{root.rstrip('/')}/{FOLDER}") if root is not None else None
 
 
 def checkpoint_root(frame: DataFrame, query: str) -> str | None:

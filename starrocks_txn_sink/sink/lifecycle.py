@@ -147,9 +147,7 @@ class StoppableWriter(Protocol):
     def give_up(self, seconds: float) -> None: ...
 
 
-_writers: weakref.WeakKeyDictionary[StoppableWriter, int] = (
-    weakref.WeakKeyDictionary()
-)  # with the process that each writes in
+_writers = weakref.WeakKeyDictionary[StoppableWriter, int]()  # with the process that each writes in
 
 
 class _Sigterm:
@@ -395,25 +393,16 @@ class SinkEvents:
     def __init__(self, options: SinkOptions, listener: Listener, endpoint: Endpoint | None) -> None:
         self.endpoint = endpoint if endpoint is not None else _shared_endpoint(options)
         self.emit = fan_out((_LINES, listener) if self.endpoint is None else (_LINES, listener, self.endpoint))
-        self._made = Event(
-            "sink.made",
-            {
-                "buffer_bytes": options.buffer_bytes,
-                "timeout": options.timeout,
-                "version": __version__,
-                "spark": pyspark.__version__,
-            },
-        )
+        versions = {"version": __version__, "spark": pyspark.__version__}
+        limits = {"buffer_bytes": options.buffer_bytes, "timeout": options.timeout}
+        self._made = Event("sink.made", {**limits, **versions})
         if self.endpoint is not None and not is_remote():  # with Spark Connect the sink works in another process
             self.endpoint.start()
         self.emit(self._made)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle_events, (self.emit, self.endpoint, self._made)
-
-    def emit_session_opened(self, job: str, exactly_once: bool) -> None:
-        """Emit `session.opened`: the job was taken over."""
-        self.emit(Event("session.opened", {"job": job, "exactly_once": exactly_once}))
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.emit(self._made)
 
     @contextlib.contextmanager
     def follow_batch(
@@ -430,7 +419,7 @@ class SinkEvents:
         try:
             yield receipts
         except BaseException as error:
-            seconds, report = time.monotonic() - started, read_envelope(_error_text(error))
+            seconds, report = time.monotonic() - started, read_envelope(error_text(error))
             code = error.code if isinstance(error, StarRocksSinkError) else (report.error if report else "") or "spark"
             self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
             raise
@@ -451,13 +440,6 @@ class SinkEvents:
             _log.warning("metrics.broken", why=str(error))
 
 
-def _unpickle_events(emit: Listener, endpoint: Endpoint | None, made: Event) -> SinkEvents:
-    events = SinkEvents.__new__(SinkEvents)
-    events.emit, events.endpoint, events._made = emit, endpoint, made
-    emit(made)
-    return events
-
-
 def _shared_endpoint(options: SinkOptions) -> Endpoint | None:
     if options.metrics_port is None:
         return None
@@ -466,7 +448,8 @@ def _shared_endpoint(options: SinkOptions) -> Endpoint | None:
     return shared_server(options.metrics_port, options.metrics_host)
 
 
-def _error_text(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """The text of an error with its notes; empty if the JVM that has it is gone."""
     with contextlib.suppress(Exception):  # a JVM error fetches its text from the JVM, which may have ended
         return "\n".join([str(error), *getattr(error, "__notes__", ())])
     return ""

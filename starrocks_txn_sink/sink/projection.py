@@ -12,7 +12,7 @@ delete (wire contract 5.6).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,46 +23,20 @@ from starrocks_txn_sink.coordinator.region import SEPARATOR
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
-from starrocks_txn_sink.rows.columns import (
-    DATABASE,
-    DELETED,
-    DELETES,
-    DELETING,
-    EVENT_TIME,
-    HASH,
-    NO_PRIMARY_KEY,
-    OP,
-    PARTITION,
-    PAYLOAD,
-    POSITION,
-    ROW,
-    ROW_NUMBER_BITS,
-    SENTINEL_POSITION,
-    SEQ,
-    TABLE,
-    TASK,
-    TRANSACTION_COLUMNS,
-    TRANSACTION_END,
-    UNKNOWN_OP,
-    UPSERTS,
-    Placeholders,
-    missing_fields,
-    null_fields,
-    other_database,
-)
+from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.sink.compaction import Compaction
-from starrocks_txn_sink.sink.typed import TypedRoute
+from starrocks_txn_sink.sink.typed.route import TypedRoute
 from starrocks_txn_sink.writer.worker import task_name_column
 
 _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
-    PARTITION: (T.StringType, T.IntegralType),
-    POSITION: (T.IntegralType,),
-    SEQ: (T.IntegralType,),
-    TRANSACTION_END: (T.BooleanType,),
-    TABLE: (T.StringType,),
-    ROW: (T.StringType,),
-    DATABASE: (T.StringType,),
-    OP: (T.StringType, T.IntegralType),
+    names.PARTITION: (T.StringType, T.IntegralType),
+    names.POSITION: (T.IntegralType,),
+    names.SEQ: (T.IntegralType,),
+    names.TRANSACTION_END: (T.BooleanType,),
+    names.TABLE: (T.StringType,),
+    names.ROW: (T.StringType,),
+    names.DATABASE: (T.StringType,),
+    names.OP: (T.StringType, T.IntegralType),
 }
 
 
@@ -85,7 +59,7 @@ def lane_input(
     guarded: bool = True,
     compaction: Compaction | None = None,
     sort: bool = True,
-    placeholders: Placeholders | None = None,
+    placeholders: names.Placeholders | None = None,
 ) -> LaneInput:
     """Project `frame` and spread it over `lanes`; `keyless` names the tables without a primary key.
 
@@ -98,60 +72,61 @@ def lane_input(
     """
     marked = _check_input(frame, routes)
     if not marked:
-        refuse_conflicts(default_phrases(Feature.PLAIN_ROWS, *_features_of(guarded, compaction)))
+        refused = {Feature.QUARANTINE: not guarded, Feature.COMPACT: compaction is not None}
+        refuse_conflicts(default_phrases(Feature.PLAIN_ROWS, *(each for each, asked in refused.items() if asked)))
     fill = placeholders or {}
     row, table = _row_and_table(frame, routes, guarded, fill)
     payload = _refuse_other_databases(frame, _payload(frame, row, table, keyless, routes, fill), database)
-    columns = [table.alias(TABLE), payload.alias(PAYLOAD), *_deleted_column(frame)]
-    if not marked:
-        rows = frame.select(*columns).withColumn(HASH, F.xxhash64(TABLE, PAYLOAD))
-        if not sort:
-            return LaneInput(one_lane(rows, HASH, name_task=name_task), marked, sorted=False)
-        spread = spread_plain(rows, lanes)
-        return LaneInput(with_task_name(spread) if name_task else spread, marked)
-    marks = [
-        F.col(PARTITION).cast("string").alias(PARTITION),
-        F.col(POSITION).cast("long").alias(POSITION),
-        F.col(SEQ),
-        F.col(TRANSACTION_END),
-        *event_time(frame),
-    ]
-    rows = frame.select(*marks, *columns)
+    columns = [table.alias(names.TABLE), payload.alias(names.PAYLOAD), *_deleted_column(frame)]
+    if marked:
+        marks = [
+            F.col(names.PARTITION).cast("string").alias(names.PARTITION),
+            F.col(names.POSITION).cast("long").alias(names.POSITION),
+            F.col(names.SEQ),
+            F.col(names.TRANSACTION_END),
+            *event_time(frame),
+        ]
+        rows, last = frame.select(*marks, *columns), names.POSITION
+        lane = lane_of(F.col(names.PARTITION), lanes)
+        order = [F.col(names.PARTITION).asc_nulls_last(), F.col(names.POSITION), F.col(names.SEQ)]
+    else:
+        rows, last = frame.select(*columns).withColumn(names.HASH, F.xxhash64(names.TABLE, names.PAYLOAD)), names.HASH
+        lane = F.lit(0) if lanes == 1 else F.pmod(F.col(names.HASH), F.lit(lanes)).cast("int")
+        order = [(F.col(names.HASH) == names.SENTINEL_POSITION).asc_nulls_first()]  # the last row comes last
     if not sort:
-        return LaneInput(one_lane(rows, POSITION, name_task=name_task), marked, sorted=False)
+        ends = lane_ends(frame.sparkSession, rows.schema, 1, last, name_task=name_task)
+        return LaneInput(in_arrival_order(rows, ends), marked, sorted=False)
     if compaction is not None:
-        rows = compaction.mark_replaced(rows, lane_of(F.col(PARTITION), lanes), SEQ)
-    spread = spread_marked(rows, lanes, SEQ)
-    return LaneInput(with_task_name(spread) if name_task else spread, marked)
-
-
-def _features_of(guarded: bool, compaction: Compaction | None) -> Iterator[Feature]:
-    if not guarded:
-        yield Feature.QUARANTINE
-    if compaction is not None:
-        yield Feature.COMPACT
+        rows = compaction.mark_replaced(rows, lane, names.SEQ)
+    placed = rows.withColumn(LANE, lane)
+    ends = lane_ends(frame.sparkSession, placed.schema, lanes, last)
+    return LaneInput(sorted_lanes(placed, ends, lanes, order, name_task), marked)
 
 
 def event_time(frame: DataFrame) -> list[Column]:
     """The time of each row's commit at the source, from a TIMESTAMP column `event_time` if there is one; for
     metrics."""
-    kinds = [field.dataType for field in frame.schema.fields if field.name == EVENT_TIME]
-    return [F.unix_micros(EVENT_TIME).alias(EVENT_TIME)] if kinds == [T.TimestampType()] else []
+    kinds = [field.dataType for field in frame.schema.fields if field.name == names.EVENT_TIME]
+    return [F.unix_micros(names.EVENT_TIME).alias(names.EVENT_TIME)] if kinds == [T.TimestampType()] else []
 
 
 def _deleted_column(frame: DataFrame) -> list[Column]:
     """Whether each row is a delete; for metrics. The same condition as in the payload, so the JVM evaluates it once."""
-    return [(~_is_upsert(_op())).alias(DELETED)] if OP in frame.columns else []
+    return [(~_is_upsert(_op())).alias(names.DELETED)] if names.OP in frame.columns else []
 
 
 # --- checks at call time ---
 
 
+def is_marked(frame: DataFrame) -> bool:
+    """Whether the rows are marked with positions and ends, as far as the names of the columns say."""
+    return not set(names.TRANSACTION_COLUMNS).isdisjoint(frame.columns)
+
+
 def _check_input(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
     """Whether the rows are marked with positions and ends; raises InputError for missing columns or wrong types."""
-    there = set(frame.columns)
-    marked = any(name in there for name in TRANSACTION_COLUMNS)
-    needed = [*(TRANSACTION_COLUMNS if marked else ()), *_content_columns(routes)]
+    there, marked = set(frame.columns), is_marked(frame)
+    needed = [*(names.TRANSACTION_COLUMNS if marked else ()), *_content_columns(routes)]
     missing = [name for name in dict.fromkeys(needed) if name not in there]
     if missing:
         raise InputError(
@@ -160,20 +135,20 @@ def _check_input(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
             hint="Give the sink the output of assemble_transactions, or routes=[TableRoute(table, columns)] for typed "
             "columns.",
         )
-    _check_types(frame, {*TRANSACTION_COLUMNS, TABLE, DATABASE, OP} | (set() if routes else {ROW}))
+    _check_types(frame, _KINDS.keys() - ({names.ROW} if routes else set()))
     return marked
 
 
 def _content_columns(routes: Sequence[TypedRoute]) -> list[str]:
     if not routes:
-        return [TABLE, ROW]
-    with_task_name = [TABLE] if len(routes) > 1 else []
-    return [*with_task_name, *(field.source for route in routes for field in route.fields)]
+        return [names.TABLE, names.ROW]
+    named = [names.TABLE] if len(routes) > 1 else []
+    return [*named, *(field.source for route in routes for field in route.fields)]
 
 
-def _check_types(frame: DataFrame, names: set[str]) -> None:
+def _check_types(frame: DataFrame, checked: set[str]) -> None:
     for field in frame.schema.fields:
-        kinds = _KINDS.get(field.name) if field.name in names else None
+        kinds = _KINDS.get(field.name) if field.name in checked else None
         if kinds is not None and not isinstance(field.dataType, kinds):
             allowed = " or ".join(kind.typeName() if kind is not T.IntegralType else "integer" for kind in kinds)
             raise InputError(
@@ -186,22 +161,22 @@ def _check_types(frame: DataFrame, names: set[str]) -> None:
 
 
 def _row_and_table(
-    frame: DataFrame, routes: Sequence[TypedRoute], guarded: bool, placeholders: Placeholders
+    frame: DataFrame, routes: Sequence[TypedRoute], guarded: bool, placeholders: names.Placeholders
 ) -> tuple[Column, Column]:
     if not routes:
-        return F.col(ROW), F.col(TABLE)
+        return F.col(names.ROW), F.col(names.TABLE)
 
-    def refuse_conflicts(text: str) -> Column:
+    def refuse(text: str) -> Column:
         return _error(F.lit(text), frame=frame)
 
-    deleted = ~_is_upsert(_op()) if OP in frame.columns else None
+    deleted = ~_is_upsert(_op()) if names.OP in frame.columns else None
 
     def row_of(route: TypedRoute) -> Column:
-        return route.row(refuse_conflicts, guarded=guarded, deleted=deleted, placeholders=placeholders.get(route.table))
+        return route.row(refuse, guarded=guarded, deleted=deleted, placeholders=placeholders.get(route.table))
 
-    if TABLE not in frame.columns:
+    if names.TABLE not in frame.columns:
         return row_of(routes[0]), F.lit(routes[0].table)
-    table = F.col(TABLE)
+    table = F.col(names.TABLE)
     row = F.raise_error(
         F.concat(F.lit("No TableRoute names the table "), F.coalesce(table, F.lit("NULL")), F.lit(" of a row."))
     ).cast("string")
@@ -216,32 +191,32 @@ def _payload(
     table: Column,
     keyless: Sequence[str],
     routes: Sequence[TypedRoute],
-    placeholders: Placeholders,
+    placeholders: names.Placeholders,
 ) -> Column:
     separator = F.lit(SEPARATOR)
     upsert = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 0)), F.concat(separator, row))
-    if OP not in frame.columns:
+    if names.OP not in frame.columns:
         return upsert
     op = _op()
     delete = _filled_delete(row, table, placeholders) if placeholders else _delete(row, F.lit(""))
     delete = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 1)), delete)
     if keyless:
-        delete = F.when(table.isin(*keyless), _refusal(NO_PRIMARY_KEY, table, frame)).otherwise(delete)
-    unknown = _refusal(UNKNOWN_OP, op, frame)
-    return F.when(_is_upsert(op), upsert).when(op.isin(*DELETES), delete).otherwise(unknown)
+        delete = F.when(table.isin(*keyless), _refusal(names.NO_PRIMARY_KEY, table, frame)).otherwise(delete)
+    unknown = _refusal(names.UNKNOWN_OP, op, frame)
+    return F.when(_is_upsert(op), upsert).when(op.isin(*names.DELETES), delete).otherwise(unknown)
 
 
 def _delete(row: Column, fields: Column) -> Column:
     """The payload that deletes `row`; `fields` are more of them, each with a comma in front."""
     rest = F.substr(F.ltrim(row), F.lit(2))
     comma = F.when(F.startswith(F.ltrim(rest), F.lit("}")), F.lit("")).otherwise(F.lit(","))
-    return F.concat(F.lit(SEPARATOR), F.lit(DELETING), fields, comma, rest)
+    return F.concat(F.lit(SEPARATOR), F.lit(names.DELETING), fields, comma, rest)
 
 
 _PAIRS = "array<struct<pattern:string,text:string>>"
 
 
-def _filled_delete(row: Column, table: Column, placeholders: Placeholders) -> Column:
+def _filled_delete(row: Column, table: Column, placeholders: names.Placeholders) -> Column:
     """`_delete` of a row with its table's placeholders; one JSON text for the JVM, so that the plan stays small."""
     spec = {
         name: {kind: [{"pattern": p, "text": t} for p, t in pairs(fields)] for kind, pairs in _FILLS.items()}
@@ -264,15 +239,15 @@ def _filled_delete(row: Column, table: Column, placeholders: Placeholders) -> Co
     return F.when(own.isNull(), _delete(row, F.lit(""))).otherwise(filled)
 
 
-_FILLS = {"nulls": null_fields, "missing": missing_fields}
+_FILLS = {"nulls": names.null_fields, "missing": names.missing_fields}
 
 
 def _op() -> Column:
-    return F.lower(F.col(OP).cast("string"))
+    return F.lower(F.col(names.OP).cast("string"))
 
 
 def _is_upsert(op: Column) -> Column:
-    return op.isNull() | op.isin(*UPSERTS)
+    return op.isNull() | op.isin(*names.UPSERTS)
 
 
 def _csv_or(table: Column, routes: Sequence[TypedRoute], csv: Column, json: Column) -> Column:
@@ -289,10 +264,10 @@ def _csv_op(table: Column, routes: Sequence[TypedRoute], code: int) -> Column:
 
 def _refuse_other_databases(frame: DataFrame, payload: Column, database: str) -> Column:
     """Rows of another database fail: a StarRocks transaction lives in one database (wire contract 4.2)."""
-    if DATABASE not in frame.columns:
+    if names.DATABASE not in frame.columns:
         return payload
-    other = _refusal(other_database(database), F.col(DATABASE), frame)
-    return F.when(F.col(DATABASE).isNull() | (F.col(DATABASE) == database), payload).otherwise(other)
+    other = _refusal(names.other_database(database), F.col(names.DATABASE), frame)
+    return F.when(F.col(names.DATABASE).isNull() | (F.col(names.DATABASE) == database), payload).otherwise(other)
 
 
 def _refusal(texts: tuple[str, str], value: Column, frame: DataFrame) -> Column:
@@ -303,52 +278,24 @@ def _refusal(texts: tuple[str, str], value: Column, frame: DataFrame) -> Column:
 def _error(*parts: Column, frame: DataFrame) -> Column:
     """An expression that fails the job with the row's place when it is evaluated."""
     place: list[Column] = []
-    if PARTITION in frame.columns:
-        place = [
-            F.lit(" at source partition "),
-            _text_or_null(PARTITION),
-            F.lit(", position "),
-            _text_or_null(POSITION),
-        ]
+    if names.PARTITION in frame.columns:
+        for text, name in ((" at source partition ", names.PARTITION), (", position ", names.POSITION)):
+            place += [F.lit(text), F.coalesce(F.col(name).cast("string"), F.lit("NULL"))]
     message = F.concat(F.lit("StarRocks sink: "), *parts, *place, F.lit("."))
     return F.raise_error(message).cast("string")
-
-
-def _text_or_null(name: str) -> Column:
-    return F.coalesce(F.col(name).cast("string"), F.lit("NULL"))
 
 
 LANE = "lane"
 
 
-def spread_marked(rows: DataFrame, lanes: int, seq: str) -> DataFrame:
-    """Each source partition in one lane, its rows by position and `seq`; the last row has no source partition."""
-    placed = rows.withColumn(LANE, lane_of(F.col(PARTITION), lanes))
-    spread = _with_lane_ends(placed, lanes, POSITION).repartitionById(lanes, F.col(LANE))
-    order = [F.col(PARTITION).asc_nulls_last(), F.col(POSITION), F.col(seq)]
-    return spread.sortWithinPartitions(*order).drop(LANE, seq)
+def sorted_lanes(rows: DataFrame, ends: DataFrame, lanes: int, order: list[Column], name_task: bool) -> DataFrame:
+    """`rows` in the lanes of their column LANE, sorted by `order`, each with its row of `ends`.
 
-
-def spread_plain(rows: DataFrame, lanes: int) -> DataFrame:
-    """Rows in any lane and any order, except for the last row of each lane."""
-    lane = F.lit(0) if lanes == 1 else F.pmod(F.col(HASH), F.lit(lanes)).cast("int")
-    spread = _with_lane_ends(rows.withColumn(LANE, lane), lanes, HASH).repartitionById(lanes, F.col(LANE))
-    return spread.sortWithinPartitions((F.col(HASH) == SENTINEL_POSITION).asc_nulls_first()).drop(LANE)
-
-
-def one_lane(rows: DataFrame, column: str, *, name_task: bool) -> DataFrame:
-    """`rows` in one lane, in arrival order; the last row has END_POSITION in `column` and, with `name_task`, its task's
-    name."""
-    return in_arrival_order(rows, lane_ends(rows.sparkSession, rows.schema, 1, column, name_task=name_task))
-
-
-def spread_events(rows: DataFrame, ends: DataFrame, lanes: int) -> DataFrame:
-    """Each source partition in one lane, its events by position; a last row of `ends` has no source partition.
-
-    The rows have their lane in the column LANE.
+    With `name_task` the first row of each lane names its task (`writer.worker`): after the shuffle, so it is the lane's
+    task.
     """
-    spread = rows.union(ends).repartitionById(lanes, F.col(LANE))
-    return spread.sortWithinPartitions(F.col(PARTITION).asc_nulls_last(), F.col(POSITION)).drop(LANE)
+    spread = rows.union(ends).repartitionById(lanes, F.col(LANE)).sortWithinPartitions(*order).drop(LANE, names.SEQ)
+    return spread.withColumn(names.TASK, task_name()) if name_task else spread
 
 
 def in_arrival_order(rows: DataFrame, ends: DataFrame) -> DataFrame:
@@ -356,14 +303,9 @@ def in_arrival_order(rows: DataFrame, ends: DataFrame) -> DataFrame:
     return rows.union(ends).coalesce(1)
 
 
-def with_task_name(rows: DataFrame) -> DataFrame:
-    """Have the first row of each lane name its task (`writer.worker`); after the shuffle, so it is the lane's task."""
-    return rows.withColumn(TASK, task_name())
-
-
 def task_name() -> Column:
     """The name of the task's thread, in the first row of each Spark partition; NULL in other rows."""
-    first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << ROW_NUMBER_BITS) - 1)) == 0
+    first = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << names.ROW_NUMBER_BITS) - 1)) == 0
     return F.when(first, F.java_method(F.lit("java.lang.Thread"), F.lit("currentThread")))
 
 
@@ -377,17 +319,12 @@ def lane_of(partition: Column, lanes: int) -> Column:
     return F.coalesce(F.pmod(spread, F.lit(lanes)), F.lit(0)).cast("int")
 
 
-def _with_lane_ends(rows: DataFrame, lanes: int, column: str) -> DataFrame:
-    """One more row for each lane: END_POSITION in `column`, its lane, and NULLs."""
-    return rows.union(lane_ends(rows.sparkSession, rows.schema, lanes, column))
-
-
 def lane_ends(
     session: SparkSession, schema: T.StructType, lanes: int, column: str, *, name_task: bool = False
 ) -> DataFrame:
     """A last row for each lane, as `schema` says: END_POSITION in `column`, its lane in LANE, and NULLs; with
     `name_task` also the name of the task that reads it (`writer.worker`)."""
-    values = {LANE: F.col("id").cast("int"), column: F.lit(SENTINEL_POSITION)}
+    values = {LANE: F.col("id").cast("int"), column: F.lit(names.SENTINEL_POSITION)}
     if name_task:
         values[task_name_column(schema.names)] = task_name()
     return session.range(0, lanes, 1, 1).select(

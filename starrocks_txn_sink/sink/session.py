@@ -11,39 +11,39 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.actions import Receipt
-from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import require_supported
-from starrocks_txn_sink.protocol.dead_letters import create_table as dead_letter_ddl
-from starrocks_txn_sink.protocol.fencing import (
-    Scope,
-    TakenOver,
-    delete_dead_claims,
-    fresh_tokens,
-    refuse_newer,
-    retry_until_answered,
-    roll_back_until_confirmed,
-    take_over,
-)
-from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps, epoch_of, run
+from starrocks_txn_sink.protocol import dead_letters, fencing, receipts_log
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Result, Steps, epoch_of, run
 from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, Position
-from starrocks_txn_sink.protocol.receipts_log import create_table, delete_older
 from starrocks_txn_sink.rows.columns import PRIMARY_KEYS
+from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.sink.compaction import KeyColumn, primary_keys
-from starrocks_txn_sink.sink.typed import COLUMNS_SQL, NOT_NULL_SQL, TargetColumn, target_columns
+from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, Resumption, resume
+from starrocks_txn_sink.sink.typed.target import COLUMNS_SQL, NOT_NULL_SQL, TargetColumn, target_columns
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import JobOwnership
 
 _CLEAN_UP_SECONDS = 5.0
 _PAUSE = 0.5  # between two roll-backs of labels that ending tasks still begin
 # Spark ends the other tasks of a failed job only after up to 4 s, and they may begin labels until then.
 _LATER = (2.5, 3.5)
+_BY_HAND = (
+    "Grant CREATE TABLE on the database, or create the {} table by hand (docs/{} has its DDL) and set "
+    "ledger_create=False."
+)
+_CREATE_IS_OFF = (
+    "ledger_create is off: create the ledger's table by hand (docs/exactly-once.md has its DDL), and grant SELECT and "
+    "INSERT on it."
+)
 
 
 @dataclass(slots=True)
@@ -65,11 +65,19 @@ class Session:
     columns: dict[str, tuple[TargetColumn, ...]] | None = None
     required: dict[str, tuple[TargetColumn, ...]] = field(default_factory=dict)
     keys: dict[str, tuple[KeyColumn, ...]] = field(default_factory=dict)  # of PRIMARY KEY tables, with `compact` only
+    skips: dict[str, Skip] = field(default_factory=dict)  # of rows that the ledger has, over micro-batches
+    accepted: Sequence[str] = ()  # acceptances of the ledger as it is
+    canary: bool = True  # no lane has asked yet whether a take-over would find its label
 
     @property
     def ownership(self) -> JobOwnership | None:
         """The ownership for the lanes; None without a ledger."""
-        return JobOwnership(self.token, self.positions) if self.token else None
+        return JobOwnership(self.token, self.positions, self.skips, self.canary) if self.token else None
+
+    @property
+    def labels(self) -> LabelPrefix:
+        """The labels of this run."""
+        return LabelPrefix(self.job, self.epoch)
 
     def visible(self, *, streaming: bool) -> dict[str, int]:
         """By source partition the position up to which replayed rows are visible already.
@@ -91,6 +99,44 @@ class Session:
                     span.partition, span.last, self.checkpoint, receipt.batch_id, receipt.label, 0, span.digest
                 )
 
+    def proof(self, batch: int) -> Proof:
+        """The knowledge of this session after micro-batch `batch`, for the query's next start."""
+        positions = {name: known.position for name, known in self.positions.items()}
+        return Proof(self.job, batch, positions, dict(self.skips), self.accepted)
+
+    def learn_listed(self, reports: Sequence[LaneReport]) -> bool:
+        """Learn whether a take-over would find this run's labels; True for the news that it would not."""
+        listed = [report.listed for report in reports if report.listed is not None]
+        self.canary = self.canary and not listed
+        return False in listed
+
+    def learn_skips(self, reports: Sequence[LaneReport]) -> dict[str, int]:
+        """Remember the skips of replayed rows for the next micro-batch of a streaming query.
+
+        Returns those that have just begun and go on: the ledger's position by source partition.
+        """
+        found = {partition: skip for report in reports for partition, skip in report.skips.items()}
+        begun = {name: skip.position for name, skip in found.items() if name not in self.skips and not skip.met}
+        self.skips.update(found)
+        return begun
+
+
+def job_of_frame(options: SinkOptions, *, positioned: bool) -> str:
+    """The job that writes a frame: `write` unless the user names another.
+
+    Raises OptionError for `positioned` rows without a name: with the ledger, positions below those that any application
+    has written under the job are left out.
+    """
+    if options.job is None and positioned and options.exactly_once:
+        raise OptionError(
+            "`job` is not set, and the frame's rows have positions: every frame without a `job` would share the same "
+            "positions, so rows that another application has not written would be left out as written.",
+            hint="Set `job` to a name of these source partitions, the same for each frame of theirs, that no other "
+            "application uses.",
+            option="job",
+        )
+    return options.job or "write"
+
 
 def open_session(
     options: SinkOptions,
@@ -100,14 +146,17 @@ def open_session(
     clock: Clock | None = None,
     typed_tables: Sequence[str] = (),
     run_epoch: str | None = None,
+    resumption: Resumption = FROM_THE_BEGINNING,
 ) -> Session:
     """Check the server, read the columns of `typed_tables` and, for exactly-once, create the ledger and take over.
 
     With `run_epoch` the session is one write of a run without a lasting process (the data source): such a run is as old
-    as its epoch, and never takes the job from a run that began later.
+    as its epoch, and never takes the job from a run that began later. `resumption` is the place where a streaming query
+    goes on.
 
-    Raises Fenced when a newer run took over meanwhile, OptionError for a server that is too old, QueryRefused without
-    the privileges, DeadlineExceeded when the server does not answer.
+    Raises LedgerBehind when the ledger knows less than the query's checkpoint, Fenced when a newer run took over
+    meanwhile, OptionError for a server that is too old, QueryRefused without the privileges, DeadlineExceeded when the
+    server does not answer.
     """
     clock = clock or SystemClock()
     session = Session(key, job, new_epoch(run_epoch), checkpoint, {})
@@ -124,84 +173,66 @@ def open_session(
         if options.compact:
             session.keys = primary_keys(connection, options, session.models, deadline)
         if options.quarantines and options.ledger_create:
-            _create_dead_letters(connection, options, deadline)
+            with advising(_BY_HAND.format("dead-letter", "dead-letter.md")):
+                ddl = dead_letters.create_table(options.database, options.ledger_replication)
+                connection.query(ddl, (), deadline)
         if options.exactly_once:
             ledger = SqlLedger(connection, options.database)
-            _take_over(options, session, ledger, clock, deadline, run_epoch)
+            _take_over(options, session, ledger, clock, deadline, run_epoch, resumption)
     return session
 
 
 def _take_over(
-    options: SinkOptions, session: Session, ledger: SqlLedger, clock: Clock, deadline: Deadline, run_epoch: str | None
+    options: SinkOptions,
+    session: Session,
+    ledger: SqlLedger,
+    clock: Clock,
+    deadline: Deadline,
+    run_epoch: str | None,
+    resumption: Resumption,
 ) -> None:
     if options.ledger_create:
-        _create(ledger, options, deadline)
+        with advising(_BY_HAND.format("ledger's", "exactly-once.md")):
+            ledger.create(options.ledger_replication, deadline)
     rng = random.Random()
-    scope = Scope(session.job, options.database, Owner("", session.epoch, session.checkpoint))
-    steps = take_over(scope, fresh_tokens(session.epoch, 0, rng), rng)
-    if run_epoch is not None:
-        steps = _run_after(refuse_newer(session.job, run_epoch, rng), steps)
+    scope = fencing.Scope(session.job, options.database, Owner("", session.epoch, session.checkpoint))
+    steps = fencing.take_over(scope, fencing.fresh_tokens(session.epoch, 0, rng), rng)
+    resuming = resume(resumption, session.job, session.checkpoint, steps, rng)
     with contextlib.closing(HttpTransport(options)) as transport:
-        taken = _take_over_with_advice(options, lambda: run(steps, transport, clock, deadline, ledger))
+        with contextlib.nullcontext() if options.ledger_create else advising(_CREATE_IS_OFF):
+            if run_epoch is not None:
+                run(fencing.refuse_newer(session.job, run_epoch, rng), transport, clock, deadline, ledger)
+            resumed = run(resuming, transport, clock, deadline, ledger)
+        taken, session.accepted = resumed.taken, resumed.accepted
         session.token, session.positions = taken.owner.token, taken.positions
+        session.skips = dict(resumed.skips)
         with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which is harmless
-            dead = delete_dead_claims(session.job, taken.owner, rng)
+            dead = fencing.delete_dead_claims(session.job, taken.owner, rng)
             run(dead, transport, clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
 
 
-def _run_after(first: Steps[None], then: Steps[TakenOver]) -> Steps[TakenOver]:
-    yield from first
-    return (yield from then)
-
-
-def _create_dead_letters(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> None:
+@contextlib.contextmanager
+def advising(advice: str) -> Iterator[None]:
+    """Give a QueryRefused from inside this advice, unless no privilege is at fault but the login or the database."""
     try:
-        connection.query(dead_letter_ddl(options.database, options.ledger_replication), (), deadline)
+        yield
     except QueryRefused as refused:
-        refused.advice = (
-            "Grant CREATE TABLE on the database, or create the dead-letter table by hand (docs/dead-letter.md has its "
-            "DDL) and set ledger_create=False."
-        )
+        if refused.context.get("number") not in (1045, 1049, 3162):
+            refused.advice = advice
         raise
 
 
 def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, clock: Clock, deadline: Deadline) -> None:
     """Create the receipts' log if needed, and delete receipts older than `receipts_log_days`."""
     oldest = time.gmtime(clock.wall() - options.receipts_log_days * 86_400)
-    forget = delete_older(options.database, job, time.strftime("%Y-%m-%d %H:%M:%S", oldest))
-    try:
-        connection.query(create_table(options.database, options.ledger_replication), (), deadline)
-    except QueryRefused as refused:
-        refused.advice = "Grant CREATE TABLE on the database, or set receipts_log=False."
-        raise
+    forget = receipts_log.delete_older(options.database, job, time.strftime("%Y-%m-%d %H:%M:%S", oldest))
+    with advising("Grant CREATE TABLE on the database, or set receipts_log=False."):
+        connection.query(receipts_log.create_table(options.database, options.ledger_replication), (), deadline)
     with contextlib.suppress(QueryRefused):  # without the DELETE privilege the log only grows
         connection.query(*forget, deadline)
 
 
-def _take_over_with_advice(options: SinkOptions, take: Callable[[], TakenOver]) -> TakenOver:
-    try:
-        return take()
-    except QueryRefused as refused:
-        if not options.ledger_create:
-            refused.advice = (
-                "ledger_create is off: create the ledger's table by hand (docs/exactly-once.md has its DDL), and grant "
-                "SELECT and INSERT on it."
-            )
-        raise
-
-
-def _create(ledger: SqlLedger, options: SinkOptions, deadline: Deadline) -> None:
-    try:
-        ledger.create(options.ledger_replication, deadline)
-    except QueryRefused as refused:
-        refused.advice = (
-            "Grant CREATE TABLE on the database, or create the ledger's table by hand (docs/exactly-once.md has its "
-            "DDL) and set ledger_create=False."
-        )
-        raise
-
-
-def clean_up(options: SinkOptions, session: Session, done: Callable[[], None]) -> None:
+def clean_up(options: SinkOptions, session: Session, done: Callable[[], object]) -> None:
     """Roll back a failed session's open labels, within seconds; never raises.
 
     Rolls back once now, and again in the background when Spark has surely ended the session's tasks; then calls `done`.
@@ -211,44 +242,47 @@ def clean_up(options: SinkOptions, session: Session, done: Callable[[], None]) -
     if not options.query_addresses:
         done()
         return
-    _roll_back_open(options, session, _CLEAN_UP_SECONDS)
-    threading.Thread(
-        target=_roll_back_later, args=(options, session, done), name="starrocks-clean-up", daemon=True
-    ).start()
+    _roll_back_open(options, session.labels, _CLEAN_UP_SECONDS)
+
+    def roll_back_later() -> None:
+        for seconds in _LATER:
+            SystemClock().sleep(seconds)
+            _roll_back_open(options, session.labels, _CLEAN_UP_SECONDS)
+        done()
+
+    threading.Thread(target=roll_back_later, name="starrocks-clean-up", daemon=True).start()
 
 
-def _roll_back_later(options: SinkOptions, session: Session, done: Callable[[], None]) -> None:
-    for seconds in _LATER:
-        SystemClock().sleep(seconds)
-        _roll_back_open(options, session, _CLEAN_UP_SECONDS)
-    done()
-
-
-def roll_back_until(options: SinkOptions, session: Session, seconds: float) -> None:
+def roll_back_until(options: SinkOptions, labels: LabelPrefix, seconds: float) -> None:
     """Roll back open labels for `seconds`, again and again: tasks still begin labels while Spark ends them.
 
     Never raises.
     """
     limit = time.monotonic() + seconds
     while options.query_addresses and (left := limit - time.monotonic()) > 0:
-        _roll_back_open(options, session, left)
+        _roll_back_open(options, labels, left)
         SystemClock().sleep(max(0.0, min(_PAUSE, limit - time.monotonic())))
 
 
-def _roll_back_open(options: SinkOptions, session: Session, seconds: float) -> None:
-    with contextlib.suppress(StarRocksSinkError, OSError), contextlib.ExitStack() as stack:
+def _roll_back_open(options: SinkOptions, labels: LabelPrefix, seconds: float) -> None:
+    with contextlib.suppress(StarRocksSinkError, OSError):
+        run_once(options, _roll_back_all(labels, options.database), seconds)
+
+
+def run_once(options: SinkOptions, steps: Steps[Result], seconds: float) -> Result:
+    """Run `steps` within `seconds`, over connections of their own."""
+    clock = SystemClock()
+    with contextlib.ExitStack() as stack:
         connection = stack.enter_context(contextlib.closing(LeaderConnection(options)))
         transport = stack.enter_context(contextlib.closing(HttpTransport(options)))
-        clock = SystemClock()
-        steps = _roll_back_all(LabelPrefix(session.job, session.epoch), options.database)
-        ledger = SqlLedger(connection, options.database)
-        run(steps, transport, clock, Deadline.after(seconds, clock), ledger)
+        deadline = Deadline.after(seconds, clock)
+        return run(steps, transport, clock, deadline, SqlLedger(connection, options.database))
 
 
 def _roll_back_all(prefix: LabelPrefix, database: str) -> Steps[None]:
     rng = random.Random()
-    for name in (yield from retry_until_answered(ListUnfinished(prefix), rng)):
-        yield from roll_back_until_confirmed(Label(database, name), rng)
+    for name in (yield from fencing.retry_until_answered(ListUnfinished(prefix), rng)):
+        yield from fencing.roll_back_until_confirmed(Label(database, name), rng)
 
 
 def new_epoch(run_epoch: str | None = None) -> str:

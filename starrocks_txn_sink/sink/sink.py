@@ -12,43 +12,36 @@ the sink, whose tasks would then run one after the other.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from heapq import nsmallest
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.clock import microseconds
 from starrocks_txn_sink.coordinator.actions import Receipt
-from starrocks_txn_sink.errors import OptionError, Unordered
+from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, always_sorted
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.rows.columns import Placeholders, keyless
+from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.compaction import Compaction
-from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
-from starrocks_txn_sink.sink.lifecycle import (
-    Endpoint,
-    SinkEvents,
-    SparkJobs,
-    WriteTurns,
-    context_of,
-    roll_back_at_exit,
-    run_with_timeout,
-    start_thread,
-)
-from starrocks_txn_sink.sink.projection import LaneInput, lane_input
-from starrocks_txn_sink.sink.session import Session, clean_up, open_session, roll_back_until
-from starrocks_txn_sink.sink.typed import TargetColumn, TypedRoute, delete_placeholders, fit_routes, with_columns
+from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
+from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, query_directory, why_to_sort
+from starrocks_txn_sink.sink.lifecycle import Endpoint
+from starrocks_txn_sink.sink.outage import is_stopped, wait_out
+from starrocks_txn_sink.sink.projection import LaneInput, is_marked, lane_input
+from starrocks_txn_sink.sink.session import Session, clean_up, job_of_frame, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
-from starrocks_txn_sink.sink.typed.route import TableRoute
+from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute, delete_placeholders, fit_routes, with_columns
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.telemetry.events import Event, Listener, ignore_event
 from starrocks_txn_sink.telemetry.logs import get_logger
-from starrocks_txn_sink.writer.messages import MESSAGES, LaneReport, Message, OrderViolation, decode, of_kind
+from starrocks_txn_sink.writer.messages import MESSAGES, LaneReport, Message, decode, of_kind
 from starrocks_txn_sink.writer.task import LaneTask, UnsortedLaneTask
 
 _SMALL_MARGIN: Final = 2  # skip the shuffle next time only if this batch was under half of the limits
@@ -56,24 +49,9 @@ _SMALL_MARGIN: Final = 2  # skip the shuffle next time only if this batch was un
 _log = get_logger("sink")
 
 
-@dataclass(frozen=True, slots=True)
-class _SchemaTerms:
-    """The part of a micro-batch's plan that stays the same for frames of one schema and tables of one shape."""
-
-    schema: T.StructType
-    models: Mapping[str, str]
-    columns: Mapping[str, Sequence[TargetColumn]] | None
-    zone: str
-    routes: Sequence[TypedRoute]
-    options: SinkOptions
-    keyless: Sequence[str]
-    placeholders: Placeholders
-    always_sorted: bool
-
-    def fits(self, schema: T.StructType, session: Session, zone: str) -> bool:
-        """Whether a frame with `schema` can use these terms. A change of tables puts new objects into the session."""
-        tables = self.models is session.models and self.columns is session.columns
-        return tables and self.zone == zone and self.schema == schema
+_SchemaTerms = tuple[tuple[object, ...], Sequence[TypedRoute], SinkOptions, Placeholders]
+"""What a plan was made for (frame, time zone and tables), and what stays the same for it: routes, options and values
+for deletes."""
 
 
 @dataclass(slots=True)
@@ -87,61 +65,54 @@ class RowsWriter:
     _shuffled: bool | None = None
     _kept: _SchemaTerms | None = None
 
-    def write(self, frame: DataFrame, task: LaneTask) -> tuple[list[Receipt], list[LaneReport]]:
+    def write(self, frame: DataFrame, task: LaneTask, _: Listener) -> tuple[list[Receipt], list[LaneReport]]:
         """Write one micro-batch of rows. Raises InputError for what cannot be written, Unordered when `shuffle` is off
         and a source partition's rows do not come in order."""
-        terms = self._terms(frame)
-        options = terms.options
+        session = self.session
+        routes, options, placeholders = self._fitted(frame)
         task = replace(task, options=options)
+        compaction = None
+        if options.compact:
+            visible = session.visible(streaming=task.streaming)
+            compaction = Compaction.of(session.keys, session.models, visible, routes)
         make_input = partial(
             lane_input,
             frame,
             options.database,
             options.lanes,
-            terms.routes,
-            terms.keyless,
+            routes,
+            keyless(session.models),
             name_task=task.ownership is not None,
             guarded=not options.quarantines,
-            placeholders=terms.placeholders,
-            compaction=self._compaction(terms.routes, streaming=task.streaming) if options.compact else None,
+            placeholders=placeholders,
+            compaction=compaction,
         )
-        messages = self._run_in_arrival_order(make_input, task) if self._skips_sort(frame, task, terms) else None
+        messages = self._run_in_arrival_order(make_input, task) if self._skips_sort(frame, task) else None
         messages = messages if messages is not None else _run_lanes(make_input(), task)
         receipts, reports = of_kind(messages, Receipt), of_kind(messages, LaneReport)
         self._remember_size(receipts, reports)
         return receipts, reports
 
-    def _terms(self, frame: DataFrame) -> _SchemaTerms:
-        """Kept from frame to frame: new options are validated as a whole, and routes are fitted column by column."""
-        schema, session, kept = frame.schema, self.session, self._kept
-        # The written values depend on the session's time zone, which a query may change while it runs.
-        zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone")) if self.routes else ""
-        if kept is not None and kept.fits(schema, session, zone):
-            return kept
-        routes = fit_routes(self.routes, frame, self.options, session.columns)
-        options = with_columns(self.options, routes, strict=self.options.quarantines)
-        self._kept = _SchemaTerms(
-            schema,
-            session.models,
-            session.columns,
-            zone,
-            routes,
-            options,
-            keyless(session.models),
-            delete_placeholders(session.required, self.options, routes),
-            always_sorted(self.options.features),
-        )
-        return self._kept
+    def _fitted(self, frame: DataFrame) -> tuple[Sequence[TypedRoute], SinkOptions, Placeholders]:
+        """The routes for frames of this schema, the options with their columns, and the values for deletes.
 
-    def _compaction(self, routes: Sequence[TypedRoute], *, streaming: bool) -> Compaction:
+        Kept from frame to frame: new options are validated as a whole, and routes are fitted column by column.
+        """
         session = self.session
-        return Compaction.of(session.keys, session.models, session.visible(streaming=streaming), routes)
+        # The written values depend on the session's time zone, which a query may change while it runs.
+        zone = frame.sparkSession.conf.get("spark.sql.session.timeZone") if self.routes else None
+        made_for = (frame.schema, zone, session.models, session.columns)
+        if self._kept is None or self._kept[0] != made_for:
+            routes = fit_routes(self.routes, frame, self.options, session.columns)
+            options = with_columns(self.options, routes, strict=self.options.quarantines)
+            self._kept = made_for, routes, options, delete_placeholders(session.required, self.options, routes)
+        return self._kept[1:]
 
-    def _skips_sort(self, frame: DataFrame, task: LaneTask, terms: _SchemaTerms) -> bool:
+    def _skips_sort(self, frame: DataFrame, task: LaneTask) -> bool:
         """Whether this micro-batch goes to its lane in arrival order, at least at first."""
         if self.options.shuffle != "auto":
             return self.options.shuffle is False
-        if not (self._small and task.streaming) or terms.always_sorted:
+        if not (self._small and task.streaming) or always_sorted(self.options.features):
             return False
         if self._shuffled is None:
             self._shuffled = _follows_a_shuffle(frame)
@@ -150,12 +121,9 @@ class RowsWriter:
     def _run_in_arrival_order(self, make_input: partial[LaneInput], task: LaneTask) -> list[Message] | None:
         """The lane's messages; None when its rows have to be sorted after all."""
         messages = _run_lanes(make_input(sort=False), task, small_only=self.options.shuffle == "auto")
-        violations = of_kind(messages, OrderViolation)
-        if not violations:
+        why = why_to_sort(messages, self.options, "rows")
+        if why is None:
             return messages
-        why = violations[0].why
-        if self.options.shuffle is False:
-            raise Unordered(why, hint='Set shuffle to "auto" or true, so that rows are sorted first.')
         _log.info("rows.sorted", why=why, batch=task.batch_id)
         return None
 
@@ -177,9 +145,6 @@ def _follows_a_shuffle(frame: DataFrame) -> bool:
     """Whether the frame's tasks read a shuffle, as those of a stateful stage do; True where the plan is hidden."""
     plan: Any = getattr(frame, "_jdf", None)
     return plan is None or "Shuffled" in plan.queryExecution().toRdd().toDebugString()
-
-
-_Writer = TypeVar("_Writer", EventsWriter, RowsWriter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,19 +190,20 @@ class StarRocksSink:
         _refuse_double_routes(self.routes)
         rows = Feature.ROUTES if self.routes else Feature.JSON_TEXTS
         options.check_features(*([Feature.ASSEMBLE] if assemble is not None else []), rows)
-        self._events_writers: dict[str, EventsWriter] = {}  # by the session's epoch
-        self._rows_writers: dict[str, RowsWriter] = {}  # likewise
-        self._events = SinkEvents(options, listener, metrics)
+        self._writers: dict[str, EventsWriter | RowsWriter] = {}  # by job
+        self._proofs: dict[str, ProofLog | None] = {}  # by job
+        self._events = lifecycle.SinkEvents(options, listener, metrics)
         self._listener = self._events.emit
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
+        self._served: set[str] = set()  # jobs that have written a micro-batch in this process
         self._ending: dict[str, Session] = {}  # by epoch: failed ones, until their labels are rolled back
-        self._turns = WriteTurns()
-        self._jobs = SparkJobs()
+        self._turns = lifecycle.WriteTurns()
+        self._jobs = lifecycle.SparkJobs()
         self.auditing = AuditWatch(audit, options, self._listener) if audit is not None else None
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark Connect pickles the sink into a process of the server's, which takes the job over for itself."""
-        return {**self.__dict__, "_sessions": {}, "_ending": {}, "_events_writers": {}, "_rows_writers": {}}
+        return {**self.__dict__, "_sessions": {}, "_ending": {}, "_writers": {}, "_proofs": {}}
 
     def __repr__(self) -> str:
         return f"StarRocksSink({self.options!r})"
@@ -261,12 +227,12 @@ class StarRocksSink:
     def write(self, frame: DataFrame, *, batch_id: int | None = None) -> list[Receipt]:
         """Write a batch frame, under the same guarantees, and return the receipts.
 
-        Rows with positions are written once per `job`, however often the frame comes. A frame without
+        Rows with positions need a `job`, and are written once per `job`, however often the frame comes. A frame without
         source_partition, position, seq and transaction_end is one unpositioned batch in each lane; with a `batch_id`
         that grows from frame to frame, and a `job`, a repeated call writes nothing a second time. On a terminal a bar
         shows the progress; elsewhere `write.progressed` is emitted, and logged, every ten seconds.
         """
-        job = self.options.job or "write"
+        job = job_of_frame(self.options, positioned=self.assemble is not None or is_marked(frame))
         number = batch_id if batch_id is not None else microseconds()
         with self._jobs.show_progress(frame, self._listener):
             return self._write(frame, BatchOrigin(number, job, _write_key(job), _write_key(job), streaming=False))
@@ -278,9 +244,9 @@ class StarRocksSink:
         """
         sessions = [*self._ending.values(), *(self._sessions.values() if self._jobs.running else ())]
         if sessions:
-            start_thread(self._jobs.cancel)  # not waited for: the JVM may be gone, or hang
-            run_with_timeout(
-                [partial(roll_back_until, self.options, session, seconds) for session in sessions], seconds
+            lifecycle.start_thread(self._jobs.cancel)  # not waited for: the JVM may be gone, or hang
+            lifecycle.run_with_timeout(
+                [partial(roll_back_until, self.options, session.labels, seconds) for session in sessions], seconds
             )
 
     @property
@@ -289,14 +255,25 @@ class StarRocksSink:
         return self._events.endpoint
 
     def _write(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
-        roll_back_at_exit(self, on_sigterm=self.options.roll_back_on_sigterm)
+        lifecycle.roll_back_at_exit(self, on_sigterm=self.options.roll_back_on_sigterm)
         query = origin.checkpoint if origin.streaming else ""
         with (
             self._events.follow_batch(frame, origin.job, origin.batch_id, self.options.lanes, query) as receipts,
             self._turns.one_at_a_time(origin.job, self.options.batch_deadline),
         ):
-            receipts += self._commit(frame, origin)
+            receipts += self._commit_or_wait(frame, origin)
         return receipts
+
+    def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
+        """Commit the micro-batch, over outages of StarRocks if need be.
+
+        Before the job's first session a failure is more often a wrong address than an outage, so it is raised at once.
+        """
+        if origin.job not in self._served:
+            return self._commit(frame, origin)
+        place = {"job": origin.job, "batch_id": origin.batch_id}
+        write, stopped = partial(self._commit, frame, origin), partial(is_stopped, frame)
+        return wait_out(write, place, self.options.batch_deadline, self._listener, stopped)
 
     def _commit(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         session = self._sessions.get(origin.job)
@@ -305,59 +282,46 @@ class StarRocksSink:
             if session is not None and session.key != _write_key(origin.job):
                 self._turns.record_replacement(origin.job, session.key, origin.checkpoint)
             tables = [route.table for route in self.routes]
-            session = open_session(self.options, origin.key, origin.job, origin.checkpoint, typed_tables=tables)
+            proofs = self._proof_log(frame, origin)
+            begun = origin.batch_id if origin.streaming else 0
+            resumption = Resumption(begun, proofs.read() if proofs and begun else ())
+            session = open_session(
+                self.options, origin.key, origin.job, origin.checkpoint, typed_tables=tables, resumption=resumption
+            )
             self._sessions[origin.job] = session
-            self._events.emit_session_opened(origin.job, self.options.exactly_once)
+            self._proofs[origin.job] = replace(proofs, epoch=session.epoch) if proofs is not None else None
+            opened = {"job": origin.job, "exactly_once": self.options.exactly_once}
+            self._listener(Event("session.opened", opened))
         try:
             with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
                 receipts = self._run_lanes(frame, origin, session)
         except BaseException:
             self._ending[session.epoch] = session
-            self._events_writers.pop(session.epoch, None)
-            self._rows_writers.pop(session.epoch, None)
+            self._writers.pop(origin.job, None)
             self._sessions.pop(origin.job, None)
-            clean_up(self.options, session, done=lambda: self._ended(session))
+            clean_up(self.options, session, done=lambda: self._ending.pop(session.epoch, None))
             raise
         session.learn(receipts)
+        proofs = self._proofs[origin.job]
+        if proofs is not None:
+            proofs.record(session.proof(origin.batch_id))
+        self._served.add(origin.job)
         return receipts
 
-    def _ended(self, session: Session) -> None:
-        self._ending.pop(session.epoch, None)
+    def _proof_log(self, frame: DataFrame, origin: BatchOrigin) -> ProofLog | None:
+        """The proofs beside the query's checkpoint; None for a frame, without a ledger, and on Spark Connect."""
+        if not origin.streaming or not self.options.exactly_once:
+            return None
+        directory = query_directory(frame, self.assemble, origin.checkpoint)
+        return ProofLog(directory) if directory is not None else None
 
     def _run_lanes(self, frame: DataFrame, origin: BatchOrigin, session: Session) -> list[Receipt]:
-        write = self._write_rows if self.assemble is None else self._write_events
-        receipts, reports = write(frame, origin, session)
-        for report in reports:
-            self._listener(Event("lane.reported", {"report": report}))
-        return receipts
-
-    def _write_events(
-        self, frame: DataFrame, origin: BatchOrigin, session: Session
-    ) -> tuple[list[Receipt], list[LaneReport]]:
         if self.assemble is None:
-            raise TypeError("The sink has no TransactionAssembly.")
-        if session.epoch not in self._events_writers:
-            query = origin.checkpoint if origin.streaming else None
-            writer = EventsWriter.open(self.assemble, self.options, session, frame, query)
-            self._events_writers = self._of_sessions(self._events_writers) | {session.epoch: writer}
-        return self._events_writers[session.epoch].write(frame, self._task(origin, session), self._listener)
-
-    def _write_rows(
-        self, frame: DataFrame, origin: BatchOrigin, session: Session
-    ) -> tuple[list[Receipt], list[LaneReport]]:
-        self._change_schema(frame, session)
-        if session.epoch not in self._rows_writers:
-            writer = RowsWriter(self.options, self.routes, session)
-            self._rows_writers = self._of_sessions(self._rows_writers) | {session.epoch: writer}
-        return self._rows_writers[session.epoch].write(frame, self._task(origin, session))
-
-    def _of_sessions(self, writers: dict[str, _Writer]) -> dict[str, _Writer]:
-        """The `writers` of sessions that go on: one sink may serve several queries."""
-        epochs = {session.epoch for session in self._sessions.values()}
-        return {epoch: writer for epoch, writer in writers.items() if epoch in epochs}
-
-    def _task(self, origin: BatchOrigin, session: Session) -> LaneTask:
-        return LaneTask(
+            self._change_schema(frame, session)
+        writer = self._writers.get(origin.job)
+        if writer is None or writer.session is not session:
+            writer = self._writers[origin.job] = self._open_writer(frame, origin, session)
+        task = LaneTask(
             self.options,
             session.job,
             session.epoch,
@@ -366,6 +330,22 @@ class StarRocksSink:
             streaming=origin.streaming,
             ownership=session.ownership,
         )
+        receipts, reports = writer.write(frame, task, self._listener)
+        if session.learn_listed(reports):
+            self._listener(Event("label.unlisted", {"job": origin.job, "advice": _UNLISTED}))
+        begun = session.learn_skips(reports) if origin.streaming else {}  # frames of `write` come in any order
+        if begun:
+            few = dict(nsmallest(5, begun.items()))
+            _log.warning("replay.skipping", job=origin.job, source_partitions=len(begun), upto=few)
+        for report in reports:
+            self._listener(Event("lane.reported", {"report": report}))
+        return receipts
+
+    def _open_writer(self, frame: DataFrame, origin: BatchOrigin, session: Session) -> EventsWriter | RowsWriter:
+        if self.assemble is None:
+            return RowsWriter(self.options, self.routes, session)
+        query = origin.checkpoint if origin.streaming else None
+        return EventsWriter.open(self.assemble, self.options, session, frame, query)
 
     def schema_changes(self, frame: DataFrame) -> list[str]:
         """The statements that `schema_changes="apply"` would run before rows of `frame` are written; runs none of them.
@@ -382,12 +362,17 @@ class StarRocksSink:
                 self._events.emit(Event("schema.changed", {"statements": statements}))
 
 
+_UNLISTED: Final = (
+    "A take-over would not find this run's labels in information_schema.loads, so it could not end a writer that "
+    "sleeps: rows could come twice. Let the loading user see its own loads."
+)
+
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a streaming run's jobs by its run id
 
 
 def _local_property(frame: DataFrame, name: str) -> str | None:
     """A local property of the thread that runs the micro-batch; None in a batch job and on Spark Connect."""
-    context = context_of(frame)
+    context = lifecycle.context_of(frame)
     return context.getLocalProperty(name) if context is not None else None
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.sources.txn_event import CORRUPT, PARSING, OnMalformed, check_input, named_column, place_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -84,20 +85,20 @@ def _check_pattern(pattern: str) -> None:
         )
 
 
-OnMalformed = Literal["fail", "drop"]
 DeletedRow = Literal["before", "key"]
 
-_CORRUPT: Final = "_corrupt_record"
-_CHANGE: Final = (
-    "before STRING, after STRING, op STRING, "
-    "source STRUCT<name: STRING, connector: STRING, db: STRING, schema: STRING, table: STRING, lsn: BIGINT, "
-    "file: STRING, pos: BIGINT>, "
-    "transaction STRUCT<id: STRING, total_order: BIGINT>"
-)
-_MARKER: Final = (
-    "status STRING, id STRING, event_count BIGINT, "
-    "data_collections ARRAY<STRUCT<data_collection: STRING, event_count: BIGINT>>"
-)
+_CHANGE: Final = {
+    **dict.fromkeys(("before", "after", "op"), "STRING"),
+    "source": "STRUCT<name: STRING, connector: STRING, db: STRING, schema: STRING, table: STRING, lsn: BIGINT, "
+    "file: STRING, pos: BIGINT>",
+    "transaction": "STRUCT<id: STRING, total_order: BIGINT>",
+}
+_MARKER: Final = {
+    "status": "STRING",
+    "id": "STRING",
+    "event_count": "BIGINT",
+    "data_collections": "ARRAY<STRUCT<data_collection: STRING, event_count: BIGINT>>",
+}
 _BINLOG_FILE: Final = 1 << 32  # a binlog file has at most 4 GiB, so file number × this + offset ascends
 _DELETE, _SNAPSHOT = "d", "r"
 _ROW_OPS: Final = ("c", "u", _SNAPSHOT)
@@ -133,9 +134,9 @@ def parse_debezium(
     rule = TableMapping(tables, on_unknown_table, dead_letter_table)
     if deleted_row not in get_args(DeletedRow):
         raise OptionError(f"deleted_row is {deleted_row!r}.", hint="Use before or key.")
-    _check(df, (value, *((key,) if deleted_row == "key" else ())), on_malformed)
+    check_input(df, (value, *((key,) if deleted_row == "key" else ())), on_malformed)
     event = F.col("_event")
-    parsed = _parse_json(df.where(_column(value).isNotNull()), value, _CHANGE)
+    parsed = _parse_json(df.where(named_column(value).isNotNull()), value, _CHANGE)
     deleted = _key_json(key) if deleted_row == "key" else event["before"]
     row = F.when(event["op"] == _DELETE, deleted).otherwise(event["after"])
     good = event["op"].isin(_DELETE, *_ROW_OPS) & event["source"].isNotNull() & row.isNotNull()
@@ -179,9 +180,9 @@ def parse_debezium_transactions(
     The topic must have one partition, because only one partition keeps the order of commits; a marker in another
     partition fails the query. Malformed values fail the query or are counted, as in parse_debezium.
     """
-    _check(df, (value, "partition", "offset", *(() if source else ("topic",))), on_malformed)
+    check_input(df, (value, "partition", "offset", *(() if source else ("topic",))), on_malformed)
     event = F.col("_event")
-    parsed = _parse_json(df.where(_column(value).isNotNull()), value, _MARKER)
+    parsed = _parse_json(df.where(named_column(value).isNotNull()), value, _MARKER)
     good = event["status"].isin("BEGIN", "END") & event["id"].isNotNull()
     frame = _handle_malformed(parsed, good, "transaction marker", on_malformed, name)
     source_name = F.lit(source) if source else F.regexp_replace(F.col("topic"), r"\.[^.]*$", "")
@@ -201,44 +202,16 @@ def parse_debezium_transactions(
     )
 
 
-def _check(df: DataFrame, needed: tuple[str, ...], on_malformed: str) -> None:
-    if on_malformed not in get_args(OnMalformed):
-        raise OptionError(f"on_malformed is {on_malformed!r}.", hint=f"Use {' or '.join(get_args(OnMalformed))}.")
-    missing = [each for each in needed if each not in df.columns]
-    if missing:
-        raise InputError(
-            f"The DataFrame lacks the column {', '.join(missing)}.",
-            hint=f"It has {', '.join(df.columns)}; name other columns.",
-        )
-
-
-def _parse_json(df: DataFrame, value: str, fields: str) -> DataFrame:
+def _parse_json(df: DataFrame, value: str, fields: Mapping[str, str]) -> DataFrame:
     """`df` with `_event`, the fields of the value or of its payload, and `_bad`, whether the value is malformed."""
-    schema = f"{fields}, payload STRUCT<{_as_struct(fields)}>, {_CORRUPT} STRING"
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    parsed = F.from_json(_column(value).cast("string"), schema, options)
-    names = [each.split()[0] for each in _top_level(fields)]
+    ddl = ", ".join(f"{name} {kind}" for name, kind in fields.items())
+    schema = f"{ddl}, payload STRUCT<{ddl}>, {CORRUPT} STRING"
+    parsed = F.from_json(named_column(value).cast("string"), schema, PARSING)
     whole = F.col("_parsed")
-    flat = F.struct(*(whole[name].alias(name) for name in names))
+    flat = F.struct(*(whole[name].alias(name) for name in fields))
     event = F.when(whole["payload"].isNotNull(), whole["payload"]).otherwise(flat)
-    frame = df.withColumn("_parsed", parsed).withColumn("_bad", whole.isNull() | whole[_CORRUPT].isNotNull())
+    frame = df.withColumn("_parsed", parsed).withColumn("_bad", whole.isNull() | whole[CORRUPT].isNotNull())
     return frame.withColumn("_event", event)
-
-
-def _top_level(fields: str) -> list[str]:
-    """The fields of a DDL string, split at the commas outside <…>."""
-    parts, depth = [""], 0
-    for character in fields:
-        depth += {"<": 1, ">": -1}.get(character, 0)
-        if character == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [each.strip() for each in parts]
-
-
-def _as_struct(fields: str) -> str:
-    return ", ".join("{}: {}".format(*each.split(" ", 1)) for each in _top_level(fields))
 
 
 def _handle_malformed(frame: DataFrame, good: Column, what: str, on_malformed: OnMalformed, name: str) -> DataFrame:
@@ -246,15 +219,9 @@ def _handle_malformed(frame: DataFrame, good: Column, what: str, on_malformed: O
     bad = F.col("_bad") | ~F.coalesce(good, F.lit(False))
     if on_malformed == "drop":
         return frame.observe(name, F.count_if(bad).alias("malformed")).where(~bad)
-    place = [
-        part
-        for name in ("topic", "partition", "offset")
-        if name in frame.columns
-        for part in (F.lit(f" {name}="), F.coalesce(F.col(name).cast("string"), F.lit("NULL")))
-    ]
     message = F.concat(
         F.lit(f"A value is not a Debezium {what} (malformed JSON, a field of another type, or an unknown operation)"),
-        *([F.lit(" at"), *place] if place else []),
+        *place_text({name: name for name in ("topic", "partition", "offset") if name in frame.columns}),
         F.lit('. Correct the source, or pass on_malformed="drop" to lose such values.'),
     )
     return frame.where(F.when(bad, F.raise_error(message).cast("boolean")).otherwise(F.lit(True)))
@@ -288,7 +255,7 @@ def _binlog(file: Column, pos: Column) -> Column:
 
 def _key_json(key: str) -> Column:
     """The message's key as JSON, without the connector's schema."""
-    text = _column(key).cast("string")
+    text = named_column(key).cast("string")
     return F.coalesce(F.get_json_object(text, "$.payload"), text)
 
 
@@ -303,7 +270,3 @@ def _dead_letter(event: Column, collection: Column, row: Column) -> Column:
         "content": row,
     }
     return F.to_json(F.struct(*(value.alias(name) for name, value in fields.items())))
-
-
-def _column(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")

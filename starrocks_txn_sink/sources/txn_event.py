@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -23,7 +24,9 @@ TXN_EVENT_SCHEMA: Final = (
     "database STRING, table STRING, op STRING, row STRING"
 )
 
-_CORRUPT: Final = "_corrupt_record"
+CORRUPT: Final = "_corrupt_record"
+PARSING: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+"""Options of from_json: a malformed value has its text in CORRUPT."""
 _PARSED: Final = "_txn_event"
 
 
@@ -48,46 +51,57 @@ def parse_txn_events(
     them in each progress under `observedMetrics[name]["malformed"]`. Raises OptionError for an unknown `on_malformed`,
     InputError for a missing column.
     """
-    _check(df, (value, *(each for each in (source_partition, position) if each), *keep), on_malformed)
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    needed = (value, *(each for each in (source_partition, position) if each), *keep)
+    check_input(df, needed, on_malformed, advice=", or None to take the field from the JSON")
     column_of = {"source_partition": source_partition, "position": position}
     fields = [field for field in TXN_EVENT_SCHEMA.split(", ") if not column_of.get(field.split()[0])]
-    parsed = F.from_json(_column(value).cast("string"), ", ".join([*fields, f"{_CORRUPT} STRING"]), options)
+    parsed = F.from_json(named_column(value).cast("string"), ", ".join([*fields, f"{CORRUPT} STRING"]), PARSING)
     frame = df.withColumn(_PARSED, parsed)
     event = F.col(_PARSED)
-    malformed = event.isNull() | event[_CORRUPT].isNotNull()
+    malformed = event.isNull() | event[CORRUPT].isNotNull()
     if on_malformed == "drop":
         frame = frame.observe(name, F.count_if(malformed).alias("malformed")).where(~malformed)
     columns = []
     for field in (field.split()[0] for field in TXN_EVENT_SCHEMA.split(", ")):
         own = column_of.get(field)
-        content = _column(own) if own else event[field]
+        content = named_column(own) if own else event[field]
         if field == "type" and on_malformed == "fail":
-            content = F.when(malformed, F.raise_error(_malformed_text(column_of))).otherwise(content)
+            text = F.concat(F.lit(MALFORMED_MESSAGE), *place_text(column_of), F.lit(f". {MALFORMED_HINT}"))
+            content = F.when(malformed, F.raise_error(text)).otherwise(content)
         columns.append(content.alias(field))
-    return frame.select(*columns, *map(_column, keep))
+    return frame.select(*columns, *map(named_column, keep))
 
 
-def _check(df: DataFrame, needed: tuple[str, ...], on_malformed: str) -> None:
+def check_policy(on_malformed: str) -> None:
+    """Raise OptionError for an unknown `on_malformed`."""
     if on_malformed not in get_args(OnMalformed):
         raise OptionError(f"on_malformed is {on_malformed!r}.", hint=f"Use {' or '.join(get_args(OnMalformed))}.")
+
+
+def check_input(df: DataFrame, needed: tuple[str, ...], on_malformed: str, advice: str = "") -> None:
+    """Raise OptionError for an unknown `on_malformed`, InputError, with `advice`, for a missing column."""
+    check_policy(on_malformed)
     missing = [each for each in needed if each not in df.columns]
     if missing:
         raise InputError(
             f"The DataFrame lacks the column {', '.join(missing)}.",
-            hint=f"It has {', '.join(df.columns)}; name other columns, or None to take the field from the JSON.",
+            hint=f"It has {', '.join(df.columns)}; name other columns{advice}.",
         )
 
 
-def _malformed_text(column_of: dict[str, str | None]) -> Column:
-    """Error text, with source partition and position where they are columns."""
-    place: list[Column] = []
-    for name, own in column_of.items():
+def place_text(columns: Mapping[str, str | None]) -> list[Column]:
+    """The end of an error's text: the row's values in `columns`, by name; empty without any."""
+    parts: list[Column] = []
+    for name, own in columns.items():
         if own:
-            place += [F.lit(f" {name}="), F.coalesce(_column(own).cast("string"), F.lit("NULL"))]
-    where = F.concat(F.lit(" at"), *place) if place else F.lit("")
-    return F.concat(F.lit(MALFORMED_MESSAGE), where, F.lit(f". {MALFORMED_HINT}"))
+            parts += [F.lit(f" {name}="), F.coalesce(named_column(own).cast("string"), F.lit("NULL"))]
+    return [F.lit(" at"), *parts] if parts else []
 
 
-def _column(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
+def quoted(name: str) -> str:
+    """A column's name as SQL writes it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def named_column(name: str) -> Column:
+    return F.col(quoted(name))

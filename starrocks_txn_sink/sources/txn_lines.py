@@ -1,4 +1,4 @@
-"""Parallel map in a few threads with results in input order, for work that releases the interpreter's lock."""
+"""Raw TxnEvents, parsed in the lane: all values of a batch at once, or one by one where a value is malformed."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.sources.txn_event import MALFORMED_HINT, MALFORMED_MESSAGE, OnMalformed
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.sources.txn_event import MALFORMED_HINT, MALFORMED_MESSAGE, OnMalformed, check_policy
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -59,10 +59,7 @@ class TxnEventLines:
     on_malformed: OnMalformed = "fail"
 
     def __post_init__(self) -> None:
-        if self.on_malformed not in get_args(OnMalformed):
-            raise OptionError(
-                f"on_malformed is {self.on_malformed!r}.", hint=f"Use {' or '.join(get_args(OnMalformed))}."
-            )
+        check_policy(self.on_malformed)
 
     @property
     def placed(self) -> bool:
@@ -171,11 +168,8 @@ def _event(value: str | bytes | None, fields: pa.Schema) -> dict[str, Any]:
         raise ValueError("NULL")
     text = value.decode() if isinstance(value, bytes) else value
     found = _members(text)
-    event: dict[str, Any] = {
-        name: _text(*found[name]) if name in found else None for name in fields.names if name != POSITION
-    }
-    if POSITION in fields.names:
-        event[POSITION] = _whole_number(*found[POSITION]) if POSITION in found else None
+    readers: dict[str, Callable[[Any, str], Any]] = {**dict.fromkeys(fields.names, _text), POSITION: _whole_number}
+    event = {name: readers[name](*found[name]) if name in found else None for name in fields.names}
     for content in event.values():
         if isinstance(content, str):
             content.encode()  # a lone surrogate has no UTF-8; UnicodeEncodeError is a ValueError

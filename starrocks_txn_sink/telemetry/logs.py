@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TextIO
 
 import orjson
 import structlog
 
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import OptionError, printable
 from starrocks_txn_sink.telemetry.events import Event
 
 ROOT = "starrocks_txn_sink"
@@ -56,7 +57,7 @@ def _limit_value(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 6)
     if isinstance(value, str):
-        value = value.encode("utf-8", "replace").decode()
+        value = printable(value.encode("utf-8", "replace").decode()).replace("\n", "\\n")
         return value if len(value) <= _MAX_TEXT else value[:_MAX_TEXT] + "…"
     return type(value).__name__
 
@@ -77,8 +78,11 @@ _LEVELS = {
     "batch.failed": logging.ERROR,
     "integrity.violated": logging.ERROR,
     "audit.failed": logging.WARNING,
+    "label.unlisted": logging.WARNING,
     "rows.dead_lettered": logging.WARNING,
     "write.progressed": logging.INFO,
+    "outage.waiting": logging.WARNING,
+    "outage.ended": logging.INFO,
 }
 
 
@@ -90,17 +94,14 @@ class EventLogger:
         self._log = get_logger(name, **fields)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, self._made_of
+        name, fields = self._made_of
+        return partial(EventLogger, **fields), (name,)
 
     def __call__(self, event: Event) -> None:
         level = _LEVELS.get(event.name, logging.DEBUG)
         receipt = event.fields.get("receipt")
         fields = _receipt(receipt) if receipt is not None else _scalars(event.fields)
         self._log.bind(**fields).log(level, event.name)
-
-
-def _restore(name: str, fields: dict[str, Any]) -> EventLogger:
-    return EventLogger(name, **fields)
 
 
 def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,20 +114,9 @@ def _scalars(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _receipt(receipt: Any) -> dict[str, Any]:
     """Fields of a receipt's line."""
-    return {
-        "job": receipt.job,
-        "batch": receipt.batch_id,
-        "lane": receipt.lane,
-        "label": receipt.label,
-        "rows": receipt.rows,
-        "bytes": receipt.bytes,
-        "tables": len(receipt.tables),
-        "source_transactions": receipt.source_transactions,
-        "loads": receipt.loads,
-        "attempts": receipt.attempts,
-        "retries": receipt.retries,
-        "recycled": receipt.recycled,
-    }
+    names = ("lane", "label", "rows", "bytes", "source_transactions", "loads", "attempts", "retries", "recycled")
+    counts = {name: getattr(receipt, name) for name in names}
+    return {"job": receipt.job, "batch": receipt.batch_id, **counts, "tables": len(receipt.tables)}
 
 
 # --- configure_logging ---
@@ -164,7 +154,9 @@ def configure_logging(
     logger = logging.getLogger(ROOT)
     for handler in [one for one in logger.handlers if isinstance(one, _OwnHandler)]:
         logger.removeHandler(handler)
-    logger.addHandler(_OwnHandler(target, _HumanLines(target.isatty()) if human else _JsonLines()))
+    own = _OwnHandler(target)
+    own.setFormatter(_HumanLines(target.isatty()) if human else _JsonLines())
+    logger.addHandler(own)
     logger.setLevel(number)
     logger.propagate = False
     _executor_settings = LogSettings(level, form) if executors else None
@@ -184,10 +176,6 @@ def apply_log_settings(settings: LogSettings | None) -> None:
 class _OwnHandler(logging.StreamHandler[TextIO]):
     """Handler of `configure_logging`; the class marks it for replacement."""
 
-    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
-        super().__init__(stream)
-        self.setFormatter(formatter)
-
 
 def _line_fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = dict(getattr(record, _FIELDS, {"event": record.getMessage()}))
@@ -200,9 +188,8 @@ def _line_fields(record: logging.LogRecord) -> dict[str, Any]:
     }
 
 
-_LINE_ENDS = {
-    ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"
-}  # JSON allows them as they are, some readers split
+# JSON allows them as they are, some readers split
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
 class _JsonLines(logging.Formatter):
@@ -211,7 +198,7 @@ class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = _line_fields(record)
         if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
+            fields["exception"] = printable(self.formatException(record.exc_info))
         return orjson.dumps(fields, default=str).decode().translate(_LINE_ENDS)
 
 
@@ -226,4 +213,4 @@ class _HumanLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = self._render(None, record.levelname.lower(), _line_fields(record))
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        return f"{text}\n{printable(self.formatException(record.exc_info))}" if record.exc_info else text

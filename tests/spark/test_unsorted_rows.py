@@ -39,8 +39,8 @@ def sorts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(len(made))
         return spread(*given)
 
-    spread = projection.spread_marked
-    monkeypatch.setattr(projection, "spread_marked", noted)
+    spread = projection.sorted_lanes
+    monkeypatch.setattr(projection, "sorted_lanes", noted)
     return made
 
 

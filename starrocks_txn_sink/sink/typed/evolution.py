@@ -16,8 +16,9 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.session import Session, table_columns, table_models
-from starrocks_txn_sink.sink.typed.fit import Fit, fit
+from starrocks_txn_sink.protocol.ledger import identifier
+from starrocks_txn_sink.sink.session import Session, advising, table_columns, table_models
+from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sql.leader import LeaderConnection
@@ -25,22 +26,7 @@ from starrocks_txn_sink.sql.leader import LeaderConnection
 Columns = Mapping[str, Sequence[TargetColumn]]
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 2.0
-_KEY_TEXT = "VARCHAR(255)"
-_PLAIN: dict[type[T.DataType], str] = {
-    T.BooleanType: "BOOLEAN",
-    T.ByteType: "TINYINT",
-    T.ShortType: "SMALLINT",
-    T.IntegerType: "INT",
-    T.LongType: "BIGINT",
-    T.FloatType: "FLOAT",
-    T.DoubleType: "DOUBLE",
-    T.StringType: "VARCHAR(65533)",
-    T.BinaryType: "VARBINARY",
-    T.DateType: "DATE",
-    T.TimestampType: "DATETIME",
-    T.TimestampNTZType: "DATETIME",
-    T.VariantType: "JSON",
-}
+_KEY_TEXT, _TEXT = "VARCHAR(255)", "VARCHAR(65533)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +90,21 @@ def _failure(execute: Callable[[str], object], sql: str) -> StarRocksSinkError |
 
 def type_of(source: T.DataType, *, key: bool = False) -> str:
     """The type that a new column for `source` gets; raises InputError where StarRocks has none."""
-    if key and isinstance(source, T.StringType):
-        return _KEY_TEXT
-    if isinstance(source, T.DecimalType):
-        return f"DECIMAL({source.precision},{source.scale})"
+    if isinstance(source, T.StringType):
+        return _KEY_TEXT if key else _TEXT
     if isinstance(source, T.ArrayType):
         return f"ARRAY<{type_of(source.elementType)}>"
     if isinstance(source, T.MapType):
         return f"MAP<{type_of(source.keyType, key=True)},{type_of(source.valueType)}>"
     if isinstance(source, T.StructType):
-        return f"STRUCT<{', '.join(f'{field.name} {type_of(field.dataType)}' for field in source.fields)}>"
-    for kind, name in _PLAIN.items():
-        if isinstance(source, kind):
-            return name
-    raise InputError(
-        f"StarRocks has no type for {source.simpleString()}.", hint="Cast the column before the sink, or leave it out."
-    )
+        return f"STRUCT<{', '.join(f'{identifier(field.name)} {type_of(field.dataType)}' for field in source.fields)}>"
+    closest = natural(source)
+    if closest.name == "OTHER" or isinstance(source, T.NullType):
+        raise InputError(
+            f"StarRocks has no type for {source.simpleString()}.",
+            hint="Cast the column before the sink, or leave it out.",
+        )
+    return str(closest)
 
 
 def _alterations(
@@ -131,16 +116,18 @@ def _alterations(
             continue
         kind, column = frame[source].dataType, by_name.get(name.lower())
         if column is None:
-            yield _change(database, route.table, f"ADD COLUMN `{name}` {type_of(kind)} NULL", {name: type_of(kind)})
+            added = f"ADD COLUMN {identifier(name)} {type_of(kind)} NULL"
+            yield _change(database, route.table, added, {name: type_of(kind)})
         elif _widens(kind, column):
             wider = type_of(kind)
             null = "NULL" if column.nullable else "NOT NULL"
-            yield _change(database, route.table, f"MODIFY COLUMN `{column.name}` {wider} {null}", {column.name: wider})
+            modified = f"MODIFY COLUMN {identifier(column.name)} {wider} {null}"
+            yield _change(database, route.table, modified, {column.name: wider})
 
 
 def _change(database: str, table: str, action: str, types: Mapping[str, str]) -> SchemaChange:
     expected = {name: str(parse_type(kind)) for name, kind in types.items()}
-    return SchemaChange(table, f"ALTER TABLE `{database}`.`{table}` {action}", expected)
+    return SchemaChange(table, f"ALTER TABLE {identifier(database, table)} {action}", expected)
 
 
 def _widens(source: T.DataType, column: TargetColumn) -> bool:
@@ -169,11 +156,13 @@ def _creation(database: str, route: TableRoute, frame: T.StructType, replication
         )
     names = [*route.keys, *(name for name in kinds if name not in route.keys)]
     types = {name: type_of(kinds[name], key=name in route.keys) for name in names}
-    columns = ", ".join(f"`{name}` {types[name]} {'NOT NULL' if name in route.keys else 'NULL'}" for name in names)
-    keys = ", ".join(f"`{key}`" for key in route.keys)
+    columns = ", ".join(
+        f"{identifier(name)} {types[name]} {'NOT NULL' if name in route.keys else 'NULL'}" for name in names
+    )
+    keys = ", ".join(identifier(key) for key in route.keys)
     properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
     sql = (
-        f"CREATE TABLE IF NOT EXISTS `{database}`.`{route.table}` ({columns}) PRIMARY KEY ({keys}) "
+        f"CREATE TABLE IF NOT EXISTS {identifier(database, route.table)} ({columns}) PRIMARY KEY ({keys}) "
         f"DISTRIBUTED BY HASH ({keys}){properties}"
     )
     yield SchemaChange(route.table, sql, {name: str(parse_type(kind)) for name, kind in types.items()})
@@ -206,11 +195,8 @@ def apply_schema_changes(
     with contextlib.closing(LeaderConnection(options)) as connection:
 
         def execute(sql: str) -> None:
-            try:
+            with advising(f"Run it by hand, or change it: {sql}"):
                 connection.query(sql, (), deadline)
-            except QueryRefused as refused:
-                refused.advice = f"Run it by hand, or change it: {sql}"
-                raise
 
         made = apply_changes(
             changes, execute, lambda: table_columns(connection, options.database, tables, deadline), clock, deadline

@@ -58,6 +58,10 @@ class Fit:
     faults: tuple[ValueFault, ...] = ()
     hexed: bool = False
 
+    def written(self, column: Column) -> Column:
+        """`column` as to_json takes it."""
+        return self.encode(column) if self.encode else column
+
 
 def fit(source: T.DataType, target: TargetType, zones: tuple[str, str] = ("UTC", "UTC")) -> Fit | str:
     """How `source` values are written into a column of type `target`, or why they are not: the rest of a sentence.
@@ -143,13 +147,10 @@ def _floating(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     if not isinstance(source, (T.FloatType, T.DoubleType)):
         return None
     finite = (ValueFault(_not_finite, NOT_FINITE),)
-    if target.name == "DOUBLE" or (target.name == "JSON" and isinstance(source, T.DoubleType)):
-        widened = isinstance(
-            source, T.FloatType
-        )  # to_json writes the shortest text of a float, which is another double
+    if target.name in ("DOUBLE", "JSON"):
+        # to_json writes the shortest text of a float, which is another double
+        widened = isinstance(source, T.FloatType)
         return Fit((lambda column: column.cast("double")) if widened else None, finite)
-    if target.name == "JSON":
-        return Fit(lambda column: column.cast("double"), finite)
     if target.name == "FLOAT":
         return Fit(None, finite) if isinstance(source, T.FloatType) else _narrowing(source, target)
     return _narrowing(source, target) if target.name in (*_BITS, "DECIMAL") else None
@@ -169,9 +170,7 @@ def _text(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
 
 
 def _binary(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
-    if not isinstance(source, T.BinaryType):
-        return None
-    if target.name != "VARBINARY":
+    if not isinstance(source, T.BinaryType) or target.name != "VARBINARY":
         return None
     faults = () if target.length is None else (_too_long(target.length),)
     return Fit(F.hex, faults, hexed=True)

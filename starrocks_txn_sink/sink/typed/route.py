@@ -15,6 +15,7 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
+from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.columns import OP
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
 from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
@@ -53,9 +54,9 @@ NULL = r"\N"
 Forms = Mapping[str, str]
 """Options of to_json: the forms of dates and timestamps, and the time zone."""
 Text = Callable[[Column, Forms], Column]
-"""Turns a column, as its `Fit` has encoded it, into texts."""
+"""Turns a column of the frame into texts."""
 
-NULL_FAULT = ValueFault(lambda column: column.isNull(), "is NULL, but the column is NOT NULL")
+NOT_NULL = ValueFault(lambda column: column.isNull(), "is NULL, but the column is NOT NULL")
 UNWRITABLE = ValueFault(
     lambda column: column.contains(CSV_COLUMN) | column.contains(CSV_ROW) | (column == NULL),
     r"holds a separator of CSV (character 1 or 2), or is \N",
@@ -63,43 +64,26 @@ UNWRITABLE = ValueFault(
 )
 
 
-def csv_text(source: T.DataType, target: TargetType) -> Text | str:
-    """How encoded values of `source` are written into a column of type `target`, or why they are not.
+def csv_text(source: T.DataType, target: TargetType, fitted: Fit) -> Text | str:
+    """How values of `source` are written into a column of type `target`, or why they are not.
 
-    A text for a JSON column is written raw, without being parsed (`is_written_raw`).
+    A text for a JSON column is written raw, without being parsed.
     """
     if target.name in ("ARRAY", "MAP", "STRUCT"):
         return "arrays, maps and structs are written as JSON only; set the property format of this table to json"
     if target.name == "JSON":
-        return _document(source)
+        if isinstance(source, T.StringType):
+            return lambda column, _: column
+        if isinstance(source, (T.VariantType, T.ArrayType, T.MapType, T.StructType)):
+            return lambda column, forms: F.to_json(fitted.written(column), dict(forms))
+        return "only documents are written into JSON columns as CSV; set the property format of this table to json"
     if isinstance(source, (T.DateType, T.TimestampType, T.TimestampNTZType)):
-        return lambda column, forms: F.get_json_object(F.to_json(F.struct(column.alias("v")), dict(forms)), "$.v")
+        return lambda column, forms: F.get_json_object(
+            F.to_json(F.struct(fitted.written(column).alias("v")), dict(forms)), "$.v"
+        )
     if isinstance(source, T.BooleanType):
-        return lambda column, _: column.cast("int").cast("string")
-    return lambda column, _: column.cast("string")
-
-
-def is_written_raw(source: T.DataType, target: TargetType) -> bool:
-    """Whether a value is written without being encoded first."""
-    return target.name == "JSON" and isinstance(source, T.StringType)
-
-
-def holds_text(source: T.DataType) -> bool:
-    """Whether a value may hold separators."""
-    return isinstance(source, T.StringType)
-
-
-def csv_row(fields: list[Column]) -> Column:
-    """A row without its row separator."""
-    return F.concat_ws(CSV_COLUMN, *(F.coalesce(field, F.lit(NULL)) for field in fields))
-
-
-def _document(source: T.DataType) -> Text | str:
-    if isinstance(source, T.StringType):
-        return lambda column, _: column
-    if isinstance(source, (T.VariantType, T.ArrayType, T.MapType, T.StructType)):
-        return lambda column, forms: F.to_json(column, dict(forms))
-    return "only documents are written into JSON columns as CSV; set the property format of this table to json"
+        return lambda column, _: fitted.written(column).cast("int").cast("string")
+    return lambda column, _: fitted.written(column).cast("string")
 
 
 _HEX = "__hex_"
@@ -112,33 +96,17 @@ class TypedField:
     name: str
     source: str
     fit: Fit
-    nullable: bool = True
+    faults: tuple[ValueFault, ...]
     text: Text | None = None  # of its CSV
-    texts: bool = False  # may hold separators of CSV
-    raw: bool = False  # written to CSV as it came
 
     @property
     def key(self) -> str:
         """The key in the JSON row."""
         return f"{_HEX}{self.name}" if self.fit.hexed else self.name
 
-    def value(self) -> Column:
-        column = F.col(quoted(self.source))
-        return (self.fit.encode(column) if self.fit.encode else column).alias(self.key)
-
-    def csv(self, forms: Forms) -> Column:
-        """The value as a text; raises TypeError for a field that was not joined for CSV."""
-        if self.text is None:
-            raise TypeError(f"Column {self.name} has no text.")
-        column = F.col(quoted(self.source))
-        return self.text(self.fit.encode(column) if self.fit.encode and not self.raw else column, forms)
-
-    def faults(self) -> Iterator[ValueFault]:
-        if not self.nullable:
-            yield NULL_FAULT
-        yield from self.fit.faults
-        if self.texts:
-            yield UNWRITABLE
+    @property
+    def column(self) -> Column:
+        return F.col(identifier(self.source))
 
 
 def typed_field(
@@ -160,18 +128,12 @@ def typed_field(
     found = fit(kind, wanted, zones)
     if isinstance(found, str):
         return f"column {called}: {found}"
-    field = TypedField(called, source, found, target is None or target.nullable)
-    if not csv:
-        return field
-    text = csv_text(kind, wanted)
+    text = csv_text(kind, wanted, found) if csv else None
     if isinstance(text, str):
         return f"column {called}: {text}"
-    return replace(field, text=text, texts=holds_text(kind), raw=is_written_raw(kind, wanted))
-
-
-def quoted(name: str) -> str:
-    """A column's name as SQL writes it."""
-    return "`" + name.replace("`", "``") + "`"
+    null = () if target is None or target.nullable else (NOT_NULL,)
+    separators = (UNWRITABLE,) if csv and isinstance(kind, T.StringType) else ()
+    return TypedField(called, source, found, (*null, *found.faults, *separators), text)
 
 
 _MICROSECONDS = "yyyy-MM-dd HH:mm:ss.SSSSSS"
@@ -263,16 +225,21 @@ class TypedRoute:
         forms = {"ignoreNullFields": "false", "timestampFormat": _MICROSECONDS, "timestampNTZFormat": _MICROSECONDS}
         forms |= {"dateFormat": "yyyy-MM-dd", "timeZone": self.zone}
         if self.csv:
-            row = csv_row([_filled(field.csv(forms), filled.get(field.key), deleted) for field in self.fields])
+            texts = [
+                _filled(field.text(field.column, forms), filled.get(field.key), deleted)
+                for field in self.fields
+                if field.text
+            ]
+            row = F.concat_ws(CSV_COLUMN, *(F.coalesce(text, F.lit(NULL)) for text in texts))
         else:
-            row = F.to_json(F.struct(*(field.value() for field in self.fields)), forms)
+            values = [field.fit.written(field.column).alias(field.key) for field in self.fields]
+            row = F.to_json(F.struct(*values), forms)
         for field in reversed(self.fields):
-            column = F.col(quoted(field.source))
-            for fault in field.faults():
+            for fault in field.faults:
                 if not guarded and not fault.silent:
                     continue
-                found = fault.found(column)
-                if fault is NULL_FAULT and deleted is not None and field.key in filled:
+                found = fault.found(field.column)
+                if fault is NOT_NULL and deleted is not None and field.key in filled:
                     found &= ~deleted
                 text = f"column {field.name} of table {self.table} {fault.text}"
                 row = F.when(F.coalesce(found, F.lit(False)), refuse(text)).otherwise(row)
@@ -281,9 +248,11 @@ class TypedRoute:
     @property
     def columns(self) -> str:
         """The header `columns`: what is not named takes its DEFAULT (wire contract 5.5)."""
-        plain = [quoted(field.key) for field in self.fields]
+        plain = [identifier(field.key) for field in self.fields]
         derived = [
-            f"{quoted(field.name)}=to_binary({quoted(field.key)}, 'hex')" for field in self.fields if field.fit.hexed
+            f"{identifier(field.name)}=to_binary({identifier(field.key)}, 'hex')"
+            for field in self.fields
+            if field.fit.hexed
         ]
         return ",".join((*plain, *(["__op"] if self.op else []), *derived))
 

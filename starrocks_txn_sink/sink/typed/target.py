@@ -20,7 +20,7 @@ COLUMNS_SQL = _SELECT.format("TABLE_NAME IN ({})")
 NOT_NULL_SQL = _SELECT.format("IS_NULLABLE = 'NO' AND COLUMN_KEY <> 'PRI'")
 """The NOT NULL columns of all tables, without those of primary keys. Parameter: the database."""
 
-_WORD = re.compile(r"\s*(`[^`]+`|\w+)\s*")
+_WORD = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*")
 _NUMBERS = re.compile(r"\s*\(([\d\s,]*)\)")
 _SAME = {"TEXT": "STRING", "BINARY": "VARBINARY", "INTEGER": "INT", "INT128": "LARGEINT", "BOOL": "BOOLEAN"}
 _NESTED = ("ARRAY", "MAP", "STRUCT")
@@ -159,4 +159,5 @@ def _word(text: str) -> tuple[str, str]:
     found = _WORD.match(text)
     if found is None:
         raise ValueError(text)
-    return found[1].strip("`"), text[found.end() :]
+    name = found[2] if found[1] is None else found[1].replace("``", "`")
+    return name, text[found.end() :]

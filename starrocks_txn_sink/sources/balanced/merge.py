@@ -92,17 +92,6 @@ class BalancedMerge:
 
     def _enqueue(self, event: MergeEvent) -> bool:
         """Queue `event` unless it is late; returns whether it is late."""
-        partition, time, offset = self._fields(event)
-        self._read.add(partition)
-        self._highest[partition] = max(time, self._highest.get(partition, time))
-        if self.watermark is not None and time < self.watermark:
-            self.late += 1
-            return True
-        self._sequence += 1
-        heapq.heappush(self._queue, (time, partition, offset, self._sequence, event))
-        return False
-
-    def _fields(self, event: MergeEvent) -> tuple[Partition, Any, Any]:
         partition, time, offset = event[:3]
         if partition not in self._partitions or time is None or offset is None:
             raise InputError(
@@ -111,7 +100,14 @@ class BalancedMerge:
                 partition=partition,
                 offset=offset,
             )
-        return partition, time, offset
+        self._read.add(partition)
+        self._highest[partition] = max(time, self._highest.get(partition, time))
+        if self.watermark is not None and time < self.watermark:
+            self.late += 1
+            return True
+        self._sequence += 1
+        heapq.heappush(self._queue, (time, partition, offset, self._sequence, event))
+        return False
 
     def _advance(self, partitions: frozenset[Partition], *, flush: bool) -> None:
         reached = [self._highest[each] for each in partitions if each in self._highest]

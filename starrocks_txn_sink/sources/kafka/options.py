@@ -10,10 +10,8 @@ from typing import Any, Final
 from starrocks_txn_sink.errors import OptionError
 
 _PREFIX: Final = "kafka."
-_OPTION_NAMES: Final = frozenset(
-    {"subscribe", "subscribepattern", "startingoffsets", "max_rows", "max_bytes", "idle_timeout", "patience"}
-    | {"tasks", "failondataloss"}
-)
+_NUMBERS: Final = {"max_rows": int, "max_bytes": int, "idle_timeout": float, "patience": float, "tasks": int}
+_OPTION_NAMES: Final = {"subscribe", "subscribepattern", "startingoffsets", "failondataloss", *_NUMBERS}
 _FETCH_DEFAULTS: Final = {
     # Small fetches: a slice needs few rows of many partitions, and rows fetched beyond its end are thrown away.
     "queued.min.messages": 10_000,
@@ -70,12 +68,8 @@ class BalancedOptions:
             topics=tuple(each.strip() for each in given.get("subscribe", "").split(",") if each.strip()),
             pattern=given.get("subscribepattern"),
             from_start=_choice(given, "startingoffsets", ("earliest", "latest")) != "latest",
-            max_rows=int(_number(given, "max_rows", 500_000)),
-            max_bytes=int(_number(given, "max_bytes", 0)) or None,
-            idle_timeout=_number(given, "idle_timeout", 10.0),
-            patience=_number(given, "patience", 120.0),
-            tasks=int(_number(given, "tasks", os.cpu_count() or 1)),
             fail_on_data_loss=_choice(given, "failondataloss", ("true", "false")) != "false",
+            **{name: _number(name, given[name]) for name in _NUMBERS if name in given},
         )
 
 
@@ -95,12 +89,12 @@ def _check(unknown: list[str], config: Mapping[str, str], given: Mapping[str, st
         )
 
 
-def _number(given: Mapping[str, str], name: str, default: float) -> float:
+def _number(name: str, text: str) -> Any:
     try:
-        value = float(given.get(name, default))
+        value = _NUMBERS[name](float(text))
     except ValueError:
-        raise OptionError(f"{name} is {given[name]!r}.", hint="Give a number.") from None
-    if name in given and not value > 0:
+        raise OptionError(f"{name} is {text!r}.", hint="Give a number.") from None
+    if not value > 0:
         raise OptionError(f"{name} must be above zero.", hint="Leave it out for the default.")
     return value
 

@@ -22,18 +22,8 @@ from pyspark.sql.types import StructType
 
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import InputError, SourceChanged
-from starrocks_txn_sink.sources.balanced.plan import (
-    NEWEST,
-    TIME,
-    BatchLimits,
-    Idleness,
-    KafkaPartition,
-    Offsets,
-    OffsetsFrom,
-    PartitionEnds,
-    plan_batch,
-    slice_bounds,
-)
+from starrocks_txn_sink.sources.balanced import plan
+from starrocks_txn_sink.sources.balanced.plan import BatchLimits, KafkaPartition, Offsets, PartitionEnds
 from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin
 from starrocks_txn_sink.sources.kafka.options import BalancedOptions
 from starrocks_txn_sink.sources.kafka.slice import SCHEMA, RowSizes, Slice, read_slice
@@ -73,7 +63,7 @@ class BalancedOffset:
         topics: dict[str, dict[str, int]] = {}
         for (topic, number), offset in sorted(self.offsets.items()):
             topics.setdefault(topic, {})[str(number)] = offset
-        return {**topics, TIME: self.time}
+        return {**topics, plan.TIME: self.time}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> BalancedOffset:
@@ -83,7 +73,7 @@ class BalancedOffset:
             if not topic.startswith("@")
             for number, offset in numbers.items()
         }
-        return cls(offsets, int(value[TIME]))
+        return cls(offsets, int(value[plan.TIME]))
 
 
 class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -94,7 +84,7 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock or SystemClock()
         self._kafka_admin = kafka
         self._sizes: RowSizes | None = None
-        self._idleness = Idleness(options.idle_timeout, self._clock)
+        self._idleness = plan.Idleness(options.idle_timeout, self._clock)
         self._target: PartitionEnds | None = None  # trigger availableNow: the ends when the query started
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,7 +115,7 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The first micro-batch has no time yet: the bisection starts just below the oldest row.
         since = begin.time if begin.time >= 0 else (self._kafka.oldest_time(offsets) or 0) - 1
         limits = self._limits(limit, offsets, ends)
-        batch = plan_batch(offsets, since, ends, idle, limits, self._offsets_from(offsets, ends.end))
+        batch = plan.plan_batch(offsets, since, ends, idle, limits, self._kafka.offsets_from(offsets, ends.end))
         if batch.time is None or dict(batch.offsets) == dict(offsets):
             return start
         return BalancedOffset(batch.offsets, batch.time).as_json()
@@ -137,7 +127,7 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for (topic, number), time in ends.newest.items():
             if time is not None:
                 newest.setdefault(topic, {})[str(number)] = time
-        return {**BalancedOffset(ends.end).as_json(), NEWEST: newest}
+        return {**BalancedOffset(ends.end).as_json(), plan.NEWEST: newest}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One slice of event time per task, each over all partitions, oldest first."""
@@ -150,7 +140,9 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         since = first.time if first.time >= 0 else (self._kafka.oldest_time(low) or 0) - 1
         bounds: list[Offsets] = [low, last.offsets]
         if count > 1:
-            bounds = slice_bounds(low, last.offsets, since, last.time, count, self._offsets_from(low, last.offsets))
+            bounds = plan.slice_bounds(
+                low, last.offsets, since, last.time, count, self._kafka.offsets_from(low, last.offsets)
+            )
         return [each for each in itertools.starmap(self._slice, itertools.pairwise(bounds)) if each.ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -171,9 +163,6 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _partitions(self) -> list[KafkaPartition]:
         return self._kafka.partitions(self._options.topics, self._options.pattern)
-
-    def _offsets_from(self, partitions: Offsets, end: Offsets) -> OffsetsFrom:
-        return self._kafka.offsets_from(partitions, end)
 
     def _slice(self, low: Offsets, high: Offsets) -> Slice:
         ranges = {partition: (low[partition], high[partition]) for partition in low if high[partition] > low[partition]}

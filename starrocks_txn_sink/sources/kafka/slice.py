@@ -82,6 +82,7 @@ _UNRECOVERABLE: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 )  # not an unreachable broker: it may come back within `patience`
 _BATCH_ROWS: Final = 50_000
+_ORDER: Final = ("timestamp", "topic", "partition", "offset")
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def read_slice(part: Slice) -> Iterator[pa.RecordBatch]:
     consumer.assign(assigned)
     consumer.resume(assigned)  # the slice before may have paused them
     try:
-        rows = _sort(collect(consumer, part, SystemClock()))
+        rows = collect(consumer, part, SystemClock()).sort_by([(name, "ascending") for name in _ORDER])
     finally:
         consumer.unassign()
     yield from rows.to_batches(max_chunksize=_BATCH_ROWS)
@@ -202,19 +203,14 @@ class _UnfinishedPartitions:
 def _raise_unrecoverable(message: Message, error: KafkaError) -> None:
     """Raise SourceChanged for an error that waiting does not cure."""
     if error.code() == KafkaError._AUTO_OFFSET_RESET:
-        raise SourceChanged(
-            "Kafka no longer has the first offsets of the micro-batch.",
-            hint="Raise the topic's retention, or start with a new checkpoint.",
-            topic=message.topic(),
-            partition=message.partition(),
-        )
-    if error.fatal() or error.code() in _UNRECOVERABLE:
-        raise SourceChanged(
-            f"Kafka refused to deliver rows: {error.str()}.",
-            hint="Correct the topic or the consumer's options.",
-            topic=message.topic(),
-            partition=message.partition(),
-        )
+        what = "Kafka no longer has the first offsets of the micro-batch."
+        hint = "Raise the topic's retention, or start with a new checkpoint."
+    elif error.fatal() or error.code() in _UNRECOVERABLE:
+        what = f"Kafka refused to deliver rows: {error.str()}."
+        hint = "Correct the topic or the consumer's options."
+    else:
+        return
+    raise SourceChanged(what, hint=hint, topic=message.topic(), partition=message.partition())
 
 
 def partition_of(message: Message) -> KafkaPartition:
@@ -239,8 +235,3 @@ def _table(messages: list[Message], topics: pa.Array, partitions: _Integers, off
         pa.array(times * 1000).cast(pa.timestamp("us", "UTC")),
     ]
     return pa.table(columns, _ARROW)
-
-
-def _sort(rows: pa.Table) -> pa.Table:
-    order = [(name, "ascending") for name in ("timestamp", "topic", "partition", "offset")]
-    return rows.sort_by(order)

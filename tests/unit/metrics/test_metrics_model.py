@@ -126,7 +126,7 @@ def test_a_committed_batch_is_counted_once_by_table_and_operation() -> None:
     assert told.value("buffer_bytes") == 900
     assert told.value("transaction_age_ratio") == 0.5
     assert told.value("last_committed_batch_id") == 0
-    assert dict(metrics.partitions["partition_position"].items()) == {"0": 9}
+    assert metrics.values("partition_position") == {("0",): 9}
     assert told.value("open_starrocks_transactions") == 0
 
 
@@ -161,7 +161,7 @@ def test_a_failed_batch_tells_what_its_lane_did() -> None:
     assert told.value("failed_batches_total") == 1
     assert told.lit() is Light.BAD
     assert told.sentence == "The last micro-batch failed 0.0 s ago (commit_failed); no commit yet."
-    (failed,) = told.model.recent.newest_first()
+    (failed,) = told.model.recent
     assert (failed["outcome"], failed["code"], failed["batch_id"]) == ("failed", "commit_failed", 4)
 
 
@@ -354,8 +354,8 @@ def test_a_balanced_source_tells_its_skew_and_others_do_not_touch_it() -> None:
         assert told.value("source_skew_seconds") == 6.5
         assert told.value("source_held_back_rows") == 4
         assert told.value("source_read_until_timestamp_seconds") == 2.5
-        times = told.model.metrics.partitions["source_partition_timestamp_seconds"]
-        assert dict(times.items()) == {"a-0": 9.0, "a-1": 2.5}
+        times = told.model.metrics.values("source_partition_timestamp_seconds")
+        assert times == {("a-0",): 9.0, ("a-1",): 2.5}
 
 
 def test_the_assembler_keeps_its_levels_while_nothing_comes() -> None:
@@ -472,3 +472,34 @@ def test_a_percentile_is_within_a_bucket_of_the_true_one(values: list[float], sh
     assert found is not None
     higher = [bound for bound in BOUNDS if true <= bound]
     assert found <= (higher[0] if higher else BOUNDS[-1]) + 1e-9
+
+
+def test_an_outage_is_a_pause_that_everybody_sees() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    told.tell("batch.started", job="shop", batch_id=1, lanes=1, query="q")
+    met = {"job": "shop", "batch_id": 1, "code": "not_sent", "seconds": 0.0, "report": None}
+    told.tell("outage.met", **met)
+    since = told.clock.wall()
+    told.clock.advance(100)
+    told.tell("outage.met", **met)
+    assert told.sentence == "Waiting for StarRocks for 100 s (not_sent); nothing is lost."
+    assert (told.light, told.ready) == (Light.WARN, False)
+    assert told.value("outage_start_timestamp_seconds") == since
+    assert told.value("errors_total", "not_sent") == 2
+    assert lights(told.model, told.clock.wall(), LIMIT)["errors"] is Light.WARN
+    told.clock.advance(300)
+    assert told.light is Light.BAD
+    told.tell("outage.ended", job="shop", batch_id=1, seconds=400.0)
+    told.tell("batch.completed", job="shop", batch_id=1, seconds=400.0, receipts=0)
+    assert (told.ready, told.value("outage_start_timestamp_seconds")) == (True, 0)
+
+
+def test_a_query_that_runs_again_has_not_ended() -> None:
+    told = Told()
+    told.fail(0, "query_failed")
+    told.tell("query.ended", query="q", failed=True)
+    assert told.lit() is Light.BAD
+    told.clock.advance(120)
+    told.batch(0, receipt(told))
+    assert told.light is Light.OK, told.sentence

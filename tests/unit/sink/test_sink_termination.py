@@ -292,7 +292,6 @@ def test_making_a_sink_changes_nothing_in_the_process(monkeypatch: pytest.Monkey
         raise AssertionError("a constructor has no such effects")
 
     monkeypatch.setattr(termination, "roll_back_at_exit", refuse)
-    monkeypatch.setattr(sink_module, "roll_back_at_exit", refuse)
     for module, name in ((atexit, "register"), (signal, "signal"), (faulthandler, "register")):
         monkeypatch.setattr(module, name, refuse)
     before = set(threading.enumerate())
@@ -305,7 +304,7 @@ def test_a_write_asks_for_the_clean_up_and_for_the_signal_if_the_option_says_so(
     wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink, asked = StarRocksSink(_options(roll_back_on_sigterm=wanted)), list[tuple[object, bool]]()
-    monkeypatch.setattr(sink_module, "roll_back_at_exit", lambda writer, on_sigterm: asked.append((writer, on_sigterm)))
+    monkeypatch.setattr(termination, "roll_back_at_exit", lambda writer, on_sigterm: asked.append((writer, on_sigterm)))
     monkeypatch.setattr(sink, "_commit", lambda *_: [])
     frame: Any = None
     sink._write(frame, sink_module.BatchOrigin(1, "job", "c", "k", streaming=False))

@@ -11,9 +11,9 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink import SinkOptions, TableOptions, TableRoute
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.sink.typed import TargetColumn, TypedRoute, target_columns, with_columns
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
-from starrocks_txn_sink.sink.typed.target import parse_type
+from starrocks_txn_sink.sink.typed.route import TypedRoute, with_columns
+from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type, target_columns
 from tools.pages import SOURCES
 
 ROOT = Path(__file__).parents[3]
