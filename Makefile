@@ -59,11 +59,13 @@ crash: setup
 
 .PHONY: prove sabotage
 
-# make prove SEEDS=10000 runs that many simulated schedules; make prove SEED=7 replays one with its trace.
+# make prove SEEDS=10000 runs that many simulated schedules, from seed FIRST on; make prove SEED=7 replays one with its trace.
 SEEDS ?= 1000
 SEED  ?=
+FIRST ?= 0
+SCHEDULES = $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
 prove: setup
-	$(BIN)/python -m tests.simulation prove $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(BIN)/python -m tests.simulation prove $(SCHEDULES)
 
 # Planted bugs: the simulator's checker must notice each of them.
 sabotage: setup
@@ -126,10 +128,10 @@ api: setup
 news: setup
 	$(BIN)/python .ci/news.py $(VERSION) $$(date -u +%Y-%m-%d)
 
-# The same for lanes that assemble: make prove-fused SEEDS=10000, or SEED=7.
-.PHONY: prove-fused
-prove-fused: setup
-	$(BIN)/python -m tests.simulation.fused_world $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+# The same for lanes that assemble: make prove-assembling SEEDS=10000 FIRST=5000, or SEED=7.
+.PHONY: prove-assembling
+prove-assembling: setup
+	$(BIN)/python -m tests.simulation prove --assembling $(SCHEDULES)
 
 # Every benchmark, one after the other; BENCH="raw_lines --rounds 7" runs one. docs/performance.md explains them.
 .PHONY: bench

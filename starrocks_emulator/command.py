@@ -44,6 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM, SIGINT (or the end of standard input); 0 after a clean end, 1 with a sentence on stderr."""
+    before = os.umask(0o077)  # the store and the bodies of loads are this user's
+    try:
+        return _serve(args)
+    finally:
+        os.umask(before)
+
+
+def _serve(args: argparse.Namespace) -> int:
     try:
         emulator = Emulator(args.data_dir, _settings(args), fault_plan=_fault_plan(args.fault_plan))
     except EmulatorError as error:

@@ -123,14 +123,14 @@ class Emulator(StandIn):
                 self._listen(0, FollowerFrontend(credentials, lambda: self.load_url), f"fe-follower-{place}")
             )
         store.add_virtual_table("information_schema", "loads", lambda: load_rows(memory))
-        self._query = self._answer_queries(store, settings.query_port, leader=True)
+        self._query = self._answer_queries(store, settings.query_port)
         for _ in range(settings.followers):
             lagging = LaggingStore(store)
             self._stack.callback(lagging.close)
-            self._lagging.append((lagging, self._answer_queries(lagging, 0, leader=False)))
+            self._lagging.append((lagging, self._answer_queries(lagging, 0)))
         self._stack.callback(publisher.stop)
 
-    def _answer_queries(self, store: Store | LaggingStore, port: int, *, leader: bool) -> QueryListener:
+    def _answer_queries(self, store: Store | LaggingStore, port: int) -> QueryListener:
         user, password, host = self.settings.user, self.settings.password, self.settings.host
         listener = QueryListener(
             store,
@@ -138,7 +138,7 @@ class Emulator(StandIn):
             port=port,
             user=user,
             password=password,
-            leader=lambda: leader,
+            leader=lambda: listener is self._query,
             version=self.settings.generation.version,
             http_port=self.fe_port,
             be_http_port=self.be_port,
@@ -218,6 +218,17 @@ class Emulator(StandIn):
         """Let the followers see what is visible now; until then they answer queries from an older state."""
         for lagging, _ in self._lagging:
             lagging.catch_up()
+
+    def step_down(self) -> None:
+        """Let the leader become a follower in place, and the first follower lead: all connections stay.
+
+        Only the query ports change their roles; the HTTP ports keep theirs.
+        """
+        leader, (_, next_leader) = _started(self._query), self._lagging[0]
+        lagging = LaggingStore(self.store)
+        self._stack.callback(lagging.close)
+        next_leader.store, leader.store = self.store, lagging
+        self._query, self._lagging[0] = next_leader, (lagging, leader)
 
     def release_held(self) -> list[int]:
         """Let every commit that is held at COMMITTED become VISIBLE; their transaction ids."""

@@ -21,62 +21,64 @@ PROGRAM = "starrocks-txn-sink"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand: `module` has `add_arguments(parser)` and `run(args) -> int`; `extra` names its extra, or ''."""
+    """A subcommand: `module` has `add_arguments(parser)` and `run(args) -> int`; `extra` names its extra, or ''.
+
+    `error_code` is the exit code for a StarRocksSinkError: 2 for commands whose code 1 is a result.
+    """
 
     name: str
     module: str
-    extra: str
     help: str
+    extra: str = ""
+    error_code: int = 1
 
 
 COMMANDS = (
     Command(
         "demo",
         "starrocks_demo.command",
-        "demo",
         "run an atomic stream into several tables on the embedded stand-in, and check it",
+        "demo",
     ),
     Command(
         "emulator",
         "starrocks_emulator.command",
-        "emulator",
         "run the embedded stand-in for StarRocks (an emulator for tests, not a database)",
+        "emulator",
     ),
     Command(
         "recover",
         "starrocks_txn_sink.operations.recover",
-        "",
         "show a job's open transactions on the server and its rows in the ledger; roll back on request",
     ),
     Command(
         "dead-letter",
         "starrocks_txn_sink.operations.dead_letters",
-        "",
         "list the source transactions that the server rejected (dead letters), or write them again",
     ),
     Command(
         "doctor",
         "starrocks_txn_sink.operations.doctor.command",
-        "",
         "find problems before a job runs: names, ports, versions, privileges, tables, limits, clocks",
+        error_code=2,
     ),
     Command(
         "audit",
         "starrocks_txn_sink.operations.audit",
-        "",
         "check an invariant over several tables repeatedly while a job writes; every violation is a torn read",
+        error_code=2,
     ),
     Command(
         "where",
         "starrocks_txn_sink.operations.where",
-        "",
         "show which StarRocks transaction contains a source transaction, and since when",
+        error_code=2,
     ),
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command in `argv` and return its exit code: 1 for a failure, 2 for wrong usage."""
+    """Run the command in `argv` and return its exit code: 1 for a failure (2 for `error_code` 2), 2 for wrong usage."""
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = next((command for command in COMMANDS if command.name == next(iter(words), None)), None)
     try:
@@ -91,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except StarRocksSinkError as error:
         _print_error(str(error))
-        return 1
+        return chosen.error_code if chosen else 1
 
 
 def version() -> str:

@@ -6,11 +6,29 @@ or secrets. Errors can be pickled, because Spark sends them from executors to th
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
+
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """`text` without effect on a terminal: control, bidi and invisible characters become `\\x1b`, `\\u202e`, ….
+
+    Texts of servers and names of the source reach terminals through errors, logs and the commands. Line ends and tabs
+    stay.
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class Transient:
     """Mixin: the same transaction batch may succeed in a new attempt under a new label."""
+
+
+class Outage(Transient):
+    """Mixin: StarRocks cannot serve at the moment. The sink waits and writes the micro-batch again (`sink.outage`)."""
 
 
 class Terminal:
@@ -29,10 +47,10 @@ class StarRocksSinkError(Exception):
     hint: ClassVar[str] = ""
 
     def __init__(self, message: str, *, hint: str | None = None, **context: Any) -> None:
-        self.message = message
-        self.advice = self.hint if hint is None else hint
+        self.message = printable(message)
+        self.advice = printable(self.hint if hint is None else hint)
         self.context = {name: value for name, value in context.items() if value is not None}
-        super().__init__(message)
+        super().__init__(self.message)
 
     @property
     def retryable(self) -> bool:
@@ -40,7 +58,7 @@ class StarRocksSinkError(Exception):
         return isinstance(self, Transient)
 
     def __str__(self) -> str:
-        place = ", ".join(f"{name}={value}" for name, value in sorted(self.context.items()))
+        place = ", ".join(f"{name}={_one_line(value)}" for name, value in sorted(self.context.items()))
         parts = [self.message + (f" [{place}]" if place else "")]
         if self.advice:
             parts.append(self.advice)
@@ -48,6 +66,10 @@ class StarRocksSinkError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.advice, self.context)
+
+
+def _one_line(value: object) -> str:
+    return printable(str(value)).replace("\n", "\\n")
 
 
 def _rebuild(kind: type[StarRocksSinkError], message: str, hint: str, context: dict[str, Any]) -> StarRocksSinkError:
@@ -88,7 +110,7 @@ class Unordered(InputError):
 # --- transport ---
 
 
-class TransportError(StarRocksSinkError, Transient):
+class TransportError(StarRocksSinkError, Outage):
     """No usable reply arrived. The request may have taken effect, unless the error is NotSent."""
 
     code = "transport"
@@ -177,7 +199,7 @@ class ServerRefused(StarRocksSinkError, Terminal):
     summary = "StarRocks refused an operation and would refuse it again."
 
 
-class BeginFailed(StarRocksSinkError, Transient):
+class BeginFailed(StarRocksSinkError, Outage):
     code = "begin_failed"
     summary = "StarRocks did not begin a transaction."
 
@@ -190,12 +212,12 @@ class TooManyTransactions(BeginFailed):
     hint = "Use fewer lanes, or raise the frontend's max_running_txn_num_per_db."
 
 
-class LoadFailed(StarRocksSinkError, Transient):
+class LoadFailed(StarRocksSinkError, Outage):
     code = "load_failed"
     summary = "A load failed, and its StarRocks transaction was rolled back."
 
 
-class CommitFailed(StarRocksSinkError, Transient):
+class CommitFailed(StarRocksSinkError, Outage):
     code = "commit_failed"
     summary = "StarRocks did not commit, and nothing of the transaction became visible."
 
@@ -231,6 +253,13 @@ class SourceChanged(StarRocksSinkError, Terminal):
 
     code = "source_changed"
     summary = "The source delivers different content at a position that is already written."
+
+
+class LedgerBehind(StarRocksSinkError, Terminal):
+    """Found when a query goes on above micro-batch 0, before anything is written."""
+
+    code = "ledger_behind"
+    summary = "The ledger knows less than the query's checkpoint, so rows would be missing or written twice."
 
 
 class TransactionTimedOut(StarRocksSinkError, Terminal):

@@ -93,6 +93,14 @@ ALERTS = (
         "The query hangs, waits for a server, or its micro-batch is far too long.",
     ),
     Alert(
+        "StarRocksSinkWaiting",
+        f"time() - ({metric('outage_start_timestamp_seconds')} > 0) > 60",
+        "0m",
+        False,
+        "The sink has waited for StarRocks for {{ $value | humanizeDuration }}.",
+        "StarRocks does not answer, or refuses to begin, load or commit; errors_total by code says which.",
+    ),
+    Alert(
         "StarRocksSinkNotCommitting",
         f"sum by (instance, job) (increase({metric('spark_input_rows_total')}[10m])) > 0 and "
         f"sum by (instance, job) (increase({metric('commits_total', outcome='committed')}[10m])) == 0",

@@ -18,6 +18,15 @@ from starrocks_txn_sink.cli import COMMANDS, Command
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, MetricKind
 from starrocks_txn_sink.metrics.series import bounds
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.combinations import (
+    ALWAYS_SORTED,
+    COMMITTED_AT_END,
+    CONFLICTS,
+    Conflict,
+    Feature,
+    default_phrases,
+    find_conflict,
+)
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.options.flink import FLINK_OPTIONS, FLINK_PREFIXES, MapsTo, Refused, WithoutEffect
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
@@ -90,7 +99,7 @@ def alerts() -> str:
 def options() -> str:
     """Every option of SinkOptions, from its declaration."""
     rows = (
-        (f"`{name}`", declared.kind.name, declared.default_text, declared.unit, declared.meaning)
+        (f"`{name}`", declared.kind.name, declared.default_text, declared.kind.unit, declared.meaning)
         for name, declared in declarations(SinkOptions)
     )
     return table("option | type | default | unit | meaning", rows)
@@ -116,6 +125,63 @@ def _outcome(rule: MapsTo | Refused | WithoutEffect) -> str:
         case Refused(reason, values):
             allowed = f"; accepted as {' or '.join(f'`{value}`' for value in values)}" if values else ""
             return f"refused: {reason}{allowed}"
+
+
+# --- docs/combinations.md ---
+
+IMPLIED: Mapping[Feature, Feature] = {
+    Feature.ASSEMBLE: Feature.JSON_TEXTS,
+    Feature.PARTIAL_UPDATE_UNNAMED: Feature.PARTIAL_UPDATE,
+}
+"""Feature → the feature that it implies."""
+
+ALTERNATIVES = (
+    frozenset((Feature.ROUTES, Feature.JSON_TEXTS)),
+    frozenset((Feature.SCHEMA_IGNORE, Feature.SCHEMA_APPLY)),
+    frozenset((Feature.ASSEMBLE, Feature.PLAIN_ROWS)),
+)
+"""Pairs of alternatives: a user can choose only one."""
+
+
+def find_conflict_between(one: Feature, other: Feature) -> Conflict | None:
+    """The conflict between `one` and `other`, implied features included; None if they go together."""
+    with_implied = [each for feature in (one, other) for each in (feature, IMPLIED.get(feature, feature))]
+    return find_conflict(default_phrases(*with_implied))
+
+
+def pairs() -> str:
+    """A matrix of all features, with the number of the conflict for each refused pair."""
+    letters = {feature: chr(ord("A") + number) for number, feature in enumerate(Feature)}
+    rows = ((letters[one], one.title, *(_cell(one, other) for other in Feature)) for one in Feature)
+    return table(f" | feature | {' | '.join(letters.values())}", rows)
+
+
+def _cell(one: Feature, other: Feature) -> str:
+    if one is other:
+        return ""
+    if (found := find_conflict_between(one, other)) is not None:
+        return str(CONFLICTS.index(found) + 1)
+    return "–" if frozenset((one, other)) in ALTERNATIVES else ""
+
+
+def conflicts() -> str:
+    """The reason and the advice of each refused pair."""
+    rows = (
+        (str(number), f"{each.one.title} and {each.other.title}", each.why, each.advice)
+        for number, each in enumerate(CONFLICTS, 1)
+    )
+    return table(" | pair | why | what to do", rows)
+
+
+def consequences() -> str:
+    """The features that decide how rows reach their lanes and when a lane commits."""
+    sorted_rows = '`shuffle` "auto" always sorts rows before their lanes'
+    one_commit = "a lane makes exactly one StarRocks transaction of a micro-batch"
+    rows = [
+        *((feature.title, sorted_rows, why) for feature, why in ALWAYS_SORTED.items()),
+        *((feature.title, one_commit, why) for feature, why in COMMITTED_AT_END.items()),
+    ]
+    return table("feature | what happens | why", iter(rows))
 
 
 # --- docs/types.md ---
@@ -201,6 +267,7 @@ def _default(action: argparse.Action) -> str:
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/cli.md": {"commands": commands},
+    "docs/combinations.md": {"pairs": pairs, "conflicts": conflicts, "consequences": consequences},
     "docs/metrics.md": {"metrics": metrics, "buckets": buckets, "alerts": alerts},
     "docs/migration.md": {"flink-options": flink_options},
     "docs/options.md": {"options": options},

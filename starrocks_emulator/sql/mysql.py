@@ -86,7 +86,8 @@ class QueryListener:
     """Listens on `host`:`port` (0: a free port, see `port` once started) for MySQL clients of `store`.
 
     `leader` says whether this frontend is the leader now, `peers` what the others are; `version` is what
-    current_version() answers, `config` what ADMIN SHOW FRONTEND CONFIG does; `gate` acts faults out.
+    current_version() answers, `config` what ADMIN SHOW FRONTEND CONFIG does; `gate` acts faults out. `store` may be
+    replaced while clients are connected: the frontend leads now, or follows.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class QueryListener:
 
     def _session(self) -> _Session:
         assert self._workers is not None
-        return _Session(self.store, self._workers, self._frontend, self._version, self._gate)
+        return _Session(lambda: self.store, self._workers, self._frontend, self._version, self._gate)
 
     def _frontend(self) -> Frontend:
         http_port, be_http_port = self._ports
@@ -231,7 +232,7 @@ class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
 
     def __init__(
         self,
-        store: Store | LaggingStore,
+        store: Callable[[], Store | LaggingStore],
         workers: ThreadPoolExecutor,
         frontend: Callable[[], Frontend],
         version: str,
@@ -268,7 +269,7 @@ class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
         connection.ok = ok
 
     async def use(self, database: str) -> None:
-        await self._work(lambda: use(cast(Store, self._store), self._state, database))
+        await self._work(lambda: use(cast(Store, self._store()), self._state, database))
 
     async def handle_query(self, sql: str, attrs: dict[str, str]) -> ResultSet:  # noqa: ARG002
         self._state.frontend = self._frontend()
@@ -279,7 +280,7 @@ class _Session(BaseSession):  # type: ignore[misc]  # the library has no types
         return _result(answer)
 
     def _run(self, sql: str) -> Answer:
-        store = self._store
+        store = self._store()
         return store.query(sql, self._state) if isinstance(store, LaggingStore) else run(store, self._state, sql)
 
     async def _work(self, task: Callable[[], Any]) -> Any:

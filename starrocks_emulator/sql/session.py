@@ -8,6 +8,9 @@ from typing import Any
 
 SYNTAX, NO_DATABASE, UNKNOWN_ERROR, LOCK_TIMEOUT = 1064, 1046, 1105, 1205
 
+FORWARD_MODE = "follower_query_forward_mode"
+"""With `leader` a follower passes queries on, too."""
+
 _VARIABLES = {
     "autocommit": "1",
     "character_set_client": "utf8mb4",
@@ -17,6 +20,7 @@ _VARIABLES = {
     "collation_connection": "utf8mb4_general_ci",
     "collation_server": "utf8mb4_general_ci",
     "enable_insert_strict": "true",
+    FORWARD_MODE: "default",
     "init_connect": "",
     "interactive_timeout": "3600",
     "language": "/starrocks/share/english/",

@@ -1,7 +1,7 @@
 """One request of the query port: its statements parsed, told apart and run; the last one's answer counts.
 
 On the leader they run over the store. On a follower SELECT sees what was visible when the follower last caught up, and
-everything else goes on to the leader, as followers forward it.
+everything else goes on to the leader, as followers forward it; SELECT too, once the session has asked for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from starrocks_emulator.sql import changes, definitions
-from starrocks_emulator.sql.session import UNKNOWN_ERROR, Answer, QuerySession, SqlError
+from starrocks_emulator.sql.session import FORWARD_MODE, UNKNOWN_ERROR, Answer, QuerySession, SqlError
 from starrocks_emulator.sql.show import is_show, show
 from starrocks_emulator.sql.translate import INFORMATION_SCHEMA, duckdb_sql, with_names
 from starrocks_emulator.tables.catalog import CatalogError
@@ -160,7 +160,8 @@ class LaggingStore:
 
     def query(self, sql: str, session: QuerySession) -> Answer:
         """As `statements.run` on the leader's store; SELECT sees the old state."""
-        reading = not is_show(sql) and all(isinstance(tree, exp.Query) for tree in parsed(sql))
+        forwarded = session.variables[FORWARD_MODE].lower() == "leader"
+        reading = not forwarded and not is_show(sql) and all(isinstance(tree, exp.Query) for tree in parsed(sql))
         return run(cast(Store, self), session, sql) if reading else run(self._leader, session, sql)
 
     def catch_up(self) -> None:

@@ -2,7 +2,8 @@
 
 Every reader yields the same shape, in arrival order (files in order, rows in order within a file):
 `fields` VARCHAR[] one text per source field, NULL when it is null or missing; `document` JSON the whole row (NULL for
-CSV); `fault` VARCHAR why the row is no row at all, or NULL.
+CSV); `exact` VARCHAR the row with its long numbers in quotes, so that they keep their digits (NULL for CSV); `fault`
+VARCHAR why the row is no row at all, or NULL.
 """
 
 from __future__ import annotations
@@ -83,10 +84,20 @@ def _json_sql(layout: JsonLayout, files: Sequence[Path]) -> str:
         if layout.strip_outer_array:
             rows = f"SELECT unnest(CAST(json AS JSON[])) AS json FROM ({rows})"
     return (
-        f"SELECT json_extract_string(json, {listed}) AS fields, json AS document,"
+        f"SELECT json_extract_string(json, {listed}) AS fields, json AS document, {_EXACT} AS exact,"
         f" CASE WHEN starts_with(json, '{{') THEN NULL WHEN starts_with(json, '[') THEN {literal(OBJECT_EXPECTED)}"
         f" ELSE 'the row is not a JSON object' END AS fault FROM ({rows})"
     )
+
+
+_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_TOKENS = rf'"(?:[^"\\]|\\.)*"|{_NUMBER}|[^"0-9-]+|-'
+_EXACT = (
+    "CASE WHEN regexp_matches(json, '[0-9.]{16}') THEN array_to_string(list_transform("
+    f"regexp_extract_all(CAST(json AS VARCHAR), {literal(_TOKENS)}), lambda token:"
+    f" CASE WHEN regexp_full_match(token, {literal(_NUMBER)}) THEN '\"' || token || '\"' ELSE token END), '')"
+    " ELSE CAST(json AS VARCHAR) END"
+)
 
 
 def _csv_sql(layout: CsvLayout, width: int, file: Path) -> str:
@@ -99,7 +110,7 @@ def _csv_sql(layout: CsvLayout, width: int, file: Path) -> str:
     trimmed = f"trim({restore})" if layout.trim_space else restore
     return (
         f"SELECT list_transform(parts, lambda part: CASE WHEN part <> '\\N' THEN {trimmed} END) AS fields,"
-        f" CAST(NULL AS JSON) AS document,"
+        f" CAST(NULL AS JSON) AS document, CAST(NULL AS VARCHAR) AS exact,"
         f" CASE WHEN len(parts) <> {width} THEN {_miscounted(width)} END AS fault"
         f" FROM (SELECT string_split(line, {_sql_text(separator)}) AS parts FROM ("
         f"SELECT unnest(string_split({text}, {_sql_text(delimiter)})[{layout.skip_header + 1}:]) AS line"
@@ -121,7 +132,7 @@ def _enclosed_sql(layout: CsvLayout, width: int, file: Path) -> str:
     escape = layout.escape or layout.enclose
     values = ", ".join(f"trim(c{place})" if layout.trim_space else f"c{place}" for place in range(width))
     return (
-        f"SELECT [{values}] AS fields, CAST(NULL AS JSON) AS document,"
+        f"SELECT [{values}] AS fields, CAST(NULL AS JSON) AS document, CAST(NULL AS VARCHAR) AS exact,"
         f" CASE WHEN c{width} IS NOT NULL THEN {_miscounted(width)} END AS fault"
         f" FROM read_csv({literal(str(file))}, auto_detect=false, header=false, null_padding=true, parallel=false,"
         f" strict_mode=false, skip={layout.skip_header}, nullstr='\\N', delim={_sql_text(layout.column_separator)},"

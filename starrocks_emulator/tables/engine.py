@@ -10,6 +10,8 @@ from typing import Final
 
 import duckdb
 
+from starrocks_emulator.tables.catalog import literal
+
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "TimeZone": "UTC",
@@ -26,16 +28,24 @@ class WaitedTooLong(Exception):
 
 
 class Engine:
-    """Opens `folder/store.duckdb`. Cursors are independent sessions; each read statement sees one snapshot.
+    """Opens `folder/store.duckdb`, and reads bodies of loads in `spool`.
+
+    Cursors are independent sessions; each read statement sees one snapshot.
 
     `writing` is the one lock of all writers and a condition: DuckDB itself would answer two writers with conflicts.
     """
 
-    def __init__(self, folder: Path, memory_limit: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder: Path, spool: Path, memory_limit: str) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = folder / "store.duckdb"
         config = {**_SETTINGS, "memory_limit": memory_limit, "temp_directory": str(folder / "spill")}
-        self._root = duckdb.connect(str(folder / "store.duckdb"), config=config)
+        self._root = duckdb.connect(str(file), config=config)
+        file.chmod(0o600)
         self._root.execute(f"ATTACH ':memory:' AS {ASIDE}")
+        # Statements of clients run here too: they may read the bodies of loads, and no other file of this machine.
+        self._root.execute(f"SET allowed_directories = [{literal(str(spool))}]")
+        self._root.execute("SET enable_external_access = false")
+        self._root.execute("SET lock_configuration = true")
         self._opening = threading.Lock()
         self.writing = threading.Condition(threading.RLock())
 

@@ -1,7 +1,8 @@
 """Judging rows: from texts to typed values, and for a row that does not fit the reason why (wire contract 4.9, 5.7).
 
 A value that does not fit its column becomes NULL, or filters the row when `strict_mode` is on; NULL in a NOT NULL
-column filters the row; a missing value is the column's default. Reasons name the column and the rule, never the value.
+column filters the row. A key that is missing in a JSON row is NULL too; only a column that `columns` leaves out takes
+its default (5.4, 5.5). Reasons name the column and the rule, never the value.
 A backend keeps the reasons of filtered rows, bounded, as the logs that `tracking_url` names.
 """
 
@@ -19,7 +20,11 @@ from starrocks_emulator.tables.mapping import OP_COLUMN, field_name
 from starrocks_emulator.tables.plan import JsonLayout, Plan
 
 MOST_REASONS = 50
-NO_SOURCE = "SELECT CAST(NULL AS VARCHAR[]) AS fields, CAST(NULL AS JSON) AS document, CAST(NULL AS VARCHAR) AS fault"
+NO_SOURCE = (
+    "SELECT CAST(NULL AS VARCHAR[]) AS fields, CAST(NULL AS JSON) AS document, CAST(NULL AS VARCHAR) AS exact,"
+    " CAST(NULL AS VARCHAR) AS fault"
+)
+_EXACT_DIGITS = 15
 
 _MOST_LOGS = 1000
 
@@ -151,7 +156,7 @@ def _fields_sql(plan: Plan) -> str:
     parts = []
     for place, name in enumerate(plan.mapping.fields, start=1):
         column = plan.table.column(name)
-        text = f"fields[{place}]"
+        text = f"fields[{place}]" if column is None else _source_text(plan, column, place - 1)
         value = f"TRY_CAST({text} AS {plan.field_type})" if column is None else column.type.value_of(text)
         parts.append(f", {value} AS {quoted(field_name(name))}")
     return "".join(parts)
@@ -161,20 +166,20 @@ def _text_sql(plan: Plan, column: Column) -> str:
     expression = plan.mapping.expression_of(column.name)
     if expression is not None:
         return f"TRY({expression})" if column.type.name == "VARBINARY" else f"CAST({expression} AS VARCHAR)"
-    default = column.default.sql if column.default else "CAST(NULL AS VARCHAR)"
     place = plan.mapping.place_of(column.name)
     if place is None:
-        return default
-    text = f"fields[{place + 1}]"
-    if not isinstance(plan.layout, JsonLayout):
-        return text
-    path = literal(plan.layout.paths[place])
-    if column.type.is_json:
-        text = f"nullif(CAST(json_extract(document, {path}) AS VARCHAR), 'null')"
-    if column.default is None:
-        return text
-    # A key that is present with null stays NULL; the document is looked at again only where the text is NULL.
-    return f"CASE WHEN {text} IS NOT NULL THEN {text} WHEN json_exists(document, {path}) THEN NULL ELSE {default} END"
+        return column.default.sql if column.default else "CAST(NULL AS VARCHAR)"
+    if column.type.is_json and isinstance(plan.layout, JsonLayout):
+        return f"nullif(CAST(json_extract(document, {literal(plan.layout.paths[place])}) AS VARCHAR), 'null')"
+    return _source_text(plan, column, place)
+
+
+def _source_text(plan: Plan, column: Column, place: int) -> str:
+    """The text of a source field. DuckDB reads a JSON number as a double, so a wide DECIMAL takes it from `exact`."""
+    wide = column.type.name == "DECIMAL" and (column.type.precision or 0) > _EXACT_DIGITS
+    if wide and isinstance(plan.layout, JsonLayout):
+        return f"json_extract_string(exact, {literal(plan.layout.paths[place])})"
+    return f"fields[{place + 1}]"
 
 
 def _operation_text(plan: Plan) -> str:

@@ -81,10 +81,10 @@ class Store:
         shuffle: Shuffle = _IN_ORDER,
     ) -> None:
         self._shuffle = shuffle
-        self._engine = Engine(data_dir, memory_limit)
         self.spool_dir = data_dir / "spool"
+        self._engine = Engine(data_dir, self.spool_dir, memory_limit)
         shutil.rmtree(self.spool_dir, ignore_errors=True)
-        self.spool_dir.mkdir(parents=True)
+        self.spool_dir.mkdir(mode=0o700, parents=True)
         self._ahead = Ahead(self._engine, self.spool_dir)
         self._tracking_url = tracking_url
         self.tracking_logs = TrackingLogs()

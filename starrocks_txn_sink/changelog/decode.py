@@ -63,9 +63,6 @@ def _keep(invalid: pd.Series) -> pd.Series:
     return invalid.isna()
 
 
-WATERMARK = "spark.watermarkDelayMs"
-
-
 def from_changelog(
     df: DataFrame,
     *,
@@ -187,7 +184,7 @@ def _require_watermark(frame: DataFrame, order_by: str) -> None:
             f"order_by names the column {order_by}, which is {field.dataType.simpleString()}, not timestamp.",
             hint="Order by the event time; to order events inside a micro-batch use sequence.",
         )
-    if frame.isStreaming and WATERMARK not in field.metadata:
+    if frame.isStreaming and keyed_step.WATERMARK not in field.metadata:
         raise OptionError(
             f"order_by names the column {order_by}, which has no watermark.",
             hint=f"Call withWatermark({order_by!r}, ...) on the events first.",

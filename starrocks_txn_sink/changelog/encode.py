@@ -14,10 +14,19 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.changelog import rows
-from starrocks_txn_sink.changelog.keyed_step import KeyedInput, StateSettings, run_rule
+from starrocks_txn_sink.changelog.events import FULL_DELETES, KEY, POSSIBLE_KINDS
+from starrocks_txn_sink.changelog.keyed_step import (
+    WATERMARK,
+    KeyedInput,
+    StateSettings,
+    metrics_name,
+    run_rule,
+    sort_by_event_time,
+)
+from starrocks_txn_sink.changelog.plan import is_unchanged_since
 from starrocks_txn_sink.changelog.rules import conversions
 from starrocks_txn_sink.changelog.rules.conversions import DELETE, UPDATE_AFTER, UPDATE_BEFORE, OpMapping, RowKind
-from starrocks_txn_sink.changelog.rules.keyed import Duration, EncodeKey, NormalizeKey, Retention
+from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, Duration, EncodeKey, NormalizeKey, Retention
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
 
@@ -38,53 +47,118 @@ def to_changelog(
     uid: str | None = None,
     row_kind: str = "row_kind",
     sequence: str | Sequence[str] | None = None,
+    compact: bool = False,
     clock: Clock | None = None,
 ) -> DataFrame:
     """Change events with a code in the column `op` (the first column) from rows with a row kind.
 
     `op_mapping` gives codes to kinds: `{"INSERT": "c", "UPDATE_BEFORE, UPDATE_AFTER": "u", "DELETE": "d"}`. Kinds
-    without a code are dropped; by default a kind's name is its code, and -U has none. Events are flat, or carry the row
-    in the structs `before` and `after` (may be the same), with the `passthrough` columns beside them.
+    without a code are dropped; by default a kind's name is its code, and -U has none. With True and False as codes `op`
+    is a boolean column: a deletion flag. Events are flat, or carry the row in the structs `before` and `after` (may be
+    the same), with the `passthrough` columns beside them.
 
     With two images an update shows its before image: from its -U if both kinds share a code (the -U then waits for its
     +U), else from the key's previous row. An update whose previous row is unknown, or older than `state_ttl`, leaves as
-    an INSERT. This needs `partition_by`; without it only a -U and the +U right after it are paired, in one task.
+    an INSERT. This needs `partition_by`; without it only a -U and the +U right after it are paired, in one task. Rows
+    of from_changelog or upsert_materializer without -U know their key, and no other name is needed for it, as long as
+    only projections and filters that leave the key alone stand in between.
 
-    `produces_full_deletes=False` keeps only the key (`partition_by`) in deletes. `True` leaves deletes unchanged; with
-    `partition_by` and `state_ttl`, deletes by key are completed from state, repeated rows are dropped, and the first
-    change of a key is an INSERT. State lives for `state_ttl` since its last access (0: for ever). `sequence` and
-    `clock` are as in from_changelog; `uid` exists for symmetry, this function counts nothing.
+    `produces_full_deletes=False` keeps only the key (`partition_by`) and the `sequence` in deletes. `True` leaves
+    deletes unchanged; with `partition_by` and `state_ttl`, deletes by key are completed from state, repeated rows are
+    dropped, and the first change of a key is an INSERT. State lives for `state_ttl` since its last access (0: for
+    ever). `sequence` and `clock` are as in from_changelog.
+
+    `compact` reduces the changes of a key (`partition_by`) to their net effect between two watermarks: they wait until
+    the watermark of the frame's event time reaches them; late ones are dropped and counted, under `uid`. A batch frame
+    is compacted as a whole.
 
     Raises InputError or OptionError at once, naming the parameter. In the running query an unknown row kind or a NULL
     key fails; the error names the row's place, never its content.
     """
     rows.check_names({"op": op}, {"before": before, "after": after, "uid": uid})
-    rows.check_flags(produces_full_deletes=produces_full_deletes)
+    rows.check_flags(produces_full_deletes=produces_full_deletes, compact=compact)
     rows.require_row_kind(df, row_kind)
-    keys, order = rows.require_columns(partition_by, "partition_by", df), rows.require_columns(sequence, "sequence", df)
+    flags = conversions.codes_are_flags(op_mapping)
     codes, paired = conversions.kinds_to_code(op_mapping), conversions.pairs_updates(op_mapping)
+    keys, order = rows.require_columns(partition_by, "partition_by", df), rows.require_columns(sequence, "sequence", df)
+    if partition_by is None:
+        keys = _known_key(df, row_kind)
     retention = Retention.of(state_ttl)
     shape = _event_shape(df, row_kind, op, before, after, rows.require_columns(passthrough, "passthrough", df))
     shape.check_images(codes)
     if not produces_full_deletes and not keys:
         raise OptionError(
             "produces_full_deletes is False, but partition_by is not given.",
-            hint="Name the key's columns with partition_by: deletes keep only them.",
+            hint="Name the key's columns with partition_by: deletes keep only them and the sequence.",
+        )
+    if compact and not keys:
+        raise OptionError(
+            "compact is set, but partition_by is not given.", hint="Changes are compacted per key: name its columns."
         )
     frame = rows.refuse_bad_changes(df, row_kind, keys, order, "to_changelog")
     settings = StateSettings(retention, clock or SystemClock())
-    partial = () if produces_full_deletes else keys
-    if shape.nested and (paired or shape.shows_previous(codes)):
-        encoder = conversions.ImageEncoder(codes, paired, bool(keys))
+    if compact:
+        frame = _compact(frame, row_kind, keys, order, settings, metrics_name("to_changelog", uid))
+    normalizes = state_ttl is not None and produces_full_deletes
+    partial = () if produces_full_deletes else (*keys, *order)
+    encoder = conversions.ImageEncoder(codes, paired, bool(keys))
+    events = _encode(frame, shape, keys, order, encoder, settings, partial, normalizes=normalizes)
+    return events.withColumn(op, rows.column(op) == "true") if flags else events
+
+
+def _known_key(frame: DataFrame, row_kind: str) -> tuple[str, ...]:
+    """The key of an upsert stream, if the frame knows it; a -U in the stream may be of another key than its +U."""
+    known = frame.schema[row_kind].metadata
+    keys = known.get(KEY, ())
+    if not keys or str(UPDATE_BEFORE) in known.get(POSSIBLE_KINDS, (str(UPDATE_BEFORE),)):
+        return ()
+    return tuple(keys) if is_unchanged_since(frame, row_kind, KEY, keys) else ()
+
+
+def _encode(
+    frame: DataFrame,
+    shape: _EventShape,
+    keys: Sequence[str],
+    order: Sequence[str],
+    encoder: conversions.ImageEncoder,
+    settings: StateSettings,
+    partial: Sequence[str],
+    *,
+    normalizes: bool,
+) -> DataFrame:
+    """The events; with `normalizes`, flat ones of a key are completed from state."""
+    codes = encoder.codes
+    if shape.nested and (encoder.paired or shape.shows_previous(codes)):
         return _encode_images(frame, shape, keys, order, encoder, settings, partial)
-    if not shape.nested and produces_full_deletes and keys and state_ttl is not None:
+    if not shape.nested and keys and normalizes:
         # The sequence travels beside the row: two rows that differ only in it are the same row.
-        given = KeyedInput.of_changes(frame, row_kind, keys, order, beside=order)
+        given = KeyedInput.of_changes(frame, shape.row_kind, keys, order, beside=order)
         done = run_rule(frame, given, NormalizeKey(codes), settings)
-        return done.select(F.col("kind").alias(op), *(given.output(field.name) for field in shape.fields))
-    if paired:
+        return done.select(F.col("kind").alias(shape.op), *(given.output(field.name) for field in shape.fields))
+    if encoder.paired:
         codes = {kind: code for kind, code in codes.items() if kind is not UPDATE_BEFORE}
     return _encode_without_state(frame, shape, codes, partial)
+
+
+def _compact(
+    frame: DataFrame, row_kind: str, keys: Sequence[str], order: Sequence[str], settings: StateSettings, name: str
+) -> DataFrame:
+    """The net effect per key of the changes that the watermark releases together; of all changes of a batch frame."""
+    given_kind = frame.schema[row_kind]
+    if frame.isStreaming:
+        times = [field.name for field in frame.schema.fields if WATERMARK in field.metadata]
+        if len(times) != 1:
+            raise OptionError(
+                f"compact is set, and {len(times)} columns have a watermark.",
+                hint="Changes are compacted between two watermarks: call withWatermark on the changes' event time.",
+            )
+        frame = sort_by_event_time(frame, times[0], [rows.column(key) for key in keys], order, name)
+    sequence = () if frame.isStreaming else order
+    given = KeyedInput.of_changes(frame, row_kind, keys, sequence, beside=order)
+    rule = DecodeKey(keeps_rows=False, compact=True, full_deletes=given_kind.metadata.get(FULL_DELETES) is True)
+    done = run_rule(frame, given, rule, settings)
+    kind = F.col("kind").alias(row_kind, metadata=given_kind.metadata)
+    return done.select(*(kind if each == row_kind else given.output(each) for each in frame.columns))
 
 
 @dataclass(frozen=True, slots=True)

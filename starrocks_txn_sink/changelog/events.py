@@ -16,6 +16,7 @@ from starrocks_txn_sink.errors import InputError, OptionError
 
 FULL_DELETES = "starrocks_txn_sink.full_deletes"
 POSSIBLE_KINDS = "starrocks_txn_sink.row_kinds"
+KEY = "starrocks_txn_sink.key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +129,13 @@ class ChangeEvents:
         return F.struct(F.lit(str(kind)).alias("kind"), row.alias("row"))
 
     def metadata(self, full_deletes: bool) -> dict[str, object]:
-        """Metadata for the functions downstream: the kinds that can occur, and whether deletes carry whole rows."""
+        """Metadata for the functions downstream: the possible kinds, whether deletes carry whole rows, and the key."""
         possible = {kind for kinds in self.mapping.values() for kind in kinds}
         if any(len(kinds) > 1 for kinds in self.mapping.values()):
             possible.add(INSERT)
-        return {POSSIBLE_KINDS: sorted(possible), FULL_DELETES: full_deletes}
+        put_out = {*(field.name for field in self.fields), *self.passthrough}
+        key = {KEY: list(self.keys)} if self.keys and put_out.issuperset(self.keys) else {}
+        return {POSSIBLE_KINDS: sorted(possible), FULL_DELETES: full_deletes, **key}
 
 
 def change_events(

@@ -20,6 +20,9 @@ from starrocks_txn_sink.errors import OptionError
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
+WATERMARK: Final = "spark.watermarkDelayMs"
+"""Spark's mark of a column with a watermark, in the column's metadata."""
+
 _numbers = itertools.count(1)
 
 

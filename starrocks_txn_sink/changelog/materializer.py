@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Sequence
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.changelog import rows
-from starrocks_txn_sink.changelog.events import FULL_DELETES, POSSIBLE_KINDS
+from starrocks_txn_sink.changelog.events import FULL_DELETES, KEY, POSSIBLE_KINDS
 from starrocks_txn_sink.changelog.keyed_step import KeyedInput, StateSettings, metrics_name, run_rule
+from starrocks_txn_sink.changelog.plan import non_deterministic_functions
 from starrocks_txn_sink.changelog.rules.conversions import UPDATE_BEFORE, RowKind, needs_materializer
 from starrocks_txn_sink.changelog.rules.keyed import Duration, MaterializeKey, Retention
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
 
 Mode = Literal["auto", "none", "force"]
-
-# As written in an analyzed plan.
-_NON_DETERMINISTIC: Final = re.compile(
-    r"\b(current_timestamp|current_date|localtimestamp|now|rand|randn|uuid|shuffle|monotonically_increasing_id)\("
-)
 
 
 class ChangelogWarning(UserWarning):
@@ -53,7 +48,8 @@ def upsert_materializer(
     `state_ttl` counts from the last change of a sink key's rows (0: for ever); a retraction that finds no row is
     swallowed, logged and counted (`swallowed` in `observedMetrics`, under `uid`). `clock` is for tests.
 
-    Raises InputError or OptionError at once, naming the parameter. Warns (ChangelogWarning) about columns of
+    Raises InputError or OptionError at once, naming the parameter; also without an upsert key for deletes that carry
+    only their key, as from_changelog has said (`consume_full_deletes`). Warns (ChangelogWarning) about columns of
     non-deterministic functions without an upsert key, and about input without -U and without an upsert key.
     """
     rows.check_names({}, {"uid": uid})
@@ -67,11 +63,14 @@ def upsert_materializer(
     if not needs_materializer(mode, keys, identity):
         return df
     if identity is None:
+        _refuse_key_only_deletes(df, row_kind, {*keys, *order, row_kind})
         _warn_about_whole_rows(df, row_kind)
     frame = rows.refuse_bad_changes(df, row_kind, keys, order, "upsert_materializer")
     given = KeyedInput.of_changes(frame, row_kind, keys, order, beside=order, upsert_key=identity or ())
     done = run_rule(frame, given, MaterializeKey(), settings)
-    known = {FULL_DELETES: False, POSSIBLE_KINDS: [str(kind) for kind in RowKind if kind is not UPDATE_BEFORE]}
+    # A delete leaves with the row of the retraction that caused it, so deletes stay as whole as they came.
+    possible = [str(kind) for kind in RowKind if kind is not UPDATE_BEFORE]
+    known = {**df.schema[row_kind].metadata, POSSIBLE_KINDS: possible, KEY: list(keys)}
     kind = F.col("kind").alias(row_kind, metadata=known)
     return done.select(*(kind if name == row_kind else given.output(name) for name in df.columns))
 
@@ -83,12 +82,29 @@ def _check_keys(keys: tuple[str, ...], identity: tuple[str, ...] | None) -> None
         raise OptionError("upsert_key is empty.", hint="Leave it out when no columns identify a source row.")
 
 
+def _refuse_key_only_deletes(frame: DataFrame, row_kind: str, known_columns: set[str]) -> None:
+    """OptionError for deletes that carry only the key: as whole rows they match nothing, and their rows stay for ever.
+
+    `known_columns` are those that every delete has; where there are no others, a key is a whole row.
+    """
+    known = frame.schema[row_kind].metadata
+    deletes = str(RowKind.DELETE) in known.get(POSSIBLE_KINDS, ())
+    if deletes and known.get(FULL_DELETES) is False and set(frame.columns) - known_columns:
+        raise OptionError(
+            "upsert_materializer has no upsert_key, so a delete must carry its whole row, and the column "
+            f"{row_kind} comes from a from_changelog whose deletes carry only the key (consume_full_deletes is False).",
+            hint="Name the columns that identify a source row as upsert_key. If deletes carry whole rows, say "
+            "consume_full_deletes=True in from_changelog; if they do not, complete them from state first: to_changelog "
+            "with partition_by and state_ttl, then from_changelog with consume_full_deletes=True.",
+        )
+
+
 def _warn_about_whole_rows(frame: DataFrame, row_kind: str) -> None:
     """Warn of conditions that break the comparison of whole rows."""
-    functions = _non_deterministic_functions(frame)
+    functions = non_deterministic_functions(frame)
     if functions:
         _emit_warning(
-            f"There is no upsert_key, so a retraction has to match its row in every column, and the plan uses "
+            f"There is no upsert_key, so a retraction has to match its row in every column, and its columns use "
             f"{', '.join(functions)}: such values differ each time, rows are never removed and state grows for ever. "
             f"Leave those columns out, or name an upsert_key."
         )
@@ -102,11 +118,3 @@ def _warn_about_whole_rows(frame: DataFrame, row_kind: str) -> None:
 
 def _emit_warning(message: str) -> None:
     warnings.warn(message, ChangelogWarning, stacklevel=4)
-
-
-def _non_deterministic_functions(frame: DataFrame) -> list[str]:
-    """Non-deterministic functions in the frame's plan; empty on Spark Connect, where the plan is out of reach."""
-    plan = getattr(frame, "_jdf", None)
-    if plan is None:
-        return []
-    return sorted(set(_NON_DETERMINISTIC.findall(plan.queryExecution().analyzed().toString())))

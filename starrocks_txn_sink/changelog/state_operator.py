@@ -1,14 +1,16 @@
 """State operators over transformWithState: the rules of one key, and event-time order; the same over a batch frame.
 
-Keys share 64 buckets: a bucket is a group of the operator, a key an entry of its map. So a micro-batch costs two state
-calls a key, not a group a key. Expired state counts as absent at once; a sweep removes it when its bucket next has
-rows, at most twice per `state_ttl`. Names and schemas of states are part of a checkpoint: keep them.
+Keys share 64 buckets: a bucket is a group of the operator, and its keys share pages (`key_store`). Expired state
+counts as absent at once; a sweep removes it when its bucket next has rows, at most twice per `state_ttl`. Names and
+schemas of states are part of a checkpoint: keep them.
 """
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -20,6 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql.streaming import stateful_processor as spark
 from pyspark.sql.streaming.state import GroupState
 
+from starrocks_txn_sink.changelog.key_store import Bucket, KeyStates
 from starrocks_txn_sink.changelog.rules import keyed
 from starrocks_txn_sink.changelog.rules.conversions import ReleaseResult, TimedRow, release
 from starrocks_txn_sink.changelog.rules.keyed import InputChange, KeyRule, KeyStep, Retention
@@ -37,6 +40,9 @@ TIMED_COLUMNS: Final = ["row", "counts"]
 TIMED_SCHEMA: Final = "row string, counts string"
 
 _log = get_logger("changelog")
+_SWALLOWED: Final = (
+    "state_ttl may be too short, or a delete carries only its key and upsert_materializer has no upsert_key"
+)
 
 ROWS_PER_BATCH: Final = 10_000
 
@@ -87,14 +93,26 @@ def output_rows(step: KeyStep) -> list[OutputRow]:
     """The rows of a step, then a row with only its counts. Logs swallowed retractions, without the key."""
     rows: list[OutputRow] = [(*change, None) for change in step.output]
     if step.swallowed:
-        _log.info("retractions.swallowed", count=step.swallowed, hint="if state_ttl is set, it may be too short")
+        _log.info("retractions.swallowed", count=step.swallowed, hint=_SWALLOWED)
         rows.append((None, None, None, None, orjson.dumps({"swallowed": step.swallowed}).decode()))
     return rows
 
 
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """No garbage collection in between: it is a third of the time, and nothing here refers to itself."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 @dataclass(eq=False)
 class KeyProcessor(spark.StatefulProcessor):
-    """Runs a rule for each key of a bucket; a key's state is an entry of a MapState."""
+    """Runs a rule for each key of a bucket."""
 
     rule: KeyRule
     orders: int
@@ -102,45 +120,42 @@ class KeyProcessor(spark.StatefulProcessor):
     clock: Clock
 
     def init(self, handle: spark.StatefulProcessorHandle) -> None:
-        self._states = handle.getMapState("states", "key string", "state string")
+        self._states = KeyStates(handle)
         self._swept = handle.getValueState("swept", "at double")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Iterator[pd.DataFrame]:
-        now = self.clock.wall()
-        output: list[OutputRow] = []
-        for name, changes in changes_by_key(sorted_entries(rows, self.orders)):
-            output += output_rows(self._step(name, changes, now))
-        self._sweep(now)
+        with _collector_off():
+            output = self._process(sorted_entries(rows, self.orders), self.clock.wall())
         yield pd.DataFrame(output, columns=OUTPUT_COLUMNS, dtype=object)
+
+    def _process(self, arrived: list[Entry], now: float) -> list[OutputRow]:
+        """Run the rule for all keys of a bucket."""
+        bucket = Bucket(self._states, self.retention, now)
+        output: list[OutputRow] = []
+        for name, changes in changes_by_key(arrived):
+            step = self.rule.step(bucket.state(name), changes)
+            if step.state is None:
+                bucket.remove(name)
+            elif step.touched:
+                bucket.keep(name, step.state)
+            output += output_rows(step)
+        if self._is_due(now):
+            bucket.sweep()
+        bucket.flush()
+        return output
 
     def close(self) -> None:
         """Nothing to close: all state is in the state store."""
 
-    def _step(self, key: str, changes: Sequence[InputChange], now: float) -> KeyStep:
-        stored = self._states.getValue((key,))
-        before = keyed.state_from_text(stored[0] if stored else None, self.retention, now)
-        step = self.rule.step(before, changes)
-        if step.touched and step.state is not None:
-            self._states.updateValue((key,), (keyed.state_to_text(step.state, now),))
-        elif stored and step.state is None:
-            self._states.removeKey((key,))
-        return step
-
-    def _sweep(self, now: float) -> None:
+    def _is_due(self, now: float) -> bool:
+        """Whether to sweep the bucket now."""
         if self.retention.seconds <= 0:
-            return
+            return False
         swept = self._swept.get()
-        if swept is None:
+        due = swept is not None and now >= swept[0] + self.retention.seconds / 2
+        if due or swept is None:
             self._swept.update((now,))
-        elif now >= swept[0] + self.retention.seconds / 2:
-            expired = [
-                key
-                for key, state in self._states.iterator()
-                if keyed.state_from_text(state[0], self.retention, now) is None
-            ]
-            for key in expired:
-                self._states.removeKey(key)
-            self._swept.update((now,))
+        return due
 
 
 @dataclass(frozen=True, slots=True)

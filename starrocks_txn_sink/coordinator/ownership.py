@@ -16,10 +16,10 @@ import orjson
 from starrocks_txn_sink.coordinator.actions import PositionSpan
 from starrocks_txn_sink.coordinator.region import Chunk
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, TransactionBatch
-from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown
+from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown, TransportError
 from starrocks_txn_sink.protocol import fencing
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, Position, position_rows
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished, Owner, Position, position_rows
 from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE
 
 MOST_TABLES = 200
@@ -31,6 +31,9 @@ class LaneOwnership:
     """One attempt at a lane, as the ledger knows it. `owner.token` is empty until the lane is taken over.
 
     `known_labels` are the labels of the positions that this attempt has read; its own commits are not among them.
+
+    With `canary` the first check also asks whether a take-over would find our label, which has loads by then: `listed`
+    has the answer. A take-over excludes a writer that sleeps before its commit only by rolling its label back.
     """
 
     job: str
@@ -40,6 +43,8 @@ class LaneOwnership:
     new_token: fencing.NewToken
     now_text: Callable[[], str]  # a DATETIME literal in UTC, for readers of the ledger
     known_labels: frozenset[str] = frozenset()
+    canary: bool = False
+    listed: bool | None = None
 
     def take_over(self, rng: random.Random) -> Steps[fencing.TakenOver]:
         """Claim the lane, roll open labels in it back, and read the positions; raises Fenced."""
@@ -49,11 +54,15 @@ class LaneOwnership:
         self.known_labels = labels_of(taken.positions)
         return taken
 
-    def check(self, rng: random.Random) -> Steps[None]:
-        """Check the owner, after the last load's reply and before the commit; raises Fenced.
+    def check(self, label: str, rng: random.Random) -> Steps[None]:
+        """Check the owner, after the last load's reply to `label` and before its commit; raises Fenced.
 
         A claim is visible before its take-over lists labels: a load after that list sees the claim in this check.
         """
+        if self.canary:
+            found = yield ListUnfinished(LabelPrefix(self.job, self.owner.epoch, self.owner.lane))
+            if not isinstance(found, TransportError):  # else the next StarRocks transaction asks
+                self.canary, self.listed = False, label in found
         yield from fencing.check_owner(self.job, self.owner, self.driver_token, rng)
 
     def recover(self, label: str, spans: Sequence[PositionSpan], rng: random.Random) -> Steps[Outcome]:

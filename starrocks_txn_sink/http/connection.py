@@ -28,7 +28,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.errors import BadReply, NotSent, OptionError, ReplyLost, TransportError
+from starrocks_txn_sink.errors import BadReply, NotSent, OptionError, ReplyLost, StarRocksSinkError, TransportError
 from starrocks_txn_sink.http.messages import REPLY_LIMIT
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
@@ -237,7 +237,18 @@ class DeadlineAdapter(HTTPAdapter):
 
     def __init__(self, slot: RequestSlot) -> None:
         self._slot = slot
+        self.address: Address | None = None
         super().__init__(max_retries=0)
+
+    def build_connection_pool_key_attributes(
+        self, request: requests.PreparedRequest, verify: Any, cert: Any = None
+    ) -> Any:
+        """Connect to `address`, whose host was checked, and not to a host that the library reads from a URL's text."""
+        if self.address is None:
+            raise RuntimeError("an adapter is used without an address")
+        _, settings = super().build_connection_pool_key_attributes(request, verify, cert)
+        address = self.address
+        return {"scheme": address.scheme, "host": address.host, "port": address.port}, settings
 
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **settings: Any) -> None:
         self.poolmanager = _Pools(self._slot, num_pools=connections, maxsize=maxsize, block=block, **settings)
@@ -342,6 +353,7 @@ class ThreadConnections:
         reply = min(exchange.reply_seconds, exchange.deadline.remaining()) or connect
         waiting = RequestTimer(exchange.deadline, exchange.reply_seconds)
         self._slot.waiting = waiting
+        self._adapter.address = exchange.address
         try:
             with self._adapter.send(
                 _prepare_request(exchange),
@@ -351,7 +363,9 @@ class ThreadConnections:
                 cert=self._certificate,
             ) as response:
                 received = _read_body(response)
-        except (OSError, urllib3.exceptions.HTTPError) as error:
+        except StarRocksSinkError:
+            raise
+        except Exception as error:  # a broken reply makes the library raise more than its own errors, as ValueError
             raise transport_error(error, waiting, exchange.address, exchange.step) from None
         whole = exchange.body is None or exchange.body.complete or waiting.sent == 0
         if not whole:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from urllib.parse import urlsplit
 
 from tenacity import RetryCallState, Retrying, retry_if_exception
 
@@ -34,7 +33,7 @@ from starrocks_txn_sink.http.messages import (
     read_reply,
 )
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.addresses import DEFAULT_PORTS, Address, RedirectRules
+from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
 
 
@@ -60,6 +59,12 @@ class Frontends:
     def remember_leader(self, address: Address) -> None:
         with self._lock:
             self._leader = address
+
+    def ask_last(self, address: Address) -> None:
+        """Put `address` behind the others: it accepted a request and did not answer, so it must not get them all."""
+        self.forget_leader(address)
+        with self._lock:
+            self._configured = tuple(sorted(self._configured, key=lambda each: each == address))
 
     def forget_leader(self, address: Address) -> None:
         """Forget the leader if it is `address`: it was unreachable, or redirected a request."""
@@ -131,17 +136,18 @@ class RedirectedRequest:
         except NotSent:
             self.frontends.forget_leader(target)
             raise
+        except ReplyLost:
+            self.frontends.ask_last(target)
+            raise
 
     def _redirect_target(self, answer: HttpResponse, asked: Address) -> Address:
         """The next address. Ignores the redirect's path, query and user info: the original ones fit every server."""
-        try:
-            parts = urlsplit(answer.location or "")
-            default = DEFAULT_PORTS[parts.scheme]
-            target = self.rules.rewrite(Address(parts.scheme, parts.hostname or "", parts.port or default))
-        except (ValueError, KeyError):
-            raise BadReply("The server sent a redirect without a usable Location.", url=str(asked)) from None
-        if not target.host:
-            raise BadReply("The server sent a redirect without a host.", url=str(asked))
+        named = parse_location(answer.location)
+        if named is None:
+            raise BadReply(
+                "The server sent a redirect whose Location names no usable host.", hint=HOST_HINT, url=str(asked)
+            )
+        target = self.rules.rewrite(named)
         if not self.rules.allows(target):
             raise RedirectRefused(
                 f"The frontend redirected to {target}, which is neither a host of load_url nor allowed by "

@@ -67,7 +67,7 @@ CODES = (*sorted(ERRORS), SPARK)
 OPERATIONS = tuple(operation.value for operation in Operation)
 OUTCOMES = ("committed", "aborted", "unknown")
 SOURCE_OUTCOMES = ("committed", "replayed", "abandoned", "dropped", "empty")
-VIOLATIONS = ("torn", "duplicated", "lost", "source_changed")
+VIOLATIONS = ("torn", "duplicated", "lost", "source_changed", "unlisted")
 PHASES = ("begin", "load", "check", "commit", "publish", "recover")
 RETRIES = (
     ("begin", "too_many_transactions"),
@@ -91,8 +91,9 @@ METRICS = (
     Metric(
         "integrity_violations_total",
         _C,
-        "Proofs that readers saw, or could see, wrong data: a torn, duplicated or lost source transaction, or a source "
-        "whose content has changed. Above 0: stop the job and investigate.",
+        "Proofs that readers saw, or could see, wrong data: a torn, duplicated or lost source transaction, a source "
+        "whose content has changed, or a StarRocks transaction that a take-over would not find. Above 0: stop the job "
+        "and investigate.",
         ("kind",),
         _each(*VIOLATIONS),
     ),
@@ -186,6 +187,12 @@ METRICS = (
         "Errors by code, including those that a retry repaired. docs/operations.md has a section for each code.",
         ("code",),
         _each(*CODES),
+    ),
+    Metric(
+        "outage_start_timestamp_seconds",
+        _G,
+        "Time since which a micro-batch has waited for StarRocks, since the Unix epoch; with several jobs, the longest "
+        "wait. 0 if none waits.",
     ),
     Metric("failed_batches_total", _C, "Failed micro-batches; Spark or its supervisor repeats them."),
     Metric("retries_total", _C, "Retries by operation and reason.", ("operation", "reason"), RETRIES),

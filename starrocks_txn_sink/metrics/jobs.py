@@ -140,6 +140,8 @@ class JobStatus:
     failures: int = 0
     in_doubt: int = 0
     doubt_since: float = 0.0
+    outage_since: float = 0.0
+    outage_code: str = ""
     ended_at: float = 0.0
     ended_code: str = ""
 
@@ -175,6 +177,10 @@ class JobStatuses:
 
     def __len__(self) -> int:
         return len(self._jobs)
+
+    def oldest_outage(self) -> float:
+        """Time since which a job has waited for StarRocks; 0 if none waits."""
+        return min((job.outage_since for job in self if job.outage_since), default=0.0)
 
     @property
     def in_doubt(self) -> int:

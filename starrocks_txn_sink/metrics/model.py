@@ -6,7 +6,9 @@ Events of the sink on the driver, and their fields:
     batch.started       job, batch_id, lanes, query        lane.reported    report (lane.report.LaneReport)
     receipt.collected   receipt (lane.receipt.Receipt)     batch.completed  job, batch_id, seconds, receipts
     batch.failed        job, batch_id, seconds, code, report or None
-    integrity.violated  kind (torn, duplicated, lost, source_changed)
+    outage.met          the same; the driver waits and writes again    outage.ended   job, batch_id, seconds
+    integrity.violated  kind (torn, duplicated, lost, source_changed, unlisted)
+    label.unlisted      job
     rows.dead_lettered  table, reason, rows
     query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
 
@@ -27,7 +29,7 @@ from typing import Any
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.metrics.catalogue import PARTITIONS, SPARK, VIOLATIONS
-from starrocks_txn_sink.metrics.jobs import REMEMBERED, AssemblerLevels, JobStatuses, committed_entry
+from starrocks_txn_sink.metrics.jobs import REMEMBERED, AssemblerLevels, JobStatus, JobStatuses, committed_entry
 from starrocks_txn_sink.metrics.series import History, HistorySlot, LatestValues, MetricValues
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
 from starrocks_txn_sink.telemetry.events import Event
@@ -74,14 +76,15 @@ class Model:
 
     def _on_session_opened(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
-        job.ended_at = 0.0
+        job.ended_at, job.ended_code = 0.0, ""
         if fields["exactly_once"]:  # the take-over has settled all commits in doubt: the ledger has their outcome
             job.in_doubt, job.doubt_since = 0, 0.0
         self._set_job_gauges()
 
     def _on_batch_started(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
-        job.running_since, job.lanes, job.idle, job.ended_at = now, fields["lanes"], False, 0.0
+        job.running_since, job.lanes, job.idle = now, fields["lanes"], False
+        job.ended_at, job.ended_code = 0.0, ""
         job.query = fields["query"] or ""
         self._new_batch = True
         self._set_job_gauges()
@@ -89,7 +92,7 @@ class Model:
     def _on_batch_completed(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
         job.running_since, job.lanes, job.last_progress = 0.0, 0, now
-        job.failed_at, job.failures, job.failed_code = 0.0, 0, ""
+        job.failed_at, job.failures, job.failed_code, job.outage_since = 0.0, 0, "", 0.0
         job.in_doubt, job.doubt_since = 0, 0.0
         self.metrics.histogram("batch_duration_seconds").add(fields["seconds"])
         slot = self.history.slot(now)
@@ -99,20 +102,12 @@ class Model:
 
     def _on_batch_failed(self, fields: Mapping[str, Any], now: float) -> None:
         job, report = self.jobs.touch(fields["job"], now), fields.get("report")
-        job.running_since, job.lanes = 0.0, 0
+        job.running_since, job.lanes, job.outage_since = 0.0, 0, 0.0
         job.failed_at, job.failed_code, job.failures = now, fields["code"], job.failures + 1
         slot = self.history.slot(now)
         slot.counts["failed"] += 1
         self.metrics.add("failed_batches_total", 1)
-        if report is None:
-            self._add_errors(fields["code"], 1, now)
-        else:
-            self._add_report(report, now)
-            self.metrics.add("commits_total", report.committed, "committed")
-            if report.unsettled:
-                job.in_doubt += report.unsettled
-                job.doubt_since = job.doubt_since or now
-                self.metrics.add("commits_total", report.unsettled, "unknown")
+        self._add_failure(job, fields, now)
         if fields["code"] == "source_changed":
             self._on_integrity_violated({"kind": "source_changed"}, now)
         self.recent.append(
@@ -127,6 +122,29 @@ class Model:
             }
         )
         self._set_job_gauges()
+
+    def _on_outage_met(self, fields: Mapping[str, Any], now: float) -> None:
+        job = self.jobs.touch(fields["job"], now)
+        job.outage_since, job.outage_code = job.outage_since or now, fields["code"]
+        self._add_failure(job, fields, now)
+        self._set_job_gauges()
+
+    def _on_outage_ended(self, fields: Mapping[str, Any], now: float) -> None:
+        self.jobs.touch(fields["job"], now).outage_since = 0.0
+        self._set_job_gauges()
+
+    def _add_failure(self, job: JobStatus, fields: Mapping[str, Any], now: float) -> None:
+        """Add what a failed try at a micro-batch has counted: the lane's report, or the code of the driver's error."""
+        report = fields.get("report")
+        if report is None:
+            self._add_errors(fields["code"], 1, now)
+            return
+        self._add_report(report, now)
+        self.metrics.add("commits_total", report.committed, "committed")
+        if report.unsettled:
+            job.in_doubt += report.unsettled
+            job.doubt_since = job.doubt_since or now
+            self.metrics.add("commits_total", report.unsettled, "unknown")
 
     def _on_receipt_collected(self, fields: Mapping[str, Any], now: float) -> None:
         receipt: Receipt = fields["receipt"]
@@ -224,6 +242,9 @@ class Model:
         self.history.slot(now).counts["violations"] += 1
         self.last_violation = now
 
+    def _on_label_unlisted(self, fields: Mapping[str, Any], now: float) -> None:  # noqa: ARG002
+        self._on_integrity_violated({"kind": "unlisted"}, now)
+
     def _on_rows_dead_lettered(self, fields: Mapping[str, Any], now: float) -> None:
         table = self.metrics.table(fields["table"])
         self.metrics.add("dead_letter_rows_total", fields["rows"], table, fields["reason"])
@@ -291,6 +312,7 @@ class Model:
     def _set_job_gauges(self) -> None:
         """Set the gauges over all jobs."""
         self.metrics.set("in_doubt_transactions", self.jobs.in_doubt)
+        self.metrics.set("outage_start_timestamp_seconds", self.jobs.oldest_outage())
         self.metrics.set("open_starrocks_transactions", sum(job.lanes for job in self.jobs))
         self.metrics.set("last_commit_timestamp_seconds", self.jobs.oldest_commit())
         self.metrics.set("last_progress_timestamp_seconds", self.jobs.oldest_progress())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -38,8 +40,11 @@ def read_asset(name: str) -> bytes:
     return resources.files("starrocks_txn_sink.metrics").joinpath("page", name).read_bytes()
 
 
-_IDLE_SECONDS = 10.0
-_JOIN_SECONDS = 2.0
+_IDLE_SECONDS = 5.0
+_REQUEST_SECONDS = 10.0
+_CLOSE_SECONDS = 1.5
+MOST_REQUESTS = 32
+"""Requests that are answered at the same time; more connections are closed at once."""
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -74,15 +79,20 @@ Route = Callable[[HttpQuery], HttpReply]
 
 
 class HttpListener(ThreadingHTTPServer):
-    """Serves `routes` in daemon threads from `start` to `close`. Raises OSError if the port is taken."""
+    """Serves `routes` in daemon threads from `start` to `close`. Raises OSError if the port is taken.
+
+    A connection is cut off _REQUEST_SECONDS after it was accepted, however slowly its client sends or reads, so that
+    nobody holds the MOST_REQUESTS threads.
+    """
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = 64
 
     def __init__(self, host: str, port: int, routes: Mapping[str, Route]) -> None:
         self.routes = routes
         self.local = is_loopback(host)
-        self._busy: set[threading.Thread] = set()
+        self._busy: dict[threading.Thread, tuple[Any, float]] = {}  # thread → its connection, and its end
         super().__init__((host, port), _Handler)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="starrocks-metrics", daemon=True)
 
@@ -90,32 +100,52 @@ class HttpListener(ThreadingHTTPServer):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and wait for the requests under way."""
+        """Stop, and wait up to _CLOSE_SECONDS for the requests under way; then cut them off."""
         self.shutdown()
         self.server_close()
         self._thread.join()
-        for thread in list(self._busy):
-            thread.join(_JOIN_SECONDS)
+        end = time.monotonic() + _CLOSE_SECONDS
+        busy = dict(self._busy)
+        for share in (0.5, 0.0):
+            for thread in busy:
+                thread.join(max(0.0, end - share - time.monotonic()))
+            for connection, _ in busy.values():
+                _cut_off(connection)
+
+    def service_actions(self) -> None:
+        """Cut off connections that are over their time; `serve_forever` calls this about ten times a second."""
+        now = time.monotonic()
+        for connection, end in list(self._busy.values()):
+            if now > end:
+                _cut_off(connection)
 
     @property
     def port(self) -> int:
         return int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._busy) >= MOST_REQUESTS:
+            self.shutdown_request(request)
+            return
         thread = threading.Thread(
             target=self._answer, args=(request, client_address), name="starrocks-metrics-request", daemon=True
         )
-        self._busy.add(thread)
+        self._busy[thread] = request, time.monotonic() + _REQUEST_SECONDS
         thread.start()
 
     def _answer(self, request: Any, client_address: Any) -> None:
         try:
             self.process_request_thread(request, client_address)
         finally:
-            self._busy.discard(threading.current_thread())
+            self._busy.pop(threading.current_thread(), None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignored: a client may disconnect at any time."""
+
+
+def _cut_off(connection: Any) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -10,6 +10,7 @@ from starrocks_txn_sink.metrics.model import Model
 
 _MINUTE = 60.0
 _RECENTLY = 300.0  # a past failure colours its row for this long
+_OUTAGE_LIMIT = 300.0  # a wait for StarRocks is red after this time: rolling upgrades end sooner
 
 
 class Light(Enum):
@@ -41,6 +42,7 @@ def health_status(model: Model, now: float, limit: float) -> HealthStatus:
     """The most severe statement about the jobs; `limit` is the allowed age of the last progress, in seconds."""
     return (
         _integrity_status(model, now)
+        or _outage_status(model, now)
         or _failure_status(model, now, limit)
         or _quiet_status(model, now)
         or _ok_status(model, now)
@@ -60,6 +62,16 @@ def _integrity_status(model: Model, now: float) -> HealthStatus | None:
             Light.BAD, f"{count} in doubt for {ago(now, since)}: it is unknown whether the commit took effect."
         )
     return None
+
+
+def _outage_status(model: Model, now: float) -> HealthStatus | None:
+    waiting = [job for job in model.jobs if job.outage_since]
+    if not waiting:
+        return None
+    job = min(waiting, key=lambda job: job.outage_since)
+    light = Light.BAD if now - job.outage_since > _OUTAGE_LIMIT else Light.WARN
+    text = f"Waiting for StarRocks for {ago(now, job.outage_since)} ({job.outage_code}); nothing is lost."
+    return HealthStatus(light, _with_job_name(model, job, text))
 
 
 def _failure_status(model: Model, now: float, limit: float) -> HealthStatus | None:
@@ -115,6 +127,8 @@ def readiness(model: Model, now: float, limit: float) -> Readiness:
     if not len(model.jobs):
         return Readiness(False, "No micro-batch has started yet.")
     for job in model.jobs:
+        if job.outage_since:
+            return Readiness(False, f"Job {job.name} waits for StarRocks for {ago(now, job.outage_since)}.")
         if job.ended_at and (job.ended_code or not any(other.should_progress for other in model.jobs)):
             return Readiness(False, f"The query of job {job.name} has ended.")
         if not job.last_progress:
@@ -137,14 +151,15 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
     limit_bytes = metrics.value("buffer_limit_bytes")
     full = metrics.value("buffer_bytes") / limit_bytes if limit_bytes else 0.0
     failing = any(job.failed_at for job in model.jobs)
+    waiting = bool(model.jobs.oldest_outage())
     found = {
         "right": Light.BAD if wrong else _warn(metrics.total("dead_letter_rows_total")),
-        "fresh": Light.BAD if stale else Light.OK,
+        "fresh": Light.BAD if stale else _warn(waiting),
         "flow": Light.OK,
         "anatomy": Light.BAD if failing else _warn(recent.counts["aborted"]),
         "assembler": _warn(metrics.value("source_transactions_total", "dropped")),
         "saturation": Light.BAD if age >= 0.8 else _warn(full >= 0.9 or age >= 0.5),
-        "errors": Light.BAD if failing else _warn(recent.counts["errors"] or recent.counts["dead_letters"]),
+        "errors": Light.BAD if failing else _warn(waiting or recent.counts["errors"] or recent.counts["dead_letters"]),
         "partitions": Light.OK,
     }
     return (

@@ -6,23 +6,21 @@ import argparse
 import contextlib
 import json
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryRefused
-from starrocks_txn_sink.options.command_line import add_server_arguments, server_options
+from starrocks_txn_sink.options import command_line
 from starrocks_txn_sink.sql.audit import Audit, AuditConnection, Auditor
 
 _DATABASE = "information_schema"  # placeholder: SinkOptions requires a database; the statement names its tables in full
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_server_arguments(parser, load_url=False)
+    command_line.add_server_arguments(parser, load_url=False)
     statement = parser.add_mutually_exclusive_group(required=True)
     statement.add_argument(
         "--sql", help="one SELECT; each row that it returns is a violation, no row means that the invariant holds"
@@ -42,22 +40,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Take samples until a signal or a limit ends it, print the result and return the exit code."""
-    try:
-        audit = Audit(_statement(args), args.interval, args.rows, args.evidence)
-        options = server_options(args, database=_DATABASE)
-        options.read_password()
-    except OptionError as error:
-        sys.stderr.write(f"starrocks-txn-sink: {error}\n")
-        return 2
+    audit = Audit(_statement(args), args.interval, args.rows, args.evidence)
+    options = command_line.server_options(args, database=_DATABASE)
+    options.read_password()
     clock = SystemClock()
     with contextlib.closing(AuditConnection(options)) as reader, _stop_on_signals() as stop:
         auditor = Auditor(audit, reader, clock)
         limit = Deadline.after(args.seconds, clock) if args.seconds is not None else None
         auditor.run(stop, lambda: _is_over(auditor, limit, stop_at_first=args.stop_at_first))
-    if args.json:
-        sys.stdout.write(json.dumps(json_document(auditor)) + "\n")
-    else:
-        _print(auditor, sys.stdout)
+    command_line.print_lines([json.dumps(json_document(auditor))] if args.json else _text_lines(auditor))
     return exit_code(auditor)
 
 
@@ -87,14 +78,14 @@ def _is_over(auditor: Auditor, limit: Deadline | None, *, stop_at_first: bool) -
     return auditor.samples == 0 and isinstance(auditor.last_error, QueryRefused)
 
 
-def _print(auditor: Auditor, out: TextIO) -> None:
+def _text_lines(auditor: Auditor) -> Iterator[str]:
     if auditor.first is not None:
-        out.write(f"First violation, in sample {auditor.first.sample} at {auditor.first.seen_at}:\n")
-        out.write("\n".join(auditor.first.lines()) + "\n")
+        yield f"First violation, in sample {auditor.first.sample} at {auditor.first.seen_at}:"
+        yield from auditor.first.lines()
     if auditor.last_error is not None:
-        out.write(f"{auditor.failures} samples failed, the last one with: {auditor.last_error.message}\n")
+        yield f"{auditor.failures} samples failed, the last one with: {auditor.last_error.message}"
     meaning = ("RIGHT", "TORN", "NOT AUDITED")[exit_code(auditor)]
-    out.write(f"{meaning}: {auditor.violations} of {auditor.samples} samples violated the invariant.\n")
+    yield f"{meaning}: {auditor.violations} of {auditor.samples} samples violated the invariant."
 
 
 def _statement(args: argparse.Namespace) -> str:

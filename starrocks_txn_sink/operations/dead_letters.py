@@ -13,10 +13,8 @@ import contextlib
 import json
 import random
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TextIO
 
 import orjson
 
@@ -24,23 +22,13 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.region import SEPARATOR
 from starrocks_txn_sink.errors import InputError, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
+from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
+from starrocks_txn_sink.protocol import dead_letters as letter_table
 from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol.dead_letters import (
-    DEAD_LETTER_TABLE,
-    DeadLetter,
-    DeadLetterRow,
-    delete_rows,
-    read_dead_letters,
-    read_rows,
-    select_dead_letters,
-    select_rows,
-)
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetter, DeadLetterRow
 from starrocks_txn_sink.protocol.fencing import NewToken, Scope, check_owner, fresh_tokens, take_over
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Outcome, RetryPolicy, Steps, labels
-from starrocks_txn_sink.protocol.label import run as run_steps
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, Owner, row_id
 from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows.body import load_body
@@ -97,26 +85,29 @@ _EXPLAIN_SECONDS = 10.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("list", "replay"), help="show the dead letters, or write them again")
-    add_server_arguments(parser, load_url=True)
-    add_job_arguments(parser, deadline=600.0, json="one line of JSON for each source transaction")
+    command_line.add_server_arguments(parser, load_url=True)
+    command_line.add_job_arguments(parser, deadline=600.0, json="one line of JSON for each source transaction")
     parser.add_argument("--source-partition", help="only those of this source partition")
     parser.add_argument("--position", type=int, help="only the one at this position")
 
 
 def run(args: argparse.Namespace) -> int:
     """List or replay. Raises StarRocksSinkError; source transactions replayed before the error stay visible."""
-    options = server_options(args, database=args.database, job=args.job)
+    options = command_line.server_options(args, database=args.database, job=args.job)
     deadline = Deadline.after(args.deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
-        sql, parameters = select_dead_letters(args.database, args.job, args.source_partition, args.position)
+        sql, parameters = letter_table.select_dead_letters(
+            args.database, args.job, args.source_partition, args.position
+        )
 
         def dead_letters() -> list[DeadLetter]:
-            return read_dead_letters(connection.query(sql, parameters, deadline))
+            return letter_table.read_dead_letters(connection.query(sql, parameters, deadline))
 
         if args.action == "list":
-            _print(dead_letters(), args.json, sys.stdout)
-            return 0
-        return _replay(options, connection, args.job, dead_letters, deadline, sys.stdout)
+            command_line.print_lines((_json_lines if args.json else _text_lines)(dead_letters()))
+        else:
+            command_line.print_lines(_replay(options, connection, args.job, dead_letters, deadline))
+    return 0
 
 
 def _replay(
@@ -125,19 +116,19 @@ def _replay(
     job: str,
     dead_letters: Callable[[], list[DeadLetter]],
     deadline: Deadline,
-    out: TextIO,
-) -> int:
+) -> Iterator[str]:
+    """Replay all `dead_letters` and yield a line for each."""
     names = labels(job, REPLAY, 0, secrets.randbits(62), 1)
     clock, rng, ledger = SystemClock(), random.Random(), SqlLedger(connection, options.database)
     if options.ledger_create:
         ledger.create(options.ledger_replication, deadline)
     with contextlib.closing(HttpTransport(options)) as transport:
         tokens = fresh_tokens(REPLAY, 0, random.SystemRandom())
-        owner = run_steps(take_over_replays(job, options.database, tokens, rng), transport, clock, deadline, ledger)
+        owner = protocol.run(take_over_replays(job, options.database, tokens, rng), transport, clock, deadline, ledger)
         written = 0
         for one in dead_letters():
-            sql, parameters = select_rows(options.database, job, one.partition, one.position)
-            rows = read_rows(connection.query(sql, parameters, deadline))
+            chosen = letter_table.select_rows(options.database, job, one.partition, one.position)
+            rows = letter_table.read_rows(connection.query(*chosen, deadline))
             if not rows:
                 continue  # a newer replay has written this source transaction
             _refuse_own_tables(one, rows)
@@ -145,11 +136,10 @@ def _replay(
             steps = replay_transaction(
                 label, job, owner, _loads(options, job, label, rows), options.begin_headers(), rng
             )
-            _require_visible(run_steps(steps, transport, clock, deadline, ledger), connection, one, options)
-            out.write(f"{one.partition}  {one.position}  {one.rows} rows are visible, label {label.name}\n")
+            _require_visible(protocol.run(steps, transport, clock, deadline, ledger), connection, one, options)
+            yield f"{one.partition}  {one.position}  {one.rows} rows are visible, label {label.name}"
             written += 1
-    out.write(f"replayed: {written or 'none'}\n")
-    return 0
+    yield f"replayed: {written or 'none'}"
 
 
 def _refuse_own_tables(dead_letter: DeadLetter, rows: Sequence[DeadLetterRow]) -> None:
@@ -174,7 +164,7 @@ def _loads(
         mine = [row for row in rows if row.table == table]
         pieces = [memoryview((SEPARATOR + row.content).encode()) for row in mine]
         loads.append((table, pieces, _headers(options, table, mine[0].columns)))
-    deletes = [memoryview(piece) for piece in delete_rows(row.id for row in rows)]
+    deletes = [memoryview(piece) for piece in letter_table.delete_rows(row.id for row in rows)]
     loads.append((DEAD_LETTER_TABLE, deletes, options.load_headers(DEAD_LETTER_TABLE)))
     ledger, row = ledger_row(job, label.name)
     loads.append((ledger, [row], options.load_headers(ledger)))
@@ -207,12 +197,6 @@ def _require_visible(
 
 
 # --- output ---
-
-
-def _print(dead_letters: list[DeadLetter], as_json: bool, out: TextIO) -> None:
-    as_lines = _json_lines if as_json else _text_lines
-    for line in as_lines(dead_letters):
-        out.write(line + "\n")
 
 
 def _json_lines(dead_letters: list[DeadLetter]) -> Iterator[str]:

@@ -6,23 +6,22 @@ It reads and rolls labels back, but never claims the job. A live driver loses at
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import random
-import sys
+import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import OptionError, QueryFailed
+from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
+from starrocks_txn_sink.options import SinkOptions, command_line
+from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.fencing import retry_until_answered, roll_back_until_confirmed
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
-from starrocks_txn_sink.protocol.label import run as run_steps
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished
+from starrocks_txn_sink.protocol.ledger import ACCEPTED, LEDGER_TABLE, ListUnfinished, WriteMarker, identifier
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 
@@ -69,7 +68,10 @@ class PositionRow:
 
 @dataclass(frozen=True, slots=True)
 class JobFindings:
-    """State of a job on the server. `other_jobs` are the ledger's further jobs, to help with a wrong name."""
+    """State of a job on the server. `other_jobs` are the ledger's further jobs, to help with a wrong name.
+
+    `accepted` says that the command has accepted the ledger as it is.
+    """
 
     job: str
     database: str
@@ -78,42 +80,57 @@ class JobFindings:
     owners: Sequence[OwnerRow]
     positions: Sequence[PositionRow]
     other_jobs: Sequence[str]
+    accepted: bool = False
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_server_arguments(parser, load_url=True)
-    add_job_arguments(parser, deadline=60.0, json="one line of JSON")
+    command_line.add_server_arguments(parser, load_url=True)
+    command_line.add_job_arguments(parser, deadline=60.0, json="one line of JSON")
     parser.add_argument("--roll-back", action="store_true", help="roll the open labels back")
+    parser.add_argument(
+        "--accept-ledger",
+        action="store_true",
+        help="record that the ledger's rows of the job count as they are, so that a query that ended with "
+        "ledger_behind starts again; rows may then be missing or come twice",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the job's state; with `--roll-back` roll every open label back first. Raises StarRocksSinkError."""
-    options = server_options(args, database=args.database, job=args.job)
-    found = inspect_job(options, args.deadline, roll_back=args.roll_back)
-    if args.json:
-        sys.stdout.write(json.dumps(asdict(found)) + "\n")
-    else:
-        _print(found, sys.stdout)
+    """Print the job's state; with `--roll-back` roll every open label back first, with `--accept-ledger` accept it.
+
+    Raises StarRocksSinkError.
+    """
+    options = command_line.server_options(args, database=args.database, job=args.job)
+    found = inspect_job(options, args.deadline, roll_back=args.roll_back, accept=args.accept_ledger)
+    command_line.print_lines([json.dumps(asdict(found))] if args.json else _text_lines(found))
     return 0
 
 
-def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False) -> JobFindings:
-    """Read the state of `options.job` from the server, within `seconds`; raises StarRocksSinkError."""
+def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False, accept: bool = False) -> JobFindings:
+    """Read the state of `options.job` from the server, within `seconds`; raises StarRocksSinkError.
+
+    With `accept` the next start of a query takes the ledger as it is (`sink.continuity`).
+    """
     clock = SystemClock()
     deadline = Deadline.after(seconds, clock)
-    with contextlib.ExitStack() as stack:
-        connection = stack.enter_context(contextlib.closing(LeaderConnection(options)))
-        transport = stack.enter_context(contextlib.closing(HttpTransport(options)))
+    with closing(LeaderConnection(options)) as connection, closing(HttpTransport(options)) as transport:
         _require_database(connection, options, deadline)
         ledger = SqlLedger(connection, options.database)
-        labels = run_steps(_labels(options, roll_back), transport, clock, deadline, ledger)
-        return _findings(connection, options, labels, deadline)
+        labels = protocol.run(_labels(options, roll_back), transport, clock, deadline, ledger)
+        if accept:
+            protocol.run(_accept(options), transport, clock, deadline, ledger)
+        return replace(_findings(connection, options, labels, deadline), accepted=accept)
+
+
+def _accept(options: SinkOptions) -> Steps[None]:
+    """Write the acceptance, under one token: repeating it after a lost reply changes nothing."""
+    yield from retry_until_answered(WriteMarker(str(options.job), ACCEPTED, secrets.token_hex(8)), random.Random())
 
 
 def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
     rng = random.Random()
     found = []
-    for name in (yield from retry_until_answered(ListUnfinished(LabelPrefix(_job(options))), rng)):
+    for name in (yield from retry_until_answered(ListUnfinished(LabelPrefix(str(options.job))), rng)):
         label = Label(options.database, name)
         state, after = (yield from _label_state(label)), None
         if roll_back:
@@ -132,7 +149,7 @@ def _label_state(label: Label) -> Steps[str]:
 def _findings(
     connection: LeaderConnection, options: SinkOptions, labels: Sequence[OpenLabel], deadline: Deadline
 ) -> JobFindings:
-    job, table = _job(options), f"`{options.database}`.`{LEDGER_TABLE}`"
+    job, table = str(options.job), identifier(options.database, LEDGER_TABLE)
     there = connection.query(
         "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         (options.database, LEDGER_TABLE),
@@ -173,18 +190,7 @@ def _require_database(connection: LeaderConnection, options: SinkOptions, deadli
         )
 
 
-def _job(options: SinkOptions) -> str:
-    if options.job is None:
-        raise QueryFailed("The option job is not set.")
-    return options.job
-
-
 # --- output ---
-
-
-def _print(found: JobFindings, out: TextIO) -> None:
-    for line in _text_lines(found):
-        out.write(line + "\n")
 
 
 def _text_lines(found: JobFindings) -> Iterator[str]:
@@ -202,5 +208,7 @@ def _text_lines(found: JobFindings) -> Iterator[str]:
     yield f"positions: {len(found.positions) or 'none'}"
     for row in found.positions:
         yield f"  {row.partition}  {row.position}  micro-batch {row.batch}, label {row.label}, at {row.updated_at}"
+    if found.accepted:
+        yield "The ledger is accepted as it is: the job's next start does not compare it with its checkpoint."
     if not found.owners and found.other_jobs:
         yield f"The ledger has no rows of this job. Its jobs are: {', '.join(found.other_jobs)}"

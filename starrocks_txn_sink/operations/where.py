@@ -5,88 +5,75 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
-from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.command_line import add_job_arguments, add_server_arguments, server_options
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
-from starrocks_txn_sink.protocol.receipts_log import (
-    LOG_TABLE,
-    LedgerPosition,
-    LocatedPosition,
-    LoggedSpan,
-    PositionStatus,
-    locate,
-)
+from starrocks_txn_sink.options import SinkOptions, command_line
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
+from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE, LedgerPosition, LoggedSpan, PositionStatus, locate
 from starrocks_txn_sink.sql.leader import LeaderConnection
 
 _SPAN = (
-    "SELECT first_position, last_position, label, lane, batch, row_count, tables, loaded_at FROM `{}`.`{}` "
+    "SELECT first_position, last_position, label, lane, batch, row_count, tables, loaded_at FROM {} "
     "WHERE job = %s AND source_partition = %s AND last_position {} %s ORDER BY last_position {} LIMIT 1"
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Lookup:
     """Queries for one source partition of a job. Raises the errors of `LeaderConnection.query`."""
 
-    def __init__(self, connection: LeaderConnection, database: str, job: str, partition: str) -> None:
-        self._connection = connection
-        self._database = database
-        self._job = job
-        self._partition = partition
+    connection: LeaderConnection
+    deadline: Deadline
+    database: str
+    job: str
+    partition: str
 
-    def ledger_position(self, deadline: Deadline) -> LedgerPosition | None:
+    def ledger_position(self) -> LedgerPosition | None:
         """The partition's row in the ledger; None without one."""
-        rows = self._connection.query(
-            f"SELECT position, label, batch, updated_at FROM `{self._database}`.`{LEDGER_TABLE}` "
+        rows = self._query(
+            f"SELECT position, label, batch, updated_at FROM {identifier(self.database, LEDGER_TABLE)} "
             "WHERE job = %s AND kind = 'position' AND name = %s",
-            (self._job, self._partition),
-            deadline,
+            self.job,
+            self.partition,
         )
         return next((LedgerPosition(int(row[0]), str(row[1]), int(row[2]), str(row[3])) for row in rows), None)
 
-    def spans_around(self, position: int, deadline: Deadline) -> list[LoggedSpan]:
+    def spans_around(self, position: int) -> list[LoggedSpan]:
         """Rows of the log next to `position`: the first that ends at or above it, the last that ends below."""
         found = []
         for sign, order in ((">=", "ASC"), ("<", "DESC")):
-            sql = _SPAN.format(self._database, LOG_TABLE, sign, order)
-            rows = self._connection.query(sql, (self._job, self._partition, position), deadline)
-            found += [_span(row) for row in rows]
+            sql = _SPAN.format(identifier(self.database, LOG_TABLE), sign, order)
+            found += [_span(row) for row in self._query(sql, self.job, self.partition, position)]
         return found
 
-    def existing_tables(self, deadline: Deadline) -> set[str]:
+    def existing_tables(self) -> set[str]:
         """Names of the existing tables among ledger and log."""
-        rows = self._connection.query(
-            "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",
-            (self._database, LEDGER_TABLE, LOG_TABLE),
-            deadline,
-        )
-        return {str(row[0]) for row in rows}
+        sql = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)"
+        return {str(row[0]) for row in self._query(sql, self.database, LEDGER_TABLE, LOG_TABLE)}
 
-    def known_partitions(self, deadline: Deadline) -> list[str]:
+    def known_partitions(self) -> list[str]:
         """Up to 20 source partitions of the job, to help with a wrong name."""
-        rows = self._connection.query(
-            f"SELECT name FROM `{self._database}`.`{LEDGER_TABLE}` WHERE job = %s AND kind = 'position' "
+        rows = self._query(
+            f"SELECT name FROM {identifier(self.database, LEDGER_TABLE)} WHERE job = %s AND kind = 'position' "
             "ORDER BY name LIMIT 20",
-            (self._job,),
-            deadline,
+            self.job,
         )
         return [str(row[0]) for row in rows]
 
-    def finish_time(self, label: str, deadline: Deadline) -> str | None:
+    def finish_time(self, label: str) -> str | None:
         """Time at which the server made `label` visible; None once it has forgotten the label (wire contract 6.1)."""
         try:
-            rows = self._connection.query(
-                "SELECT max(LOAD_FINISH_TIME) FROM information_schema.loads WHERE LABEL = %s", (label,), deadline
-            )
+            rows = self._query("SELECT max(LOAD_FINISH_TIME) FROM information_schema.loads WHERE LABEL = %s", label)
         except QueryRefused:
             return None
         return str(rows[0][0]) if rows and rows[0][0] is not None else None
+
+    def _query(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        return self.connection.query(sql, parameters, self.deadline)
 
 
 def _span(row: tuple[Any, ...]) -> LoggedSpan:
@@ -105,25 +92,19 @@ class JobLedgerMissing(StarRocksSinkError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_server_arguments(parser, load_url=False)
-    add_job_arguments(parser, deadline=60.0, json="one line of JSON")
+    command_line.add_server_arguments(parser, load_url=False)
+    command_line.add_job_arguments(parser, deadline=60.0, json="one line of JSON")
     parser.add_argument("--partition", required=True, help="the source partition, as the sink's input names it")
     parser.add_argument("--position", required=True, type=int, help="the position of the source transaction's END")
 
 
 def run(args: argparse.Namespace) -> int:
     """Look the position up, print the answer and return the exit code."""
-    try:
-        options = server_options(args, database=args.database, job=args.job)
-        found = look_up(options, args.partition, args.position, args.deadline)
-    except StarRocksSinkError as error:
-        sys.stderr.write(f"starrocks-txn-sink: {error}\n")
-        return 2
-    if args.json:
-        sys.stdout.write(json.dumps(json_document(found)) + "\n")
-    else:
-        for line in text_lines(found, args.partition, args.position):
-            sys.stdout.write(line + "\n")
+    options = command_line.server_options(args, database=args.database, job=args.job)
+    found = look_up(options, args.partition, args.position, args.deadline)
+    command_line.print_lines(
+        [json.dumps(json_document(found))] if args.json else text_lines(found, args.partition, args.position)
+    )
     return 1 if found["place"].status is PositionStatus.NOT_YET else 0
 
 
@@ -134,21 +115,19 @@ def look_up(options: SinkOptions, partition: str, position: int, seconds: float)
     """
     deadline = Deadline.after(seconds, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
-        lookup = Lookup(connection, options.database, str(options.job), partition)
-        tables = lookup.existing_tables(deadline)
+        lookup = Lookup(connection, deadline, options.database, str(options.job), partition)
+        tables = lookup.existing_tables()
         if LEDGER_TABLE not in tables:
             raise JobLedgerMissing(f"The table {LEDGER_TABLE} does not exist in {options.database}.")
         logged = LOG_TABLE in tables
-        place = locate(
-            position, lookup.ledger_position(deadline), lookup.spans_around(position, deadline) if logged else []
-        )
-        finished = lookup.finish_time(place.span.label, deadline) if place.span else None
-        known = lookup.known_partitions(deadline) if place.reached is None else []
+        place = locate(position, lookup.ledger_position(), lookup.spans_around(position) if logged else [])
+        finished = lookup.finish_time(place.span.label) if place.span else None
+        known = lookup.known_partitions() if place.reached is None else []
     return {"place": place, "logged": logged, "finished": finished, "known": known}
 
 
 def json_document(found: dict[str, Any]) -> dict[str, Any]:
-    place: LocatedPosition = found["place"]
+    place = found["place"]
     return {
         "standing": place.status.value,
         "span": asdict(place.span) if place.span else None,
@@ -162,7 +141,7 @@ def json_document(found: dict[str, Any]) -> dict[str, Any]:
 
 def text_lines(found: dict[str, Any], partition: str, position: int) -> Iterator[str]:
     """The answer as text."""
-    place: LocatedPosition = found["place"]
+    place = found["place"]
     what = f"{partition}, position {position}"
     if place.reached is None:
         yield f"{what}: not yet; nothing of this source partition is visible."
@@ -179,8 +158,5 @@ def text_lines(found: dict[str, Any], partition: str, position: int) -> Iterator
         yield f"  positions {span.first} to {span.last}, {span.rows} rows into {span.tables}"
         yield f"  micro-batch {span.batch}, lane {span.lane}"
     else:
-        yield f"{what}: visible, at or before {place.upper} UTC; {_missing_span_reason(found['logged'])}; {ledger}."
-
-
-def _missing_span_reason(logged: bool) -> str:
-    return "the log starts later" if logged else "no receipts are logged (option receipts_log)"
+        why = "the log starts later" if found["logged"] else "no receipts are logged (option receipts_log)"
+        yield f"{what}: visible, at or before {place.upper} UTC; {why}; {ledger}."

@@ -3,16 +3,19 @@
 The password travels with every request, so the sink follows a redirect only to hosts that the user configured: hosts of
 `load_url` on any port, targets of `redirect_map`, and matches of `redirect_hosts`. A rule is `[scheme://]host[:port]`,
 where host is exact, has wildcards (`*.svc.cluster.local`), is an address range (`10.0.0.0/8`) or `*`. A rule without a
-scheme never allows a downgrade from https to http; the prefix `http://` allows it.
+scheme never allows a downgrade from https to http; the prefix `http://` allows it. The leader that SHOW FRONTENDS names
+obeys the same rules.
+
+Two readers of one URL may see two hosts in it. Therefore an Address exists only for a plain host name or an IP literal,
+and connections are made from its host and port, not from text.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from starrocks_txn_sink.errors import OptionError
@@ -23,14 +26,27 @@ FRONTEND_HTTP_PORT = 8030
 QUERY_PORT = 9030
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
+_ADDRESS_HINT = "Write host:port or http://host:port, and the password into the option password, never into a URL."
+_HOST_NAME = re.compile(r"[a-z0-9._-]+")
+HOST_HINT = "A host is a name of letters, digits, '.', '_' and '-', or an IP address (IPv6 in brackets)."
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Scheme, host (lower case, IPv6 without brackets) and port of a server."""
+    """Scheme, host (lower case, IPv6 without brackets) and port of a server.
+
+    Construction raises ValueError for a host that is neither a name of `[a-z0-9._-]` nor an IP literal.
+    """
 
     scheme: str
     host: str
     port: int
+
+    def __post_init__(self) -> None:
+        if _HOST_NAME.fullmatch(self.host) is None and not _is_ipv6(self.host):
+            raise ValueError("The host is neither a host name nor an IP literal.")
+        if not 0 < self.port <= 65535:
+            raise ValueError("The port is not between 1 and 65535.")
 
     @property
     def netloc(self) -> str:
@@ -38,6 +54,13 @@ class Address:
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.netloc}"
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return "%" not in host and ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
 
 
 def split_list(text: str | Sequence[str]) -> tuple[str, ...]:
@@ -70,9 +93,19 @@ def parse_query_url(text: str | Sequence[str], option: str = "query_url") -> tup
     return addresses
 
 
-def parse_authority(text: str, option: str) -> Address:
-    """Parse `host:port` or `scheme://host:port` of a redirect rule; the default scheme is http."""
-    return _split_address(text if "://" in text else f"http://{text}", option, None)
+def parse_authority(text: str, option: str, default_scheme: str = "http") -> Address:
+    """Parse `host:port` or `scheme://host:port`."""
+    return _split_address(text if "://" in text else f"{default_scheme}://{text}", option, None)
+
+
+def parse_location(text: str | None) -> Address | None:
+    """The server that a redirect's Location names; None if the header is missing or names no usable host."""
+    try:
+        parts = urlsplit(text or "")
+        default = DEFAULT_PORTS[parts.scheme]
+        return Address(parts.scheme, parts.hostname or "", default if parts.port is None else parts.port)
+    except (ValueError, KeyError):
+        return None
 
 
 def _frontend(text: str, option: str) -> Address:
@@ -82,7 +115,7 @@ def _frontend(text: str, option: str) -> Address:
 
 
 def _split_address(url: str, option: str, default_port: int | None) -> Address:
-    """Parse a URL. Errors quote it only after the check for user information, which may hold a password."""
+    """Parse a URL. Errors never quote it: a part of it may be a password in the wrong place."""
     if "@" in url:
         raise OptionError(
             f"{option} contains a user or a password.",
@@ -95,16 +128,23 @@ def _split_address(url: str, option: str, default_port: int | None) -> Address:
         host, port, parts = None, None, urlsplit("")
     port = default_port if port is None else port
     if not host or not port or re.search(r"[\s\x00-\x1f\x7f]", url):
-        raise OptionError(f"{option} contains {url[:80]!r}, which is not an address.", hint="Write host:port.")
+        raise OptionError(f"{option} contains an item that is not an address.", hint=_ADDRESS_HINT, option=option)
     if parts.scheme not in {"http", "https", "mysql"}:
-        raise OptionError(f"{option} has the scheme {parts.scheme!r}.", hint="Allowed are http and https.")
+        raise OptionError(f"{option} has an unknown scheme.", hint="Allowed are http and https.", option=option)
     if parts.path not in {"", "/"} or parts.query or parts.fragment:
-        raise OptionError(f"{option} has more than scheme, host and port.", hint="Remove path and parameters.")
-    return Address(parts.scheme, host, port)
+        raise OptionError(
+            f"{option} has more than scheme, host and port.", hint="Remove path and parameters.", option=option
+        )
+    try:
+        return Address(parts.scheme, host, port)
+    except ValueError:
+        raise OptionError(f"{option} contains an invalid host.", hint=HOST_HINT, option=option) from None
 
 
 _RULE = re.compile(
-    r"(?:(?P<scheme>https?)://)?(?P<host>\[[0-9a-f:.]+\](?:/\d+)?|[^\s:@]+|[0-9a-f:]+/\d+)(?::(?P<port>\d+))?"
+    r"(?:(?P<scheme>https?)://)?"
+    r"(?P<host>\[[0-9a-f:.]+\](?:/\d+)?|\*|[a-z0-9._*-]+|[0-9a-f:.]+/\d+)"
+    r"(?::(?P<port>\d+))?"
 )
 
 
@@ -126,68 +166,134 @@ class HostRule:
 
     def _matches(self, host: str) -> bool:
         if "/" not in self.host:
-            return fnmatch.fnmatchcase(host, self.host)
+            return _pattern(self.host).fullmatch(host) is not None
         try:
             return ipaddress.ip_address(host) in ipaddress.ip_network(self.host)
         except ValueError:
             return False
 
 
+def _pattern(host: str) -> re.Pattern[str]:
+    """A star at the start stands for anything; a later one stays inside its label: `be*` is not `be1.evil.example`."""
+    first, rest = ("[^/]*", host[1:]) if host.startswith("*") else ("", host)
+    return re.compile(first + "[^.:]*".join(re.escape(part) for part in rest.split("*")))
+
+
 def parse_host_rule(text: str, option: str = "redirect_hosts") -> HostRule:
     """Parse one rule; raises OptionError for a malformed rule or address range."""
     found = _RULE.fullmatch(text.strip().lower())
-    if found is None or (found["port"] and int(found["port"]) > 65535):
+    if found is None or (found["port"] and not 0 < int(found["port"]) <= 65535):
         raise OptionError(
-            f"{option} contains {text[:80]!r}, which is not a host rule.",
-            hint="Write a host, host:port, a pattern such as *.svc.cluster.local, a range such as 10.0.0.0/8, or *.",
+            f"{option} contains an item that is not a host rule.",
+            hint="Write a host, host:port, a pattern such as *.svc.cluster.local, a range such as 10.0.0.0/8, or *. "
+            "An IPv6 address stands in brackets, as in [::1].",
+            option=option,
         )
     host = found["host"].replace("[", "").replace("]", "")
-    if "/" in host:
-        try:
+    try:
+        if "/" in host:
             host = str(ipaddress.ip_network(host))
-        except ValueError as error:
-            raise OptionError(
-                f"{option} contains {text[:80]!r}: {error}.", hint="Write a range such as 10.0.0.0/8."
-            ) from None
+        elif ":" in host:
+            host = str(ipaddress.ip_address(host))
+    except ValueError:
+        raise OptionError(
+            f"{option} contains an invalid IP address or range.",
+            hint="Write a range such as 10.0.0.0/8 (no bits set behind the prefix), or an address such as [::1].",
+            option=option,
+        ) from None
     return HostRule(found["scheme"], host, int(found["port"]) if found["port"] else None)
 
 
 @dataclass(frozen=True, slots=True)
 class RedirectRules:
-    """Redirect policy of one sink: `rewrite` a target first, then check the result with `allows`."""
+    """Redirect policy of one sink: `rewrite` a target first, then check the result with `allows`.
+
+    `rewrites` holds the targets of `redirect_map`; the scheme of one that was written without is empty.
+    """
 
     frontends: tuple[Address, ...]
     rewrites: Mapping[str, Address]
     rules: tuple[HostRule, ...]
+    query_ports: tuple[Address, ...] = ()
 
     @classmethod
-    def of(cls, frontends: Iterable[Address], redirect_map: Mapping[str, str], hosts: Sequence[str]) -> RedirectRules:
+    def of(
+        cls,
+        frontends: Iterable[Address],
+        redirect_map: Mapping[str, str],
+        hosts: Sequence[str],
+        query_ports: Iterable[Address] = (),
+    ) -> RedirectRules:
         rewrites = {
-            parse_authority(source, "redirect_map").netloc: parse_authority(target, "redirect_map")
+            parse_authority(source, "redirect_map").netloc: _rewritten(target)
             for source, target in redirect_map.items()
         }
-        return cls(tuple(frontends), rewrites, tuple(parse_host_rule(host) for host in hosts))
+        return cls(tuple(frontends), rewrites, tuple(parse_host_rule(host) for host in hosts), tuple(query_ports))
+
+    @property
+    def secure(self) -> bool:
+        """Whether the sink speaks https, so that a redirect to http is a downgrade."""
+        return self.frontends[0].scheme == "https"
 
     def rewrite(self, target: Address) -> Address:
         """The address to connect to instead of `target`."""
-        return self.rewrites.get(target.netloc, target)
+        mapped = self.rewrites.get(target.netloc)
+        return target if mapped is None else replace(mapped, scheme=mapped.scheme or self._kept_scheme(target))
+
+    def _kept_scheme(self, target: Address) -> str:
+        """The scheme of a map's target that names none: https never becomes http, and mysql stays."""
+        if target.scheme == "mysql":
+            return target.scheme
+        return "https" if self.secure or target.scheme == "https" else "http"
 
     def allows(self, target: Address) -> bool:
         """Whether credentials may be sent to `target`, an address that `rewrite` returned."""
-        if target in self.frontends or target in self.rewrites.values():
+        downgrade = self.secure and target.scheme != "https"
+        if target in self.frontends or self._is_mapped(target, downgrade):
             return True
-        secure = self.frontends[0].scheme == "https"
-        same_host = any(target.host == frontend.host for frontend in self.frontends)
-        if same_host and not (secure and target.scheme != "https"):
+        if not downgrade and any(target.host == frontend.host for frontend in self.frontends):
             return True
-        return any(rule.allows(target, secure) for rule in self.rules)
+        return any(rule.allows(target, self.secure) for rule in self.rules)
+
+    def _is_mapped(self, target: Address, downgrade: bool) -> bool:
+        mapped = self.rewrites.values()
+        return target in mapped or (not downgrade and replace_scheme(target, "") in mapped)
+
+    def query_target(self, host: str, port: int) -> Address:
+        """The query port to connect to for the leader's address `host` and `port`.
+
+        Raises ValueError for a host that is no host name.
+        """
+        return replace_scheme(self.rewrite(Address("mysql", host.lower(), port)), "mysql")
+
+    def allows_query(self, target: Address) -> bool:
+        """Whether the sink may log in at `target`, an address that `query_target` returned.
+
+        Schemes do not count here: TLS on query ports is an option of its own, equal for all of them.
+        """
+        configured = (*self.frontends, *self.query_ports)
+        if any(target.host == address.host for address in configured):
+            return True
+        if any((target.host, target.port) == (mapped.host, mapped.port) for mapped in self.rewrites.values()):
+            return True
+        return any(rule.scheme is None and rule.allows(target, secure=False) for rule in self.rules)
 
     def option_line(self, target: Address) -> str:
         """The option setting that would allow `target`, for the hint of RedirectRefused."""
-        downgrade = self.frontends[0].scheme == "https" and target.scheme != "https"
+        downgrade = self.secure and target.scheme == "http"
         host = f"[{target.host}]" if ":" in target.host else target.host
         rule = str(target) if downgrade else host
         return f"redirect_hosts=[{rule!r}]"
+
+
+def _rewritten(target: str) -> Address:
+    mapped = parse_authority(target, "redirect_map")
+    return mapped if "://" in target else replace_scheme(mapped, "")
+
+
+def replace_scheme(address: Address, scheme: str) -> Address:
+    """`address` under another scheme."""
+    return replace(address, scheme=scheme)
 
 
 MIN_SERVER_VERSION = "4.0.7"

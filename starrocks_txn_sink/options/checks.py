@@ -22,7 +22,8 @@ def addresses(read: Callable[[Any, str], Iterable[object]]) -> Check:
 
     def check(name: str, value: Any) -> tuple[str, ...]:
         if not isinstance(value, (str, Sequence)):
-            raise refusal(name, value, "an address or a list of addresses")
+            shown = value if isinstance(value, int) else type(value).__name__
+            raise refusal(name, shown, "an address or a list of addresses")
         return tuple(str(address) for address in read(value, name))
 
     return check
@@ -90,13 +91,15 @@ def check_password(**places: str | None) -> None:
         raise OptionError(f"{' and '.join(given)} are both set.", hint="Keep one of them.", option=given[0])
 
 
-def check_tls(scheme: str, ca: str | None, certificate: str | None, key: str | None, *, verify: bool) -> None:
+def check_tls(secure: bool, ca: str | None, certificate: str | None, key: str | None, *, verify: bool) -> None:
     files = {"tls_ca": ca, "tls_certificate": certificate, "tls_key": key}
     used = [name for name, file in files.items() if file is not None]
     used += [] if verify else ["tls_verify"]
-    if used and scheme != "https":
+    if used and not secure:
         raise OptionError(
-            f"{used[0]} is set, but load_url is plain http.", hint="Use https, or remove it.", option=used[0]
+            f"{used[0]} is set, but load_url is plain http and query_tls is off.",
+            hint="Use https, set query_tls=True, or remove it.",
+            option=used[0],
         )
     if key is not None and certificate is None:
         raise OptionError("tls_key is set without tls_certificate.", hint="Set both.", option="tls_key")

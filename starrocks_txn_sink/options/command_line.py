@@ -1,10 +1,13 @@
-"""Command-line options that commands share: server, user, job. Passwords come from a file or the environment."""
+"""Options and output that commands share. Passwords come from a file or the environment."""
 
 from __future__ import annotations
 
 import argparse
+import re
+import sys
+from collections.abc import Iterable
 
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import OptionError, printable
 from starrocks_txn_sink.options import SinkOptions
 
 _UNUSED_LOAD_URL = "http://127.0.0.1:8030"  # placeholder: commands that use SQL only never connect to it
@@ -43,7 +46,7 @@ def add_job_arguments(parser: argparse.ArgumentParser, *, deadline: float, json:
 def server_options(args: argparse.Namespace, *, database: str, job: str | None = None) -> SinkOptions:
     """SinkOptions of the parsed `args`; raises OptionError."""
     more = dict(_pair(text) for text in args.option)
-    if "password" in more:
+    if any(re.sub("[^a-z]", "", name.lower()) == "password" for name in more):  # names match in any spelling
         raise OptionError(
             "Every user of this machine can read a password on the command line.",
             hint="Use --password-file or --password-environment.",
@@ -58,6 +61,13 @@ def server_options(args: argparse.Namespace, *, database: str, job: str | None =
         "password_environment": args.password_environment,
     }
     return SinkOptions.from_properties({**more, **{name: value for name, value in given.items() if value is not None}})
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Write each of `lines` to standard output as soon as it is known, without effect on the terminal."""
+    for line in lines:
+        sys.stdout.write(printable(line) + "\n")
+        sys.stdout.flush()
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options.addresses import split_list
 
 
 class Delivery(Enum):
@@ -65,7 +66,6 @@ class TableOptions:
 
 
 Check = Callable[[str, Any], Any]
-Parse = Callable[[str, str], Any]
 
 
 def refusal(option: str, value: object, allowed: str) -> OptionError:
@@ -75,114 +75,48 @@ def refusal(option: str, value: object, allowed: str) -> OptionError:
 
 @dataclass(frozen=True, slots=True)
 class OptionKind:
-    """A type of option values; `name` is its name on the reference page."""
+    """A type of option values; a call declares an option. The reference page shows `name` and `unit`.
+
+    `read` turns text into a value; it returns unreadable text unchanged, and `check` refuses that.
+    """
 
     name: str
     check: Check
-    parse: Parse
+    read: Callable[[str], object] = str
+    unit: str = ""
+
+    def parse(self, option: str, written: str) -> Any:
+        """The checked value of a text."""
+        return self.check(option, self.read(written))
+
+    def __call__(
+        self,
+        meaning: str,
+        *,
+        default: Any = MISSING,
+        derive: Callable[[Any], Any] | None = None,
+        default_text: str = "",
+        secret: bool = False,
+    ) -> Any:
+        """Declare an option. With `derive`, an omitted option gets a default computed from the other options."""
+        shown = default_text or ("required" if default is MISSING else _show(default, self.unit))
+        metadata = {"option": Declaration(self, meaning, default, derive, shown)}
+        if default is MISSING and derive is None:
+            return field(metadata=metadata, repr=not secret)
+        if isinstance(default, dict):
+            return field(default_factory=dict, metadata=metadata, repr=not secret)
+        return field(default=None if derive else default, metadata=metadata, repr=not secret)
 
 
-def text(allowed: str = "a non-empty text", pattern: str = r"[^\x00-\x1f\x7f]+", *, secret: bool = False) -> OptionKind:
-    def check(option: str, value: Any) -> str:
-        if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
-            raise refusal(option, "unusable (not shown)" if secret else value, allowed)
-        return value
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """All properties of one option except its name."""
 
-    return OptionKind("text", check, check)
-
-
-def count(least: int = 1) -> OptionKind:
-    def check(option: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise refusal(option, value, f"a whole number from {least} on")
-        return value
-
-    return OptionKind("whole number", check, lambda option, written: check(option, _integer(written)))
-
-
-def whole_seconds(least: int, most: int) -> OptionKind:
-    def check(option: str, value: Any) -> int:
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise refusal(option, value, f"a whole number of seconds from {least} to {most}")
-        return value
-
-    return OptionKind("whole number", check, lambda option, written: check(option, _seconds(written)))
-
-
-def seconds() -> OptionKind:
-    def check(option: str, value: Any) -> float:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value <= 0:
-            raise refusal(option, value, "a number of seconds above 0")
-        return float(value)
-
-    return OptionKind("number", check, lambda option, written: check(option, _seconds(written)))
-
-
-def size() -> OptionKind:
-    def check(option: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise refusal(option, value, "a number of bytes above 0, in text also as 16 MiB")
-        return value
-
-    return OptionKind("size", check, lambda option, written: check(option, _bytes(written)))
-
-
-def switch() -> OptionKind:
-    def check(option: str, value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise refusal(option, value, "true or false")
-        return value
-
-    def parse(option: str, written: str) -> bool:
-        return check(option, {"true": True, "false": False}.get(written.strip().lower(), written))
-
-    return OptionKind("true or false", check, parse)
-
-
-def choice(values: type[Enum]) -> OptionKind:
-    def check(option: str, value: Any) -> Enum:
-        try:
-            return values(value)
-        except ValueError:
-            raise refusal(option, value, " or ".join(str(one.value) for one in values)) from None
-
-    return OptionKind("choice", check, lambda option, written: check(option, written.strip().lower()))
-
-
-def names(check_one: Check) -> OptionKind:
-    def check(option: str, value: Any) -> tuple[str, ...]:
-        if isinstance(value, str):
-            value = [part.strip() for part in re.split(r"[,;]", value) if part.strip()]
-        if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
-            raise refusal(option, value, "a list of texts")
-        for one in value:
-            check_one(option, one)
-        return tuple(value)
-
-    return OptionKind("list", check, check)
-
-
-def mapping(check_all: Check) -> OptionKind:
-    def check(option: str, value: Any) -> dict[str, Any]:
-        if not isinstance(value, Mapping):
-            raise refusal(option, value, "a mapping")
-        checked: dict[str, Any] = check_all(option, value)
-        return checked
-
-    def parse(option: str, written: str) -> dict[str, Any]:
-        pairs = [part.partition("=") for part in re.split(r"[,;]", written) if part.strip()]
-        if not all(sign for _, sign, _ in pairs):
-            raise refusal(option, written, "a list of pairs, as in a=b,c=d")
-        return check(option, {name.strip(): value.strip() for name, _, value in pairs})
-
-    return OptionKind("mapping", check, parse)
-
-
-def custom(name: str, check: Check) -> OptionKind:
-    return OptionKind(name, check, check)
+    kind: OptionKind
+    meaning: str
+    default: Any
+    derive: Callable[[Any], Any] | None
+    default_text: str
 
 
 _TIME_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3600.0}
@@ -207,40 +141,95 @@ def _bytes(written: str) -> int | str:
     return int(found[1]) * _SIZE_UNITS[found[2]]
 
 
-_REQUIRED: Any = MISSING
+def text(allowed: str = "a non-empty text", pattern: str = r"[^\x00-\x1f\x7f]+", *, secret: bool = False) -> OptionKind:
+    def check(option: str, value: Any) -> str:
+        if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
+            raise refusal(option, "unusable (not shown)" if secret else value, allowed)
+        return value
+
+    return OptionKind("text", check)
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    """All properties of one option except its name."""
+def _check_whole(allowed: str, most: float = math.inf) -> Check:
+    def check(option: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise refusal(option, value, allowed)
+        return value
 
-    kind: OptionKind
-    meaning: str
-    unit: str
-    default: Any
-    derive: Callable[[Any], Any] | None
-    default_text: str
+    return check
 
 
-def option(
-    kind: OptionKind,
-    meaning: str,
-    *,
-    default: Any = _REQUIRED,
-    unit: str = "",
-    derive: Callable[[Any], Any] | None = None,
-    default_text: str = "",
-    secret: bool = False,
-) -> Any:
-    """Declare an option. With `derive`, an omitted option gets a default computed from the other options."""
-    shown = default_text or ("required" if default is MISSING else _show(default))
-    declaration = Declaration(kind, meaning, unit, default, derive, shown)
-    metadata = {"option": declaration}
-    if default is MISSING and derive is None:
-        return field(metadata=metadata, repr=not secret)
-    if isinstance(default, dict):
-        return field(default_factory=dict, metadata=metadata, repr=not secret)
-    return field(default=None if derive else default, metadata=metadata, repr=not secret)
+COUNT = OptionKind("whole number", _check_whole("a whole number from 1 on"), _integer)
+SIZE = OptionKind("size", _check_whole("a number of bytes above 0, in text also as 16 MiB"), _bytes, "bytes")
+
+
+def whole_seconds(most: int) -> OptionKind:
+    check_whole = _check_whole(f"a whole number of seconds from 1 to {most}", most)
+
+    def check(option: str, value: Any) -> Any:
+        return check_whole(option, int(value) if isinstance(value, float) and value.is_integer() else value)
+
+    return OptionKind("whole number", check, _seconds, "seconds")
+
+
+def _check_seconds(option: str, value: Any) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:
+        raise refusal(option, value, "a number of seconds above 0")
+    return float(value)
+
+
+SECONDS = OptionKind("number", _check_seconds, _seconds, "seconds")
+
+
+def _check_switch(option: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise refusal(option, value, "true or false")
+    return value
+
+
+SWITCH = OptionKind(
+    "true or false", _check_switch, lambda written: {"true": True, "false": False}.get(written.strip().lower(), written)
+)
+
+
+def choice(values: type[Enum]) -> OptionKind:
+    def check(option: str, value: Any) -> Enum:
+        try:
+            return values(value)
+        except ValueError:
+            raise refusal(option, value, " or ".join(str(one.value) for one in values)) from None
+
+    return OptionKind("choice", check, lambda written: written.strip().lower())
+
+
+def names(check_one: Check) -> OptionKind:
+    def check(option: str, value: Any) -> tuple[str, ...]:
+        if isinstance(value, str):
+            value = split_list(value)
+        if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+            raise refusal(option, value, "a list of texts")
+        for one in value:
+            check_one(option, one)
+        return tuple(value)
+
+    return OptionKind("list", check)
+
+
+def mapping(check_all: Check) -> OptionKind:
+    def check(option: str, value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            shown = "unusable (not shown)" if isinstance(value, str) else value
+            raise refusal(option, shown, "a mapping, in text a list of pairs as in a=b,c=d")
+        checked: dict[str, Any] = check_all(option, value)
+        return checked
+
+    return OptionKind("mapping", check, _pairs)
+
+
+def _pairs(written: str) -> dict[str, str] | str:
+    pairs = [part.partition("=") for part in split_list(written)]
+    return {name.strip(): value.strip() for name, _, value in pairs} if all(sign for _, sign, _ in pairs) else written
 
 
 def declarations(options: Any) -> Iterator[tuple[str, Declaration]]:
@@ -270,9 +259,11 @@ def apply_declarations(options: Any) -> None:
         object.__setattr__(options, name, derive(options))
 
 
-def _show(default: Any) -> str:
+def _show(default: Any, unit: str) -> str:
     if default is None:
         return "none"
+    if unit == "bytes":
+        return f"{default >> 20} MiB"
     if isinstance(default, Enum):
         return f"`{default.value}`"
     if isinstance(default, bool):

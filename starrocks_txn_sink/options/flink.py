@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
@@ -42,14 +42,6 @@ class WithoutEffect:
     """Accepted without effect, so that a connector's configuration works unchanged."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Translation:
-    """Values of the sink's options; `without_effect` has the accepted names without effect and their reasons."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    without_effect: dict[str, str] = field(default_factory=dict)
 
 
 def _text(_: str, written: str) -> str:
@@ -140,49 +132,47 @@ FLINK_PREFIXES: Mapping[str, Refused] = {
 """Prefix of names → its translation. `_read_property` reads `sink.properties.…` and `table.….properties.…`."""
 
 
-def translate(properties: Mapping[str, Any], kinds: Mapping[str, OptionKind]) -> Translation:
+def translate(properties: Mapping[str, Any], kinds: Mapping[str, OptionKind]) -> dict[str, Any]:
     """Values of the sink's options from text properties; `kinds` has the sink's options by name.
 
     Logs a warning for each name without effect. Raises OptionError for a name that is unknown, refused, or given twice
     with different values.
     """
-    result = Translation()
+    values: dict[str, Any] = {}
     for name, value in properties.items():
-        if not _read_property(str(name), value, result):
-            _read_option(str(name), value, kinds, result)
-    for name, reason in result.without_effect.items():
-        _log.warning("option.without_effect", option=name, why=reason)
-    return result
+        if not _read_property(str(name), value, values):
+            _read_option(str(name), value, kinds, values)
+    return values
 
 
-def _read_property(name: str, value: Any, result: Translation) -> bool:
-    """Read `sink.properties.<p>` or `table.<t>.properties.<p>` into `result`; False if `name` is neither."""
+def _read_property(name: str, value: Any, values: dict[str, Any]) -> bool:
+    """Read `sink.properties.<p>` or `table.<t>.properties.<p>` into `values`; False if `name` is neither."""
     found = re.fullmatch(r"table\.(.+)\.properties\.([^.]+)", name)
     if found is not None:
-        result.values.setdefault("tables", {}).setdefault(found[1], {})[found[2]] = value
+        values.setdefault("tables", {}).setdefault(found[1], {})[found[2]] = value
         return True
     lower = name.lower()
     if lower.startswith("sink.properties.") and lower not in FLINK_OPTIONS:
-        result.values.setdefault("properties", {})[lower.removeprefix("sink.properties.")] = value
+        values.setdefault("properties", {})[lower.removeprefix("sink.properties.")] = value
         return True
     return False
 
 
-def _read_option(name: str, value: Any, kinds: Mapping[str, OptionKind], result: Translation) -> None:
+def _read_option(name: str, value: Any, kinds: Mapping[str, OptionKind], values: dict[str, Any]) -> None:
     lower = name.strip().lower()
     rule = FLINK_OPTIONS.get(lower) or next(
         (rule for prefix, rule in FLINK_PREFIXES.items() if lower.startswith(prefix)), None
     )
     ours = _our_name(name)
     if isinstance(rule, WithoutEffect):
-        result.without_effect[name] = rule.reason
+        _log.warning("option.without_effect", option=name, why=rule.reason)
     elif isinstance(rule, Refused):
         _check_refused(name, value, rule)
     elif isinstance(rule, MapsTo):
-        _set(result, rule.option, rule.convert(name, _as_text(value)), name)
+        _set(values, rule.option, rule.convert(name, _as_text(value)), name)
     elif ours in kinds:
         kind = kinds[ours]
-        _set(result, ours, kind.parse(ours, value) if isinstance(value, str) else value, name)
+        _set(values, ours, kind.parse(ours, value) if isinstance(value, str) else value, name)
     else:
         raise _unknown(name, [*kinds, *FLINK_OPTIONS])
 
@@ -193,12 +183,12 @@ def _check_refused(name: str, value: Any, rule: Refused) -> None:
         raise OptionError(f"{name} is not supported: {rule.reason}.", hint=allowed, option=name)
 
 
-def _set(result: Translation, option: str, value: Any, name: str) -> None:
+def _set(values: dict[str, Any], option: str, value: Any, name: str) -> None:
     if value is None:
         return
-    if option in result.values and result.values[option] != value:
+    if option in values and values[option] != value:
         raise OptionError(f"{option} is set twice with different values, the second time by {name}.", hint="Keep one.")
-    result.values[option] = value
+    values[option] = value
 
 
 def _our_name(name: str) -> str:

@@ -8,61 +8,45 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.combinations import Feature, Features
 
-ValueTest = Callable[[str], bool]
-
 CSV_COLUMN, CSV_ROW = "\x01", "\x02"
 """Separators of columns and rows with `format` csv."""
 
+_TEXT = r".*\S.*"
+_WHOLE = r"-?\d+"
+_RATIO = r"0(\.\d*)?|1(\.0*)?|\.\d+"
+_SWITCH = "true|false"
 
-def _one_of(*values: str) -> ValueTest:
-    return lambda value: value in values
-
-
-def _ratio(value: str) -> bool:
-    return re.fullmatch(r"0|1|[01]?\.\d+|1\.0*|0\.\d*", value) is not None and 0.0 <= float(value) <= 1.0
-
-
-def _whole(value: str) -> bool:
-    return re.fullmatch(r"-?\d+", value) is not None
-
-
-def _text(value: str) -> bool:
-    return bool(value.strip())
-
-
-_SWITCH = _one_of("true", "false")
-
-ALLOWED: Mapping[str, tuple[ValueTest, str]] = {
-    "columns": (_text, "a list of columns"),
-    "where": (_text, "a condition"),
-    "max_filter_ratio": (_ratio, "a number from 0 to 1"),
-    "partitions": (_text, "a list of partitions"),
-    "temporary_partitions": (_text, "a list of partitions"),
+ALLOWED: Mapping[str, tuple[str, str]] = {
+    "columns": (_TEXT, "a list of columns"),
+    "where": (_TEXT, "a condition"),
+    "max_filter_ratio": (_RATIO, "a number from 0 to 1"),
+    "partitions": (_TEXT, "a list of partitions"),
+    "temporary_partitions": (_TEXT, "a list of partitions"),
     "negative": (_SWITCH, "true or false"),
     "strict_mode": (_SWITCH, "true or false"),
-    "timezone": (_text, "a time zone"),
-    "load_mem_limit": (_whole, "a whole number of bytes"),
-    "exec_mem_limit": (_whole, "a whole number of bytes"),
-    "jsonpaths": (_text, "a JSON list of paths"),
+    "timezone": (_TEXT, "a time zone"),
+    "load_mem_limit": (_WHOLE, "a whole number of bytes"),
+    "exec_mem_limit": (_WHOLE, "a whole number of bytes"),
+    "jsonpaths": (_TEXT, "a JSON list of paths"),
     "partial_update": (_SWITCH, "true or false"),
-    "partial_update_mode": (_one_of("row", "auto", "column"), "row, auto or column"),
-    "transmission_compression_type": (_text, "a compression type"),
-    "load_dop": (_whole, "a whole number"),
+    "partial_update_mode": ("row|auto|column", "row, auto or column"),
+    "transmission_compression_type": (_TEXT, "a compression type"),
+    "load_dop": (_WHOLE, "a whole number"),
     "enable_replicated_storage": (_SWITCH, "true or false"),
-    "merge_condition": (_text, "a column"),
-    "log_rejected_record_num": (_whole, "a whole number"),
-    "compression": (_one_of("none", "gzip", "lz4_frame", "zstd"), "none, gzip, lz4_frame or zstd"),
+    "merge_condition": (_TEXT, "a column"),
+    "log_rejected_record_num": (_WHOLE, "a whole number"),
+    "compression": ("none|gzip|lz4_frame|zstd", "none, gzip, lz4_frame or zstd"),
     # Set by the sink. The sink's own value is accepted, so that a Flink connector's configuration works unchanged.
-    "format": (_one_of("json", "csv"), "json or csv"),
-    "strip_outer_array": (_one_of("true"), "true, because the sink sends each load as one JSON array"),
-    "ignore_json_size": (_one_of("true"), "true, because the loads of a transaction add up"),
+    "format": ("json|csv", "json or csv"),
+    "strip_outer_array": ("true", "true, because the sink sends each load as one JSON array"),
+    "ignore_json_size": ("true", "true, because the loads of a transaction add up"),
 }
-"""Property → (test of its value, text of the allowed values)."""
+"""Property → (pattern of its values, text of the allowed values)."""
 
 _CSV = "the sink writes one form of CSV only, which needs no quotes"
 _OURS = "the sink sets it itself"
@@ -146,10 +130,10 @@ def _check_property(name: str, value: str, option: str) -> None:
         near = difflib.get_close_matches(name, ALLOWED, n=1)
         advice = f"Did you mean {near[0]}?" if near else f"Known are: {', '.join(sorted(ALLOWED))}."
         raise OptionError(f"{option} sets {name[:80]!r}, which is not a stream-load property for JSON.", hint=advice)
-    judge, allowed = ALLOWED[name]
+    pattern, allowed = ALLOWED[name]
     if re.search(r"[\r\n\x00]", value):
         raise OptionError(
             f"{option}: {name} contains a line break.", hint="A property is one HTTP header: write one line."
         )
-    if not judge(value):
+    if re.fullmatch(pattern, value) is None:
         raise OptionError(f"{option}: {name} is {value[:80]!r}.", hint=f"Allowed is {allowed}.")

@@ -13,35 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.options import checks, load_properties
-from starrocks_txn_sink.options.addresses import (
-    Address,
-    RedirectRules,
-    parse_frontends,
-    parse_host_rule,
-    parse_query_url,
-)
+from starrocks_txn_sink.options import addresses, checks, load_properties
+from starrocks_txn_sink.options import declarations as kind
 from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
-from starrocks_txn_sink.options.declarations import (
-    Compression,
-    Delivery,
-    OnBadRows,
-    SchemaChanges,
-    TableOptions,
-    apply_declarations,
-    choice,
-    count,
-    custom,
-    declarations,
-    mapping,
-    names,
-    option,
-    seconds,
-    size,
-    switch,
-    text,
-    whole_seconds,
-)
+from starrocks_txn_sink.options.declarations import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions
 from starrocks_txn_sink.options.flink import translate
 
 MIB = 1 << 20
@@ -59,242 +34,208 @@ def is_own_table(name: str) -> bool:
     return name.casefold().startswith(OWN_TABLES)
 
 
-_NAME = text("a name without control characters, and not *", r"(?!\*$)[^\x00-\x1f\x7f]+")
-_USER = text("a user name without a colon, which HTTP Basic authentication cannot carry", r"[^\x00-\x1f\x7f:]+")
-_PASSWORD = text("a text without line breaks", r"[^\r\n\x00]*", secret=True)
-_JOB = text(
+_NAME = kind.text("a name without control characters, and not *", r"(?!\*$)[^\x00-\x1f\x7f]+")
+_USER = kind.text(
+    "a user name without a colon, which HTTP Basic authentication cannot carry", r"[^\x00-\x1f\x7f:]+", secret=True
+)
+_PASSWORD = kind.text("a text without line breaks", r"[^\r\n\x00]*", secret=True)
+_JOB = kind.text(
     "1 to 64 characters of [-\\w] (letters, digits, - and _), because it starts every label", r"[-0-9A-Za-z_]{1,64}"
 )
-_RULES = names(lambda name, rule: parse_host_rule(rule, name))
-_PROPERTIES = mapping(lambda name, value: load_properties.check_properties(value, name))
+_RULES = kind.names(lambda name, rule: addresses.parse_host_rule(rule, name))
+_FRONTENDS = kind.OptionKind("addresses", checks.addresses(addresses.parse_frontends))
+_QUERY_PORTS = kind.OptionKind("addresses", checks.addresses(addresses.parse_query_url))
+_FILE = kind.text()
+_VARIABLE = kind.text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*", secret=True)
+_PROPERTIES = kind.mapping(lambda name, value: load_properties.check_properties(value, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
     """All options of one sink. The reference page is `docs/options.md`."""
 
-    load_url: str | Sequence[str] = option(
-        custom("addresses", checks.addresses(parse_frontends)),
-        "HTTP addresses of the frontends, as in `http://fe1:8030,http://fe2:8030`; a bare `host:port` means http.",
+    load_url: str | Sequence[str] = _FRONTENDS(
+        "HTTP addresses of the frontends, as in `http://fe1:8030,http://fe2:8030`; a bare `host:port` means http."
     )
-    database: str = option(_NAME, "The database of all tables: a StarRocks transaction lives in one database.")
-    query_url: str | Sequence[str] | None = option(
-        custom("addresses", checks.addresses(parse_query_url)),
-        "Query ports, as in `mysql://fe1:9030`; also `jdbc:mysql://…`.",
-        default=None,
+    database: str = _NAME("The database of all tables: a StarRocks transaction lives in one database.")
+    query_url: str | Sequence[str] | None = _QUERY_PORTS(
+        "Query ports, as in `mysql://fe1:9030`; also `jdbc:mysql://…`.", default=None
     )
-    username: str = option(_USER, "The StarRocks user.", default="root")
-    password: str = option(
-        _PASSWORD, "The user's password; never shown.", default="", default_text="empty", secret=True
-    )
-    password_file: str | None = option(
-        text(),
+    username: str = _USER("The StarRocks user.", default="root")
+    password: str = _PASSWORD("The user's password; never shown.", default="", default_text="empty", secret=True)
+    password_file: str | None = _FILE(
         "File with the password in its first line, read at each connection setup; it must exist on every executor.",
         default=None,
     )
-    password_environment: str | None = option(
-        text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*"),
-        "Environment variable with the password, read at each connection setup.",
+    password_environment: str | None = _VARIABLE(
+        "Environment variable with the password, read at each connection setup.", default=None
+    )
+    job: str | None = _JOB(
+        "First part of every label, up to 64 of `[-\\w]`; batch frames with positions need one.",
         default=None,
+        default_text="from the query's id",
     )
-    job: str | None = option(
-        _JOB, "First part of every label, up to 64 of `[-\\w]`.", default=None, default_text="from the query's id"
-    )
-    lanes: int = option(
-        count(),
+    lanes: int = kind.COUNT(
         "Number of parallel StarRocks transactions. With 1 a whole micro-batch is atomic; with more, each source "
         "transaction is.",
         default=1,
     )
-    commit_interval: float = option(
-        seconds(),
+    commit_interval: float = kind.SECONDS(
         "With several lanes: age of a StarRocks transaction after which the next clean boundary commits it; at most "
         "half of `timeout`.",
         default=1.0,
-        unit="seconds",
     )
-    timeout: int = option(
-        whole_seconds(1, 259_200),
-        "Lifetime of a StarRocks transaction, sent at begin; the server rolls older ones back.",
-        default=600,
-        unit="seconds",
+    timeout: int = kind.whole_seconds(259_200)(
+        "Lifetime of a StarRocks transaction, sent at begin; the server rolls older ones back.", default=600
     )
-    batch_deadline: float = option(
-        seconds(),
-        "Time limit of a micro-batch, including all waits and retries.",
-        unit="seconds",
+    batch_deadline: float = kind.SECONDS(
+        "Time limit of a micro-batch, including all waits and retries: an outage of StarRocks is waited out so long.",
         derive=lambda options: 2.0 * options.timeout,
         default_text="2 × `timeout`",
     )
-    buffer_bytes: int = option(
-        size(),
-        "Limit on the rows that one lane holds in memory.",
-        default=128 * MIB,
-        default_text="128 MiB",
-        unit="bytes",
-    )
-    chunk_bytes: int = option(
-        size(),
+    buffer_bytes: int = kind.SIZE("Limit on the rows that one lane holds in memory.", default=128 * MIB)
+    chunk_bytes: int = kind.SIZE(
         "Size at which an active chunk is frozen and may be sent, also inside a source transaction.",
-        unit="bytes",
         derive=lambda options: max(1, min(16 * MIB, options.buffer_bytes // 8)),
         default_text="16 MiB, at most 1/8 of `buffer_bytes`",
     )
-    load_bytes: int = option(
-        size(),
+    load_bytes: int = kind.SIZE(
         "Minimum size of a load before the commit: smaller frozen chunks of a table wait for more.",
-        unit="bytes",
         derive=lambda options: min(4 * MIB, options.chunk_bytes),
         default_text="4 MiB, at most `chunk_bytes`",
     )
-    retry_buffer_bytes: int = option(
-        size(),
+    retry_buffer_bytes: int = kind.SIZE(
         "Limit on the rows that a lane keeps to repeat a failed attempt from memory; beyond it Spark repeats the task.",
         default=64 * MIB,
-        default_text="64 MiB",
-        unit="bytes",
     )
-    load_parallelism: int = option(count(), "Tables of one lane that are loaded in parallel.", default=4)
-    max_attempts: int = option(count(), "Attempts per StarRocks transaction, each under a new label.", default=3)
-    connect_timeout: float = option(seconds(), "Wait for a connection.", default=5.0, unit="seconds")
-    read_timeout: float = option(
-        seconds(),
-        "Wait for a reply. After a commit without a reply the sink asks for the label's state.",
-        default=60.0,
-        unit="seconds",
+    load_parallelism: int = kind.COUNT("Tables of one lane that are loaded in parallel.", default=4)
+    max_attempts: int = kind.COUNT("Attempts per StarRocks transaction, each under a new label.", default=3)
+    connect_timeout: float = kind.SECONDS("Wait for a connection.", default=5.0)
+    read_timeout: float = kind.SECONDS(
+        "Wait for a reply. After a commit without a reply the sink asks for the label's state.", default=60.0
     )
-    delivery: Delivery | str | None = option(  # noqa: RUF009 - makes a field
-        choice(Delivery),
+    delivery: Delivery | str | None = kind.choice(Delivery)(  # noqa: RUF009 - makes a field
         "Guarantee for replays. `exactly-once` keeps a ledger of positions in the database and requires `query_url`; "
         "without `query_url`, set `at-least-once`.",
         default=None,
         default_text="exactly-once with `query_url`, else none",
     )
-    ledger_create: bool = option(
-        switch(),
-        "Whether the sink creates missing tables of its own: the ledger and the dead-letter table.",
-        default=True,
+    ledger_create: bool = kind.SWITCH(
+        "Whether the sink creates missing tables of its own: the ledger and the dead-letter table.", default=True
     )
-    ledger_replication: int | None = option(
-        count(), "Replicas of the ledger's table at its creation.", default=None, default_text="the server's"
+    ledger_replication: int | None = kind.COUNT(
+        "Replicas of the ledger's table at its creation.", default=None, default_text="the server's"
     )
-    receipts_log: bool = option(
-        switch(),
+    receipts_log: bool = kind.SWITCH(
         "Whether the sink logs every commit in the table `_starrocks_txn_sink_receipts`, so that the command `where` "
         "can name the label of a source transaction; costs one more load per StarRocks transaction and requires "
         "`query_url`.",
         default=False,
     )
-    receipts_log_days: int = option(
-        count(), "Days to keep rows of the receipts log; a job deletes older rows when it starts.", default=30
+    receipts_log_days: int = kind.COUNT(
+        "Days to keep rows of the receipts log; a job deletes older rows when it starts.", default=30
     )
-    find_leader: bool = option(
-        switch(),
+    find_leader: bool = kind.SWITCH(
         "Whether the sink finds the leader with SHOW FRONTENDS, which requires the OPERATE privilege. If false, the "
         "first address of `query_url` that answers must be the leader (a follower lags behind).",
         default=True,
     )
-    check_replays: bool = option(
-        switch(),
+    check_replays: bool = kind.SWITCH(
         "Whether the sink checks that a replayed source transaction has its first content (exactly-once only). Set "
         "false for queries whose values differ from run to run.",
         default=True,
     )
-    roll_back_on_sigterm: bool = option(
-        switch(),
+    roll_back_on_sigterm: bool = kind.SWITCH(
         "Whether the driver rolls open StarRocks transactions back, within 5 s, before SIGTERM ends it. The first "
         "write, in any thread, installs the handler unless the application has its own; requires `query_url`.",
         default=True,
     )
-    schema_changes: SchemaChanges | str = option(  # noqa: RUF009 - makes a field
-        choice(SchemaChanges),
+    schema_changes: SchemaChanges | str = kind.choice(SchemaChanges)(  # noqa: RUF009 - makes a field
         "Reaction to a `TableRoute` with columns that its table lacks, or with wider ones: `fail`, `ignore` (drops "
         "lacking columns) or `apply` (ALTER TABLE between two micro-batches; docs/types.md).",
         default=SchemaChanges.FAIL,
     )
-    on_bad_rows: OnBadRows | str = option(  # noqa: RUF009 - makes a field
-        choice(OnBadRows),
+    on_bad_rows: OnBadRows | str = kind.choice(OnBadRows)(  # noqa: RUF009 - makes a field
         "Reaction to rows that the server rejects: `fail` ends the job with the reasons, `quarantine` writes the "
         "source transactions with such rows to the dead-letter table and continues (docs/dead-letter.md). "
         "`quarantine` requires `query_url` and positions.",
         default=OnBadRows.FAIL,
     )
-    max_quarantined: int = option(
-        count(),
-        "Most source transactions that one lane may dead-letter in a micro-batch; with more the job fails.",
-        default=100,
+    max_quarantined: int = kind.COUNT(
+        "Most source transactions that one lane may dead-letter in a micro-batch; with more the job fails.", default=100
     )
-    show_rejected_values: bool = option(
-        switch(),
+    show_rejected_values: bool = kind.SWITCH(
         "Whether errors and dead letters quote the server's lines about rejected rows, which contain values.",
         default=False,
     )
-    timestamp_zone: str | None = option(
-        text("the name of a time zone, as in UTC or Europe/Berlin", r"[A-Za-z0-9_+\-:/]+"),
+    timestamp_zone: str | None = kind.text(
+        "the name of a time zone, as in UTC or Europe/Berlin", r"[A-Za-z0-9_+\-:/]+"
+    )(
         "Time zone for TIMESTAMP columns of a `TableRoute`, because DATETIME has none.",
         default=None,
         default_text="Spark's session time zone",
     )
-    compact: bool = option(
-        switch(),
+    compact: bool = kind.SWITCH(
         "Whether a lane sends only the last row per primary key of a micro-batch, as one StarRocks transaction; "
         "requires `query_url`, positions and seq. For servers that may swap rows of one key.",
         default=False,
     )
-    shuffle: bool | str = option(
-        custom("auto, true or false", checks.shuffle),
+    shuffle: bool | str = kind.OptionKind("auto, true or false", checks.shuffle)(
         "Whether Spark shuffles and sorts rows before the lanes. `auto`: assembled rows unless a micro-batch is small "
         "(docs/performance.md), raw events only if necessary (docs/assembling-lanes.md); `true`: always; `false` (one "
         "lane): never, rows of a source partition must arrive in order.",
         default="auto",
     )
-    compression: Compression | str = option(  # noqa: RUF009 - makes a field
-        choice(Compression),
+    compression: Compression | str = kind.choice(Compression)(  # noqa: RUF009 - makes a field
         "Compression of load bodies: none, gzip, lz4_frame or zstd. `tables` may override it for a table.",
         default=Compression.NONE,
     )
-    properties: Mapping[str, str] = option(
-        _PROPERTIES,
+    properties: Mapping[str, str] = _PROPERTIES(
         "Stream-load properties of all tables. `strict_mode` is true unless you set it: a value that does not fit its "
         "column fails the load; with `false` it becomes NULL without a word.",
         default={},
     )
-    tables: Mapping[str, TableOptions | Mapping[str, str]] = option(
-        mapping(checks.tables), "Per table: stream-load properties that override `properties`.", default={}
+    tables: Mapping[str, TableOptions | Mapping[str, str]] = kind.mapping(checks.tables)(
+        "Per table: stream-load properties that override `properties`.", default={}
     )
-    redirect_map: Mapping[str, str] = option(
-        mapping(checks.redirect_map),
-        "Rewrites redirect targets, as in `{'be1:8040': 'proxy:18040'}`; the new targets are allowed.",
+    redirect_map: Mapping[str, str] = kind.mapping(checks.redirect_map)(
+        "Rewrites redirect targets, as in `{'be1:8040': 'proxy:18040'}`; the new targets are allowed. A target without "
+        "`http://` or `https://` keeps the scheme of `load_url`.",
         default={},
     )
-    redirect_hosts: Sequence[str] | str = option(
-        _RULES,
+    redirect_hosts: Sequence[str] | str = _RULES(
         "Allowed redirect hosts beside those of `load_url`, usually the backends: `be1`, `be1:8040`, "
-        "`*.svc.cluster.local`, `10.0.0.0/8`, or `*` for all. `http://be1` allows a downgrade from https to http.",
+        "`*.svc.cluster.local`, `10.0.0.0/8`, `[fd00::5]`, or `*` for all; a star that is not at the start stays "
+        "inside its part between dots. `http://be1` allows a downgrade from https to http. With `find_leader` the "
+        "leader's query port obeys the same rules.",
         default=(),
     )
-    tls_ca: str | None = option(text(), "File with the trusted certificate authorities (https only).", default=None)
-    tls_certificate: str | None = option(text(), "File with the client's certificate (https only).", default=None)
-    tls_key: str | None = option(
-        text(), "File with the client's key, unless tls_certificate contains it.", default=None
+    query_tls: bool = kind.SWITCH(
+        "Whether the query port must speak TLS, with the same `tls_…` files. Without TLS the sink logs in with "
+        "`mysql_native_password` only, which never sends the password itself.",
+        derive=lambda options: options.frontends[0].scheme == "https",
+        default_text="true if `load_url` is https",
     )
-    tls_verify: bool = option(switch(), "Whether to verify the server's certificate (https only).", default=True)
-    metrics_port: int | None = option(
-        custom("whole number", checks.port),
+    tls_ca: str | None = _FILE(
+        "File with the trusted certificate authorities (TLS only); without it, the system's.", default=None
+    )
+    tls_certificate: str | None = _FILE("File with the client's certificate (TLS only).", default=None)
+    tls_key: str | None = _FILE("File with the client's key, unless tls_certificate contains it.", default=None)
+    tls_verify: bool = kind.SWITCH("Whether to verify the server's certificate and host name (TLS only).", default=True)
+    metrics_port: int | None = kind.OptionKind("whole number", checks.port)(
         "Port of a metrics endpoint on the driver, with a page at `/`; 0 takes a free one. Sinks with the same port "
         "share it. Requires the extra `metrics`.",
         default=None,
     )
-    metrics_host: str = option(
-        text("a host name or an address", r"[^\x00-\x20\x7f/]+"),
+    metrics_host: str = kind.text("a host name or an address", r"[^\x00-\x20\x7f/]+")(
         "Listen address of the metrics endpoint. It has no authentication: keep it on loopback, or restrict access to "
         "your Prometheus.",
         default="127.0.0.1",
     )
-    warehouse: str | None = option(_NAME, "Warehouse of the StarRocks transactions, sent at begin.", default=None)
+    warehouse: str | None = _NAME("Warehouse of the StarRocks transactions, sent at begin.", default=None)
 
     def __post_init__(self) -> None:
-        apply_declarations(self)
+        kind.apply_declarations(self)
         checks.check_times(self.commit_interval, self.timeout)
         checks.check_sizes(self.buffer_bytes, chunk_bytes=self.chunk_bytes, load_bytes=self.load_bytes)
         checks.check_password(
@@ -303,7 +244,8 @@ class SinkOptions:
             password_environment=self.password_environment,
         )
         tls = (self.tls_ca, self.tls_certificate, self.tls_key)
-        checks.check_tls(self.frontends[0].scheme, *tls, verify=self.tls_verify)
+        secure = self.frontends[0].scheme == "https" or self.query_tls
+        checks.check_tls(secure, *tls, verify=self.tls_verify)
         object.__setattr__(self, "tables", checks.plain_table_names(self.tables, self.database))
         for place, properties in self._properties():
             load_properties.check_modes(properties, place)
@@ -323,21 +265,21 @@ class SinkOptions:
     @classmethod
     def values_of(cls, properties: Mapping[str, Any]) -> dict[str, Any]:
         """Values of text properties, read like in `from_properties`, without checks of options against each other."""
-        return translate(properties, {name: declared.kind for name, declared in declarations(cls)}).values
+        return translate(properties, {name: declared.kind for name, declared in kind.declarations(cls)})
 
     @property
-    def frontends(self) -> tuple[Address, ...]:
+    def frontends(self) -> tuple[addresses.Address, ...]:
         """The addresses of `load_url`, in their given order."""
-        return parse_frontends(self.load_url)
+        return addresses.parse_frontends(self.load_url)
 
     @property
-    def query_addresses(self) -> tuple[Address, ...]:
+    def query_addresses(self) -> tuple[addresses.Address, ...]:
         """The addresses of `query_url`; empty without it."""
-        return () if self.query_url is None else parse_query_url(self.query_url)
+        return () if self.query_url is None else addresses.parse_query_url(self.query_url)
 
     @property
-    def redirect_rules(self) -> RedirectRules:
-        return RedirectRules.of(self.frontends, self.redirect_map, self.redirect_hosts)
+    def redirect_rules(self) -> addresses.RedirectRules:
+        return addresses.RedirectRules.of(self.frontends, self.redirect_map, self.redirect_hosts, self.query_addresses)
 
     @property
     def mini_interval(self) -> float:
@@ -358,12 +300,18 @@ class SinkOptions:
             return os.environ[self.password_environment]
         if self.password_file is not None:
             try:
-                return Path(self.password_file).read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
+                password = Path(self.password_file).read_text(encoding="utf-8-sig").split("\n", 1)[0].rstrip("\r")
             except (OSError, UnicodeDecodeError) as error:
                 raise OptionError(
                     f"password_file cannot be read ({type(error).__name__}).",
                     hint="Put the file on the driver and on every executor, readable by Spark's user.",
                 ) from None
+            if not password:
+                raise OptionError(
+                    "password_file has an empty first line.",
+                    hint="Write the password into it, or leave password_file out for a user without a password.",
+                )
+            return password
         return self.password
 
     def begin_headers(self) -> dict[str, str]:

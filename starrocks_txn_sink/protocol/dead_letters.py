@@ -7,13 +7,14 @@ a PRIMARY KEY table, because a replay deletes dead letters in the transaction th
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import orjson
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.protocol import ledger
+from starrocks_txn_sink.protocol.ledger import Sql, identifier
 
 DEAD_LETTER_TABLE = "_starrocks_txn_sink_dead_letter"
 MOST_ROW_BYTES = 1_048_576
@@ -33,7 +34,6 @@ COLUMNS = (
     ("set_aside_at", "DATETIME"),
 )
 _REASON_BYTES = 4096
-Sql = tuple[str, tuple[object, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,8 @@ class DeadLetterRow:
 
 def create_table(database: str, replication: int | None = None) -> str:
     """The DDL; `replication` None leaves the number of replicas to the server."""
-    columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS)
-    properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
-    return (
-        f"CREATE TABLE IF NOT EXISTS {_qualified_table(database)} ({columns}) PRIMARY KEY (`id`) "
-        f"DISTRIBUTED BY HASH (`id`){properties}"
-    )
+    layout = "PRIMARY KEY (`id`) DISTRIBUTED BY HASH (`id`)"
+    return ledger.own_table_ddl(_qualified_table(database), COLUMNS, layout, replication)
 
 
 def dead_letter_rows(
@@ -104,7 +100,7 @@ def dead_letter_rows(
                 table=table,
             )
         row = {
-            "id": row_id(place, table, number),
+            "id": ledger.row_id(place.job, place.partition, str(place.position), table, str(number)),
             "job": place.job,
             "source_partition": place.partition,
             "position": place.position,
@@ -121,12 +117,6 @@ def dead_letter_rows(
     return made
 
 
-def row_id(place: DeadLetterSource, table: str, number: int) -> str:
-    """Key of a row: 128 bits of a digest of its origin."""
-    parts = (place.job, place.partition, str(place.position), table, str(number))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-
-
 def delete_rows(ids: Iterable[str]) -> list[bytes]:
     """Deletes of dead letters, as pieces of a load body; NOT NULL columns need values (wire contract 5.6)."""
     empty = {"job": "", "source_partition": "", "position": 0, "table_name": "", "row_number": 0}
@@ -137,7 +127,7 @@ def select_dead_letters(database: str, job: str, partition: str | None = None, p
     """Query for a job's dead letters: a row per (source transaction, table), oldest first; see `read_dead_letters`."""
     sql = (
         "SELECT source_partition, position, table_name, count(*), max(reason), max(label), max(batch),"
-        f" max(set_aside_at) FROM {_qualified_table(database)} WHERE job = %s"
+        f" max(set_aside_at) FROM {_qualified_table(database)}"
     )
     where, parameters = _where_clause(job, partition, position)
     return f"{sql}{where} GROUP BY source_partition, position, table_name ORDER BY 1, 2, 3", parameters
@@ -156,7 +146,7 @@ def read_dead_letters(rows: Sequence[Sequence[object]]) -> list[DeadLetter]:
 
 def select_rows(database: str, job: str, partition: str, position: int) -> Sql:
     """Query for the rows of one source transaction in load order; see `read_rows`."""
-    sql = f"SELECT id, table_name, content, load_columns FROM {_qualified_table(database)} WHERE job = %s"
+    sql = f"SELECT id, table_name, content, load_columns FROM {_qualified_table(database)}"
     where, parameters = _where_clause(job, partition, position)
     return f"{sql}{where} ORDER BY table_name, row_number", parameters
 
@@ -168,14 +158,11 @@ def read_rows(rows: Sequence[Sequence[object]]) -> list[DeadLetterRow]:
     ]
 
 
-def _where_clause(job: str, partition: str | None, position: int | None) -> tuple[str, tuple[object, ...]]:
-    where, parameters = "", [job]
-    for column, value in (("source_partition", partition), ("position", position)):
-        if value is not None:
-            where += f" AND {column} = %s"
-            parameters.append(value)  # type: ignore[arg-type]
-    return where, tuple(parameters)
+def _where_clause(job: str, partition: str | None, position: int | None) -> Sql:
+    given = {"job": job, "source_partition": partition, "position": position}
+    used = {column: value for column, value in given.items() if value is not None}
+    return " WHERE " + " AND ".join(f"{column} = %s" for column in used), tuple(used.values())
 
 
 def _qualified_table(database: str) -> str:
-    return f"`{database}`.`{DEAD_LETTER_TABLE}`"
+    return identifier(database, DEAD_LETTER_TABLE)

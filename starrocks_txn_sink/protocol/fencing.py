@@ -18,24 +18,13 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from starrocks_txn_sink.errors import Fenced, StarRocksSinkError, TransportError
-from starrocks_txn_sink.protocol import refusals
+from starrocks_txn_sink.protocol import ledger, refusals
 from starrocks_txn_sink.protocol.label import Backoff, Label, LabelPrefix, LedgerRequest, Steps, Wait, run_of
-from starrocks_txn_sink.protocol.ledger import (
-    DeleteClaims,
-    ListDeadClaims,
-    ListUnfinished,
-    Owner,
-    Owners,
-    Position,
-    ReadMarker,
-    ReadOwners,
-    ReadPositions,
-    WriteClaim,
-    WriteMarker,
-)
+from starrocks_txn_sink.protocol.ledger import Owner, Owners, Position, ReadOwners
 from starrocks_txn_sink.protocol.wire import Operation, Reply
 
 NewToken = Callable[[], str]
@@ -61,11 +50,8 @@ class Scope:
     @property
     def label_prefix(self) -> LabelPrefix:
         """For a driver all labels of the job, of any run; for a lane those of our run and lane."""
-        return (
-            LabelPrefix(self.job)
-            if self.owner.lane is None
-            else LabelPrefix(self.job, self.owner.epoch, self.owner.lane)
-        )
+        owner = self.owner
+        return LabelPrefix(self.job) if owner.lane is None else LabelPrefix(self.job, owner.epoch, owner.lane)
 
     @property
     def name(self) -> str:
@@ -96,7 +82,7 @@ def take_over(
     yield from _write_barrier(scope, new_token, rng)
     owners: Owners = yield from retry_until_answered(_owners_of(scope.job, owner), rng)
     refuse_others(owners, owner, owner.token if owner.lane is None else driver_token)
-    positions: dict[str, Position] = yield from retry_until_answered(ReadPositions(scope.job), rng)
+    positions: dict[str, Position] = yield from retry_until_answered(ledger.ReadPositions(scope.job), rng)
     return TakenOver(owner, positions)
 
 
@@ -105,7 +91,7 @@ def _claim(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[Owner
     tries = 0
     while True:
         owner = replace(scope.owner, token=new_token())
-        answer = yield WriteClaim(scope.job, owner)
+        answer = yield ledger.WriteClaim(scope.job, owner)
         if not isinstance(answer, TransportError):
             return owner
         yield Wait(BACKOFF.seconds(tries, rng), "the ledger's owner row being written")
@@ -125,20 +111,18 @@ def _await_claim(scope: Scope, owner: Owner, new_token: NewToken, rng: random.Ra
 
 def _roll_back_unfinished(scope: Scope, rng: random.Random) -> Steps[None]:
     """2. List unfinished labels, and roll them back."""
-    labels: tuple[str, ...] = yield from retry_until_answered(ListUnfinished(scope.label_prefix), rng)
+    labels: tuple[str, ...] = yield from retry_until_answered(ledger.ListUnfinished(scope.label_prefix), rng)
     for name in labels:
         yield from roll_back_until_confirmed(Label(scope.database, name), rng)
 
 
 def roll_back_until_confirmed(label: Label, rng: random.Random) -> Steps[None]:
     """Repeat the rollback until the server says that `label` has ended, either way; the deadline bounds it."""
-    tries = 0
-    while True:
+    for tries in itertools.count():
         answer = yield label.request(Operation.ROLLBACK)
         if isinstance(answer, Reply) and (answer.ok or _has_ended(answer)):
             return
         yield Wait(BACKOFF.seconds(tries, rng), f"label {label.name} being rolled back")
-        tries += 1
 
 
 def _has_ended(reply: Reply) -> bool:
@@ -153,10 +137,10 @@ def _write_barrier(scope: Scope, new_token: NewToken, rng: random.Random) -> Ste
     """
     for tries in itertools.count():
         token = new_token()
-        answer = yield WriteMarker(scope.job, scope.name, token)
+        answer = yield ledger.WriteMarker(scope.job, scope.name, token)
         if not isinstance(answer, TransportError):
             for look in range(MARKER_READS << min(tries, 16)):
-                visible: bool = yield from retry_until_answered(ReadMarker(scope.job, scope.name, token), rng)
+                visible: bool = yield from retry_until_answered(ledger.ReadMarker(scope.job, scope.name, token), rng)
                 if visible:
                     return
                 yield Wait(BACKOFF.seconds(look, rng), "the ledger's marker becoming visible")
@@ -180,7 +164,29 @@ def refuse_newer(job: str, run: str, rng: random.Random) -> Steps[None]:
     """
     owners: Owners = yield from retry_until_answered(ReadOwners(job), rng)
     if owners.driver is not None and run_of(owners.driver.epoch) > run:
-        raise _fenced("The job", owners.driver)
+        mine, other = _began(run), _began(run_of(owners.driver.epoch))
+        raise Fenced(
+            f"The job was taken over by a run that began at {other}; this one began at {mine}, each by its own "
+            "host's clock.",
+            hint="If the other run has ended, this host's clock is behind or was set back (or the other's was ahead): "
+            "correct it, or wait until it has passed that time, and call lane_partitioned anew. Else run one query per "
+            "job.",
+            epoch=owners.driver.epoch,
+            checkpoint=owners.driver.checkpoint,
+            since=owners.driver.since,
+        )
+
+
+_RANDOM_DIGITS = 6  # at the end of a run's name; before them are microseconds since 1970
+
+
+def _began(run: str) -> str:
+    """The time in a run's name, in UTC; the name itself if it has none."""
+    try:
+        seconds = int(run[:-_RANDOM_DIGITS], 16) / 1e6
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"an unknown time ({run})"
 
 
 def _owners_of(job: str, mine: Owner) -> ReadOwners:
@@ -221,13 +227,11 @@ def _fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
 
 def retry_until_answered(request: LedgerRequest, rng: random.Random) -> Steps[Any]:
     """Repeat `request` until it is answered; it must only read."""
-    tries = 0
-    while True:
+    for tries in itertools.count():
         answer = yield request
         if not isinstance(answer, TransportError):
             return answer
         yield Wait(BACKOFF.seconds(tries, rng), f"the ledger answering {type(request).__name__}")
-        tries += 1
 
 
 MAX_DELETED_CLAIMS = 500
@@ -248,10 +252,12 @@ def delete_dead_claims(job: str, mine: Owner, rng: random.Random) -> Steps[int]:
 
     Best-effort: an unanswered deletion is not repeated. Raises Fenced if `mine` does not own the job any more.
     """
-    names: tuple[str, ...] = yield from retry_until_answered(ListDeadClaims(job, mine.epoch, MAX_DELETED_CLAIMS), rng)
+    names: tuple[str, ...] = yield from retry_until_answered(
+        ledger.ListDeadClaims(job, mine.epoch, MAX_DELETED_CLAIMS), rng
+    )
     if not names:
         return 0
     owners: Owners = yield from retry_until_answered(ReadOwners(job), rng)
     refuse_others(owners, mine, mine.token)
-    yield DeleteClaims(job, names)
+    yield ledger.DeleteClaims(job, names)
     return len(names)

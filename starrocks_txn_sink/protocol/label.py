@@ -20,15 +20,9 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from starrocks_txn_sink import errors
 from starrocks_txn_sink.clock import Clock, Deadline
-from starrocks_txn_sink.errors import (
-    BeginFailed,
-    LoadFailed,
-    OptionError,
-    OutcomeUnknown,
-    StarRocksSinkError,
-    TransportError,
-)
+from starrocks_txn_sink.errors import BeginFailed, LoadFailed, OutcomeUnknown, StarRocksSinkError, TransportError
 from starrocks_txn_sink.protocol import refusals
 from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request, Status, Transport
 from starrocks_txn_sink.telemetry.events import Listener, Span, ignore_event
@@ -54,14 +48,6 @@ class Ledger(Protocol):
     def execute(self, request: LedgerRequest, deadline: Deadline) -> Any: ...
 
 
-class NoLedger:
-    """Ledger of protocols without ledger requests."""
-
-    def execute(self, request: LedgerRequest, deadline: Deadline) -> Any:
-        del deadline
-        raise TypeError(f"{type(request).__name__} needs a ledger.")
-
-
 StepResult = Any  # Request: Reply or TransportError; LedgerRequest: its result or TransportError; Wait: None
 Result = TypeVar("Result")
 Steps = Generator[Request | LedgerRequest | Wait, StepResult, Result]
@@ -83,7 +69,7 @@ def run(
     try:
         needed = next(steps)
         while True:
-            needed = steps.send(_perform(needed, transport, ledger or NoLedger(), clock, deadline, listener))
+            needed = steps.send(_perform(needed, transport, ledger, clock, deadline, listener))
     except StopIteration as done:
         result: Result = done.value
         return result
@@ -94,7 +80,7 @@ def run(
 def _perform(
     needed: Request | LedgerRequest | Wait,
     transport: Transport,
-    ledger: Ledger,
+    ledger: Ledger | None,
     clock: Clock,
     deadline: Deadline,
     listener: Listener,
@@ -104,6 +90,8 @@ def _perform(
         return None
     try:
         if isinstance(needed, LedgerRequest):
+            if ledger is None:
+                raise TypeError(f"{type(needed).__name__} needs a ledger.")
             return ledger.execute(needed, deadline)
         if listener is ignore_event:
             return transport.send(needed, deadline)
@@ -184,7 +172,7 @@ def labels(job: str, epoch: str, lane: int, batch: int, attempt: int) -> Iterato
     for counter in itertools.count():
         label = f"{job}-{epoch}-{lane}-{batch}-{attempt}_{counter}"
         if not LABEL.match(label):
-            raise OptionError(
+            raise errors.OptionError(
                 f"The label {label!r} is not allowed: 1 to 128 characters of letters, digits, '_' and '-'.",
                 hint="Shorten `job`, or take other characters.",
             )
@@ -260,11 +248,10 @@ def begin(label: Label, headers: Mapping[str, str]) -> Steps[None]:
     rolls it back and takes another one.
     """
     answer = yield label.request(Operation.BEGIN, headers=headers)
-    reply = _reply(answer)
-    if reply is None:
+    if not isinstance(answer, Reply):
         raise _no_reply(BeginFailed, "begin", label, answer)
-    if not reply.ok:
-        raise refusals.begin_error(reply, label.name)
+    if not answer.ok:
+        raise refusals.begin_error(answer, label.name)
 
 
 # --- 2. load ---
@@ -280,13 +267,12 @@ def load(
     """
     for tries in range(retry_policy.busy_tries):
         answer = yield label.request(Operation.LOAD, table=table, headers=headers, body=body)
-        reply = _reply(answer)
-        if reply is None:
+        if not isinstance(answer, Reply):
             raise _no_reply(LoadFailed, "load", label, answer, table)
-        if reply.ok:
-            return Loaded(reply.txn_id, tries)
-        if not refusals.is_busy(reply):
-            raise refusals.load_error(reply, label.name, table)
+        if answer.ok:
+            return Loaded(answer.txn_id, tries)
+        if answer.status is not Status.TXN_IN_PROCESSING:  # another load of this table runs (wire contract 4.5)
+            raise refusals.load_error(answer, label.name, table)
         yield Wait(retry_policy.backoff.seconds(tries, rng), f"table {table} being busy with another load")
     raise LoadFailed(
         f"The table stayed busy with another load of the same label for {retry_policy.busy_tries} tries.",
@@ -306,11 +292,11 @@ def commit(label: Label, retry_policy: RetryPolicy, rng: random.Random) -> Steps
     rolled back (wire contract 3.2). Only `get_load_state` VISIBLE is proof.
     """
     answer = yield label.request(Operation.COMMIT)
-    reply = _reply(answer)
-    txn_id = reply.txn_id if reply is not None else None
-    if reply is not None and reply.status is Status.FAILED and not _still_committing(reply):
-        return (yield from _after_refusal(label, reply, retry_policy, rng))
-    return (yield from confirm(label, txn_id, retry_policy, rng))
+    if not isinstance(answer, Reply):
+        return (yield from confirm(label, None, retry_policy, rng))
+    if answer.status is Status.FAILED and not _still_committing(answer):
+        return (yield from _after_refusal(label, answer, retry_policy, rng))
+    return (yield from confirm(label, answer.txn_id, retry_policy, rng))
 
 
 def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: random.Random) -> Steps[Outcome]:
@@ -337,19 +323,18 @@ def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: ra
 
 def _commit_again(label: Label) -> Steps[Outcome | None]:
     """Repeat the commit of a label without a state; None while the outcome is open."""
-    reply = _reply((yield label.request(Operation.COMMIT)))
-    if reply is None or reply.ok or _still_committing(reply):
+    answer = yield label.request(Operation.COMMIT)
+    if not isinstance(answer, Reply) or answer.ok or _still_committing(answer):
         return None
-    if "commit CANCELLED" in reply.message or "is aborting" in reply.message:  # a label may be called CANCELLED
-        return Aborted(label.name, refusals.commit_error(reply, label.name))
+    if "commit CANCELLED" in answer.message or "is aborting" in answer.message:  # a label may be called CANCELLED
+        return Aborted(label.name, refusals.commit_error(answer, label.name))
     return None
 
 
 def _after_refusal(label: Label, refusal: Reply, retry_policy: RetryPolicy, rng: random.Random) -> Steps[Outcome]:
     """The outcome of a commit that was answered FAILED: Aborted only if the label can be rolled back."""
     answer = yield label.request(Operation.ROLLBACK)
-    reply = _reply(answer)
-    if reply is not None and reply.ok:
+    if isinstance(answer, Reply) and answer.ok:
         return Aborted(label.name, refusals.commit_error(refusal, label.name))
     state = _state((yield label.request(Operation.LOAD_STATE)))
     if state is LabelState.ABORTED:
@@ -371,11 +356,10 @@ def roll_back(label: Label, retry_policy: RetryPolicy, rng: random.Random) -> St
     answer: StepResult | None = None
     for tries in range(_ROLLBACK_TRIES):
         answer = yield label.request(Operation.ROLLBACK)
-        reply = _reply(answer)
-        if reply is not None and reply.ok:
+        if isinstance(answer, Reply) and answer.ok:
             return None
-        if reply is not None and refusals.DURING_COMMITTING not in reply.message:
-            return LoadFailed(f"The server did not roll back: {reply.message[:200]}", label=label.name)
+        if isinstance(answer, Reply) and refusals.DURING_COMMITTING not in answer.message:
+            return LoadFailed(f"The server did not roll back: {answer.message[:200]}", label=label.name)
         yield Wait(retry_policy.backoff.seconds(tries, rng), f"label {label.name} being rolled back")
     return answer if isinstance(answer, TransportError) else LoadFailed("The rollback did not end.", label=label.name)
 
@@ -387,15 +371,9 @@ _ROLLBACK_TRIES = 4
 _ROLLED_BACK = Reply(Status.FAILED, "the server rolled the transaction back after accepting the commit")
 
 
-def _reply(answer: StepResult | None) -> Reply | None:
-    """The reply, or None if it was lost."""
-    return answer if isinstance(answer, Reply) else None
-
-
 def _state(answer: StepResult | None) -> LabelState | None:
     """The label's state, or None without an answer."""
-    reply = _reply(answer)
-    return reply.state if reply is not None and reply.ok else None
+    return answer.state if isinstance(answer, Reply) and answer.ok else None
 
 
 def _still_committing(reply: Reply) -> bool:

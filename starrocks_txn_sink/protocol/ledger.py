@@ -12,11 +12,13 @@ partition, so that its versions become visible in the order of the commits: the 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import orjson
 
+from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.label import LabelPrefix, LedgerRequest
 
 LEDGER_TABLE = "_starrocks_txn_sink_ledger"
@@ -63,6 +65,14 @@ class Owners:
 
     driver: Owner | None
     lane: Owner | None
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """Whether the ledger knows a job or its checkpoint, and the token of the newest acceptance, "" without one."""
+
+    known: bool
+    acceptance: str = ""
 
 
 # --- requests; each names the type of its result ---
@@ -139,12 +149,33 @@ class DeleteClaims(LedgerRequest):
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ReadTraces(LedgerRequest):
+    """Read whether there is a position or a driver of the job, a row of any job with the checkpoint, or an acceptance.
+
+    Result: Traces.
+    """
+
+    job: str
+    checkpoint: str
+
+
 LedgerOperation = (
-    WriteClaim | ListUnfinished | WriteMarker | ReadMarker | ReadOwners | ReadPositions | ListDeadClaims | DeleteClaims
+    WriteClaim
+    | ListUnfinished
+    | WriteMarker
+    | ReadMarker
+    | ReadOwners
+    | ReadPositions
+    | ListDeadClaims
+    | DeleteClaims
+    | ReadTraces
 )
 
 
 POSITION, DRIVER, LANE, MARKER = "position", "driver", "lane", "marker"
+ACCEPTED = "accepted"
+"""Name of the marker that says that the user accepts the job's rows as they are; its token is the acceptance."""
 
 COLUMNS = (
     ("id", "VARCHAR(32) NOT NULL"),
@@ -162,24 +193,42 @@ COLUMNS = (
     ("updated_at", "DATETIME"),
 )
 Sql = tuple[str, tuple[object, ...]]
+_NO_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 # Sub-tasks in these states of information_schema.loads have ended (wire contract 6.5). COMMITED may still be on its
 # way; asking for its rollback is harmless, because the server refuses it.
 _ENDED = ("FINISHED", "CANCELLED")
 
 
+def identifier(*names: str) -> str:
+    """The names as one SQL identifier, in backticks and with dots between: the only way a name gets into a statement.
+
+    Raises InputError for a control character, which no name needs and no log shows as it is.
+    """
+    for name in names:
+        if not name or _NO_NAME.search(name):
+            raise InputError(
+                f"The name {name[:80]!r} is empty or holds a control character, so no statement may contain it.",
+                hint="Rename the column, table or database.",
+            )
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
 def create_table(database: str, replication: int | None = None) -> str:
     """The DDL; `replication` None leaves the number of replicas to the server."""
-    columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS)
+    layout = "PRIMARY KEY (`id`) DISTRIBUTED BY HASH (`id`) BUCKETS 1"
+    return own_table_ddl(_table(database), COLUMNS, layout, replication)
+
+
+def own_table_ddl(table: str, columns: Iterable[tuple[str, str]], layout: str, replication: int | None) -> str:
+    """The DDL of one of the sink's own tables; `layout` are its key and its distribution."""
+    defined = ", ".join(f"{identifier(name)} {kind}" for name, kind in columns)
     properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
-    return (
-        f"CREATE TABLE IF NOT EXISTS {_table(database)} ({columns}) PRIMARY KEY (`id`) "
-        f"DISTRIBUTED BY HASH (`id`) BUCKETS 1{properties}"
-    )
+    return f"CREATE TABLE IF NOT EXISTS {table} ({defined}) {layout}{properties}"
 
 
-def row_id(job: str, kind: str, name: str) -> str:
-    """Key of a row: 128 bits of a digest of what it means."""
-    return hashlib.sha256("\0".join((job, kind, name)).encode()).hexdigest()[:32]
+def row_id(*meaning: str) -> str:
+    """Key of a row: 128 bits of a digest of its meaning, here (job, kind, name)."""
+    return hashlib.sha256("\0".join(meaning).encode()).hexdigest()[:32]
 
 
 def position_rows(job: str, positions: Iterable[Position], updated_at: str) -> memoryview:
@@ -244,6 +293,12 @@ def statement(database: str, request: LedgerOperation) -> Sql:
         case DeleteClaims(job, names):
             ids = tuple(row_id(job, LANE, name) for name in names)
             return f"DELETE FROM {table} WHERE id IN ({', '.join(['%s'] * len(ids))})", ids
+        case ReadTraces(job, checkpoint):
+            return (
+                f"SELECT kind, max(token) FROM {table} WHERE checkpoint = %s OR (job = %s AND "
+                "(kind IN (%s, %s) OR (kind = %s AND name = %s))) GROUP BY kind",
+                (checkpoint, job, POSITION, DRIVER, MARKER, ACCEPTED),
+            )
         case ListUnfinished(prefix):
             return (
                 "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = %s AND LABEL LIKE %s "
@@ -259,6 +314,8 @@ def read_result(request: LedgerOperation, rows: list[tuple[object, ...]]) -> obj
             return None
         case ListDeadClaims():
             return tuple(str(row[0]) for row in rows)
+        case ReadTraces():
+            return Traces(bool(rows), next((str(row[1]) for row in rows if row[0] == MARKER), ""))
         case ReadMarker():
             return bool(rows and int(str(rows[0][0])))
         case ListUnfinished(prefix):
@@ -294,7 +351,7 @@ def _int(value: object) -> int:
 
 
 def _table(database: str) -> str:
-    return f"`{database}`.`{LEDGER_TABLE}`"
+    return identifier(database, LEDGER_TABLE)
 
 
 def _like(prefix: str) -> str:

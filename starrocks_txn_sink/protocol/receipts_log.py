@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from starrocks_txn_sink.protocol.ledger import Sql, identifier, own_table_ddl
+
 
 class PositionStatus(Enum):
     """Whether a position is visible, and whether the log names its label; `--json` shows the value."""
@@ -84,20 +86,15 @@ COLUMNS = (
     ("tables", "VARCHAR(65533)"),
     ("loaded_at", "DATETIME"),
 )
-_KEYS = 3
 
 
 def create_table(database: str, replication: int | None = None) -> str:
     """The DDL; `replication` None leaves the number of replicas to the server."""
-    columns = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS)
-    keys = ", ".join(f"`{name}`" for name, _ in COLUMNS[:_KEYS])
-    properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
-    return (
-        f"CREATE TABLE IF NOT EXISTS `{database}`.`{LOG_TABLE}` ({columns}) DUPLICATE KEY ({keys}) "
-        f"DISTRIBUTED BY HASH (`source_partition`) BUCKETS 1{properties}"
-    )
+    keys = "`job`, `source_partition`, `last_position`"
+    layout = f"DUPLICATE KEY ({keys}) DISTRIBUTED BY HASH (`source_partition`) BUCKETS 1"
+    return own_table_ddl(identifier(database, LOG_TABLE), COLUMNS, layout, replication)
 
 
-def delete_older(database: str, job: str, before: str) -> tuple[str, tuple[object, ...]]:
+def delete_older(database: str, job: str, before: str) -> Sql:
     """Statement that deletes a job's rows loaded before `before` (a DATETIME literal)."""
-    return f"DELETE FROM `{database}`.`{LOG_TABLE}` WHERE job = %s AND loaded_at < %s", (job, before)
+    return f"DELETE FROM {identifier(database, LOG_TABLE)} WHERE job = %s AND loaded_at < %s", (job, before)

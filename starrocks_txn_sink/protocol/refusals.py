@@ -8,17 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from starrocks_txn_sink.errors import (
-    BeginFailed,
-    CommitFailed,
-    LoadFailed,
-    RowsRejected,
-    ServerRefused,
-    StarRocksSinkError,
-    TooManyTransactions,
-    TransactionTimedOut,
-)
-from starrocks_txn_sink.protocol.wire import Reply, Status
+from starrocks_txn_sink import errors
+from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.protocol.wire import Reply
 
 # The server rejects these rows again, however often they are sent.
 _BAD_ROWS = (
@@ -62,40 +54,42 @@ def begin_error(reply: Reply, label: str) -> StarRocksSinkError:
     """The error for a begin without OK: TooManyTransactions, ServerRefused or BeginFailed."""
     text, place = _text(reply), _context(reply, label)
     if _TOO_MANY in text:
-        return TooManyTransactions(f"No StarRocks transaction could be begun: {text}", **place)
+        return errors.TooManyTransactions(f"No StarRocks transaction could be begun: {text}", **place)
     if _contains_any(text, _BAD_REQUESTS):
-        return ServerRefused(f"The server refused to begin a StarRocks transaction: {text}", **place)
-    return BeginFailed(f"No StarRocks transaction could be begun: {text}", **place)
+        return errors.ServerRefused(f"The server refused to begin a StarRocks transaction: {text}", **place)
+    return errors.BeginFailed(f"No StarRocks transaction could be begun: {text}", **place)
 
 
 def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
     """The error for a load with neither OK nor TXN_IN_PROCESSING: LoadFailed unless the text says more."""
     text, place = _text(reply), _context(reply, label, table)
     if _TOO_MANY in text:
-        return TooManyTransactions(f"The server did not take the load: {text}", **place)
+        return errors.TooManyTransactions(f"The server did not take the load: {text}", **place)
     if _contains_any(text, _TIMED_OUT):
         return timed_out(label, text)
     if _contains_any(text, _BAD_REQUESTS):
-        return ServerRefused(
+        return errors.ServerRefused(
             f"The server refused the load: {text}", hint="Correct the table, the columns or the properties.", **place
         )
-    return LoadFailed(f"The load failed: {text}", **place)
+    return errors.LoadFailed(f"The load failed: {text}", **place)
 
 
 def commit_error(reply: Reply, label: str) -> StarRocksSinkError:
     """The error for a commit that certainly had no effect."""
     text, place = _text(reply), _context(reply, label)
     if _contains_any(text, _BAD_ROWS):
-        return RowsRejected(f"The server rejected rows, so nothing of the transaction became visible: {text}", **place)
+        return errors.RowsRejected(
+            f"The server rejected rows, so nothing of the transaction became visible: {text}", **place
+        )
     if _TOO_MANY in text:
-        return TooManyTransactions(f"The server did not commit: {text}", **place)
+        return errors.TooManyTransactions(f"The server did not commit: {text}", **place)
     if _contains_any(text, _TIMED_OUT):
         return timed_out(label, text)
-    return CommitFailed(f"The server did not commit: {text}", **place)
+    return errors.CommitFailed(f"The server did not commit: {text}", **place)
 
 
-def timed_out(label: str, text: str) -> TransactionTimedOut:
-    return TransactionTimedOut(
+def timed_out(label: str, text: str) -> errors.TransactionTimedOut:
+    return errors.TransactionTimedOut(
         f"The StarRocks transaction reached its timeout before it could commit: {text}", label=label
     )
 
@@ -115,8 +109,3 @@ def _contains_any(text: str, fragments: tuple[str, ...]) -> bool:
 def is_gone(reply: Reply) -> bool:
     """Whether the frontend does not know the label: never begun, forgotten, or lost with a restart."""
     return "does not exist" in reply.message and "stream load task" in reply.message
-
-
-def is_busy(reply: Reply) -> bool:
-    """Whether another load of this table runs under the label; this one consumed nothing (wire contract 4.5)."""
-    return reply.status is Status.TXN_IN_PROCESSING

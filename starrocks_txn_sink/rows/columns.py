@@ -6,7 +6,9 @@ Two projections make the same rows from this module: in the JVM (`sink.projectio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 # Columns of rows with positions, in this order; a lane reads no other columns of the input.
@@ -47,6 +49,39 @@ UPSERTS: Final = ("upsert", "insert", "update", "+i", "+u", "c", "r", "u", "i", 
 DELETES: Final = ("delete", "-d", "d", "1")
 DELETING: Final = '{"__op":1'
 """Beginning of a deleted row, in place of its opening brace; `__op` is StarRocks' name."""
+
+Placeholders = Mapping[str, Mapping[str, str]]
+"""JSON values by table and JSON key, for the NOT NULL columns of a delete besides its key.
+
+The server judges a delete like any row, and then uses its key alone (wire contract 5.6). So a delete that carries only
+its key gets these values where a field is missing or null. A field of the row itself stays: the server takes a key that
+an object has twice for two values.
+"""
+
+
+def missing_fields(placeholders: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Pairs (regular expression, field): put the field behind DELETING in a row that the expression does not find."""
+    for name, value in placeholders.items():
+        yield f'"{_spelled(name)}"{_COLON}', f",{json.dumps(name, ensure_ascii=False)}:{value}"
+
+
+def null_fields(placeholders: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Pairs (regular expression, value): the value replaces the `null` behind the expression's group."""
+    for value in dict.fromkeys(placeholders.values()):
+        names = "|".join(_spelled(name) for name, each in placeholders.items() if each == value)
+        yield f'("(?:{names})"{_COLON})null', value
+
+
+_COLON: Final = r"[ \t\r\n]*:[ \t\r\n]*"
+
+
+def _spelled(name: str) -> str:
+    """A JSON key as it is or with escapes, as a regular expression of Java and of RE2."""
+    return "".join(
+        re.escape(part) if part.isascii() else f"(?:{part}|(?i:{re.escape(json.dumps(part)[1:-1])}))"
+        for part in json.dumps(name, ensure_ascii=False)[1:-1]
+    )
+
 
 # Reasons to reject a row: text before and after the value at fault.
 UNKNOWN_OP: Final = ("unknown op '", "'")

@@ -34,8 +34,16 @@ from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, keyless
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.projection import lane_input
-from starrocks_txn_sink.sink.session import new_epoch, open_session, roll_back_until, table_columns, table_models
-from starrocks_txn_sink.sink.typed.route import TableRoute, fit_routes, with_columns
+from starrocks_txn_sink.sink.session import (
+    job_of_frame,
+    new_epoch,
+    open_session,
+    required_columns,
+    roll_back_until,
+    table_columns,
+    table_models,
+)
+from starrocks_txn_sink.sink.typed.route import TableRoute, delete_placeholders, fit_routes, with_columns
 from starrocks_txn_sink.sink.typed.target import TargetColumn
 from starrocks_txn_sink.sql.leader import LeaderConnection
 from starrocks_txn_sink.telemetry import logs
@@ -150,8 +158,9 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
             hint=f'Call spark.conf.set("{STREAM_CHECK}", "false") before, and set it to "true" again after start(); or '
             "use foreachBatch(StarRocksSink(options)), which does not need this setting.",
         )
-    models, columns = _tables(options, [route.table for route in routes])
+    models, columns, required = _tables(options, [route.table for route in routes])
     typed = fit_routes(routes, frame, options, columns)
+    placeholders = delete_placeholders(required, options, typed)
     options = with_columns(options, typed)
     lanes = lane_input(
         frame,
@@ -161,6 +170,7 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
         keyless(models),
         name_task=options.exactly_once,
         guarded=not options.quarantines,
+        placeholders=placeholders,
     )
     terms = LaneTerms.of(options, marked=lanes.marked, epoch=new_epoch(), logging=logs.executor_log_settings())
     names = [F.col(name) for name in lanes.rows.columns if name != PAYLOAD]
@@ -173,14 +183,18 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
 
 def _tables(
     options: SinkOptions, names: Sequence[str]
-) -> tuple[dict[str, str], dict[str, tuple[TargetColumn, ...]] | None]:
-    """The models of all tables and the columns of the tables `names`; empty and None without `query_url`."""
+) -> tuple[dict[str, str], dict[str, tuple[TargetColumn, ...]] | None, dict[str, tuple[TargetColumn, ...]]]:
+    """The models of all tables, the columns of the tables `names`, and the columns that a delete has to fill.
+
+    Empty, None and empty without `query_url`.
+    """
     if not options.query_addresses:
-        return {}, None
+        return {}, None, {}
     deadline = Deadline.after(options.batch_deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
         models = table_models(connection, options.database, deadline)
-        return models, table_columns(connection, options.database, names, deadline)
+        columns = table_columns(connection, options.database, names, deadline)
+        return models, columns, required_columns(connection, options.database, models, deadline)
 
 
 FORMAT = "starrocks_txn"
@@ -251,7 +265,7 @@ class StarRocksDataSource(datasource.DataSource):
     def writer(self, schema: T.StructType, overwrite: bool) -> StarRocksWriter:
         """For `.write`: takes the job over, on the driver, before the tasks start."""
         options, terms = self._read_terms(schema, overwrite)
-        job = options.job or "write"
+        job = job_of_frame(options, positioned=terms.marked)
         task = _take_over(options, terms, job, f"write-{job}")
         number = _batch_id(self.options.get(_BATCH_ID))
         task = replace(task, batch_id=microseconds() if number is None else number, streaming=False)
@@ -287,6 +301,7 @@ def _take_over(
 ) -> LaneTask:
     """The task of a write's lanes, which have no micro-batch yet, after the job was taken over."""
     session = open_session(options, checkpoint, job, checkpoint, run_epoch=run_epoch)
+    session.canary = False  # such a session is one micro-batch; nobody would hear the answer
     return LaneTask(
         options, job, session.epoch, checkpoint, 0, terms.marked, ownership=session.ownership, logging=terms.logging
     )

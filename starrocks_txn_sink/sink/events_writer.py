@@ -36,6 +36,7 @@ from starrocks_txn_sink.rows.columns import EVENT_TIME, keyless
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session, run_once
+from starrocks_txn_sink.sink.typed.route import delete_placeholders
 from starrocks_txn_sink.sources.txn_event import named_column, parse_txn_events
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
 from starrocks_txn_sink.telemetry.events import Event, Listener
@@ -158,7 +159,14 @@ class EventsWriter:
         sort = _sorted_first(options)
         if query is None:
             return cls(assembly, session, None, sort)
-        directory = FileDirectory(_state_uri(frame, assembly, query))
+        directory = query_directory(frame, assembly, query)
+        if directory is None:
+            raise OptionError(
+                "The sink cannot see the query's checkpoint location (Spark Connect hides it).",
+                hint="Give TransactionAssembly a state_dir that driver and executors share; keep it with the "
+                "checkpoint.",
+                option="state_dir",
+            )
         keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
         return cls(assembly, session, ManifestLog.open(directory, session.epoch, query, keep), sort)
 
@@ -191,7 +199,11 @@ class EventsWriter:
         rows, lines = self._project(frame, task)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
-            content=PayloadEncoder(task.options.database, keyless(self.session.models)),
+            content=PayloadEncoder(
+                task.options.database,
+                keyless(self.session.models),
+                delete_placeholders(self.session.required, task.options),
+            ),
             now=now,
             directory=self.log.directory if self.log is not None else None,
             stem=self.log.stem(task.batch_id) if self.log is not None else "frame",
@@ -313,17 +325,15 @@ def _emit_notices(notices: Sequence[Event], listener: Listener) -> None:
         listener(notice)
 
 
-def _state_uri(frame: DataFrame, assembly: TransactionAssembly, query: str) -> str:
-    if assembly.state_dir is not None:
-        return f"{assembly.state_dir.rstrip('/')}/{quote(query, safe='')}"
+def query_directory(frame: DataFrame, assembly: TransactionAssembly | None, query: str) -> FileDirectory | None:
+    """The sink's directory of the running query `query`: beside Spark's logs, or the `state_dir`.
+
+    None when this process cannot see the checkpoint.
+    """
+    if assembly is not None and assembly.state_dir is not None:
+        return FileDirectory(f"{assembly.state_dir.rstrip('/')}/{quote(query, safe='')}")
     root = checkpoint_root(frame, query)
-    if root is None:
-        raise OptionError(
-            "The sink cannot see the query's checkpoint location (Spark Connect hides it).",
-            hint="Give TransactionAssembly a state_dir that driver and executors share; keep it with the checkpoint.",
-            option="state_dir",
-        )
-    return f"{root.rstrip('/')}/{FOLDER}"
+    return FileDirectory(f"{root.rstrip('/')}/{FOLDER}") if root is not None else None
 
 
 def checkpoint_root(frame: DataFrame, query: str) -> str | None:

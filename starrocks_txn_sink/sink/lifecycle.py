@@ -419,7 +419,7 @@ class SinkEvents:
         try:
             yield receipts
         except BaseException as error:
-            seconds, report = time.monotonic() - started, read_envelope(_error_text(error))
+            seconds, report = time.monotonic() - started, read_envelope(error_text(error))
             code = error.code if isinstance(error, StarRocksSinkError) else (report.error if report else "") or "spark"
             self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
             raise
@@ -448,7 +448,8 @@ def _shared_endpoint(options: SinkOptions) -> Endpoint | None:
     return shared_server(options.metrics_port, options.metrics_host)
 
 
-def _error_text(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
+    """The text of an error with its notes; empty if the JVM that has it is gone."""
     with contextlib.suppress(Exception):  # a JVM error fetches its text from the JVM, which may have ended
         return "\n".join([str(error), *getattr(error, "__notes__", ())])
     return ""

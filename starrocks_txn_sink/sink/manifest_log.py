@@ -23,6 +23,7 @@ from starrocks_txn_sink.errors import InputError
 
 BATCHES: Final = "batches"
 OWNERS: Final = "owners"
+LEAST_KEPT: Final = 2  # a process that dies before Spark marks N as done starts N again, which needs N-1
 INLINE_LIMIT: Final = 256 << 10  # rows in a manifest are written again with every micro-batch
 
 
@@ -45,7 +46,7 @@ class ManifestName(NamedTuple):
 
 @dataclass(slots=True)
 class ManifestLog:
-    """One run's view of the log; `keep` manifests stay, as many as Spark keeps of its own."""
+    """One run's view of the log; `keep` manifests stay, as many as Spark keeps of its own, and two at least."""
 
     directory: StateDirectory
     generation: int
@@ -67,7 +68,7 @@ class ManifestLog:
         for name in owners:
             if int(name.split("-")[0]) < generation - 1:
                 directory.delete(f"{OWNERS}/{name}")
-        return cls(directory, generation, epoch, query, keep)
+        return cls(directory, generation, epoch, query, max(LEAST_KEPT, keep))
 
     def stem(self, batch: int) -> str:
         """The beginning of names of files with rows."""

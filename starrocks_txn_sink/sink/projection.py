@@ -11,6 +11,7 @@ delete (wire contract 5.6).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,12 +59,13 @@ def lane_input(
     guarded: bool = True,
     compaction: Compaction | None = None,
     sort: bool = True,
+    placeholders: names.Placeholders | None = None,
 ) -> LaneInput:
     """Project `frame` and spread it over `lanes`; `keyless` names the tables without a primary key.
 
     With `name_task` a row of each lane names the Spark attempt that reads it (`writer.worker`); `guarded` as in
     `TypedRoute.row`; with `compaction` replaced rows have an empty payload; without `sort` the one lane gets its rows
-    in arrival order, without a shuffle.
+    in arrival order, without a shuffle. Deletes get `placeholders` where they lack them.
 
     Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
     deletes for a table without a primary key fail the job, with their source partition and position.
@@ -72,8 +74,9 @@ def lane_input(
     if not marked:
         refused = {Feature.QUARANTINE: not guarded, Feature.COMPACT: compaction is not None}
         refuse_conflicts(default_phrases(Feature.PLAIN_ROWS, *(each for each, asked in refused.items() if asked)))
-    row, table = _row_and_table(frame, routes, guarded)
-    payload = _refuse_other_databases(frame, _payload(frame, row, table, keyless, routes), database)
+    fill = placeholders or {}
+    row, table = _row_and_table(frame, routes, guarded, fill)
+    payload = _refuse_other_databases(frame, _payload(frame, row, table, keyless, routes, fill), database)
     columns = [table.alias(names.TABLE), payload.alias(names.PAYLOAD), *_deleted_column(frame)]
     if marked:
         marks = [
@@ -115,10 +118,14 @@ def _deleted_column(frame: DataFrame) -> list[Column]:
 # --- checks at call time ---
 
 
+def is_marked(frame: DataFrame) -> bool:
+    """Whether the rows are marked with positions and ends, as far as the names of the columns say."""
+    return not set(names.TRANSACTION_COLUMNS).isdisjoint(frame.columns)
+
+
 def _check_input(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
     """Whether the rows are marked with positions and ends; raises InputError for missing columns or wrong types."""
-    there = set(frame.columns)
-    marked = any(name in there for name in names.TRANSACTION_COLUMNS)
+    there, marked = set(frame.columns), is_marked(frame)
     needed = [*(names.TRANSACTION_COLUMNS if marked else ()), *_content_columns(routes)]
     missing = [name for name in dict.fromkeys(needed) if name not in there]
     if missing:
@@ -153,40 +160,86 @@ def _check_types(frame: DataFrame, checked: set[str]) -> None:
 # --- content ---
 
 
-def _row_and_table(frame: DataFrame, routes: Sequence[TypedRoute], guarded: bool) -> tuple[Column, Column]:
+def _row_and_table(
+    frame: DataFrame, routes: Sequence[TypedRoute], guarded: bool, placeholders: names.Placeholders
+) -> tuple[Column, Column]:
     if not routes:
         return F.col(names.ROW), F.col(names.TABLE)
 
     def refuse(text: str) -> Column:
         return _error(F.lit(text), frame=frame)
 
+    deleted = ~_is_upsert(_op()) if names.OP in frame.columns else None
+
+    def row_of(route: TypedRoute) -> Column:
+        return route.row(refuse, guarded=guarded, deleted=deleted, placeholders=placeholders.get(route.table))
+
     if names.TABLE not in frame.columns:
-        return routes[0].row(refuse, guarded=guarded), F.lit(routes[0].table)
+        return row_of(routes[0]), F.lit(routes[0].table)
     table = F.col(names.TABLE)
     row = F.raise_error(
         F.concat(F.lit("No TableRoute names the table "), F.coalesce(table, F.lit("NULL")), F.lit(" of a row."))
     ).cast("string")
     for route in routes:
-        row = F.when(table == route.table, route.row(refuse, guarded=guarded)).otherwise(row)
+        row = F.when(table == route.table, row_of(route)).otherwise(row)
     return row, table
 
 
 def _payload(
-    frame: DataFrame, row: Column, table: Column, keyless: Sequence[str], routes: Sequence[TypedRoute]
+    frame: DataFrame,
+    row: Column,
+    table: Column,
+    keyless: Sequence[str],
+    routes: Sequence[TypedRoute],
+    placeholders: names.Placeholders,
 ) -> Column:
     separator = F.lit(SEPARATOR)
     upsert = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 0)), F.concat(separator, row))
     if names.OP not in frame.columns:
         return upsert
     op = _op()
-    rest = F.substr(F.ltrim(row), F.lit(2))
-    comma = F.when(F.startswith(F.ltrim(rest), F.lit("}")), F.lit("")).otherwise(F.lit(","))
-    delete = F.concat(separator, F.lit(names.DELETING), comma, rest)
+    delete = _filled_delete(row, table, placeholders) if placeholders else _delete(row, F.lit(""))
     delete = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 1)), delete)
     if keyless:
         delete = F.when(table.isin(*keyless), _refusal(names.NO_PRIMARY_KEY, table, frame)).otherwise(delete)
     unknown = _refusal(names.UNKNOWN_OP, op, frame)
     return F.when(_is_upsert(op), upsert).when(op.isin(*names.DELETES), delete).otherwise(unknown)
+
+
+def _delete(row: Column, fields: Column) -> Column:
+    """The payload that deletes `row`; `fields` are more of them, each with a comma in front."""
+    rest = F.substr(F.ltrim(row), F.lit(2))
+    comma = F.when(F.startswith(F.ltrim(rest), F.lit("}")), F.lit("")).otherwise(F.lit(","))
+    return F.concat(F.lit(SEPARATOR), F.lit(names.DELETING), fields, comma, rest)
+
+
+_PAIRS = "array<struct<pattern:string,text:string>>"
+
+
+def _filled_delete(row: Column, table: Column, placeholders: names.Placeholders) -> Column:
+    """`_delete` of a row with its table's placeholders; one JSON text for the JVM, so that the plan stays small."""
+    spec = {
+        name: {kind: [{"pattern": p, "text": t} for p, t in pairs(fields)] for kind, pairs in _FILLS.items()}
+        for name, fields in placeholders.items()
+    }
+    known = F.from_json(F.lit(json.dumps(spec)), f"map<string,struct<nulls:{_PAIRS},missing:{_PAIRS}>>")
+    own = F.try_element_at(known, table)
+
+    def fill(text: Column) -> Column:
+        filled = F.aggregate(
+            own["nulls"],
+            text,
+            lambda so_far, one: F.regexp_replace(so_far, one["pattern"], F.concat(F.lit("$1"), one["text"])),
+        )
+        missing = F.filter(own["missing"], lambda one: ~F.regexp_like(text, one["pattern"]))
+        return _delete(filled, F.array_join(F.transform(missing, lambda one: one["text"]), ""))
+
+    # The row is a variable, because an expression is evaluated wherever it stands.
+    filled = F.transform(F.array(row), fill)[0]
+    return F.when(own.isNull(), _delete(row, F.lit(""))).otherwise(filled)
+
+
+_FILLS = {"nulls": names.null_fields, "missing": names.missing_fields}
 
 
 def _op() -> Column:

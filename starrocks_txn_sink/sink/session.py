@@ -11,21 +11,25 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.actions import Receipt
-from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import require_supported
 from starrocks_txn_sink.protocol import dead_letters, fencing, receipts_log
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Result, Steps, epoch_of, run
 from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, Position
+from starrocks_txn_sink.rows.columns import PRIMARY_KEYS
+from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.sink.compaction import KeyColumn, primary_keys
-from starrocks_txn_sink.sink.typed.target import COLUMNS_SQL, TargetColumn, target_columns
+from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, Resumption, resume
+from starrocks_txn_sink.sink.typed.target import COLUMNS_SQL, NOT_NULL_SQL, TargetColumn, target_columns
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import JobOwnership
 
 _CLEAN_UP_SECONDS = 5.0
@@ -48,7 +52,7 @@ class Session:
 
     The positions are read once, at the take-over, and then grow with confirmed receipts: a StarRocks transaction costs
     one owner check and one state query. `columns` has the columns of the tables that typed routes write; None without
-    `query_url`.
+    `query_url`. `required` has the NOT NULL columns of PRIMARY KEY tables besides the key.
     """
 
     key: str
@@ -59,12 +63,16 @@ class Session:
     token: str = ""
     positions: dict[str, Position] = field(default_factory=dict)
     columns: dict[str, tuple[TargetColumn, ...]] | None = None
+    required: dict[str, tuple[TargetColumn, ...]] = field(default_factory=dict)
     keys: dict[str, tuple[KeyColumn, ...]] = field(default_factory=dict)  # of PRIMARY KEY tables, with `compact` only
+    skips: dict[str, Skip] = field(default_factory=dict)  # of rows that the ledger has, over micro-batches
+    accepted: Sequence[str] = ()  # acceptances of the ledger as it is
+    canary: bool = True  # no lane has asked yet whether a take-over would find its label
 
     @property
     def ownership(self) -> JobOwnership | None:
         """The ownership for the lanes; None without a ledger."""
-        return JobOwnership(self.token, self.positions) if self.token else None
+        return JobOwnership(self.token, self.positions, self.skips, self.canary) if self.token else None
 
     @property
     def labels(self) -> LabelPrefix:
@@ -91,6 +99,44 @@ class Session:
                     span.partition, span.last, self.checkpoint, receipt.batch_id, receipt.label, 0, span.digest
                 )
 
+    def proof(self, batch: int) -> Proof:
+        """The knowledge of this session after micro-batch `batch`, for the query's next start."""
+        positions = {name: known.position for name, known in self.positions.items()}
+        return Proof(self.job, batch, positions, dict(self.skips), self.accepted)
+
+    def learn_listed(self, reports: Sequence[LaneReport]) -> bool:
+        """Learn whether a take-over would find this run's labels; True for the news that it would not."""
+        listed = [report.listed for report in reports if report.listed is not None]
+        self.canary = self.canary and not listed
+        return False in listed
+
+    def learn_skips(self, reports: Sequence[LaneReport]) -> dict[str, int]:
+        """Remember the skips of replayed rows for the next micro-batch of a streaming query.
+
+        Returns those that have just begun and go on: the ledger's position by source partition.
+        """
+        found = {partition: skip for report in reports for partition, skip in report.skips.items()}
+        begun = {name: skip.position for name, skip in found.items() if name not in self.skips and not skip.met}
+        self.skips.update(found)
+        return begun
+
+
+def job_of_frame(options: SinkOptions, *, positioned: bool) -> str:
+    """The job that writes a frame: `write` unless the user names another.
+
+    Raises OptionError for `positioned` rows without a name: with the ledger, positions below those that any application
+    has written under the job are left out.
+    """
+    if options.job is None and positioned and options.exactly_once:
+        raise OptionError(
+            "`job` is not set, and the frame's rows have positions: every frame without a `job` would share the same "
+            "positions, so rows that another application has not written would be left out as written.",
+            hint="Set `job` to a name of these source partitions, the same for each frame of theirs, that no other "
+            "application uses.",
+            option="job",
+        )
+    return options.job or "write"
+
 
 def open_session(
     options: SinkOptions,
@@ -100,14 +146,17 @@ def open_session(
     clock: Clock | None = None,
     typed_tables: Sequence[str] = (),
     run_epoch: str | None = None,
+    resumption: Resumption = FROM_THE_BEGINNING,
 ) -> Session:
     """Check the server, read the columns of `typed_tables` and, for exactly-once, create the ledger and take over.
 
     With `run_epoch` the session is one write of a run without a lasting process (the data source): such a run is as old
-    as its epoch, and never takes the job from a run that began later.
+    as its epoch, and never takes the job from a run that began later. `resumption` is the place where a streaming query
+    goes on.
 
-    Raises Fenced when a newer run took over meanwhile, OptionError for a server that is too old, QueryRefused without
-    the privileges, DeadlineExceeded when the server does not answer.
+    Raises LedgerBehind when the ledger knows less than the query's checkpoint, Fenced when a newer run took over
+    meanwhile, OptionError for a server that is too old, QueryRefused without the privileges, DeadlineExceeded when the
+    server does not answer.
     """
     clock = clock or SystemClock()
     session = Session(key, job, new_epoch(run_epoch), checkpoint, {})
@@ -118,6 +167,7 @@ def open_session(
     with contextlib.closing(connection):
         session.models = table_models(connection, options.database, deadline)
         session.columns = table_columns(connection, options.database, typed_tables, deadline)
+        session.required = required_columns(connection, options.database, session.models, deadline)
         if options.receipts_log:
             _open_log(options, job, connection, clock, deadline)
         if options.compact:
@@ -128,12 +178,18 @@ def open_session(
                 connection.query(ddl, (), deadline)
         if options.exactly_once:
             ledger = SqlLedger(connection, options.database)
-            _take_over(options, session, ledger, clock, deadline, run_epoch)
+            _take_over(options, session, ledger, clock, deadline, run_epoch, resumption)
     return session
 
 
 def _take_over(
-    options: SinkOptions, session: Session, ledger: SqlLedger, clock: Clock, deadline: Deadline, run_epoch: str | None
+    options: SinkOptions,
+    session: Session,
+    ledger: SqlLedger,
+    clock: Clock,
+    deadline: Deadline,
+    run_epoch: str | None,
+    resumption: Resumption,
 ) -> None:
     if options.ledger_create:
         with advising(_BY_HAND.format("ledger's", "exactly-once.md")):
@@ -141,12 +197,15 @@ def _take_over(
     rng = random.Random()
     scope = fencing.Scope(session.job, options.database, Owner("", session.epoch, session.checkpoint))
     steps = fencing.take_over(scope, fencing.fresh_tokens(session.epoch, 0, rng), rng)
+    resuming = resume(resumption, session.job, session.checkpoint, steps, rng)
     with contextlib.closing(HttpTransport(options)) as transport:
         with contextlib.nullcontext() if options.ledger_create else advising(_CREATE_IS_OFF):
             if run_epoch is not None:
                 run(fencing.refuse_newer(session.job, run_epoch, rng), transport, clock, deadline, ledger)
-            taken = run(steps, transport, clock, deadline, ledger)
+            resumed = run(resuming, transport, clock, deadline, ledger)
+        taken, session.accepted = resumed.taken, resumed.accepted
         session.token, session.positions = taken.owner.token, taken.positions
+        session.skips = dict(resumed.skips)
         with contextlib.suppress(StarRocksSinkError):  # without the DELETE privilege they stay, which is harmless
             dead = fencing.delete_dead_claims(session.job, taken.owner, rng)
             run(dead, transport, clock, deadline.earlier(_CLEAN_UP_SECONDS), ledger)
@@ -154,11 +213,12 @@ def _take_over(
 
 @contextlib.contextmanager
 def advising(advice: str) -> Iterator[None]:
-    """Give a QueryRefused from inside this advice."""
+    """Give a QueryRefused from inside this advice, unless no privilege is at fault but the login or the database."""
     try:
         yield
     except QueryRefused as refused:
-        refused.advice = advice
+        if refused.context.get("number") not in (1045, 1049, 3162):
+            refused.advice = advice
         raise
 
 
@@ -262,3 +322,20 @@ def table_columns(
         return {}
     sql = COLUMNS_SQL.format(", ".join(["%s"] * len(names)))
     return target_columns(connection.query(sql, (database, *names), deadline))
+
+
+def required_columns(
+    connection: LeaderConnection, database: str, models: Mapping[str, str], deadline: Deadline
+) -> dict[str, tuple[TargetColumn, ...]]:
+    """The NOT NULL columns of the PRIMARY KEY tables among `models`, without their keys; by table.
+
+    Raises QueryFailed or QueryRefused when the query fails.
+    """
+    if PRIMARY_KEYS not in models.values():
+        return {}
+    found = target_columns(connection.query(NOT_NULL_SQL, (database,), deadline))
+    return {
+        table: tuple(column for column in columns if not column.nullable and not column.generated)
+        for table, columns in found.items()
+        if models.get(table) == PRIMARY_KEYS
+    }

@@ -15,6 +15,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from heapq import nsmallest
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -26,15 +27,17 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, always_sorted
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
-from starrocks_txn_sink.rows.columns import keyless
+from starrocks_txn_sink.rows.columns import Placeholders, keyless
 from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.compaction import Compaction
-from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, why_to_sort
+from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
+from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, query_directory, why_to_sort
 from starrocks_txn_sink.sink.lifecycle import Endpoint
-from starrocks_txn_sink.sink.projection import LaneInput, lane_input
-from starrocks_txn_sink.sink.session import Session, clean_up, open_session, roll_back_until
+from starrocks_txn_sink.sink.outage import is_stopped, wait_out
+from starrocks_txn_sink.sink.projection import LaneInput, is_marked, lane_input
+from starrocks_txn_sink.sink.session import Session, clean_up, job_of_frame, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
-from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute, fit_routes, with_columns
+from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute, delete_placeholders, fit_routes, with_columns
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.telemetry.events import Event, Listener, ignore_event
 from starrocks_txn_sink.telemetry.logs import get_logger
@@ -46,8 +49,9 @@ _SMALL_MARGIN: Final = 2  # skip the shuffle next time only if this batch was un
 _log = get_logger("sink")
 
 
-_SchemaTerms = tuple[tuple[object, ...], Sequence[TypedRoute], SinkOptions]
-"""What a plan was made for (frame, time zone and tables), and what stays the same for it: routes and options."""
+_SchemaTerms = tuple[tuple[object, ...], Sequence[TypedRoute], SinkOptions, Placeholders]
+"""What a plan was made for (frame, time zone and tables), and what stays the same for it: routes, options and values
+for deletes."""
 
 
 @dataclass(slots=True)
@@ -65,7 +69,7 @@ class RowsWriter:
         """Write one micro-batch of rows. Raises InputError for what cannot be written, Unordered when `shuffle` is off
         and a source partition's rows do not come in order."""
         session = self.session
-        routes, options = self._fitted(frame)
+        routes, options, placeholders = self._fitted(frame)
         task = replace(task, options=options)
         compaction = None
         if options.compact:
@@ -80,6 +84,7 @@ class RowsWriter:
             keyless(session.models),
             name_task=task.ownership is not None,
             guarded=not options.quarantines,
+            placeholders=placeholders,
             compaction=compaction,
         )
         messages = self._run_in_arrival_order(make_input, task) if self._skips_sort(frame, task) else None
@@ -88,8 +93,8 @@ class RowsWriter:
         self._remember_size(receipts, reports)
         return receipts, reports
 
-    def _fitted(self, frame: DataFrame) -> tuple[Sequence[TypedRoute], SinkOptions]:
-        """The routes for frames of this schema, and the options with their columns.
+    def _fitted(self, frame: DataFrame) -> tuple[Sequence[TypedRoute], SinkOptions, Placeholders]:
+        """The routes for frames of this schema, the options with their columns, and the values for deletes.
 
         Kept from frame to frame: new options are validated as a whole, and routes are fitted column by column.
         """
@@ -100,7 +105,7 @@ class RowsWriter:
         if self._kept is None or self._kept[0] != made_for:
             routes = fit_routes(self.routes, frame, self.options, session.columns)
             options = with_columns(self.options, routes)
-            self._kept = made_for, routes, options
+            self._kept = made_for, routes, options, delete_placeholders(session.required, self.options, routes)
         return self._kept[1:]
 
     def _skips_sort(self, frame: DataFrame, task: LaneTask) -> bool:
@@ -186,9 +191,11 @@ class StarRocksSink:
         rows = Feature.ROUTES if self.routes else Feature.JSON_TEXTS
         options.check_features(*([Feature.ASSEMBLE] if assemble is not None else []), rows)
         self._writers: dict[str, EventsWriter | RowsWriter] = {}  # by job
+        self._proofs: dict[str, ProofLog | None] = {}  # by job
         self._events = lifecycle.SinkEvents(options, listener, metrics)
         self._listener = self._events.emit
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
+        self._served: set[str] = set()  # jobs that have written a micro-batch in this process
         self._ending: dict[str, Session] = {}  # by epoch: failed ones, until their labels are rolled back
         self._turns = lifecycle.WriteTurns()
         self._jobs = lifecycle.SparkJobs()
@@ -196,7 +203,7 @@ class StarRocksSink:
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark Connect pickles the sink into a process of the server's, which takes the job over for itself."""
-        return {**self.__dict__, "_sessions": {}, "_ending": {}, "_writers": {}}
+        return {**self.__dict__, "_sessions": {}, "_ending": {}, "_writers": {}, "_proofs": {}}
 
     def __repr__(self) -> str:
         return f"StarRocksSink({self.options!r})"
@@ -220,12 +227,12 @@ class StarRocksSink:
     def write(self, frame: DataFrame, *, batch_id: int | None = None) -> list[Receipt]:
         """Write a batch frame, under the same guarantees, and return the receipts.
 
-        Rows with positions are written once per `job`, however often the frame comes. A frame without
+        Rows with positions need a `job`, and are written once per `job`, however often the frame comes. A frame without
         source_partition, position, seq and transaction_end is one unpositioned batch in each lane; with a `batch_id`
         that grows from frame to frame, and a `job`, a repeated call writes nothing a second time. On a terminal a bar
         shows the progress; elsewhere `write.progressed` is emitted, and logged, every ten seconds.
         """
-        job = self.options.job or "write"
+        job = job_of_frame(self.options, positioned=self.assemble is not None or is_marked(frame))
         number = batch_id if batch_id is not None else microseconds()
         with self._jobs.show_progress(frame, self._listener):
             return self._write(frame, BatchOrigin(number, job, _write_key(job), _write_key(job), streaming=False))
@@ -254,8 +261,19 @@ class StarRocksSink:
             self._events.follow_batch(frame, origin.job, origin.batch_id, self.options.lanes, query) as receipts,
             self._turns.one_at_a_time(origin.job, self.options.batch_deadline),
         ):
-            receipts += self._commit(frame, origin)
+            receipts += self._commit_or_wait(frame, origin)
         return receipts
+
+    def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
+        """Commit the micro-batch, over outages of StarRocks if need be.
+
+        Before the job's first session a failure is more often a wrong address than an outage, so it is raised at once.
+        """
+        if origin.job not in self._served:
+            return self._commit(frame, origin)
+        place = {"job": origin.job, "batch_id": origin.batch_id}
+        write, stopped = partial(self._commit, frame, origin), partial(is_stopped, frame)
+        return wait_out(write, place, self.options.batch_deadline, self._listener, stopped)
 
     def _commit(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         session = self._sessions.get(origin.job)
@@ -264,8 +282,14 @@ class StarRocksSink:
             if session is not None and session.key != _write_key(origin.job):
                 self._turns.record_replacement(origin.job, session.key, origin.checkpoint)
             tables = [route.table for route in self.routes]
-            session = open_session(self.options, origin.key, origin.job, origin.checkpoint, typed_tables=tables)
+            proofs = self._proof_log(frame, origin)
+            begun = origin.batch_id if origin.streaming else 0
+            resumption = Resumption(begun, proofs.read() if proofs and begun else ())
+            session = open_session(
+                self.options, origin.key, origin.job, origin.checkpoint, typed_tables=tables, resumption=resumption
+            )
             self._sessions[origin.job] = session
+            self._proofs[origin.job] = replace(proofs, epoch=session.epoch) if proofs is not None else None
             opened = {"job": origin.job, "exactly_once": self.options.exactly_once}
             self._listener(Event("session.opened", opened))
         try:
@@ -278,7 +302,18 @@ class StarRocksSink:
             clean_up(self.options, session, done=lambda: self._ending.pop(session.epoch, None))
             raise
         session.learn(receipts)
+        proofs = self._proofs[origin.job]
+        if proofs is not None:
+            proofs.record(session.proof(origin.batch_id))
+        self._served.add(origin.job)
         return receipts
+
+    def _proof_log(self, frame: DataFrame, origin: BatchOrigin) -> ProofLog | None:
+        """The proofs beside the query's checkpoint; None for a frame, without a ledger, and on Spark Connect."""
+        if not origin.streaming or not self.options.exactly_once:
+            return None
+        directory = query_directory(frame, self.assemble, origin.checkpoint)
+        return ProofLog(directory) if directory is not None else None
 
     def _run_lanes(self, frame: DataFrame, origin: BatchOrigin, session: Session) -> list[Receipt]:
         if self.assemble is None:
@@ -296,6 +331,12 @@ class StarRocksSink:
             ownership=session.ownership,
         )
         receipts, reports = writer.write(frame, task, self._listener)
+        if session.learn_listed(reports):
+            self._listener(Event("label.unlisted", {"job": origin.job, "advice": _UNLISTED}))
+        begun = session.learn_skips(reports) if origin.streaming else {}  # frames of `write` come in any order
+        if begun:
+            few = dict(nsmallest(5, begun.items()))
+            _log.warning("replay.skipping", job=origin.job, source_partitions=len(begun), upto=few)
         for report in reports:
             self._listener(Event("lane.reported", {"report": report}))
         return receipts
@@ -320,6 +361,11 @@ class StarRocksSink:
             if statements:
                 self._events.emit(Event("schema.changed", {"statements": statements}))
 
+
+_UNLISTED: Final = (
+    "A take-over would not find this run's labels in information_schema.loads, so it could not end a writer that "
+    "sleeps: rows could come twice. Let the loading user see its own loads."
+)
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a streaming run's jobs by its run id
 

@@ -84,8 +84,9 @@ class Evidence:
     def save(self, path: str) -> None:
         """Write JSON, readable by the file's owner only. Raises OptionError if the file cannot be written."""
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                os.fchmod(descriptor, 0o600)  # an older file keeps its mode
                 json.dump(self.document(), file, indent=2)
                 file.write("\n")
         except OSError as error:

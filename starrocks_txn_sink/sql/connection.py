@@ -1,26 +1,20 @@
 """SQL queries of the tools: any frontend, rows with column names, errors with the server's text.
 
-Queries that decide about commits use `sql.leader` instead: a follower may return old rows.
+Queries that decide about commits use `sql.leader` instead: an older server's follower may return old rows.
 """
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-import pymysql
-from pymysql.cursors import SSCursor
-from pymysql.err import MySQLError
-
+from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
+from starrocks_txn_sink.sql.port import QueryPort
 
 Row = dict[str, Any]
-# MySQL client errors: cannot connect, unknown host, server gone, connection lost, commands out of sync.
-_CONNECTION_ERRORS = frozenset({2003, 2005, 2006, 2013, 2014})
-_FETCH_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +35,10 @@ class SqlConnection:
 
     def __init__(self, options: SinkOptions, address: Address) -> None:
         self.address = address
-        settings = connect_arguments(options, address, options.connect_timeout, options.read_timeout)
-        try:
-            self._connection = pymysql.connect(**settings)
-        except (MySQLError, OSError) as error:
-            raise _translate_error(error) from None
+        self._options = options
+        login = self._within(options.connect_timeout + options.read_timeout)
+        self._port = QueryPort(options, address, login, quotes_server=True)
+        self._port.forward_to_leader(self._within(options.read_timeout))
 
     @classmethod
     def connect_any(cls, options: SinkOptions) -> SqlConnection:
@@ -60,57 +53,26 @@ class SqlConnection:
 
     def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[Row]:
         """All rows as dicts. Column names are in lower case, because versions of StarRocks differ in their case."""
-        try:
-            with self._connection.cursor() as cursor:
-                cursor.execute(sql, parameters or None)
-                names = [str(column[0]).lower() for column in cursor.description or ()]
-                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        except (MySQLError, OSError) as error:
-            raise _translate_error(error) from None
+        answer = self._port.run(sql, parameters, self._within(self._options.read_timeout))
+        names = [name.lower() for name in answer.columns]
+        return [dict(zip(names, row, strict=True)) for row in answer.rows]
 
     def value(self, sql: str, parameters: tuple[object, ...] = ()) -> Any:
         """The first column of the first row; None without rows."""
         return next((next(iter(row.values())) for row in self.rows(sql, parameters)), None)
 
     def excerpt(self, sql: str, limit: int) -> Excerpt:
-        """The first `limit` rows. Counts the remaining rows without keeping them, so memory stays bounded."""
-        try:
-            with self._connection.cursor(SSCursor) as cursor:
-                cursor.execute(sql)
-                names = tuple(str(column[0]) for column in cursor.description or ())
-                first = tuple(cursor.fetchmany(limit)) if names else ()
-                total = len(first)
-                while rest := (cursor.fetchmany(_FETCH_ROWS) if total else ()):
-                    total += len(rest)
-                return Excerpt(names, first, total)
-        except (MySQLError, OSError) as error:
-            raise _translate_error(error) from None
+        """The first `limit` rows. Counts the remaining rows without keeping them, so memory stays bounded.
+
+        `batch_deadline` bounds the whole statement: its author knows how many rows it returns.
+        """
+        answer = self._port.excerpt(sql, limit, self._within(self._options.batch_deadline))
+        return Excerpt(answer.columns, tuple(answer.rows), answer.total)
 
     def close(self) -> None:
         """Close the connection; never raises."""
-        with contextlib.suppress(MySQLError, OSError):
-            self._connection.close()
+        self._port.close()
 
-
-def connect_arguments(
-    options: SinkOptions, address: Address, connect_seconds: float, answer_seconds: float
-) -> dict[str, Any]:
-    """Arguments of `pymysql.connect` for `address`. Reads the password anew; raises OptionError if it cannot."""
-    return {
-        "host": address.host,
-        "port": address.port,
-        "user": options.username,
-        "password": options.read_password(),
-        "connect_timeout": max(1, round(connect_seconds)),
-        "read_timeout": answer_seconds,
-        "write_timeout": answer_seconds,
-        "autocommit": True,
-    }
-
-
-def _translate_error(error: Exception) -> QueryFailed | QueryRefused:
-    number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    said = str(error.args[1] if len(error.args) > 1 else error)[:200]
-    if isinstance(error, OSError) or number in _CONNECTION_ERRORS or number == 0:
-        return QueryFailed(f"The query port did not answer ({number or type(error).__name__}).")
-    return QueryRefused(f"{said} ({number})")
+    @staticmethod
+    def _within(seconds: float) -> Deadline:
+        return Deadline.after(seconds, SystemClock())

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 import orjson
 import structlog
 
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import OptionError, printable
 from starrocks_txn_sink.telemetry.events import Event
 
 ROOT = "starrocks_txn_sink"
@@ -57,7 +57,7 @@ def _limit_value(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 6)
     if isinstance(value, str):
-        value = value.encode("utf-8", "replace").decode()
+        value = printable(value.encode("utf-8", "replace").decode()).replace("\n", "\\n")
         return value if len(value) <= _MAX_TEXT else value[:_MAX_TEXT] + "…"
     return type(value).__name__
 
@@ -78,8 +78,11 @@ _LEVELS = {
     "batch.failed": logging.ERROR,
     "integrity.violated": logging.ERROR,
     "audit.failed": logging.WARNING,
+    "label.unlisted": logging.WARNING,
     "rows.dead_lettered": logging.WARNING,
     "write.progressed": logging.INFO,
+    "outage.waiting": logging.WARNING,
+    "outage.ended": logging.INFO,
 }
 
 
@@ -195,7 +198,7 @@ class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = _line_fields(record)
         if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
+            fields["exception"] = printable(self.formatException(record.exc_info))
         return orjson.dumps(fields, default=str).decode().translate(_LINE_ENDS)
 
 
@@ -210,4 +213,4 @@ class _HumanLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = self._render(None, record.levelname.lower(), _line_fields(record))
-        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+        return f"{text}\n{printable(self.formatException(record.exc_info))}" if record.exc_info else text

@@ -32,6 +32,7 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.coordinator.actions import Receipt, receipt_of
+from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.telemetry.events import Event
 
 Floats = npt.NDArray[np.float64]
@@ -113,7 +114,9 @@ class LaneReport:
     `requests` counts by (operation, the reply's status or the error's code), `retries` by (operation, reason), `errors`
     by code. StarRocks transactions: `aborted` ones were rolled back, of `in_doubt` ones the commit's outcome was
     unknown at first, and stayed so for `unsettled` ones. `committed` counts receipts, which do not reach the driver
-    when the lane fails later. Event times are seconds since the Unix epoch, by source partition.
+    when the lane fails later. Event times are seconds since the Unix epoch, by source partition. `skips` are those that
+    this lane began or ended, by source partition, for the next micro-batch's lanes. `listed` says whether a take-over
+    would have found the lane's label; None if it did not ask.
     """
 
     job: str
@@ -137,6 +140,8 @@ class LaneReport:
     latency: tuple[int, ...] = ()
     latency_seconds: float = 0.0
     event_times: dict[str, float] = field(default_factory=dict)
+    skips: dict[str, Skip] = field(default_factory=dict)
+    listed: bool | None = None
 
     @classmethod
     def of(cls, value: dict[str, Any]) -> LaneReport:
@@ -146,7 +151,8 @@ class LaneReport:
             name: tuple(map(tuple, found)) if name in lists else found for name, found in value.items()
         }
         loads = tuple(TableLoads(**{**one, "buckets": tuple(one["buckets"])}) for one in value["loads"])
-        return cls(**{**fields, "loads": loads, "latency": tuple(value["latency"])})
+        skips = {name: Skip(**each) for name, each in value["skips"].items()}
+        return cls(**{**fields, "loads": loads, "latency": tuple(value["latency"]), "skips": skips})
 
 
 MESSAGES: Final = "message string"

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.region import Ints
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
@@ -80,6 +81,7 @@ class LaneMetrics:
         self._deletes = Deletes()
         self._replay: Replay | None = None
         self._core: SharedTransactionCoordinator | None = None
+        self._ownership: LaneOwnership | None = None
 
     # --- what comes in ---
 
@@ -90,6 +92,10 @@ class LaneMetrics:
     def attach_coordinator(self, core: SharedTransactionCoordinator) -> None:
         """Have the report count `core`'s buffers and receipts."""
         self._core = core
+
+    def attach_ownership(self, ownership: LaneOwnership | None) -> None:
+        """Have the report say whether the lane's label was listed."""
+        self._ownership = ownership
 
     def attach_replay(self, replay: Replay) -> None:
         """For rows with positions: `replay` knows which rows are new, and how many were skipped."""
@@ -211,6 +217,8 @@ class LaneMetrics:
                 deletes=dict(self._deletes.by_table),
                 replayed_rows=self._replay.skipped_rows if self._replay else 0,
                 replayed_transactions=self._replay.skipped_transactions if self._replay else 0,
+                skips={name: self._replay.skips[name] for name in self._replay.changed} if self._replay else {},
+                listed=self._ownership.listed if self._ownership is not None else None,
                 buffer_peak=core.buffered_peak if core is not None else 0,
                 inflight_peak=self._inflight_peak,
                 latency=tuple(latency.counts) if latency.count else (),

@@ -324,7 +324,7 @@ class Performer:
             case actions.LoadAction():
                 return self._load(label, action), self.deadline
             case actions.CheckAction():
-                return self._ownership().check(self.rng), self.deadline
+                return self._ownership().check(label.name, self.rng), self.deadline
             case actions.CommitAction():
                 return protocol.commit(label, self.retry_policy, self.rng), self.deadline
             case actions.RecoverAction(_, spans):

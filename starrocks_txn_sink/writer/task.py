@@ -31,16 +31,16 @@ from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.combinations import committed_at_end
 from starrocks_txn_sink.protocol.fencing import fresh_tokens
-from starrocks_txn_sink.protocol.label import RetryPolicy, labels, run, run_of
+from starrocks_txn_sink.protocol.label import RetryPolicy, Steps, labels, run, run_of
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.columns import HASH, POSITION
 from starrocks_txn_sink.rows.json_objects import RowCheck
-from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.rows.replay import Replay, Skip
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, rows_before_sentinel
 from starrocks_txn_sink.rows.unpositioned import unpositioned_segmenter
 from starrocks_txn_sink.telemetry import logs
-from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out
+from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out, ignore_event
 from starrocks_txn_sink.writer.messages import Message, OrderViolation, envelope, message_batch
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import LaneRunner, Performer
@@ -51,10 +51,26 @@ ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class JobOwnership:
-    """The driver's right to write the job, as its lanes get it: the token of its take-over, and the known positions."""
+    """The driver's right to write the job, as its lanes get it: the token of its take-over, and its knowledge.
+
+    That is the positions, and the skips of earlier micro-batches (`rows.replay`), by source partition; with `canary`
+    no lane of this run has asked yet whether its label is listed.
+    """
 
     driver_token: str
     positions: Mapping[str, Position] = field(default_factory=dict)
+    skips: Mapping[str, Skip] = field(default_factory=dict)
+    canary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLane:
+    """A lane that may write: the state machine, the performer of its actions, and the rows to feed it with."""
+
+    core: SharedTransactionCoordinator
+    performer: Performer
+    segments: Iterator[Segment]
+    compacted: CompactedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,48 +149,83 @@ class LaneTask:
             attempt, batches = resolve_attempt(attempt, batches)
         log = logs.EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
         listener = fan_out((metrics, _log_steps(log)))
-        lane_ownership = self._lane_ownership(attempt, rng, clock)
-        positions: Mapping[str, Position] = self.ownership.positions if self.ownership else {}
         if attempt.retry:
             metrics.mark_task_retry()
-        if lane_ownership is not None and attempt.retry:
-            taken = run(lane_ownership.take_over(rng), resources.transport, clock, deadline, resources.ledger, listener)
-            positions = taken.positions
+        ownership = self.lane_ownership(attempt, rng, clock)
+        steps = self.open(batches, attempt, ownership, resources, clock, deadline, rng, metrics, rows, listener)
+        lane = run(steps, resources.transport, clock, deadline, resources.ledger, listener)
+        runner = LaneRunner(lane.core, lane.performer, resources.threads, clock, deadline)
+        receipts = lane.compacted.add_counts(runner.run(lane.segments))
+        filtered = lane.performer.filtered
+        return [replace(receipt, filtered=filtered.get(receipt.label, {})) for receipt in receipts]
+
+    def open(
+        self,
+        batches: Iterable[pa.RecordBatch],
+        attempt: Attempt,
+        ownership: LaneOwnership | None,
+        resources: WorkerResources,
+        clock: Clock,
+        deadline: Deadline,
+        rng: random.Random,
+        metrics: LaneMetrics | None = None,
+        rows: ReadRows | None = None,
+        listener: Listener = ignore_event,
+        coordinator_limits: CoordinatorLimits | None = None,
+    ) -> Steps[OpenLane]:
+        """Take the lane over, unless this is the first try at it, and put its parts together.
+
+        `_write` runs these steps and the lane; the simulation steps through both, with `coordinator_limits` in place of
+        the options' limits. Raises Fenced.
+        """
+        positions = yield from self._known_positions(attempt, ownership, rng)
         core = SharedTransactionCoordinator(
             LaneIdentity(self.job, attempt.lane, self.batch_id),
-            limits(self.options, at_end_only=self.at_end_only),
+            coordinator_limits or limits(self.options, at_end_only=self.at_end_only),
             labels(self.job, self.epoch, attempt.lane, self.batch_id, attempt.number),
             rng,
             clock.wall,
-            lane_ownership.ledger_entries if lane_ownership is not None else None,
+            ownership.ledger_entries if ownership is not None else None,
             self._log(attempt.lane, clock),
             self._quarantine(clock),
         )
+        if metrics is not None:
+            metrics.attach_coordinator(core)
+            metrics.attach_ownership(ownership)
         performer = Performer(
             self.options,
             resources.transport,
             clock,
             deadline,
             rng,
-            RetryPolicy(commit_again=lane_ownership is None),
+            RetryPolicy(commit_again=ownership is None),
             listener,
-            ownership=lane_ownership,
+            ownership=ownership,
             ledger=resources.ledger,
             query=resources.connection.query if resources.connection is not None else None,
         )
-        metrics.attach_coordinator(core)
         compacted = CompactedRows()
         segments = compacted.filter_sent(self._segments(batches, attempt.lane, positions, metrics, rows))
-        runner = LaneRunner(core, performer, resources.threads, clock, deadline)
-        receipts = compacted.add_counts(runner.run(segments))
-        return [replace(receipt, filtered=performer.filtered.get(receipt.label, {})) for receipt in receipts]
+        return OpenLane(core, performer, segments, compacted)
+
+    def _known_positions(
+        self, attempt: Attempt, ownership: LaneOwnership | None, rng: random.Random
+    ) -> Steps[Mapping[str, Position]]:
+        """The positions whose rows are left out: the driver's for a first try, for any other those of its take-over."""
+        if self.ownership is None or ownership is None:
+            return {}
+        if not attempt.retry:
+            return self.ownership.positions
+        taken = yield from ownership.take_over(rng)
+        return taken.positions
 
     def _log(self, lane: int, clock: Clock) -> EntriesBuilder | None:
         if not self.options.receipts_log:
             return None
         return log_entries(self.job, lane, self.batch_id, partial(_now_text, clock))
 
-    def _lane_ownership(self, attempt: Attempt, rng: random.Random, clock: Clock) -> LaneOwnership | None:
+    def lane_ownership(self, attempt: Attempt, rng: random.Random, clock: Clock) -> LaneOwnership | None:
+        """The ownership of one try at the lane; None without a ledger."""
         if self.ownership is None:
             return None
         return LaneOwnership(
@@ -185,6 +236,7 @@ class LaneTask:
             fresh_tokens(self.epoch, attempt.number, rng),
             partial(_now_text, clock),
             labels_of(self.ownership.positions),
+            self.ownership.canary,
         )
 
     def _quarantine(self, clock: Clock) -> Quarantine | None:
@@ -207,7 +259,8 @@ class LaneTask:
         read = metrics.read_batch if metrics is not None else _ignore_batch
         if self.marked:
             epoch = run_of(self.epoch) if self.streaming else ""
-            replay = Replay(positions, compare, epoch, self.batch_id)
+            skips = dict(self.ownership.skips) if self.ownership is not None else {}
+            replay = Replay(positions, compare, epoch, self.batch_id, skips)
             if metrics is not None:
                 metrics.attach_replay(replay)
             quarantines = self.options.quarantines

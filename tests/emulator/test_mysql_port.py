@@ -32,6 +32,25 @@ def connect(listener: QueryListener, **more: Any) -> pymysql.Connection[Any]:
     return pymysql.connect(host="127.0.0.1", port=listener.port, **options)
 
 
+def test_no_statement_reads_a_file_of_this_machine(listener: QueryListener, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("SECRET")
+    for sql in (
+        f"SELECT content FROM read_text('{secret}')",
+        f"SELECT * FROM read_csv('{secret}')",
+        f"SELECT * FROM '{secret}'",
+        f"SELECT * FROM glob('{tmp_path}/*')",
+        "SELECT content FROM read_text('/etc/passwd')",
+    ):
+        with pytest.raises(pymysql.err.Error) as caught:
+            ask(listener, sql)
+        assert "SECRET" not in str(caught.value)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "data").iterdir()}
+    assert modes["store.duckdb"] == 0o600
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+    assert modes["spool"] == 0o700
+
+
 def ask(listener: QueryListener, sql: str, **more: Any) -> Any:
     with connect(listener, **more) as connection, connection.cursor() as cursor:
         cursor.execute(sql)

@@ -70,7 +70,7 @@ def test_one_body_is_judged_ahead_and_committed(store: Store, judged_late: list[
     counts = store.commit("test", 1, "l", [(asked, [path])])["orders"]
     assert not judged_late
     assert (counts.loaded, counts.filtered, counts.bytes) == (3, 0, path.stat().st_size)
-    assert rows(store, "SELECT order_id, order_status FROM orders ORDER BY 1") == [(1, "new"), (2, "")]
+    assert rows(store, "SELECT order_id, order_status FROM orders ORDER BY 1") == [(1, "new"), (2, None)]
     store.drop_bodies([path])
     assert aside(store) == 0
     assert not path.exists()

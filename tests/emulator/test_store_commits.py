@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import threading
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -30,12 +32,32 @@ def order(key: int, customer: int = 1, **more: object) -> dict[str, object]:
     return {"order_id": key, "customer_id": customer, **more}
 
 
-def test_a_missing_key_takes_the_default_and_null_stays_null(store: Store) -> None:
+def test_a_missing_key_is_null_and_only_a_column_left_out_takes_its_default(store: Store) -> None:
+    """Wire contract 5.4 and 5.5."""
     load(store, "orders", [order(1), order(2, total_amount=None, order_status=None)])
+    load(store, "orders", [order(3)], headers={**JSON_ARRAY, "columns": "order_id,customer_id"})
     assert [(str(a), b) for a, b in rows(store, "SELECT total_amount, order_status FROM orders ORDER BY order_id")] == [
-        ("0.00", ""),
         ("None", None),
+        ("None", None),
+        ("0.00", ""),
     ]
+
+
+EXACT = ("123456789012345678.12345678901234567891", "-0.00000000000000000001", "99999999999999999.99999999999999999999")
+
+
+def test_a_decimal_keeps_every_digit_of_a_json_number_and_of_a_string(store: Store) -> None:
+    ddl = "CREATE TABLE test.wide (id INT, d DECIMAL(38,20), t VARCHAR(99), j JSON) DUPLICATE KEY(id)"
+    run(store, QuerySession(), f"{ddl} DISTRIBUTED BY HASH(id)")
+    text = 'a "1.2345678901234567" \\\\ b, 9.8765432109876543210'
+    bodies = [
+        f'{{"t":{json.dumps(text)},"id":{number},"d":{shown},"j":[1.5,{{"d":"x"}}]}}'
+        for number, value in enumerate(EXACT)
+        for shown in (value, f'"{value}"')
+    ]
+    load(store, "wide", "[" + ",".join(bodies) + "]")
+    expected = [(number, Decimal(value), text) for number, value in enumerate(EXACT) for _ in range(2)]
+    assert rows(store, "SELECT id, d, t FROM wide ORDER BY id") == expected
 
 
 def test_the_last_row_of_a_key_wins_over_bodies_and_within_one(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz [--replies N] [--events N] [--seed S]`: fuzz both, JSON as last line."""
+"""`python -m tests.fuzz [--replies N] [--events N] [--http N] [--query N] [--seed S]`: fuzz all, JSON as last line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 
 from .events import fuzz_events
 from .replies import fuzz_replies
+from .wires import fuzz_http, fuzz_query_port
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,13 +17,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--replies", type=int, default=200_000)
     parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--http", type=int, default=150_000, help="raw HTTP replies")
+    parser.add_argument("--query", type=int, default=100_000, help="streams of a query port")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args(arguments)
     started = time.monotonic()
     replies = fuzz_replies(chosen.replies, chosen.seed)
     events = fuzz_events(chosen.events, chosen.seed)
+    http, query = fuzz_http(chosen.http, chosen.seed), fuzz_query_port(chosen.query, chosen.seed)
     seconds = round(time.monotonic() - started, 1)
-    sys.stdout.write(json.dumps({"seed": chosen.seed, "replies": replies, "events": events, "seconds": seconds}) + "\n")
+    found = {"seed": chosen.seed, "replies": replies, "events": events, "http": http, "query": query}
+    sys.stdout.write(json.dumps(found | {"seconds": seconds}) + "\n")
     return 0
 
 

@@ -10,12 +10,15 @@ import pytest
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.assembler import TransactionAssembler
+from starrocks_txn_sink.options.addresses import RedirectRules
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.wire import LabelState
+from starrocks_txn_sink.sql.port import QueryPort
 from tests.support.depth import scaled
 
 from . import events as event_fuzz
 from . import replies as reply_fuzz
+from . import wires as wire_fuzz
 from .__main__ import main
 
 
@@ -30,6 +33,37 @@ def test_random_answers_give_typed_errors_and_no_commit_without_proof() -> None:
 def test_random_events_are_released_held_or_counted() -> None:
     figures = event_fuzz.fuzz_events(60_000, seed=20)
     assert min(figures["released"], figures["counted"], figures["refused"]) > 1_000
+
+
+def test_random_http_replies_give_results_or_typed_errors() -> None:
+    seen = wire_fuzz.fuzz_http(3_000, seed=20)
+    assert seen["result"] > 100
+    assert min(seen[code] for code in ("bad_reply", "reply_lost", "not_sent", "redirect_refused")) > 10
+
+
+def test_random_packets_of_a_query_port_give_results_or_typed_errors() -> None:
+    seen = wire_fuzz.fuzz_query_port(2_000, seed=20)
+    assert min(seen[code] for code in ("result", "query_failed", "query_refused", "redirect_refused")) > 50
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_hundred_thousand_replies_and_streams(seed: int) -> None:
+    assert wire_fuzz.fuzz_http(75_000, seed)["replies"] >= 75_000
+    assert wire_fuzz.fuzz_query_port(50_000, seed)["streams"] >= 50_000
+
+
+def test_an_error_without_a_type_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QueryPort, "_translate", lambda _, error: error)
+    with pytest.raises(AssertionError, match="not typed"):
+        wire_fuzz.fuzz_query_port(2_000, seed=1)
+
+
+def test_a_redirect_to_another_host_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RedirectRules, "allows", lambda *_: True)
+    with pytest.raises(AssertionError, match="not allowed"):
+        wire_fuzz.fuzz_http(2_000, seed=1)
 
 
 def test_a_commit_without_proof_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +98,7 @@ def test_answers_repeat_from_their_seed() -> None:
 
 
 def test_the_command_ends_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--replies", "500", "--events", "2000", "--seed", "3"]) == 0
+    assert main(["--replies", "500", "--events", "2000", "--http", "200", "--query", "200", "--seed", "3"]) == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert summary["replies"]["answers"] >= 500
     assert summary["events"]["events"] >= 2000

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 
-from starrocks_txn_sink.coordinator.region import Segment
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.columns import COLUMNS, SENTINEL_POSITION, SEQ
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.task import ReadRows
 
 from .source import TYPES, SourceTransaction
 
 _FIELDS = [*zip(COLUMNS, TYPES, strict=True), (SEQ, pa.int32())]
 
 
-@dataclass(frozen=True, slots=True)
-class ArrivingTask(LaneTask):
-    """A lane's task whose rows were not sorted; with `few` rows it puts them in order itself."""
-
-    few: bool = False
-
-    def _segments(self, batches: Iterable[pa.RecordBatch], *place: Any, **further: Any) -> Iterator[Segment]:
-        rows = ArrivalOrder(SMALL_ROWS if self.few else 0).rows
-        return LaneTask._segments(self, batches, *place, **{**further, "rows": rows})
+def arrival_rows(*, few: bool) -> ReadRows:
+    """Reads rows that were not sorted; `few` rows are put in order."""
+    return ArrivalOrder(SMALL_ROWS if few else 0).rows
 
 
 def arriving_batches(transactions: list[SourceTransaction], rng: Random, *, few: bool) -> list[pa.RecordBatch]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,6 @@ from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import DeadlineExceeded
 from starrocks_txn_sink.protocol.fencing import (
     Scope,
-    TakenOver,
     delete_dead_claims,
     fresh_tokens,
     retry_until_answered,
@@ -20,12 +19,14 @@ from starrocks_txn_sink.protocol.fencing import (
     take_over,
 )
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
-from starrocks_txn_sink.protocol.ledger import POSITION, ListUnfinished, Owner
+from starrocks_txn_sink.protocol.ledger import POSITION, ListUnfinished, Owner, ReadPositions, ReadTraces, Traces
+from starrocks_txn_sink.sink.continuity import Resumed, Resumption, resume
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.messages import LaneReport
+from starrocks_txn_sink.writer.task import LaneTask, ReadRows
 from starrocks_txn_sink.writer.worker import Attempt
 
-from .arriving import ArrivingTask, arriving_batches
+from .arriving import arrival_rows, arriving_batches
 from .lane import LaneAttempt
 from .plain import PlainChecker, Unit, plain_batches, units_of
 from .scheduler import Fiber, Node
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .world import World
 
 DATABASE, JOB = "shop", "job"
+LEDGERS = ("dropped", "restored")
 
 
 @dataclass(slots=True)
@@ -61,7 +63,10 @@ class Slot:
 class Driver(Node):
     """Runs until the source's end or its first error; `ended` of the world is told which."""
 
-    def __init__(self, world: World, name: str, checkpoint: Checkpoint, lanes: int, retold: bool = False) -> None:
+    def __init__(
+        self, world: World, name: str, checkpoint: Checkpoint, lanes: int, retold: bool = False,
+        oddity: str = "",
+    ) -> None:  # fmt: skip
         super().__init__(world.scheduler, name)
         self.epoch = f"{name}x{world.rng.getrandbits(32):08x}"
         self.writer = f"{JOB}-{self.epoch}"
@@ -69,6 +74,9 @@ class Driver(Node):
         self.over = False
         self.slots: dict[int, Slot] = {}
         self._world = world
+        # Under the same job its source is another one ("recreated"), or its ledger is ("dropped", "restored").
+        self.oddity = oddity
+        self._source = world.source.recreated() if oddity == "recreated" else world.source
         # Its own view: what another driver on the same checkpoint writes there meanwhile, it does not see.
         # Plain rows depend on the log that all drivers on a checkpoint share.
         self.plain = world.plain
@@ -97,17 +105,25 @@ class Driver(Node):
         world = self._world
         scope = Scope(JOB, DATABASE, Owner("", self.epoch, self.checkpoint.name))
         steps = take_over(scope, fresh_tokens(self.epoch, 0, world.rng), world.rng)
+        resumption = Resumption(self._batch, world.proofs.get(self.checkpoint.name, []))
+        resuming = resume(resumption, JOB, self.checkpoint.name, steps, world.rng)
+        if self.oddity in LEDGERS:
+            resuming = _over_another_ledger(self.oddity, resuming)
         world.trace.say(self.name, f"starts on checkpoint {self.checkpoint.name}, micro-batch {self._batch}")
         self._fiber = Fiber(
-            self, steps, self.scheduler.now + world.options.batch_deadline, world.network.send, self._taken_over
+            self, resuming, self.scheduler.now + world.options.batch_deadline, world.network.send, self._taken_over
         )
 
     def _taken_over(self, result: object) -> None:
-        if isinstance(result, TakenOver):
-            self.session.token, self.session.positions = result.owner.token, result.positions
+        if isinstance(result, Resumed):
+            taken = result.taken
+            self.session.token, self.session.positions = taken.owner.token, taken.positions
+            self.session.skips = dict(result.skips)
+            if self.oddity in LEDGERS:
+                self._world.checker.report("lost", f"{self.name} goes on over a {self.oddity} ledger")
             self._world.trace.say(self.name, f"has the job; positions {_shown(self.session)}")
             self._world.driver_taken_over()
-            self._forget_dead_claims(result.owner)
+            self._forget_dead_claims(taken.owner)
             self._next_batch()
             return
         assert isinstance(result, BaseException)
@@ -124,14 +140,14 @@ class Driver(Node):
 
     def _next_batch(self) -> None:
         world = self._world
-        begin = self._offsets[self._batch - 1] if self._batch else tuple(0 for _ in world.source.end)
+        begin = self._offsets[self._batch - 1] if self._batch else tuple(0 for _ in self._source.end)
         if self._batch >= len(self._offsets):
-            if begin == world.source.end:
+            if begin == self._source.end:
                 self._end(None)
                 return
-            self._offsets.append(_cut(begin, world.source.end, world.rng))
+            self._offsets.append(_cut(begin, self._source.end, world.rng))
         elif world.profile.recut:
-            self._offsets[self._batch :] = [_cut(begin, world.source.end, world.rng)]
+            self._offsets[self._batch :] = [_cut(begin, self._source.end, world.rng)]
         if not self.plain:
             self.checkpoint.offsets = list(self._offsets)
         self._cut = self._offsets[self._batch]
@@ -148,7 +164,7 @@ class Driver(Node):
         for number, (low, high) in enumerate(zip(begin, self._cut, strict=True)):
             if high > low:
                 slot = slots.setdefault(number % self.lanes, Slot([]))
-                slot.transactions += self._world.source.released[number][low:high]
+                slot.transactions += self._source.released[number][low:high]
         return slots
 
     def _plain_slots(self, begin: Cut) -> dict[int, Slot]:
@@ -180,12 +196,12 @@ class Driver(Node):
             return  # the driver was paused meanwhile, and the micro-batch is another one now
         ownership = self.session.ownership
         assert ownership is not None
-        ownership = type(ownership)(ownership.driver_token, dict(ownership.positions))
+        ownership = replace(ownership, positions=dict(ownership.positions), skips=dict(ownership.skips))
         options = world.options_of(self.lanes)
         task = LaneTask(options, JOB, self.epoch, self.checkpoint.name, self._batch, not self.plain, True, ownership)
         batches = plain_batches(slot.unit, world.rng) if slot.unit else batches_of(slot.transactions, world.rng)
         number = world.next_attempt()
-        task, batches = self._perhaps_unsorted(slot, task, batches, Random(f"{world.seed}/{number}"))
+        task, batches, rows = self._perhaps_unsorted(slot, task, batches, Random(f"{world.seed}/{number}"))
         name = f"{self.name}.{lane}.{number}"
         attempt = LaneAttempt(
             world,
@@ -194,6 +210,7 @@ class Driver(Node):
             Attempt(lane, number, not first),
             world.cut_off(batches),
             lambda ended, result: self.soon(0.01, self._task_ended, slot, lane, ended, result),
+            rows,
         )
         slot.attempts.append(attempt)
         world.lanes.append(attempt)
@@ -201,29 +218,39 @@ class Driver(Node):
 
     def _perhaps_unsorted(
         self, slot: Slot, task: LaneTask, batches: list[pa.RecordBatch], rng: Random
-    ) -> tuple[LaneTask, list[pa.RecordBatch]]:
+    ) -> tuple[LaneTask, list[pa.RecordBatch], ReadRows | None]:
         """With one lane a micro-batch may come as it is, in every fourth schedule: such lanes commit only at their end.
 
         One that comes again may come in another way.
         """
         sort = self._world.seed % 4 != 1 or rng.random() < 0.5
         if sort or self.lanes > 1 or slot.unit or task.options.quarantines:
-            return task, batches
-        values = {each.name: getattr(task, each.name) for each in fields(task)}
+            return task, batches, None
         few = rng.random() < 0.5
-        arriving = ArrivingTask(**{**values, "at_end_only": True}, few=few)
-        return arriving, arriving_batches(slot.transactions, rng, few=few)
+        batches = arriving_batches(slot.transactions, rng, few=few)
+        return replace(task, at_end_only=True), batches, arrival_rows(few=few)
 
     def _task_ended(self, slot: Slot, lane: int, attempt: LaneAttempt, result: list[Receipt] | BaseException) -> None:
         if self.over or self.slots.get(lane) is not slot or slot.receipts is not None:
             return
         if isinstance(result, list):
             slot.receipts = result
+            self._learn(attempt, attempt.metrics.report(result))
             self._stop(other for other in slot.attempts if other is not attempt)
             if all(one.receipts is not None for one in self.slots.values()):
                 self._batch_done()
             return
         self.task_failed(lane, result)
+
+    def _learn(self, attempt: LaneAttempt, report: LaneReport) -> None:
+        """What the lane says beside its receipts; the driver must hear of a label that the list hides."""
+        asks = attempt.task.ownership is not None and attempt.task.ownership.canary and not attempt.unanswered
+        checker = self._world.checker
+        if self.session.learn_listed([report]) != (attempt.listed is False):
+            checker.report("other", f"{attempt.name} says {report.listed} of its label, the list {attempt.listed}")
+        if asks and report.committed and report.listed is None:
+            checker.report("other", f"{attempt.name} is the first to commit, and did not ask whether it is listed")
+        self.session.learn_skips([report])
 
     def task_failed(self, lane: int, error: BaseException) -> None:
         """Spark counts the failure: another try, or the end of the query."""
@@ -257,6 +284,9 @@ class Driver(Node):
         if self.disputed:
             self._world.checker.report("other", f"{self.name} took other content for what was written")
         self._world.checker.acknowledged(self.name, self._cut)
+        if self._world.rng.random() < 0.8:
+            proof = self.session.proof(self._batch)
+            self._world.proofs.setdefault(self.checkpoint.name, []).append(proof)
         self._batch += 1
         self.checkpoint.done = max(self.checkpoint.done, self._batch) if self.plain else self._batch
         self.checkpoint.newest = max(self.checkpoint.newest, self._batch)
@@ -281,6 +311,22 @@ def _end_all(family: LabelPrefix, rng: Random) -> Steps[None]:
     """What the session does when it fails: roll back what it leaves open, as far as that is possible."""
     for name in (yield from retry_until_answered(ListUnfinished(family), rng)):
         yield from roll_back_until_confirmed(Label(DATABASE, name), rng)
+
+
+def _over_another_ledger(kind: str, steps: Steps[Resumed]) -> Steps[Resumed]:
+    """`steps` that read a ledger which was dropped, or restored from a backup of before the first position."""
+    answer: object = None
+    while True:
+        try:
+            needed = steps.send(answer)
+        except StopIteration as ended:
+            resumed: Resumed = ended.value
+            return resumed
+        answer = yield needed
+        if isinstance(needed, ReadTraces) and isinstance(answer, Traces) and kind == "dropped":
+            answer = Traces(known=False)
+        if isinstance(needed, ReadPositions) and isinstance(answer, dict):
+            answer = {}
 
 
 def _nothing(result: object) -> None:

@@ -1,25 +1,26 @@
-"""One try of Spark's at a lane: rows fed to the coordinator, its actions stepped through. Mirrors `writer.runner`."""
+"""One try of Spark's at a lane, put together by `LaneTask.open`; feeding and stepping mirror `writer.runner`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.actions import Action, LaneIdentity, Receipt
+from starrocks_txn_sink.coordinator.actions import Action, CheckAction, Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, RegionRows, Segment
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
-from starrocks_txn_sink.protocol.fencing import TakenOver
-from starrocks_txn_sink.protocol.label import RetryPolicy, labels
-from starrocks_txn_sink.protocol.ledger import Position
-from starrocks_txn_sink.protocol.wire import Transport
-from starrocks_txn_sink.writer.runner import Performer
-from starrocks_txn_sink.writer.task import LaneTask
-from starrocks_txn_sink.writer.worker import Attempt
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.protocol.label import Steps
+from starrocks_txn_sink.protocol.ledger import ListUnfinished
+from starrocks_txn_sink.writer.metrics import LaneMetrics
+from starrocks_txn_sink.writer.runner import DaemonThreadPool, Performer
+from starrocks_txn_sink.writer.task import LaneTask, OpenLane, ReadRows
+from starrocks_txn_sink.writer.worker import Attempt, WorkerResources
 
 from .bounds import LETTERS, Bounds
 from .scheduler import Fiber, Node
@@ -30,14 +31,16 @@ if TYPE_CHECKING:
 Ended = Callable[["LaneAttempt", "list[Receipt] | BaseException"], None]
 _GRACE = 15.0
 _SCANS = (0.05, 0.1, 0.2, 0.4, 0.8)
+_NOTHING = WorkerResources(cast(HttpTransport, None), cast(DaemonThreadPool, None), None)  # fibers send
 
 
 class LaneAttempt(Node):
     """A Spark task, on an executor of its own; `ended` is told its receipts or its error, unless it was killed."""
 
     def __init__(
-        self, world: World, name: str, task: LaneTask, attempt: Attempt, batches: list[pa.RecordBatch], ended: Ended
-    ) -> None:
+        self, world: World, name: str, task: LaneTask, attempt: Attempt, batches: list[pa.RecordBatch], ended: Ended,
+        rows: ReadRows | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(world.scheduler, name)
         self.attempt = attempt
         self.writer = f"{task.job}-{task.epoch}-{attempt.lane}-{task.batch_id}-{attempt.number}"
@@ -47,11 +50,18 @@ class LaneAttempt(Node):
         self._world = world
         self._batches = batches
         self._ended = ended
+        self._rows = rows
+        self._limits = _limits(world, task)
+        self.blind = Random(name + str(world.seed)).random() < 0.1  # the list hides its labels from it
+        self.listed: bool | None = None
+        self.unanswered = False
+        self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, "gzip", world.clock)
         self._deadline = Deadline.after(task.options.batch_deadline, world.clock)
-        ownership = task._lane_ownership(attempt, world.rng, world.clock)
+        ownership = task.lane_ownership(attempt, world.rng, world.clock)
         assert ownership is not None
         self.ownership = ownership
         self._segments: Iterator[Segment] = iter(())
+        self._performer: Performer | None = None
         self._core: SharedTransactionCoordinator | None = None
         self._feeding = True
         self._running_actions = 0
@@ -61,47 +71,25 @@ class LaneAttempt(Node):
         self._bounds = Bounds(world.checker, name, LETTERS if task.options.quarantines else 0)
 
     def start(self) -> None:
-        if self.attempt.retry:
-            self._fiber(self.ownership.take_over(self._world.rng), self._deadline.at, self._taken_over)
-        else:
-            assert self.task.ownership is not None
-            self._write(self.task.ownership.positions)
+        world = self._world
+        steps = self.task.open(
+            self._batches, self.attempt, self.ownership, _NOTHING, world.clock, self._deadline, world.rng,
+            self.metrics, self._rows, coordinator_limits=self._limits,
+        )  # fmt: skip
+        self._fiber(steps, self._deadline.at, self._opened)
 
     def _fiber(self, steps: Any, deadline: float, done: Callable[[object], None]) -> None:
         Fiber(self, steps, deadline, self._world.network.send, done)
 
-    def _taken_over(self, result: object) -> None:
-        if isinstance(result, TakenOver):
-            self.holds = True
-            self._world.lane_taken_over(self)
-            self._write(result.positions)
-        else:
+    def _opened(self, result: object) -> None:
+        if not isinstance(result, OpenLane):
             assert isinstance(result, BaseException)
             self._end(result)
-
-    def _write(self, positions: Mapping[str, Position]) -> None:
-        world, task = self._world, self.task
-        self._limits = _limits(world, task)
-        self._core = SharedTransactionCoordinator(
-            LaneIdentity(task.job, self.attempt.lane, task.batch_id),
-            self._limits,
-            labels(task.job, task.epoch, self.attempt.lane, task.batch_id, self.attempt.number),
-            world.rng,
-            world.clock.wall,
-            self.ownership.ledger_entries,
-            task._log(self.attempt.lane, world.clock),
-            task._quarantine(world.clock),
-        )
-        self._performer = Performer(
-            task.options,
-            cast(Transport, None),  # a fiber sends
-            world.clock,
-            self._deadline,
-            world.rng,
-            RetryPolicy(commit_again=False),
-            ownership=self.ownership,
-        )
-        self._segments = task._segments(self._batches, self.attempt.lane, positions)
+            return
+        if self.attempt.retry:
+            self.holds = True
+            self._world.lane_taken_over(self)
+        self._core, self._performer, self._segments = result.core, result.performer, iter(result.segments)
         self.soon(self._deadline.remaining(), self._too_late)
         self._feed()
 
@@ -161,6 +149,11 @@ class LaneAttempt(Node):
 
     # --- actions out ---
 
+    @property
+    def _acting(self) -> Performer:
+        assert self._performer is not None
+        return self._performer
+
     def _pump(self) -> None:
         core = self._core
         if self.result is not None or core is None:
@@ -188,8 +181,24 @@ class LaneAttempt(Node):
         self._running_actions += 1
         self._scan = 0
         self._bounds.sent(action)
-        steps, deadline = self._performer.steps(action)
+        steps, deadline = self._acting.steps(action)
+        if isinstance(action, CheckAction):
+            steps = self._looked_at(action.label, steps)
         self._fiber(steps, deadline.at, lambda result: self._completed(action, result))
+
+    def _looked_at(self, label: str, steps: Steps[object]) -> Steps[object]:
+        """`steps` of a check; remember what the list said. For the canary of a `blind` attempt it has nothing."""
+        answer: object = None
+        while True:
+            try:
+                needed = steps.send(answer)
+            except StopIteration as ended:
+                return ended.value
+            answer = yield needed
+            if isinstance(needed, ListUnfinished):
+                self.unanswered = not isinstance(answer, tuple)
+                answer = () if self.blind and not self.unanswered else answer
+                self.listed = label in answer if isinstance(answer, tuple) else None
 
     def _completed(self, action: Action, result: object) -> None:
         self._running_actions -= 1
@@ -214,9 +223,7 @@ class LaneAttempt(Node):
         """As the lane's runner reports it: an error that was raised is a result too."""
         try:
             return (
-                self._performer.result_after_deadline(action, result)
-                if isinstance(result, DeadlineExceeded)
-                else result
+                self._acting.result_after_deadline(action, result) if isinstance(result, DeadlineExceeded) else result
             )
         except DeadlineExceeded as error:
             return error

@@ -16,6 +16,8 @@ NODES = (
     "clock_jump",
     "second_driver",
     "old_checkpoint",
+    "recreated",
+    "other_ledger",
     "cut_off",
 )
 CROWD = frozenset(("speculate", "task_lost", "pause"))

@@ -16,6 +16,7 @@ from .checker import KINDS
 from .world import History, run_schedule
 
 Say = Callable[[str], None]
+RunSchedule = Callable[..., History]
 _PROGRESS = 1000
 
 
@@ -48,11 +49,11 @@ class Tally:
         return orjson.dumps({**counts, "first_failing_seed": self.first_failing_seed}).decode()
 
 
-def prove(seeds: int, say: Say, first: int = 0, processes: int | None = None) -> int:
-    """Run `seeds` schedules from `first` on; the last line is JSON; 1 if anything was violated."""
+def prove(seeds: int, say: Say, first: int = 0, processes: int | None = None, run: RunSchedule = run_schedule) -> int:
+    """`run` the schedules of `seeds` seeds from `first` on; the last line is JSON; 1 if anything was violated."""
     started, tally = time.perf_counter(), Tally()
     workers = processes or os.cpu_count() or 1
-    for history in on_terminal(_histories(range(first, first + seeds), workers), seeds):
+    for history in on_terminal(_histories(run, range(first, first + seeds), workers), seeds):
         tally.add(history)
         for violation in history.violations[:3]:
             say(f"seed {history.seed}: {violation.kind}: {violation.text}")
@@ -65,21 +66,21 @@ def prove(seeds: int, say: Say, first: int = 0, processes: int | None = None) ->
     return 1 if tally.first_failing_seed is not None else 0
 
 
-def _histories(seeds: range, workers: int) -> Iterable[History]:
+def _histories(run: RunSchedule, seeds: range, workers: int) -> Iterable[History]:
     if workers == 1 or len(seeds) < 200:
-        return map(run_schedule, seeds)
-    return _spread(seeds, workers)
+        return map(run, seeds)
+    return _spread(run, seeds, workers)
 
 
-def _spread(seeds: range, workers: int) -> Iterable[History]:
+def _spread(run: RunSchedule, seeds: range, workers: int) -> Iterable[History]:
     with get_context("spawn").Pool(workers) as pool:
-        yield from pool.imap_unordered(run_schedule, seeds, chunksize=50)
+        yield from pool.imap_unordered(run, seeds, chunksize=50)
 
 
-def replay(seed: int, say: Say) -> int:
+def replay(seed: int, say: Say, run: RunSchedule = run_schedule) -> int:
     """Run one schedule and say everything that happens in it."""
     started = time.perf_counter()
-    history, tally = run_schedule(seed, say), Tally()
+    history, tally = run(seed, say), Tally()
     tally.add(history)
     say(tally.summary(time.perf_counter() - started))
     return 1 if history.violations else 0

@@ -7,7 +7,7 @@ also holds transactions that were given up or never ended.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -52,6 +52,15 @@ class Source:
     @property
     def rows(self) -> int:
         return sum(len(one.rows) for transactions in self.truth for one in transactions)
+
+    def recreated(self) -> Source:
+        """Another source with as many source transactions: other contents, each one position earlier."""
+        return Source([[_recreated(one) for one in transactions] for transactions in self.released])
+
+
+def _recreated(one: SourceTransaction) -> SourceTransaction:
+    rows = tuple((table, content.replace(b'"v":', b'"w":1,"v":')) for table, content in one.rows)
+    return replace(one, position=one.position - 1, rows=rows)
 
 
 def make_source(rng: Random, assembled: bool, partitions: tuple[int, ...] = (1, 2, 2, 3)) -> Source:

@@ -74,6 +74,18 @@ def test_a_checkpoint_restored_from_an_older_copy_brings_its_state_along(shop: A
     assert shop.written() == (6, 6)
 
 
+def test_a_recreated_topic_under_the_same_job_is_an_error_before_anything_is_lost(shop: AssemblingShop) -> None:
+    shop.put(script("p-0", "B D D E B D E"))
+    shop.put(script("p-0", "B D E", 8))
+    shop.go()
+    shop._files = 0  # the same files with other events
+    shop.put(script("p-0", "B D E B D D E B", txn="new"))
+    shop.put(script("p-0", "D D E", 9, txn="new"))
+    with pytest.raises(StreamingQueryException, match=r"SourceChanged.*to position 11 .*position 10,.*another `job`"):
+        shop.go("new")
+    assert shop.written() == (4, 4)
+
+
 def _lines(file: Path) -> int:
     return len(file.read_bytes().splitlines())
 

@@ -16,6 +16,7 @@ from starrocks_txn_sink.changelog import (
     to_starrocks_ops,
     upsert_materializer,
 )
+from starrocks_txn_sink.changelog.plan import non_deterministic_functions
 from starrocks_txn_sink.errors import InputError, OptionError
 
 pytestmark = pytest.mark.spark
@@ -107,6 +108,11 @@ ROWS = "row_kind string, id int, name string, lsn long, op string, m map<int,str
             wrongly(to_changelog, op="code", produces_full_deletes="false"),
             OptionError,
             "produces_full_deletes is 'false'.*True or False",
+        ),
+        (
+            lambda frame: to_changelog(frame, op="code", compact=True),
+            OptionError,
+            "compact is set, but partition_by is not given",
         ),
         (wrongly(to_changelog, op="code", partition_by=7), OptionError, "partition_by is 7"),
         (wrongly(to_changelog, op="code", after=7), OptionError, "after is 7"),
@@ -246,10 +252,115 @@ def test_whatever_needs_no_state_stays_in_the_jvm(spark: SparkSession) -> None:
 
 def test_warnings_say_why(spark: SparkSession) -> None:
     rows = spark.createDataFrame([], "row_kind string, id int, name string")
-    with pytest.warns(ChangelogWarning, match="the plan uses current_timestamp.*state grows for ever"):
+    with pytest.warns(ChangelogWarning, match="its columns use current_timestamp.*state grows for ever"):
         upsert_materializer(rows.withColumn("at", F.current_timestamp()), sink_key="id")
     upserts = from_changelog(spark.createDataFrame([], "op string, id int"), op_mapping={"c": "INSERT", "d": "DELETE"})
     with pytest.warns(ChangelogWarning, match="has no -U.*a later delete shows that old row again"):
         upsert_materializer(upserts, sink_key="id")
     upsert_materializer(upserts, sink_key="id", upsert_key="id")  # nothing to warn about
     upsert_materializer(rows, sink_key="id")
+
+
+PEOPLE = "op string, id int, name string, lsn long"
+
+
+def test_deletes_that_carry_only_their_key_need_an_upsert_key(spark: SparkSession) -> None:
+    """Compared as a whole, such a delete finds no row: the row would stay in the table for ever."""
+    events = spark.createDataFrame([("INSERT", 1, "Ann", 1), ("DELETE", 1, None, 2)], PEOPLE)
+    with pytest.raises(OptionError, match=r"carry only the key \(consume_full_deletes is False.*upsert_key"):
+        upsert_materializer(from_changelog(events), sink_key="id", sequence="lsn")
+    narrowed = from_changelog(events).filter("id > 0").withColumn("more", F.lit(1))
+    with pytest.raises(OptionError, match="carry only the key"):
+        upsert_materializer(narrowed, sink_key="id", sequence="lsn")
+    by_key = upsert_materializer(from_changelog(events), sink_key="id", upsert_key="id", mode="force", sequence="lsn")
+    assert [row["row_kind"] for row in by_key.collect()] == ["+I", "-D"]
+
+
+def test_key_only_deletes_are_no_loss_where_nothing_is_missing(spark: SparkSession) -> None:
+    events = spark.createDataFrame([], PEOPLE)
+    upsert_materializer(from_changelog(events, consume_full_deletes=True), sink_key="id", sequence="lsn")
+    updates = {"c": "INSERT", "u": "UPDATE_BEFORE, UPDATE_AFTER"}
+    inserts = from_changelog(events, op_mapping=updates, partition_by="id", sequence="lsn")
+    upsert_materializer(inserts, sink_key="id", sequence="lsn")
+    upsert_materializer(from_changelog(events.drop("name")), sink_key="id", sequence="lsn")
+    upsert_materializer(from_changelog(events), sink_key="id", sequence="lsn", mode="none")
+
+
+@pytest.mark.parametrize("images", [{}, {"before": "before", "after": "after"}], ids=["flat", "images"])
+def test_a_delete_by_key_keeps_its_sequence(spark: SparkSession, images: dict[str, Any]) -> None:
+    """The consumer has to order the delete after the changes of its key."""
+    rows = spark.createDataFrame([("-D", 1, "Ann", 7)], "row_kind string, id int, name string, lsn long")
+    codes = {"INSERT": "c", "UPDATE_AFTER": "u", "DELETE": "d"}
+    exported = to_changelog(
+        rows, partition_by="id", sequence="lsn", produces_full_deletes=False, op_mapping=codes, **images
+    )
+    (found,) = exported.collect()
+    delete = found["before"] if images else found
+    assert (found["op"], delete["id"], delete["name"], delete["lsn"]) == ("d", 1, None, 7)
+
+
+def test_a_deletion_flag_may_be_a_boolean_column(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([("+I", 1), ("-U", 1), ("+U", 1), ("-D", 1)], "row_kind string, id int").coalesce(1)
+    flagged = to_changelog(rows, op="deleted", op_mapping={"INSERT, UPDATE_AFTER": False, "DELETE": True})
+    assert flagged.schema.simpleString() == "struct<deleted:boolean,id:int>"
+    assert [tuple(row) for row in flagged.collect()] == [(False, 1), (False, 1), (True, 1)]
+    again = from_changelog(flagged, op="deleted", op_mapping={False: "INSERT", True: "DELETE"})
+    assert [row["row_kind"] for row in again.collect()] == ["+I", "+I", "-D"]
+
+
+def test_a_batch_frame_is_compacted_as_a_whole(spark: SparkSession) -> None:
+    rows = [("+I", 1, "a", 1), ("-U", 1, "a", 2), ("+U", 1, "b", 2), ("+I", 2, "x", 3), ("-D", 2, "x", 4)]
+    frame = spark.createDataFrame(rows, "row_kind string, id int, name string, lsn long")
+    net = to_changelog(frame, partition_by="id", sequence="lsn", compact=True)
+    assert [tuple(row) for row in net.collect()] == [("INSERT", 1, "b", 2)]
+
+
+def test_non_deterministic_functions_are_found_in_expressions_that_make_columns(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], "row_kind string, id int, name string")
+    roll = F.udf(lambda: 4, "int").asNondeterministic()
+    cases: list[tuple[DataFrame, list[str]]] = [
+        (frame.withColumn("x", F.rand() + F.length("name")).withColumn("y", F.col("x") + 1).drop("x"), ["rand"]),
+        (frame.withColumns({"at": F.now(), "u": F.expr("uuid()")}), ["now", "uuid"]),
+        (frame.withColumn("x", roll()), ["<lambda>"]),
+        (frame.union(frame.withColumn("name", F.current_date().cast("string"))), ["current_date"]),
+        (frame.select("row_kind", "id", F.explode(F.array(F.rand())).alias("x")), ["rand"]),
+        (frame.groupBy("row_kind", "id").agg(F.max(F.current_timestamp()).alias("x")), ["current_timestamp"]),
+        # Neither in a condition, nor as a text or a name.
+        (frame.filter(F.rand() < 0.5).withColumn("rand()", F.lit("uuid()")), []),
+        (frame.withColumn("x", F.rand()).drop("x"), []),
+    ]
+    for made, functions in cases:
+        assert non_deterministic_functions(made) == functions
+
+
+def test_the_key_of_an_upsert_stream_is_known_until_something_may_change_it(spark: SparkSession) -> None:
+    events = spark.createDataFrame(
+        [("c", 1, "a", 1), ("u", 1, "b", 2), ("d", 1, "b", 3)], "op string, id int, v string, lsn int"
+    )
+    codes = {"c": "INSERT", "u": "UPDATE_AFTER", "d": "DELETE"}
+    upserts = from_changelog(events, op_mapping=codes, partition_by="id")
+
+    def exported(frame: DataFrame) -> list[tuple[Any, ...]]:
+        made = to_changelog(
+            frame, before="b", after="a", passthrough="lsn", op_mapping={v: k for k, v in codes.items()}, sequence="lsn"
+        )
+        return [tuple(row) for row in made.select("op", "b.v", "a.v").collect()]
+
+    expected = [("c", None, "a"), ("u", "a", "b"), ("d", "b", None)]
+    assert exported(upserts) == expected
+    assert (
+        exported(upserts.filter("id > 0").withColumn("more", F.lit(1)).select("row_kind", "id", "v", "lsn")) == expected
+    )
+    settled = upsert_materializer(upserts, sink_key="id", upsert_key="id", mode="force", sequence="lsn")
+    assert exported(settled) == expected
+    deletes = to_changelog(upserts, produces_full_deletes=False, op_mapping={"DELETE": "d"}).collect()
+    assert [tuple(row) for row in deletes] == [("d", 1, None, None)]
+    for changed in (
+        upserts.withColumn("id", F.lit(2)),
+        upserts.withColumn("row_kind", F.upper("row_kind")),
+        upserts.join(spark.range(2).toDF("n")),
+        upserts.union(upserts),
+        from_changelog(events, op_mapping={**codes, "b": "UPDATE_BEFORE"}, partition_by="id"),
+    ):
+        with pytest.raises(OptionError, match="partition_by is not given"):
+            exported(changed)

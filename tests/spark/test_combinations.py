@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,24 +12,14 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.options.combinations import (
-    ALTERNATIVES,
-    CONFLICTS,
-    IMPLIED,
-    Conflict,
-    Feature,
-    always_sorted,
-    find_conflict_between,
-    render_combinations,
-)
+from starrocks_txn_sink.options.combinations import CONFLICTS, Conflict, Feature, always_sorted
 from starrocks_txn_sink.rows.columns import PAYLOAD
 from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.data_source import LaneTerms, lane_partitioned
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed.route import fit_routes
 from starrocks_txn_sink.telemetry.events import Event
-
-PAGE = Path(__file__).parents[2] / "docs" / "combinations.md"
+from tools.pages import ALTERNATIVES, IMPLIED, find_conflict_between
 
 OPTIONS: dict[Feature, dict[str, Any]] = {
     Feature.NO_QUERY_URL: {"query_url": None, "delivery": "at-least-once"},
@@ -208,7 +197,3 @@ def test_shuffle_is_decided_alike_for_rows_and_events_but_for_a_quarantine() -> 
     )
     assert [always_sorted(lanes.features, assembled=events) for events in (False, True)] == [True, True]
     assert [always_sorted(quarantine.features, assembled=events) for events in (False, True)] == [True, False]
-
-
-def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == render_combinations(), "write render_combinations() to it"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from pyspark.errors import PythonException, StreamingQueryException
@@ -14,6 +15,9 @@ from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.errors import Fenced
+from starrocks_txn_sink.metrics import MetricsServer
+from starrocks_txn_sink.operations.recover import inspect_job
+from starrocks_txn_sink.telemetry.events import Event
 from tests.crash.query_proxy import QueryProxy
 from tests.support.exactly_once_shop import Shop, open_shop, rows_of, wait_for
 
@@ -68,6 +72,86 @@ def test_other_content_at_the_ledgers_position_is_an_error_that_says_what_to_do(
     assert shop.written() == (4, 4)
     assert shop.run(check_replays=False) == []
     assert shop.run("another", job="another", files=None)[0].rows == 4  # the advice works
+
+
+@pytest.mark.parametrize("files", [None, 1])
+def test_a_recreated_source_under_the_same_job_is_an_error_before_anything_is_lost(
+    shop: Shop, files: int | None
+) -> None:
+    shop.feed(rows_of("p-0", [10, 20, 30]))
+    shop.run()
+    for name, positions in (("1", [5, 15]), ("2", [25]), ("3", [35])):
+        shop.write_file(f"{name}.json", rows_of("p-0", positions, note="another story"))
+    with pytest.raises(StreamingQueryException, match=r"SourceChanged.*to position 35 .*at position 30.*another `job`"):
+        shop.run("new", files=files)
+    assert shop.written() == (6, 6)
+    assert sum(each.rows for each in shop.run("newer", job="another", files=None)) == 8  # the advice works
+
+
+def written_in_three_micro_batches(shop: Shop) -> None:
+    for position in (1, 2, 3):
+        shop.feed(rows_of("p-0", [position]))
+    shop.run()
+    proofs = shop.checkpoint() / "starrocks_txn_sink" / "visible"
+    wait_for(lambda: list(proofs.glob("000000000002-*")))
+
+
+def test_a_dropped_ledger_is_an_error_before_anything_is_written_twice(shop: Shop) -> None:
+    written_in_three_micro_batches(shop)
+    shop.forget_commit(2)
+    shop.ask("DROP TABLE shop._starrocks_txn_sink_ledger")
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match=r"LedgerBehind.*no row of job test.*--accept-ledger"):
+            shop.run()
+    assert shop.written() == (6, 6)
+    inspect_job(shop.options(), 30, accept=True)
+    assert [receipt.batch_id for receipt in shop.run()] == [2]
+    assert shop.written() == (8, 6)  # which was accepted
+
+
+def test_a_ledger_from_before_the_checkpoint_is_an_error_before_anything_is_lost(shop: Shop) -> None:
+    written_in_three_micro_batches(shop)
+    shop.ask("DELETE FROM shop.items WHERE position > 1")  # restored from a backup of after the first micro-batch
+    shop.ask("UPDATE shop._starrocks_txn_sink_ledger SET position = 1, batch = 0 WHERE kind = 'position'")
+    shop.feed(rows_of("p-0", [4]))
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match=r"LedgerBehind.*has position 1 .* p-0, but position 3 was"):
+            shop.run()
+    assert shop.written() == (2, 2)
+    assert sum(each.rows for each in shop.run("new", job="another", files=None)) == 8
+    inspect_job(shop.options(), 30, accept=True)
+    assert [receipt.rows for receipt in shop.run()] == [2]
+
+
+def test_a_skip_goes_on_after_a_restart_in_the_middle_of_it(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [10, 20, 30]))
+    shop.run()
+    shop.write_file("1.json", rows_of("p-0", [5, 15, 25], note="another story"))
+    shop.run("new")
+    proofs = shop.checkpoint("new") / "starrocks_txn_sink" / "visible"
+    wait_for(lambda: list(proofs.glob("000000000000-*")))
+    shop.write_file("2.json", rows_of("p-0", [35], note="another story"))
+    for _ in range(2):  # a supervisor starts it again and again
+        with pytest.raises(StreamingQueryException, match=r"SourceChanged.*to position 35 "):
+            shop.run("new")
+    assert shop.written() == (6, 6)
+
+
+def test_a_label_that_a_take_over_would_not_find_is_said_loudly_once_a_session(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    hidden = {"operation": "query", "label": "FROM information_schema.loads", "action": "answer", "status": 200}
+    shop.fault({**hidden, "body": '{"columns": ["LABEL"], "rows": []}'})
+    told: list[Event] = []
+    with MetricsServer(0) as metrics:
+        sink = StarRocksSink(shop.options(), listener=told.append, metrics=metrics)
+        for position in (1, 2):
+            assert len(sink.write(shop.frame(rows_of("p-0", [position])))) == 1
+        with urlopen(f"{metrics.url}/metrics", timeout=10) as answer:
+            assert 'integrity_violations_total{kind="unlisted"} 1' in answer.read().decode()
+    assert [event.fields["job"] for event in told if event.name == "label.unlisted"] == ["test"]
+    (said,) = [record for record in caplog.records if "label.unlisted" in record.getMessage()]
+    assert (said.levelname, "Let the loading user see its own loads" in said.getMessage()) == ("WARNING", True)
 
 
 def test_a_lost_checkpoint_with_the_same_job(shop: Shop) -> None:
@@ -253,9 +337,9 @@ def test_the_normal_path_costs_one_owner_check_and_one_state_query_a_transaction
     }
     checks = [sql for sql in asked if sql.startswith("SELECT kind, name, token") and "name = ''" not in sql]
     assert len(checks) == 6
-    # Once a run of the query: version, tables, DDL, the take-over (it reads the owner twice), a look for dead
-    # claims. Nothing a micro-batch.
-    assert len(asked) - len(checks) == 11
+    # Once a run of the query: version, tables, DDL, the job's traces, the take-over (it reads the owner twice), a look
+    # for dead claims, and each lane's question whether its first label is listed. Nothing a micro-batch.
+    assert len(asked) - len(checks) == 12 + 2
 
 
 def _query_id(checkpoint: Path) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.protocol.label import LedgerRequest
 from starrocks_txn_sink.protocol.ledger import (
+    ACCEPTED,
     DRIVER,
     LANE,
     MARKER,
@@ -18,6 +19,7 @@ from starrocks_txn_sink.protocol.ledger import (
     ReadMarker,
     ReadOwners,
     ReadPositions,
+    ReadTraces,
     WriteClaim,
     WriteMarker,
     read_result,
@@ -76,6 +78,15 @@ class ModelLedger:
             case ListDeadClaims(job, epoch, most):
                 claims = [row for key, row in ledger.items() if key[:2] == (job, LANE) and row["epoch"] != epoch]
                 rows += [(name,) for name in sorted(str(row["name"]) for row in claims)[:most]]
+            case ReadTraces(job, checkpoint):
+                ours = {POSITION: None, DRIVER: None, MARKER: ACCEPTED}
+                found = [
+                    row
+                    for key, row in ledger.items()
+                    if row.get("checkpoint") == checkpoint
+                    or (key[0] == job and key[1] in ours and ours[key[1]] in (None, key[2]))
+                ]
+                rows = [(row["kind"], row.get("token")) for row in found]
             case ReadPositions(job):
                 rows = [_columns(row, _POSITION) for key, row in ledger.items() if key[:2] == (job, POSITION)]
         return read_result(question, rows)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ the place, never the row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -29,10 +29,14 @@ _DELETES: Final = pa.array(columns.DELETES)
 
 @dataclass(frozen=True, slots=True)
 class PayloadEncoder:
-    """Encodes rows of tables in `database`; `keyless` tables have no primary key, so they take no deletes."""
+    """Encodes rows of tables in `database`; `keyless` tables have no primary key, so they take no deletes.
+
+    Deletes get `placeholders` where they lack them.
+    """
 
     database: str
     keyless: tuple[str, ...] = ()
+    placeholders: columns.Placeholders = field(default_factory=dict)
 
     def batches(self, released: Iterable[ReleasedRows]) -> Iterator[pa.RecordBatch]:
         """Yield batches of lane rows; joins small parts, because each batch costs milliseconds."""
@@ -76,10 +80,30 @@ class PayloadEncoder:
         if kinds is None or pc.all(pc.is_in(kinds, value_set=_UPSERTS)).as_py():
             return upsert, None
         deleted = self._deleted(partitions, rows, op)
+        row, fields = self._filled(one_array(rows[model.TABLE]), row, deleted)
         rest = pc.utf8_slice_codeunits(pc.utf8_ltrim(row, " "), 1)
         comma = pc.if_else(pc.starts_with(pc.utf8_ltrim(rest, " "), "}"), "", ",")
-        delete = pc.binary_join_element_wise(SEPARATOR + columns.DELETING, comma, rest, "")
+        delete = pc.binary_join_element_wise(SEPARATOR + columns.DELETING, fields, comma, rest, "")
         return pc.if_else(deleted, delete, upsert), deleted
+
+    def _filled(self, table: pa.Array, row: pa.Array, deleted: pa.Array) -> tuple[pa.Array, pa.Array | str]:
+        """The rows without nulls where deletes have placeholders, and the fields to put in front of the others."""
+        front: pa.Array | str = ""
+        for name, placeholders in self.placeholders.items():
+            here = pc.and_(deleted, pc.fill_null(pc.equal(table, name), False))
+            own = row.filter(here)
+            if not len(own):
+                continue
+            texts = [
+                pc.if_else(pc.match_substring_regex(own, pattern), "", text)
+                for pattern, text in columns.missing_fields(placeholders)
+            ]
+            for pattern, value in columns.null_fields(placeholders):
+                own = pc.replace_substring_regex(own, pattern, rf"\1{value}")
+            front = pa.nulls(len(row), row.type).fill_null("") if isinstance(front, str) else front
+            front = pc.replace_with_mask(front, here, pc.binary_join_element_wise(*texts, "").cast(row.type))
+            row = pc.replace_with_mask(row, here, own)
+        return row, front
 
     def _deleted(self, partitions: pa.Array, rows: pa.Table, op: pa.Array) -> pa.Array:
         kinds = pc.utf8_lower(op)

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
+from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, StarRocksSinkError, Transient
 
 FORMAT: Final = 1
@@ -123,6 +124,10 @@ class StateNotWritten(StarRocksSinkError, Transient):
     )
 
 
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
+_ABANDONED_SECONDS = 3600.0
+
+
 class StateDirectory(Protocol):
     """The state directory on any file system. Names are relative, with `/` between folder and file.
 
@@ -160,12 +165,10 @@ class FileDirectory:
         try:
             if folder not in self._made:
                 system.create_dir(folder, recursive=True)
+                _remove_abandoned(system, folder)
                 self._made.add(folder)
             target = f"{folder}/.{secrets.token_hex(8)}.tmp" if system.type_name.startswith(_RENAMES) else path
-            with system.open_output_stream(target) as stream:
-                stream.write(content)
-            if target != path:
-                system.move(target, path)
+            _write_and_move(system, target, path, content)
         except OSError as error:
             raise StateNotWritten(f"The assembling lanes cannot write their state ({type(error).__name__}).") from error
 
@@ -192,6 +195,29 @@ class FileDirectory:
             self._connected = _connect(self.uri)
         system, root = self._connected
         return system, f"{root}/{name}"
+
+
+def _write_and_move(system: Any, target: str, path: str, content: bytes | pa.Buffer) -> None:
+    """Write `target`, then give it its name; a failure leaves no temporary file, or a full disk would stay full."""
+    try:
+        with system.open_output_stream(target) as stream:
+            stream.write(content)
+        if target != path:
+            system.move(target, path)
+    except OSError:
+        if target != path:
+            with contextlib.suppress(OSError):
+                system.delete_file(target)
+        raise
+
+
+def _remove_abandoned(system: Any, folder: str) -> None:
+    """Delete temporary files that killed tasks left: no write takes _ABANDONED_SECONDS."""
+    oldest = SystemClock().wall() - _ABANDONED_SECONDS
+    for each in system.get_file_info(fs.FileSelector(folder)):
+        if _TEMPORARY.fullmatch(each.base_name) and each.mtime is not None and each.mtime.timestamp() < oldest:
+            with contextlib.suppress(OSError):
+                system.delete_file(each.path)
 
 
 def _connect(uri: str) -> tuple[Any, str]:

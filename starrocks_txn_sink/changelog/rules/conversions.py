@@ -5,6 +5,7 @@ Rows are opaque values; None means no row. Source: examples 4.1 and 4.3 in docs/
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -42,7 +43,13 @@ class RowChange(NamedTuple):
 Key = Hashable
 
 Part = str | Sequence[str]
-OpMapping = Mapping[str, str] | Mapping[tuple[str, ...], tuple[str, ...]] | Mapping[Part, Part]
+OpMapping = (
+    Mapping[str, str]
+    | Mapping[str, bool]
+    | Mapping[bool, str]
+    | Mapping[tuple[str, ...], tuple[str, ...]]
+    | Mapping[Part, Part]
+)
 Kinds = tuple[RowKind, ...]
 
 # --- op_mapping ---
@@ -100,6 +107,18 @@ def pairs_updates(op_mapping: OpMapping | None) -> bool:
     return op_mapping is not None and any(UPDATE.issubset(_kinds(kinds)) for kinds, _ in _entries(op_mapping))
 
 
+def codes_are_flags(op_mapping: OpMapping | None) -> bool:
+    """Whether the codes to put out are True and False, not texts; OptionError for both kinds in one mapping."""
+    codes = [] if op_mapping is None else list(op_mapping.values())
+    flags = [isinstance(code, bool) for code in codes]
+    if any(flags) and not all(flags):
+        raise OptionError(
+            f"op_mapping has the codes {', '.join(map(repr, codes))}, of which only some are True or False.",
+            hint="Give every entry a flag, or every entry a text.",
+        )
+    return any(flags)
+
+
 def _entries(op_mapping: OpMapping) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
     if not isinstance(op_mapping, Mapping) or not op_mapping:
         raise OptionError(
@@ -109,9 +128,11 @@ def _entries(op_mapping: OpMapping) -> list[tuple[tuple[str, ...], tuple[str, ..
 
 
 def _parts(text: object) -> tuple[str, ...]:
-    """The parts of comma-separated text, or of a tuple or list of text."""
+    """The parts of comma-separated text, or of a tuple or list of text; a flag as `true` or `false`."""
     parts: Sequence[object] = (text,)
-    if isinstance(text, str):
+    if isinstance(text, bool):
+        parts = (str(text).lower(),)
+    elif isinstance(text, str):
         parts = text.split(",")
     elif isinstance(text, (tuple, list)):
         parts = text
@@ -325,51 +346,73 @@ def release(held: Iterable[TimedRow], arrived: Iterable[TimedRow], watermark: in
 
 
 class ClaimingRow(NamedTuple):
-    """A row that claims a sink key; compared by its upsert key, or as a whole if that is None."""
+    """A row that claims a sink key; the rows of a sink key are in the order of their places, which never change."""
 
+    place: int
     key: Key | None
     row: Row
 
-    def same_as(self, other: ClaimingRow) -> bool:
-        return self.row == other.row if other.key is None else self.key == other.key
-
 
 class MaterializeResult(NamedTuple):
-    """Change for the sink (None: no change), the claiming rows after it, and whether a retraction found no row."""
+    """Change for the sink (None: no change), and whether a retraction found no row."""
 
     change: RowChange | None
-    rows: tuple[ClaimingRow, ...]
     swallowed: bool = False
 
 
-def materialize(change: RowChange, rows: tuple[ClaimingRow, ...], upsert_key: Key | None = None) -> MaterializeResult:
-    """Apply one change to the rows of a sink key.
+class ClaimingRows:
+    """The rows of a sink key. A change costs the same however many rows there are.
 
-    An added row replaces the row with its upsert key in place, or is appended. A retraction removes the first row that
-    is the same. If it was the last of the list, the new last row is shown; if it was the only one, the key is deleted
-    with the retracting row. A retraction without a match is swallowed.
+    Rows are the same if their upsert keys are equal or, without upsert keys, if they are equal as a whole.
     """
-    kept = ClaimingRow(upsert_key, change.row)
-    position = next((at for at, each in enumerate(rows) if each.same_as(kept)), None)
-    if change.kind.adds:
-        return _add(change, rows, kept, position)
-    if position is None:
-        return MaterializeResult(None, rows, swallowed=True)
-    remaining = rows[:position] + rows[position + 1 :]
-    if not remaining:
-        return MaterializeResult(RowChange(DELETE, change.row), remaining)
-    if position == len(remaining):
-        return MaterializeResult(RowChange(UPDATE_AFTER, remaining[-1].row), remaining)
-    return MaterializeResult(None, remaining)
+
+    def __init__(self, rows: Iterable[ClaimingRow] = ()) -> None:
+        self._rows = {each.place: each for each in rows}
+        self._places = [*self._rows]  # in order; the last one is taken, of the others some are free again
+        self._same: dict[Any, deque[int]] = {}
+        for each in self._rows.values():
+            self._same.setdefault(_identity(each.key, each.row), deque()).append(each.place)
+
+    @property
+    def rows(self) -> list[ClaimingRow]:
+        return [*self._rows.values()]
+
+    def apply(self, change: RowChange, upsert_key: Key | None = None) -> MaterializeResult:
+        """Apply one change.
+
+        An added row replaces the row with its upsert key in place, or is appended. A retraction removes the first row
+        that is the same. If it was the last of the list, the new last row is shown; if it was the only one, the key is
+        deleted with the retracting row. A retraction without a match is swallowed.
+        """
+        same = self._same.setdefault(_identity(upsert_key, change.row), deque())
+        if change.kind.adds:
+            return self._add(change, upsert_key, same)
+        if not same:
+            return MaterializeResult(None, swallowed=True)
+        place = same.popleft()
+        was_last = place == self._places[-1]
+        del self._rows[place]
+        while self._places and self._places[-1] not in self._rows:
+            self._places.pop()
+        if not self._rows:
+            return MaterializeResult(RowChange(DELETE, change.row))
+        last = self._rows[self._places[-1]]
+        return MaterializeResult(RowChange(UPDATE_AFTER, last.row) if was_last else None)
+
+    def _add(self, change: RowChange, upsert_key: Key | None, same: deque[int]) -> MaterializeResult:
+        shown = RowChange(UPDATE_AFTER if self._rows else INSERT, change.row)
+        if upsert_key is not None and same:
+            place = same[0]
+        else:
+            place = self._places[-1] + 1 if self._places else 0
+            self._places.append(place)
+            same.append(place)
+        self._rows[place] = ClaimingRow(place, upsert_key, change.row)
+        return MaterializeResult(shown)
 
 
-def _add(
-    change: RowChange, rows: tuple[ClaimingRow, ...], kept: ClaimingRow, position: int | None
-) -> MaterializeResult:
-    shown = RowChange(UPDATE_AFTER if rows else INSERT, change.row)
-    if kept.key is None or position is None:
-        return MaterializeResult(shown, (*rows, kept))
-    return MaterializeResult(shown, (*rows[:position], kept, *rows[position + 1 :]))
+def _identity(upsert_key: Key | None, row: Row) -> tuple[bool, Any]:
+    return (False, row) if upsert_key is None else (True, upsert_key)
 
 
 def needs_materializer(mode: str, sink_key: tuple[str, ...], upsert_key: tuple[str, ...] | None) -> bool:

@@ -181,14 +181,21 @@ class NormalizeKey:
 
 @dataclass(frozen=True, slots=True)
 class MaterializeKey:
-    """All changes of a sink key → the changes that the sink should see."""
+    """All changes of a sink key → the changes that the sink should see. The state has a ClaimingRow for each row."""
 
     def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
-        before = tuple(conversions.ClaimingRow(key, row) for key, row in state or ())
-        rows, output, swallowed, touched = before, [], 0, False
+        claiming = conversions.ClaimingRows(_claiming_row(number, *kept) for number, kept in enumerate(state or ()))
+        output, swallowed, touched = [], 0, False
         for each in changes:
-            done = conversions.materialize(RowChange(RowKind(each.kinds), each.row), rows, each.upsert_key)
-            rows, swallowed, touched = done.rows, swallowed + done.swallowed, touched or not done.swallowed
+            done = claiming.apply(RowChange(RowKind(each.kinds), each.row), each.upsert_key)
+            swallowed, touched = swallowed + done.swallowed, touched or not done.swallowed
             if done.change is not None:
                 output.append(OutputChange(done.change.kind, done.change.row, None, each.extra))
-        return KeyStep(output, [list(kept) for kept in rows] or None, touched=touched, swallowed=swallowed)
+        rows = [list(kept) for kept in claiming.rows] or None
+        return KeyStep(output, rows, touched=touched, swallowed=swallowed)
+
+
+def _claiming_row(number: int, *kept: Any) -> conversions.ClaimingRow:
+    """A row of the state; rows of former checkpoints have no place."""
+    place, key, row = kept if len(kept) == 3 else (number, *kept)
+    return conversions.ClaimingRow(place, key, row)

@@ -5,31 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
-from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
-from starrocks_txn_sink.operations.doctor import frontends, server, transaction
-from starrocks_txn_sink.operations.doctor.executors import check_executors
-from starrocks_txn_sink.operations.doctor.libraries import installed_versions, java_version, judge_java, judge_libraries
-from starrocks_txn_sink.operations.doctor.privileges import check_privileges
+from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.operations.doctor import executors, frontends, libraries, privileges, server, transaction
+from starrocks_txn_sink.operations.doctor import target as doctor
 from starrocks_txn_sink.operations.doctor.tables import check_tables
-from starrocks_txn_sink.operations.doctor.target import (
-    DRIVER,
-    Finding,
-    SectionSkipped,
-    Severity,
-    Target,
-    exit_code,
-    failure,
-    skipped,
-)
-from starrocks_txn_sink.options.command_line import add_server_arguments, server_options
+from starrocks_txn_sink.operations.doctor.target import DRIVER, Finding, Severity, Target, exit_code
+from starrocks_txn_sink.options import command_line
 
 _MARKS = {Severity.GOOD: "ok", Severity.SKIPPED: "--", Severity.WARNING: "WARN", Severity.FAILURE: "FAIL"}
 _WIDTH, _INDENT = 110, " " * 7
@@ -48,24 +36,22 @@ def text_lines(section: str, finding: Finding, first: bool) -> Iterator[str]:
             )
 
 
-def summary_line(findings: Iterable[Finding]) -> str:
+def summary_line(findings: Sequence[Finding]) -> str:
     """The last line: the meaning, and the number of findings by severity."""
-    known = list(findings)
-    count = Counter(finding.severity for finding in known)
+    count = Counter(finding.severity for finding in findings)
     numbers = f"{count[Severity.FAILURE]} failed, {count[Severity.WARNING]} warned, {count[Severity.GOOD]} good"
     if count[Severity.SKIPPED]:
         numbers += f", {count[Severity.SKIPPED]} not checked"
-    meaning = ("All checks passed.", "A job will run; read the warnings.", "A job would fail.")[exit_code(known)]
+    meaning = ("All checks passed.", "A job will run; read the warnings.", "A job would fail.")[exit_code(findings)]
     return f"{meaning} {numbers}."
 
 
-def json_document(found: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
+def json_document(found: Sequence[tuple[str, Finding]]) -> dict[str, Any]:
     """Document that `--json` prints."""
-    known = list(found)
-    findings = [{"section": section, **asdict(one), "severity": one.severity.value} for section, one in known]
-    count = Counter(one.severity.value for _, one in known)
+    findings = [{"section": section, **asdict(one), "severity": one.severity.value} for section, one in found]
+    count = Counter(one.severity.value for _, one in found)
     return {
-        "exit_code": exit_code(one for _, one in known),
+        "exit_code": exit_code(one for _, one in found),
         "counts": {severity.value: count[severity.value] for severity in Severity},
         "findings": findings,
     }
@@ -76,9 +62,9 @@ Section = Callable[[Target], Iterator[Finding]]
 
 def check_libraries(target: Target) -> Iterator[Finding]:
     """Check Python, libraries and JDK of this process. With Spark, `check_executors` reports the JDK in use."""
-    yield from judge_libraries(installed_versions(), DRIVER)
+    yield from libraries.judge_libraries(libraries.installed_versions(), DRIVER)
     if target.executors is None:
-        yield judge_java(java_version(os.environ.get("JAVA_HOME")), DRIVER)
+        yield libraries.judge_java(libraries.java_version(os.environ.get("JAVA_HOME")), DRIVER)
 
 
 SECTIONS: tuple[tuple[str, Section], ...] = (
@@ -91,9 +77,9 @@ SECTIONS: tuple[tuple[str, Section], ...] = (
     ("transaction", transaction.check_empty_transaction),
     ("tables", check_tables),
     ("backends", transaction.check_backends),
-    ("privileges", check_privileges),
+    ("privileges", privileges.check_privileges),
     ("limits", server.check_limits),
-    ("executors", check_executors),
+    ("executors", executors.check_executors),
 )
 """In order of dependence: later sections use the version, leader, tables and endpoints that earlier ones found."""
 
@@ -104,25 +90,18 @@ def examine(target: Target, sections: tuple[tuple[str, Section], ...] = SECTIONS
         try:
             for finding in section(target):
                 yield name, finding
-        except SectionSkipped as reason:
-            yield name, skipped(name, f"not checked: {reason}")
+        except doctor.SectionSkipped as reason:
+            yield name, doctor.skipped(name, f"not checked: {reason}")
         except StarRocksSinkError as error:
-            yield (
-                name,
-                failure(
-                    name,
-                    error.message,
-                    "The section ended early, so later checks of it did not run.",
-                    error.advice or "Solve the findings above first.",
-                ),
-            )
+            why = "The section ended early, so later checks of it did not run."
+            yield name, doctor.failure(name, error.message, why, error.advice or "Solve the findings above first.")
 
 
 _NO_DATABASE = "information_schema"  # placeholder: SinkOptions requires a database, and every server has this one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_server_arguments(parser, load_url=True)
+    command_line.add_server_arguments(parser, load_url=True)
     parser.add_argument("--database", help="the database that the job writes; without it most checks are skipped")
     parser.add_argument("--tables", default="", metavar="NAMES", help="its tables, separated by commas (default: all)")
     parser.add_argument("--job", help="the job's name, as in the option `job`")
@@ -141,13 +120,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run all checks, print the findings and return the exit code; invalid options are code 2 too."""
-    try:
-        options = server_options(args, database=args.database or _NO_DATABASE, job=args.job)
-        options.read_password()
-    except OptionError as error:
-        sys.stderr.write(f"starrocks-txn-sink: {error}\n")
-        return 2
+    """Run all checks, print the findings and return the exit code. Raises OptionError for invalid options."""
+    options = command_line.server_options(args, database=args.database or _NO_DATABASE, job=args.job)
+    options.read_password()
     target = Target(
         options,
         args.database,
@@ -161,14 +136,11 @@ def run(args: argparse.Namespace) -> int:
         for section, finding in examine(target):
             if not args.json:
                 first = not found or found[-1][0] != section
-                sys.stdout.write("\n".join(text_lines(section, finding, first)) + "\n")
-                sys.stdout.flush()
+                command_line.print_lines(text_lines(section, finding, first))
             found.append((section, finding))
-    if args.json:
-        sys.stdout.write(json.dumps(json_document(found)) + "\n")
-    else:
-        sys.stdout.write(f"\n{summary_line(one for _, one in found)}\n")
-    return exit_code(one for _, one in found)
+    findings = [finding for _, finding in found]
+    command_line.print_lines([json.dumps(json_document(found)) if args.json else f"\n{summary_line(findings)}"])
+    return exit_code(findings)
 
 
 def _tasks(text: str) -> int:

@@ -13,24 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.operations.doctor.libraries import (
-    installed_versions,
-    judge_java,
-    judge_libraries,
-    judge_same_versions,
-)
+from starrocks_txn_sink.operations.doctor import libraries
+from starrocks_txn_sink.operations.doctor import target as doctor
 from starrocks_txn_sink.operations.doctor.server import judge_clock
-from starrocks_txn_sink.operations.doctor.target import (
-    Endpoint,
-    Finding,
-    ProbeResult,
-    Target,
-    failure,
-    good,
-    judge_probe,
-    probe,
-    skipped,
-)
+from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, skipped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +30,7 @@ _WHY = "Lanes run as Python tasks on the executors."
 class ExecutorProbe:
     """Function of each task: probes every endpoint, lists the libraries, reads the clock. Picklable."""
 
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[doctor.Endpoint, ...]
     timeout: float
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -54,8 +40,8 @@ class ExecutorProbe:
             "host": socket.gethostname(),
             "process": os.getpid(),
             "clock": SystemClock().wall(),
-            "libraries": installed_versions(),
-            "probes": [asdict(probe(endpoint, self.timeout)) for endpoint in self.endpoints],
+            "libraries": libraries.installed_versions(),
+            "probes": [asdict(doctor.probe(endpoint, self.timeout)) for endpoint in self.endpoints],
         }
         yield pa.RecordBatch.from_arrays([pa.array([json.dumps(seen)])], schema=_SCHEMA)
 
@@ -70,18 +56,19 @@ def check_executors(target: Target) -> Iterator[Finding]:
     except ImportError:
         yield skipped("executor", "pyspark is not installed here")
         return
-    endpoints = tuple(dict.fromkeys(target.endpoints))
     try:
         session, ours = _session(SparkSession, target)
     except Exception as error:  # PySpark raises many kinds when no JVM starts
         yield judge_broken(error, "Spark does not start")
         return
     try:
-        yield judge_java(_java_of(session), "Spark's driver")
+        yield libraries.judge_java(_java_of(session), "Spark's driver")
         clock = SystemClock()
         before = clock.wall()
-        rows = _run(session, ExecutorProbe(endpoints, target.options.connect_timeout), target.executors)
-        yield from judge_reports([json.loads(row) for row in rows], before, clock.wall())
+        task = ExecutorProbe(tuple(dict.fromkeys(target.endpoints)), target.options.connect_timeout)
+        tasks = session.range(0, target.executors, 1, target.executors)
+        rows = tasks.mapInArrow(task, "seen string").collect()
+        yield from judge_reports([json.loads(row[0]) for row in rows], before, clock.wall())
     except Exception as error:  # a dying worker surfaces as many kinds of error
         yield judge_broken(error, "The Spark job failed")
     finally:
@@ -102,30 +89,23 @@ def judge_broken(error: Exception, what: str) -> Finding:
 
 def judge_reports(reports: list[dict[str, Any]], before: float, after: float) -> Iterator[Finding]:
     """Findings for the tasks' reports, each host once; clocks must lie in [before, after]; pure."""
-    driver, hosts = installed_versions(), set()
+    driver, hosts = libraries.installed_versions(), set()
     for report in reports:
         place = f"executor on {report['host']}"
         if place in hosts:
             continue
         hosts.add(place)
-        yield from judge_libraries(report["libraries"], place)
-        yield from judge_same_versions(driver, report["libraries"], place)
-        yield judge_clock(_clock_offset(report["clock"], before, after), 0.0, "the executor's clock", place)
+        yield from libraries.judge_libraries(report["libraries"], place)
+        yield from libraries.judge_same_versions(driver, report["libraries"], place)
+        ahead = report["clock"] - min(max(report["clock"], before), after)  # 0 inside of [before, after]
+        yield judge_clock(ahead, 0.0, "the executor's clock", place)
         for seen in report["probes"]:
-            yield from judge_probe(_probe_result(seen), place)
+            endpoint = doctor.Endpoint(**seen["endpoint"])
+            yield doctor.judge_probe(doctor.ProbeResult(**{**seen, "endpoint": endpoint}), place)
     if not reports:
         yield failure("executor.spark", "The Spark job returned nothing.", _WHY, "Read the cluster's own log.")
     else:
         yield good("executor.spark", f"{len(reports)} task(s) ran on {len(hosts)} host(s)")
-
-
-def _clock_offset(clock: float, before: float, after: float) -> float:
-    """Seconds between `clock` and the interval [before, after]; 0 inside."""
-    return clock - min(max(clock, before), after)
-
-
-def _probe_result(seen: dict[str, Any]) -> ProbeResult:
-    return ProbeResult(Endpoint(**seen["endpoint"]), tuple(seen["addresses"]), seen["error"], seen["seconds"])
 
 
 def _session(spark: type[SparkSession], target: Target) -> tuple[SparkSession, bool]:
@@ -140,11 +120,6 @@ def _session(spark: type[SparkSession], target: Target) -> tuple[SparkSession, b
     elif "SPARK_CONNECT_MODE_ENABLED" not in os.environ and "SPARK_REMOTE" not in os.environ:
         builder = builder.config("spark.ui.enabled", "false")
     return builder.getOrCreate(), True
-
-
-def _run(session: SparkSession, look: ExecutorProbe, tasks: int) -> list[str]:
-    rows = session.range(0, tasks, 1, tasks).mapInArrow(look, "seen string").collect()
-    return [str(row[0]) for row in rows]
 
 
 def _java_of(session: SparkSession) -> str | None:

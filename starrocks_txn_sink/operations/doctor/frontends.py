@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.messages import read_load_state
 from starrocks_txn_sink.operations.doctor.server import judge_versions
-from starrocks_txn_sink.operations.doctor.target import (
-    REDIRECT,
-    Endpoint,
-    Finding,
-    HttpProbe,
-    Target,
-    failure,
-    good,
-    judge_probe,
-    probe,
-    redirect_target,
-    warning,
-)
+from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Target, failure, good, warning
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.addresses import Address, RedirectRules
+from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
+from starrocks_txn_sink.protocol.label import Label
 from starrocks_txn_sink.protocol.wire import Operation
 from starrocks_txn_sink.sql.connection import Row, SqlConnection
 
@@ -45,11 +35,9 @@ def check_addresses(target: Target) -> Iterator[Finding]:
     options = target.options
     for role, listed in (("frontend of load_url", options.frontends), ("query port", options.query_addresses)):
         for address in listed:
-            endpoint = Endpoint(role, address.host, address.port)
-            target.endpoints.append(endpoint)
-            seen = probe(endpoint, options.connect_timeout)
-            yield from judge_probe(seen)
-            if role == "query port" and seen.addresses and not seen.error:
+            reached = target.reach(role, address.host, address.port)
+            yield reached
+            if role == "query port" and reached.severity is Severity.GOOD:
                 yield _check_login(options, address)
 
 
@@ -80,7 +68,7 @@ def check_leader(target: Target) -> Iterator[Finding]:
     """Find the leader: request a label's state from every frontend of load_url, and follow redirects."""
     rules, database = target.options.redirect_rules, target.database or "information_schema"
     for address in target.options.frontends:
-        reply = request_label_state(target.http(), address, database)
+        reply = request_label_state(target, address, database)
         yield from judge_leader_reply(reply, rules)
         if reply.error is None and not reply.redirected:
             target.leader = target.leader or address
@@ -97,23 +85,19 @@ def check_leader(target: Target) -> Iterator[Finding]:
 
 def _follow_redirect(target: Target, leader: Address, rules: RedirectRules, database: str) -> Iterator[Finding]:
     """Check the address that a follower redirected to: allowed, reachable, and really the leader."""
-    if not rules.allows(leader):
+    if not rules.allows(leader) or target.has_reached(leader.host, leader.port):
         return
-    endpoint = Endpoint("leader, by a follower's redirect", leader.host, leader.port)
-    if target.has_endpoint(endpoint):
-        return
-    target.endpoints.append(endpoint)
-    yield from judge_probe(probe(endpoint, target.options.connect_timeout))
-    reply = request_label_state(target.http(), leader, database)
+    yield target.reach("leader, by a follower's redirect", leader.host, leader.port)
+    reply = request_label_state(target, leader, database)
     if reply.error is None and not reply.redirected:
         target.leader = target.leader or leader
 
 
-def request_label_state(http: HttpProbe, address: Address, database: str) -> LeaderReply:
+def request_label_state(target: Target, address: Address, database: str) -> LeaderReply:
     try:
-        answer = http.request(Operation.LOAD_STATE, address, database, LABEL)
-        if answer.status == REDIRECT:
-            return LeaderReply(address, redirect_target(answer), redirected=True)
+        answer = target.send(Label(database, LABEL).request(Operation.LOAD_STATE), address)
+        if answer.status == HTTPStatus.TEMPORARY_REDIRECT:
+            return LeaderReply(address, parse_location(answer.location), redirected=True)
         read_load_state(answer.status, answer.body)
     except StarRocksSinkError as error:
         return LeaderReply(address, error=error)
@@ -180,27 +164,43 @@ def check_members(target: Target) -> Iterator[Finding]:
     leader = leader_of(rows)
     if leader is None or not target.options.find_leader:
         return
-    host, port = str(leader["ip"]), int(leader["queryport"])
-    address = rewrite_query_address(f"{host}:{port}", target.options.redirect_map)
-    endpoint = Endpoint("the leader's query port, by SHOW FRONTENDS", address.host, address.port)
-    if len(rows) > 1 and not target.has_endpoint(endpoint):
-        target.endpoints.append(endpoint)
-        yield from judge_probe(probe(endpoint, target.options.connect_timeout))
+    rules = target.options.redirect_rules
+    try:
+        address = rules.query_target(str(leader["ip"]), int(leader["queryport"]))
+    except ValueError:
+        yield failure(
+            "frontend.query_leader",
+            "SHOW FRONTENDS gives the leader an address that is no host and port.",
+            "The sink logs in nowhere else than at a plain host and port.",
+            HOST_HINT,
+        )
+        return
+    if len(rows) > 1:
+        yield judge_query_leader(address, rules)
+        if rules.allows_query(address) and not target.has_reached(address.host, address.port):
+            yield target.reach("the leader's query port, by SHOW FRONTENDS", address.host, address.port)
 
 
-def rewrite_query_address(place: str, redirect_map: Mapping[str, str]) -> Address:
-    host, _, port = redirect_map.get(place, place).rpartition(":")
-    return Address("mysql", host, int(port))
+def judge_query_leader(address: Address, rules: RedirectRules) -> Finding:
+    """Whether the sink would log in at the leader's query port `address`; pure."""
+    if rules.allows_query(address):
+        return good("frontend.query_leader", f"the leader's query port {address.netloc} is allowed")
+    return failure(
+        "frontend.query_leader",
+        f"The leader's query port is {address.netloc}, whose host no option names.",
+        "The sink logs in at configured hosts only.",
+        f"If that server is yours, set {rules.option_line(address)}, or rewrite it with redirect_map.",
+        address.netloc,
+    )
 
 
 def judge_refusal(error: QueryRefused, find_leader: bool) -> Finding:
     """Finding for a refused SHOW FRONTENDS; pure."""
-    what = f"SHOW FRONTENDS is refused: {error.message}"
     if not find_leader:
         return good("privilege.operate", "SHOW FRONTENDS is refused, and find_leader=False does not need it")
     return failure(
         "privilege.operate",
-        what,
+        f"SHOW FRONTENDS is refused: {error.message}",
         "The sink finds the leader with it: a follower lags behind and may return an old ledger.",
         "Grant OPERATE ON SYSTEM to the user, or set find_leader=False and let query_url name the leader alone.",
     )

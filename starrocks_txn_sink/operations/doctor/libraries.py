@@ -45,8 +45,9 @@ REQUIREMENTS = (
     ),
     Requirement("starrocks-txn-sink", "starrocks_txn_sink", (), "Lanes run this package on every executor."),
 )
+PYTHON = Requirement("python", "sys", (3, 11), "The package uses features of this version.")
 _UNPACKAGED = "unpackaged"
-LEAST_PYTHON, LEAST_JAVA = (3, 11), 17
+LEAST_JAVA = 17
 
 
 def installed_versions() -> dict[str, str | None]:
@@ -83,12 +84,7 @@ def java_version(home: str | None) -> str | None:
 
 def judge_libraries(found: Mapping[str, str | None], place: str) -> Iterator[Finding]:
     """One finding for Python and one for each library."""
-    yield _judge_library(
-        Requirement("python", "sys", LEAST_PYTHON, "The package uses features of this version."),
-        found.get("python"),
-        place,
-    )
-    for need in REQUIREMENTS:
+    for need in (PYTHON, *REQUIREMENTS):
         yield _judge_library(need, found.get(need.name), place)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, skipped, warning
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.sql.connection import SqlConnection
 
 _ADMIN_ROLES = ("root", "db_admin")
@@ -56,7 +56,7 @@ def _ledger_exists(sql: SqlConnection, database: str) -> bool:
 def _check_ledger(sql: SqlConnection, database: str) -> Finding:
     check = "privilege.ledger"
     try:
-        sql.rows(f"SELECT count(*) FROM `{database}`.`{LEDGER_TABLE}`")
+        sql.rows(f"SELECT count(*) FROM {identifier(database, LEDGER_TABLE)}")
     except QueryRefused as error:
         return failure(
             check,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.operations.doctor.libraries import version_numbers
 from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, skipped, warning
+from starrocks_txn_sink.protocol.ledger import identifier
 
 SINK_TABLE_PREFIX = "_starrocks_txn_sink_"
 _CONFIG = (
@@ -58,7 +59,7 @@ def check_tables(target: Target) -> Iterator[Finding]:
         row = found[name]
         create = ""
         try:
-            answer = sql.rows(f"SHOW CREATE TABLE `{database}`.`{name}`")
+            answer = sql.rows(f"SHOW CREATE TABLE {identifier(database, name)}")
             create = str(answer[0].get("create table", "")) if answer else ""
         except QueryRefused as error:
             yield skipped("table.partitions", f"SHOW CREATE TABLE was refused: {error.message}", name)

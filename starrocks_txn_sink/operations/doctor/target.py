@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
-from urllib.parse import urlsplit
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
 from starrocks_txn_sink.http.connection import Exchange, HttpResponse, ThreadConnections
 from starrocks_txn_sink.http.messages import METHODS, basic_authorization, headers_of, path_of
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.addresses import DEFAULT_PORTS, Address
-from starrocks_txn_sink.protocol.wire import Operation, Request
+from starrocks_txn_sink.options.addresses import Address
+from starrocks_txn_sink.protocol.wire import Request
 from starrocks_txn_sink.sql.connection import SqlConnection
 
 
@@ -80,8 +79,7 @@ class Endpoint:
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return Address("", self.host, self.port).netloc
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,107 +87,52 @@ class ProbeResult:
     """Outcome of a probe: resolved IP addresses (() if none) and the error, '' if the port is open."""
 
     endpoint: Endpoint
-    addresses: tuple[str, ...] = ()
+    addresses: Sequence[str] = ()
     error: str = ""
     seconds: float = 0.0
 
 
 def probe(endpoint: Endpoint, timeout: float) -> ProbeResult:
     """Resolve the name and connect, within about `timeout` seconds; send nothing."""
-    begun = time.monotonic()
+    begun, failed = time.monotonic(), ""
+    addresses: tuple[str, ...] = ()
     try:
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        return ProbeResult(endpoint, (), _error_text(error), time.monotonic() - begun)
-    addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
-    try:
+        addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
         socket.create_connection((endpoint.host, endpoint.port), timeout).close()
     except OSError as error:
-        return ProbeResult(endpoint, addresses, _error_text(error), time.monotonic() - begun)
-    return ProbeResult(endpoint, addresses, "", time.monotonic() - begun)
+        failed = error.strerror or type(error).__name__
+    return ProbeResult(endpoint, addresses, failed, time.monotonic() - begun)
 
 
-def judge_probe(seen: ProbeResult, place: str = DRIVER) -> Iterator[Finding]:
+def judge_probe(seen: ProbeResult, place: str = DRIVER) -> Finding:
     """One finding: for the name if it does not resolve, else for the port."""
     endpoint = seen.endpoint
     if not seen.addresses:
-        yield failure(
+        return failure(
             "name.resolution",
             f"{endpoint.host} ({endpoint.role}) does not resolve: {seen.error}.",
             "Driver and every executor talk to StarRocks directly.",
             f"Add the name to DNS or /etc/hosts, or use an IP address; {_rewrite(endpoint)}",
             place,
         )
-        return
     if seen.error:
-        yield failure(
+        return failure(
             "port",
             f"No connection to {endpoint} ({endpoint.role}): {seen.error}.",
             "Driver and every executor talk to StarRocks directly: frontends, their query port, and every backend.",
             f"Check that the server runs and that no firewall blocks the port; {_rewrite(endpoint)}",
             place,
         )
-        return
     shown = "" if endpoint.host in seen.addresses else f" ({', '.join(seen.addresses[:4])})"
-    yield good("port", f"{endpoint}{shown} is open, {endpoint.role}, {1000 * seen.seconds:.0f} ms", place)
+    return good("port", f"{endpoint}{shown} is open, {endpoint.role}, {1000 * seen.seconds:.0f} ms", place)
 
 
 def _rewrite(endpoint: Endpoint) -> str:
     return f"behind a proxy or NAT, rewrite it: redirect_map={{'{endpoint}': 'host:port'}}."
 
 
-def _error_text(error: OSError) -> str:
-    return error.strerror or type(error).__name__
-
-
-REDIRECT = 307
 _STEP_SECONDS = 30.0
-
-
-class HttpProbe:
-    """Sends one request to one server. Raises the errors of `ThreadConnections.perform`."""
-
-    def __init__(self, options: SinkOptions, clock: Clock) -> None:
-        self._link = ThreadConnections(options)
-        self._clock = clock
-        self._authorization = basic_authorization(options.username, options.read_password())
-
-    def request(
-        self,
-        operation: Operation,
-        address: Address,
-        database: str,
-        label: str,
-        *,
-        table: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> HttpResponse:
-        """Send a request to `address`; a load has an empty body, so a 307 names the backend (wire contract 9)."""
-        message = Request(operation, database, label, table, headers or {})
-        exchange = Exchange(
-            operation.value,
-            METHODS[operation],
-            address,
-            path_of(message),
-            headers_of(message, self._authorization),
-            None,
-            Deadline.after(_STEP_SECONDS, self._clock),
-            _STEP_SECONDS,
-        )
-        return self._link.perform(exchange)
-
-    def close(self) -> None:
-        self._link.close()
-
-
-def redirect_target(answer: HttpResponse) -> Address | None:
-    """Address in the Location header, before redirect_map applies; None if it is missing or unusable."""
-    try:
-        parts = urlsplit(answer.location or "")
-        port = parts.port or DEFAULT_PORTS[parts.scheme]
-    except (ValueError, KeyError):
-        return None
-    return Address(parts.scheme, parts.hostname, port) if parts.hostname else None
 
 
 class SectionSkipped(Exception):
@@ -214,18 +157,33 @@ class Target:
     version: str = ""
     leader: Address | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
-    _http: HttpProbe | None = None
+    _link: ThreadConnections | None = None
     _sql: SqlConnection | None = None
     _no_sql: str = ""
 
     def close(self) -> None:
         self._stack.close()
 
-    def http(self) -> HttpProbe:
-        if self._http is None:
-            self._http = HttpProbe(self.options, self.clock)
-            self._stack.callback(self._http.close)
-        return self._http
+    def send(self, request: Request, address: Address) -> HttpResponse:
+        """Send a request to `address`; a load has an empty body, so a 307 names the backend (wire contract 9).
+
+        Raises the errors of `ThreadConnections.perform`.
+        """
+        if self._link is None:
+            self._link = ThreadConnections(self.options)
+            self._stack.callback(self._link.close)
+        authorization = basic_authorization(self.options.username, self.options.read_password())
+        exchange = Exchange(
+            request.operation.value,
+            METHODS[request.operation],
+            address,
+            path_of(request),
+            headers_of(request, authorization),
+            None,
+            Deadline.after(_STEP_SECONDS, self.clock),
+            _STEP_SECONDS,
+        )
+        return self._link.perform(exchange)
 
     def sql(self) -> SqlConnection:
         """A connection to the first query port that accepts the login. Raises SectionSkipped if none does."""
@@ -256,5 +214,11 @@ class Target:
             raise SectionSkipped("no frontend answered as leader")
         return self.leader
 
-    def has_endpoint(self, endpoint: Endpoint) -> bool:
-        return any((known.host, known.port) == (endpoint.host, endpoint.port) for known in self.endpoints)
+    def reach(self, role: str, host: str, port: int) -> Finding:
+        """Probe an address, and add it to those that the executors probe."""
+        endpoint = Endpoint(role, host, port)
+        self.endpoints.append(endpoint)
+        return judge_probe(probe(endpoint, self.options.connect_timeout))
+
+    def has_reached(self, host: str, port: int) -> bool:
+        return any((known.host, known.port) == (host, port) for known in self.endpoints)

@@ -5,32 +5,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.messages import read_reply
 from starrocks_txn_sink.operations.doctor.frontends import judge_redirect
 from starrocks_txn_sink.operations.doctor.server import judge_versions
-from starrocks_txn_sink.operations.doctor.target import (
-    REDIRECT,
-    Endpoint,
-    Finding,
-    Target,
-    failure,
-    good,
-    judge_probe,
-    probe,
-    redirect_target,
-    skipped,
-    warning,
-)
-from starrocks_txn_sink.options.addresses import Address, RedirectRules
-from starrocks_txn_sink.protocol import refusals as verdict
+from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, skipped, warning
+from starrocks_txn_sink.options.addresses import HOST_HINT, Address, RedirectRules, parse_location
+from starrocks_txn_sink.protocol import ledger, refusals
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix
 from starrocks_txn_sink.protocol.wire import Operation, Reply
+from starrocks_txn_sink.sql.connection import Row
 
 MOST_TABLES = 20
 """Tables at most whose redirect to a backend is requested."""
 
+_JOB = "starrocks-txn-sink-doctor"
 _LIFETIME = {"timeout": "60"}  # seconds; the server soon ends a transaction that a killed doctor left open
 
 
@@ -44,30 +36,24 @@ class TrialTransaction:
     label: str = ""
 
     def begin(self) -> Reply:
-        self.label = f"starrocks-txn-sink-doctor-{secrets.token_hex(8)}"
-        warehouse = self.target.options.warehouse
-        return _read_reply(
-            self._request(Operation.BEGIN, headers=_LIFETIME | ({"warehouse": warehouse} if warehouse else {}))
-        )
+        self.label = f"{_JOB}-{secrets.token_hex(8)}"
+        return self._reply(Operation.BEGIN, headers=self.target.options.begin_headers() | _LIFETIME)
 
     def load(self, table: str) -> HttpResponse:
-        return self._request(Operation.LOAD, table=table, headers=self.target.options.load_headers(table))
+        return self._send(Operation.LOAD, table=table, headers=self.target.options.load_headers(table))
 
     def roll_back(self) -> Reply:
-        label, self.label = self.label, ""
-        return _read_reply(self._request(Operation.ROLLBACK, label=label))
+        try:
+            return self._reply(Operation.ROLLBACK)
+        finally:
+            self.label = ""
 
-    def _request(
-        self,
-        operation: Operation,
-        *,
-        label: str | None = None,
-        table: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> HttpResponse:
-        return self.target.http().request(
-            operation, self.leader, self.database, label or self.label, table=table, headers=headers
-        )
+    def _send(self, operation: Operation, **fields: object) -> HttpResponse:
+        return self.target.send(Label(self.database, self.label).request(operation, **fields), self.leader)
+
+    def _reply(self, operation: Operation, **fields: object) -> Reply:
+        answer = self._send(operation, **fields)
+        return read_reply(answer.status, answer.body)
 
 
 def check_empty_transaction(target: Target) -> Iterator[Finding]:
@@ -82,7 +68,7 @@ def check_empty_transaction(target: Target) -> Iterator[Finding]:
 def judge_begin(reply: Reply, database: str) -> Finding:
     if reply.ok:
         return good("transaction.begin", f"a transaction can begin in {database}")
-    error = verdict.begin_error(reply, "")
+    error = refusals.begin_error(reply, "")
     return failure(
         "transaction.begin",
         f"The server refused to begin a transaction: {reply.message[:200]}",
@@ -120,13 +106,10 @@ def check_backends(target: Target) -> Iterator[Finding]:
 
 
 def _check_backend(target: Target, named: Address, role: str, rules: RedirectRules) -> Iterator[Finding]:
-    judged = judge_redirect("backend.redirect", named, rules, role, named.netloc)
-    yield judged
+    yield judge_redirect("backend.redirect", named, rules, role, named.netloc)
     backend = rules.rewrite(named)
     if rules.allows(backend):
-        endpoint = Endpoint("backend", backend.host, backend.port)
-        target.endpoints.append(endpoint)
-        yield from judge_probe(probe(endpoint, target.options.connect_timeout))
+        yield target.reach("backend", backend.host, backend.port)
 
 
 def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
@@ -140,7 +123,19 @@ def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
             if str(row.get("alive", "true")).lower() not in ("true", "1"):
                 yield judge_dead_backend(str(row.get("ip"))), ""
             elif row.get("ip") and str(row.get("httpport", "")).isdigit():
-                yield Address("http", str(row["ip"]), int(row["httpport"])), f"a backend of {statement}"
+                yield _listed_address(row), f"a backend of {statement}"
+
+
+def _listed_address(row: Row) -> Address | Finding:
+    try:
+        return Address("http", str(row["ip"]).lower(), int(row["httpport"]))
+    except ValueError:
+        return warning(
+            "backend.redirect",
+            f"The cluster lists a backend under {str(row['ip'])[:80]!r}, which is no host name.",
+            "The sink follows no redirect to it.",
+            HOST_HINT,
+        )
 
 
 def judge_dead_backend(host: str) -> Finding:
@@ -165,8 +160,10 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
             if not trial.label and not trial.begin().ok:
                 return
             answer = trial.load(table)
-            backend = redirect_target(answer) if answer.status == REDIRECT else None
+            backend = parse_location(answer.location) if answer.status == HTTPStatus.TEMPORARY_REDIRECT else None
             if backend is not None:
+                if table == target.tables[0] and target.options.exactly_once:
+                    yield judge_listed(_is_listed(target, trial)), ""
                 yield backend, f"the backend for table {table}"
                 continue
             yield judge_refused_load(table, answer), ""
@@ -174,6 +171,25 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
     finally:
         if trial.label:
             trial.roll_back()
+
+
+def _is_listed(target: Target, trial: TrialTransaction) -> bool:
+    """Whether a take-over would find the trial's label, which has a load by now, with the query that it uses."""
+    sql, parameters = ledger.statement(trial.database, ledger.ListUnfinished(LabelPrefix(_JOB)))
+    return trial.label in [str(row["label"]) for row in target.sql().rows(sql, parameters)]
+
+
+def judge_listed(listed: bool) -> Finding:
+    """Warning for a label that the query of a take-over does not list; pure. Its load has no body yet."""
+    if listed:
+        return good("transaction.listed", "a transaction with a load is listed in information_schema.loads")
+    return warning(
+        "transaction.listed",
+        "A transaction with a load is not listed in information_schema.loads.",
+        "A take-over finds there what a sleeping writer left open, and rolls it back, or rows could be written twice. "
+        "Each run of a job asks again, and logs label.unlisted.",
+        "Let the user that loads see its own loads, and check the server's release.",
+    )
 
 
 def judge_refused_load(table: str, answer: HttpResponse) -> Finding:
@@ -198,7 +214,3 @@ def judge_refused_load(table: str, answer: HttpResponse) -> Finding:
         "Check the table, the user's INSERT privilege and the stream-load properties.",
         table,
     )
-
-
-def _read_reply(answer: HttpResponse) -> Reply:
-    return read_reply(answer.status, answer.body)

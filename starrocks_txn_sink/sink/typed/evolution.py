@@ -16,6 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sink.session import Session, advising, table_columns, table_models
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
@@ -96,7 +97,7 @@ def type_of(source: T.DataType, *, key: bool = False) -> str:
     if isinstance(source, T.MapType):
         return f"MAP<{type_of(source.keyType, key=True)},{type_of(source.valueType)}>"
     if isinstance(source, T.StructType):
-        return f"STRUCT<{', '.join(f'{field.name} {type_of(field.dataType)}' for field in source.fields)}>"
+        return f"STRUCT<{', '.join(f'{identifier(field.name)} {type_of(field.dataType)}' for field in source.fields)}>"
     closest = natural(source)
     if closest.name == "OTHER" or isinstance(source, T.NullType):
         raise InputError(
@@ -115,16 +116,18 @@ def _alterations(
             continue
         kind, column = frame[source].dataType, by_name.get(name.lower())
         if column is None:
-            yield _change(database, route.table, f"ADD COLUMN `{name}` {type_of(kind)} NULL", {name: type_of(kind)})
+            added = f"ADD COLUMN {identifier(name)} {type_of(kind)} NULL"
+            yield _change(database, route.table, added, {name: type_of(kind)})
         elif _widens(kind, column):
             wider = type_of(kind)
             null = "NULL" if column.nullable else "NOT NULL"
-            yield _change(database, route.table, f"MODIFY COLUMN `{column.name}` {wider} {null}", {column.name: wider})
+            modified = f"MODIFY COLUMN {identifier(column.name)} {wider} {null}"
+            yield _change(database, route.table, modified, {column.name: wider})
 
 
 def _change(database: str, table: str, action: str, types: Mapping[str, str]) -> SchemaChange:
     expected = {name: str(parse_type(kind)) for name, kind in types.items()}
-    return SchemaChange(table, f"ALTER TABLE `{database}`.`{table}` {action}", expected)
+    return SchemaChange(table, f"ALTER TABLE {identifier(database, table)} {action}", expected)
 
 
 def _widens(source: T.DataType, column: TargetColumn) -> bool:
@@ -153,11 +156,13 @@ def _creation(database: str, route: TableRoute, frame: T.StructType, replication
         )
     names = [*route.keys, *(name for name in kinds if name not in route.keys)]
     types = {name: type_of(kinds[name], key=name in route.keys) for name in names}
-    columns = ", ".join(f"`{name}` {types[name]} {'NOT NULL' if name in route.keys else 'NULL'}" for name in names)
-    keys = ", ".join(f"`{key}`" for key in route.keys)
+    columns = ", ".join(
+        f"{identifier(name)} {types[name]} {'NOT NULL' if name in route.keys else 'NULL'}" for name in names
+    )
+    keys = ", ".join(identifier(key) for key in route.keys)
     properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
     sql = (
-        f"CREATE TABLE IF NOT EXISTS `{database}`.`{route.table}` ({columns}) PRIMARY KEY ({keys}) "
+        f"CREATE TABLE IF NOT EXISTS {identifier(database, route.table)} ({columns}) PRIMARY KEY ({keys}) "
         f"DISTRIBUTED BY HASH ({keys}){properties}"
     )
     yield SchemaChange(route.table, sql, {name: str(parse_type(kind)) for name, kind in types.items()})

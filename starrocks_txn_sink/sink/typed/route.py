@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +16,10 @@ from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
+from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.columns import OP
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
 from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
-from starrocks_txn_sink.sources.txn_event import quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class TypedField:
 
     @property
     def column(self) -> Column:
-        return F.col(quoted(self.source))
+        return F.col(identifier(self.source))
 
 
 def typed_field(
@@ -213,15 +214,28 @@ class TypedRoute:
             )
         return cls(route.table, tuple(fields), zones[1], csv, op)
 
-    def row(self, refuse: Refuse, *, guarded: bool) -> Column:
+    def row(
+        self,
+        refuse: Refuse,
+        *,
+        guarded: bool,
+        deleted: Column | None = None,
+        placeholders: Mapping[str, str] | None = None,
+    ) -> Column:
         """The row as a JSON object or a line; a value that the server would take for another one fails the job.
 
-        With `guarded` one that it would reject, or turn into NULL, fails it too.
+        With `guarded` one that it would reject, or turn into NULL, fails it too. A `deleted` row may be NULL in the
+        fields of `placeholders`: a line has those values then, an object gets them later (`rows.columns`).
         """
+        filled = {} if deleted is None or placeholders is None else placeholders
         forms = {"ignoreNullFields": "false", "timestampFormat": _MICROSECONDS, "timestampNTZFormat": _MICROSECONDS}
         forms |= {"dateFormat": "yyyy-MM-dd", "timeZone": self.zone}
         if self.csv:
-            texts = [field.text(field.column, forms) for field in self.fields if field.text]
+            texts = [
+                _filled(field.text(field.column, forms), filled.get(field.key), deleted)
+                for field in self.fields
+                if field.text
+            ]
             row = F.concat_ws(CSV_COLUMN, *(F.coalesce(text, F.lit(NULL)) for text in texts))
         else:
             values = [field.fit.written(field.column).alias(field.key) for field in self.fields]
@@ -230,16 +244,21 @@ class TypedRoute:
             for fault in field.faults:
                 if not guarded and not fault.silent:
                     continue
+                found = fault.found(field.column)
+                if fault is NOT_NULL and deleted is not None and field.key in filled:
+                    found &= ~deleted
                 text = f"column {field.name} of table {self.table} {fault.text}"
-                row = F.when(F.coalesce(fault.found(field.column), F.lit(False)), refuse(text)).otherwise(row)
+                row = F.when(F.coalesce(found, F.lit(False)), refuse(text)).otherwise(row)
         return row
 
     @property
     def columns(self) -> str:
         """The header `columns`: what is not named takes its DEFAULT (wire contract 5.5)."""
-        plain = [quoted(field.key) for field in self.fields]
+        plain = [identifier(field.key) for field in self.fields]
         derived = [
-            f"{quoted(field.name)}=to_binary({quoted(field.key)}, 'hex')" for field in self.fields if field.fit.hexed
+            f"{identifier(field.name)}=to_binary({identifier(field.key)}, 'hex')"
+            for field in self.fields
+            if field.fit.hexed
         ]
         return ",".join((*plain, *(["__op"] if self.op else []), *derived))
 
@@ -281,6 +300,36 @@ def with_columns(options: SinkOptions, routes: Sequence[TypedRoute]) -> SinkOpti
         own = dict(given.properties) if isinstance(given, TableOptions) else {}
         tables[route.table] = TableOptions(properties={"columns": route.columns, **options.properties, **own})
     return replace(options, tables=tables)
+
+
+def _filled(text: Column, placeholder: str | None, deleted: Column | None) -> Column:
+    """A field of a line, its JSON `placeholder` in place of a NULL in a deleted row."""
+    if placeholder is None or deleted is None:
+        return text
+    return F.coalesce(text, F.when(deleted, F.lit(str(json.loads(placeholder)))))
+
+
+def delete_placeholders(
+    required: Mapping[str, Sequence[TargetColumn]], options: SinkOptions, routes: Sequence[TypedRoute] = ()
+) -> dict[str, dict[str, str]]:
+    """Placeholders for the `required` columns of tables (`rows.columns.Placeholders`); `options` are the user's own.
+
+    A table is left out if its load properties give the keys of a JSON row another meaning.
+    """
+    routed = {route.table: {field.name.lower(): field.key for field in route.fields} for route in routes}
+    found: dict[str, dict[str, str]] = {}
+    for table, columns in required.items():
+        if _RENAMING & options.properties_of(table).keys():
+            continue
+        values = {column.name: column.type.placeholder for column in columns}
+        keys = routed.get(table, {name.lower(): name for name in values})
+        fields = {keys[name.lower()]: value for name, value in values.items() if value and name.lower() in keys}
+        if fields:
+            found[table] = fields
+    return found
+
+
+_RENAMING = frozenset(("columns", "jsonpaths", "json_root"))
 
 
 def _unfit_for_csv(fields: Sequence[TypedField], own: str | None, *, op: bool) -> Iterator[str]:

@@ -10,18 +10,28 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-COLUMNS_SQL = (
+_SELECT = (
     "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, COLUMN_KEY, EXTRA,"
-    " GENERATION_EXPRESSION FROM information_schema.columns WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN ({}) "
+    " GENERATION_EXPRESSION FROM information_schema.columns WHERE TABLE_SCHEMA = %s AND {} "
     "ORDER BY TABLE_NAME, ORDINAL_POSITION"
 )
+COLUMNS_SQL = _SELECT.format("TABLE_NAME IN ({})")
 """Parameters: the database and the tables' names; replace `{}` by as many `%s`."""
+NOT_NULL_SQL = _SELECT.format("IS_NULLABLE = 'NO' AND COLUMN_KEY <> 'PRI'")
+"""The NOT NULL columns of all tables, without those of primary keys. Parameter: the database."""
 
-_WORD = re.compile(r"\s*(`[^`]+`|\w+)\s*")
+_WORD = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*")
 _NUMBERS = re.compile(r"\s*\(([\d\s,]*)\)")
 _SAME = {"TEXT": "STRING", "BINARY": "VARBINARY", "INTEGER": "INT", "INT128": "LARGEINT", "BOOL": "BOOLEAN"}
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 _NUMBERED = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "FLOAT", "DOUBLE", "DECIMAL")
+_PLACEHOLDERS = {
+    **dict.fromkeys(("CHAR", "VARCHAR", "STRING", "VARBINARY"), '""'),
+    **dict.fromkeys(("JSON", "MAP", "STRUCT"), "{}"),
+    "ARRAY": "[]",
+    "DATE": '"1970-01-01"',
+    "DATETIME": '"1970-01-01 00:00:00"',
+}
 _KNOWN = frozenset((*_NUMBERED, "DATE", "DATETIME", "CHAR", "VARCHAR", "STRING", "VARBINARY", "JSON", *_NESTED))
 
 
@@ -38,6 +48,13 @@ class TargetType:
     precision: int = 0
     scale: int = 0
     items: tuple[tuple[str, TargetType], ...] = ()
+
+    @property
+    def placeholder(self) -> str | None:
+        """Some value of the type as JSON; None for a type that the sink does not write."""
+        if self.name in _NUMBERED:
+            return "0"
+        return _PLACEHOLDERS.get(self.name)
 
     def __str__(self) -> str:
         if self.name == "DECIMAL":
@@ -142,4 +159,5 @@ def _word(text: str) -> tuple[str, str]:
     found = _WORD.match(text)
     if found is None:
         raise ValueError(text)
-    return found[1].strip("`"), text[found.end() :]
+    name = found[2] if found[1] is None else found[1].replace("``", "`")
+    return name, text[found.end() :]

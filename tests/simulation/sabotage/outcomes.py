@@ -15,8 +15,8 @@ from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown
 from starrocks_txn_sink.protocol.ledger import ReadPositions
 from starrocks_txn_sink.protocol.wire import LabelState, Reply, Status
+from starrocks_txn_sink.writer import task
 
-from .. import lane
 from .registry import bug
 
 
@@ -104,7 +104,7 @@ def labels_serve_as_locks(put: Any) -> None:
         except StopIteration:
             return
 
-    put(lane, "labels", lambda job, epoch, lane, batch, attempt: itertools.repeat(f"{job}-x-{lane}-{batch}-0_0"))
+    put(task, "labels", lambda job, epoch, lane, batch, attempt: itertools.repeat(f"{job}-x-{lane}-{batch}-0_0"))
     put(protocol, "begin", broken)
 
 

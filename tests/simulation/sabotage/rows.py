@@ -19,7 +19,8 @@ from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Committed
 from starrocks_txn_sink.protocol.ledger import ReadOwners
 from starrocks_txn_sink.rows import segments
-from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.rows.replay import Replay, Skip
+from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.writer import task
 
 from .registry import bug
@@ -31,6 +32,18 @@ def a_source_transaction_is_split_by_a_commit(put: Any) -> None:
 
     def broken(self: Any, now: float, recycle: bool) -> None:
         kept, self.open_partition = self.open_partition, None
+        right(self, now, recycle)
+        self.open_partition = kept
+
+    put(WriteBuffer, "_close_if_due", broken)
+
+
+@bug
+def a_recycle_point_splits_an_open_source_transaction(put: Any) -> None:
+    right = WriteBuffer._close_if_due
+
+    def broken(self: Any, now: float, recycle: bool) -> None:
+        kept, self.open_partition = self.open_partition, None if recycle else self.open_partition
         right(self, now, recycle)
         self.open_partition = kept
 
@@ -138,6 +151,27 @@ def more_than_the_ledger_has_is_left_out(put: Any) -> None:
 
 
 @bug
+def a_recreated_source_is_skipped_up_to_where_the_old_one_was(put: Any) -> None:
+    put(Replay, "_refuse_passing", lambda self, known, position: None)
+
+
+@bug
+def a_skip_is_forgotten_between_micro_batches(put: Any) -> None:
+    put(Session, "learn_skips", lambda self, reports: None)
+
+
+@bug
+def a_skip_counts_as_ended_before_the_ledgers_position(put: Any) -> None:
+    right = Replay._follow_skip
+
+    def broken(self: Any, known: Any, low: int, cut: int, rows: Any) -> None:
+        right(self, known, low, cut, rows)
+        self.skips[known.partition] = Skip(known.position, met=True)
+
+    put(Replay, "_follow_skip", broken)
+
+
+@bug
 def rows_that_were_cut_off_count_as_all_rows(put: Any) -> None:
     right = segments.rows_before_sentinel
 
@@ -175,8 +209,9 @@ def the_owner_is_read_when_the_transaction_begins(put: Any) -> None:
         )
         yield from begin(label, headers)
 
-    def late(self: Any, rng: Any) -> Any:
-        del rng
+    def late(self: Any, label: str, rng: Any) -> Any:
+        del label, rng
+        self.listed = True  # which it would be
         mine = [n for n in kept if n.startswith(f"job-{self.owner.epoch}-{self.owner.lane}-{self.owner.batch}-")]
         take_over.refuse_others(kept[mine[-1]], self.owner, self.driver_token)
         yield from ()

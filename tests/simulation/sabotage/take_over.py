@@ -15,9 +15,10 @@ from starrocks_txn_sink.errors import TransportError
 from starrocks_txn_sink.protocol import fencing as take_over
 from starrocks_txn_sink.protocol import ledger as table
 from starrocks_txn_sink.protocol.fencing import TakenOver
-from starrocks_txn_sink.protocol.label import Wait
-from starrocks_txn_sink.protocol.ledger import Owner, ReadMarker, ReadPositions, WriteMarker
+from starrocks_txn_sink.protocol.label import Label, Wait
+from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, ReadMarker, ReadPositions, WriteMarker
 from starrocks_txn_sink.protocol.wire import Operation
+from starrocks_txn_sink.sink import continuity
 from starrocks_txn_sink.writer import task
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -59,7 +60,7 @@ def the_ledger_gets_the_first_position_instead_of_the_last(put: Any) -> None:
 
 @bug
 def the_owner_is_not_checked_before_the_commit(put: Any) -> None:
-    put(LaneOwnership, "check", nothing)
+    put(take_over, "check_owner", nothing)
 
 
 @bug
@@ -83,6 +84,49 @@ def the_check_looks_at_the_lane_only(put: Any) -> None:
 
 
 @bug
+def a_label_that_a_take_over_would_not_find_is_no_news(put: Any) -> None:
+    right = LaneOwnership.check
+
+    def broken(self: Any, label: str, rng: Any) -> Any:
+        yield from right(self, label, rng)
+        self.listed = self.listed is not None or None
+
+    put(LaneOwnership, "check", broken)
+
+
+@bug
+def nobody_asks_whether_a_take_over_would_find_the_label(put: Any) -> None:
+    right = LaneOwnership.check
+
+    def broken(self: Any, label: str, rng: Any) -> Any:
+        self.canary = False
+        yield from right(self, label, rng)
+
+    put(LaneOwnership, "check", broken)
+
+
+@bug
+def a_retry_goes_on_from_the_drivers_positions(put: Any) -> None:
+    right = task.LaneTask._known_positions
+
+    def broken(self: Any, attempt: Any, owner: Any, rng: Any) -> Any:
+        yield from right(self, attempt, owner, rng)
+        return self.ownership.positions
+
+    put(task.LaneTask, "_known_positions", broken)
+
+
+@bug
+def a_take_over_rolls_back_only_the_first_listed_label(put: Any) -> None:
+    def broken(scope: Any, rng: Any) -> Any:
+        labels = yield from take_over.retry_until_answered(ListUnfinished(scope.label_prefix), rng)
+        for name in labels[:1]:
+            yield from take_over.roll_back_until_confirmed(Label(scope.database, name), rng)
+
+    put(take_over, "_roll_back_unfinished", broken)
+
+
+@bug
 def a_refused_check_commits_all_the_same(put: Any) -> None:
     checked = SharedTransactionCoordinator._handle_check
     put(SharedTransactionCoordinator, "_handle_check", lambda self, result: checked(self, None))
@@ -99,8 +143,19 @@ def the_take_over_does_not_read_the_owner_at_the_end(put: Any) -> None:
         return TakenOver(owner, positions)
 
     put(driver, "take_over", broken)
-    put(ownership, "take_over", broken)
-    put(LaneOwnership, "check", nothing)
+    put(take_over, "take_over", broken)
+    put(take_over, "check_owner", nothing)
+
+
+@bug
+def a_query_goes_on_whatever_became_of_the_ledger(put: Any) -> None:
+    put(continuity, "_refuse_behind", lambda proof, positions: None)
+    put(driver, "Resumption", lambda batch, proofs: continuity.FROM_THE_BEGINNING)
+
+
+@bug
+def a_ledger_that_is_behind_its_proofs_is_good_enough(put: Any) -> None:
+    put(continuity, "_refuse_behind", lambda proof, positions: None)
 
 
 @bug
@@ -138,7 +193,7 @@ def positions_are_read_before_the_claim(put: Any) -> None:
         return TakenOver(taken.owner, positions)
 
     put(driver, "take_over", broken)
-    put(ownership, "take_over", broken)
+    put(take_over, "take_over", broken)
 
 
 @bug
@@ -153,7 +208,6 @@ def a_listed_label_is_rolled_back_once_whatever_the_answer(put: Any) -> None:
         yield label.request(Operation.ROLLBACK)
 
     put(take_over, "roll_back_until_confirmed", broken)
-    put(ownership, "roll_back_until_confirmed", broken)
 
 
 @bug

@@ -116,7 +116,7 @@ def test_a_swallowed_retraction_renews_nothing() -> None:
 
 def test_swallowed_retractions_are_counted() -> None:
     step = MaterializeKey().step(None, [InputChange("-U", "x"), InputChange("+I", "a"), InputChange("-D", "y")])
-    assert (step.swallowed, step.state) == (2, [[None, "a"]])
+    assert (step.swallowed, step.state) == (2, [[0, None, "a"]])
 
 
 @pytest.mark.parametrize("text", ['"quoted"', "ünï 😀", "{}"])

@@ -14,6 +14,7 @@ from starrocks_txn_sink.changelog.rules.conversions import (
     UPDATE_BEFORE,
     RowKind,
     code_to_kinds,
+    codes_are_flags,
     kinds_to_code,
     pairs_updates,
 )
@@ -133,3 +134,14 @@ def test_state_expires_at_its_ttl_and_not_before() -> None:
     assert not Retention(10).has_expired(100, 109.9)
     assert Retention(10).has_expired(100, 110)
     assert not Retention(0).has_expired(0, 1e12)
+
+
+def test_codes_may_be_flags() -> None:
+    flags = {"INSERT, UPDATE_AFTER": False, "DELETE": True}
+    assert codes_are_flags(flags)
+    assert kinds_to_code(flags) == {INSERT: "false", UPDATE_AFTER: "false", DELETE: "true"}
+    assert code_to_kinds({False: "INSERT", True: "DELETE"}) == {"false": (INSERT,), "true": (DELETE,)}
+    assert not codes_are_flags({"INSERT": "c"})
+    assert not codes_are_flags(None)
+    with pytest.raises(OptionError, match="only some are True or False"):
+        codes_are_flags({"INSERT": "c", "DELETE": True})  # type: ignore[arg-type]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+import orjson
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, MaterializeKey, Retention
+from starrocks_txn_sink.changelog.key_store import INLINE_ROWS, PAGE_BYTES, Bucket, KeyStates
+from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, InputChange, MaterializeKey, Retention
 from starrocks_txn_sink.changelog.starrocks_ops import LastPerKey
 from starrocks_txn_sink.changelog.state_operator import (
     BatchKeyProcessor,
@@ -22,38 +25,68 @@ from starrocks_txn_sink.changelog.state_operator import (
 from tests.support.manual_clock import ManualClock
 
 
-class Store:
-    """A handle whose states are plain values; deletes while iterating fail, as they might in a real store."""
+class Map(dict[Any, Any]):
+    """A map state; deletes while iterating fail, as they might in a real store. `calls` counts gets and updates."""
+
+    calls = 0
+
+    def exists(self) -> bool:
+        return bool(self)
+
+    def getValue(self, key: Any) -> Any:  # noqa: N802
+        self.calls += 1
+        return self.get(key)
+
+    def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802
+        self.calls += 1
+        self[key] = value
+
+    def removeKey(self, key: Any) -> None:  # noqa: N802
+        del self[key]
+
+    def iterator(self) -> Iterator[Any]:
+        return iter(self.items())
+
+
+class Value:
+    """A value state, None until it is written."""
 
     def __init__(self) -> None:
-        self.map: dict[Any, Any] = {}
         self.value: Any = None
+
+    def get(self) -> Any:
+        return self.value
+
+    def update(self, value: Any) -> None:
+        self.value = value
+
+
+class Store:
+    """A handle whose states are plain values, by name."""
+
+    def __init__(self) -> None:
+        self.maps: dict[str, Map] = {}
+        self.values: dict[str, Value] = {}
         self.list: list[Any] = []
         self.timers: set[int] = set()
         self.puts = 0
 
-    def getMapState(self, *_: Any) -> Store:  # noqa: N802
+    def getMapState(self, name: str, *_: Any) -> Map:  # noqa: N802
+        return self.maps.setdefault(name, Map())
+
+    def getValueState(self, name: str, *_: Any) -> Value:  # noqa: N802
+        return self.values.setdefault(name, Value())
+
+    def getListState(self, *_: Any) -> Store:  # noqa: N802
         return self
 
-    getValueState = getListState = getMapState  # noqa: N815
-
-    def getValue(self, key: Any) -> Any:  # noqa: N802
-        return self.map.get(key)
-
-    def updateValue(self, key: Any, value: Any) -> None:  # noqa: N802
-        self.map[key] = value
-
-    def removeKey(self, key: Any) -> None:  # noqa: N802
-        del self.map[key]
-
-    def iterator(self) -> Iterator[Any]:
-        return iter(self.map.items())
+    @property
+    def keys(self) -> set[str]:
+        """The keys that have state."""
+        return {key for (text,) in self.maps["pages"].values() for key in orjson.loads(text)}
 
     def get(self) -> Any:
-        return self.value if self.value is not None else iter(self.list)
-
-    def update(self, value: Any) -> None:
-        self.value = value
+        return iter(self.list)
 
     def appendValue(self, value: Any) -> None:  # noqa: N802
         self.list.append(value)
@@ -72,13 +105,6 @@ class Store:
 
     def deleteTimer(self, at: int) -> None:  # noqa: N802
         self.timers.remove(at)
-
-
-class Sweepable(Store):
-    """Value state that is None until it is written."""
-
-    def get(self) -> Any:
-        return self.value
 
 
 class Watermark:
@@ -111,7 +137,7 @@ UPSERT = "+I-U+U"
 
 
 def test_changes_of_a_key_are_taken_in_order_whatever_frame_they_came_in() -> None:
-    store = Sweepable()
+    store = Store()
     done = output(
         processor(store),
         changes(("b", 3, UPSERT, "b3"), ("a", 2, UPSERT, "a2")),
@@ -121,30 +147,110 @@ def test_changes_of_a_key_are_taken_in_order_whatever_frame_they_came_in() -> No
         *[("+I", "a1"), ("-U", "a1"), ("+U", "a2")],
         *[("+I", "b1"), ("-U", "b1"), ("+U", "b3")],
     ]
-    assert set(store.map) == {("a",), ("b",)}
+    assert store.keys == {"a", "b"}
     output(processor(store), changes(("a", 4, "-D", "a2")))
-    assert set(store.map) == {("b",)}
+    assert store.keys == {"b"}
 
 
 def test_expired_state_is_absent_at_once_and_swept_out_later() -> None:
-    store, clock = Sweepable(), ManualClock()
+    store, clock = Store(), ManualClock()
     operator = processor(store, 60, clock)
     output(operator, changes(*((f"k{n}", 1, UPSERT, "x") for n in range(50))))
     clock.advance(59)
     output(operator, changes(("k0", 2, UPSERT, "y")))
-    assert len(store.map) == 50
+    assert len(store.keys) == 50
     clock.advance(31)
     assert output(operator, changes(("k7", 3, UPSERT, "z")))[0][:2] == ("+I", "z")
-    assert set(store.map) == {("k0",), ("k7",)}
+    assert store.keys == {"k0", "k7"}
 
 
 def test_state_that_never_expires_is_never_swept() -> None:
-    store, clock = Sweepable(), ManualClock()
+    store, clock = Store(), ManualClock()
     operator = processor(store, 0, clock)
     output(operator, changes(("a", 1, UPSERT, "x")))
     clock.advance(1e9)
     output(operator, changes(("b", 1, UPSERT, "x")))
-    assert set(store.map) == {("a",), ("b",)}
+    assert store.keys == {"a", "b"}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_bucket_keeps_what_a_dict_keeps(seed: int) -> None:
+    """Keys come and go, small and with many rows, over micro-batches; pages and parts hold these and no more."""
+    random, store, expected = Random(seed), Store(), dict[str, Any]()
+    for batch in range(40):
+        bucket = Bucket(KeyStates(store), Retention(0), float(batch))  # type: ignore[arg-type]
+        for _ in range(random.randrange(40)):
+            key = f"k{random.randrange(300)}ü"
+            assert bucket.state(key) == expected.get(key)
+            if random.random() < 0.3:
+                bucket.remove(key)
+                expected.pop(key, None)
+            else:
+                size = random.choice([1, 1, 1, 1, INLINE_ROWS, INLINE_ROWS + 1, 300])
+                first = random.randrange(3) * 50
+                state = [[first + n, None, "x" * random.randrange(200)] for n in range(size)]
+                bucket.keep(key, state)
+                expected[key] = state
+        bucket.flush()
+        assert store.keys == expected.keys()
+    pages, parts = store.maps["pages"], store.maps["parts"]
+    assert {key for key, _ in parts} == {key for key, state in expected.items() if len(state) > INLINE_ROWS}
+    assert len(pages) > 10
+    assert sum(len(text) for (text,) in pages.values()) == store.values["layout"].value[2]
+    again = Bucket(KeyStates(store), Retention(0), 99.0)  # type: ignore[arg-type]
+    assert {key: again.state(key) for key in expected} == expected
+
+
+def test_a_page_serves_many_keys_and_stays_small() -> None:
+    """Two calls of the state store a page, not a key; and no page holds everything."""
+    store, rows = Store(), [(f"k{n}", n, UPSERT, "x" * 100) for n in range(5000)]
+    output(processor(store), changes(*rows))
+    pages = store.maps["pages"]
+    before = pages.calls
+    output(processor(store), changes(*(rows[:1000])))
+    assert max(len(text) for (text,) in pages.values()) < 4 * PAGE_BYTES
+    assert pages.calls - before < 2 * 1000 / 2
+    before = pages.calls
+    output(processor(store), changes(rows[0]))
+    assert pages.calls - before == 2
+
+
+def test_a_row_of_a_key_with_many_is_written_alone() -> None:
+    store = Store()
+    operator = KeyProcessor(MaterializeKey(), 1, Retention(0), ManualClock())
+    operator.init(store)  # type: ignore[arg-type]
+    output(operator, changes(*(("k", n, "+I", f"row {n}") for n in range(10_000))))
+    parts = store.maps["parts"]
+    written = dict(parts)
+    assert [row[:2] for row in output(operator, changes(("k", 10_001, "-D", "row 5000")))] == []
+    assert sum(parts[key] != value for key, value in written.items()) == 1
+    assert [row[:2] for row in output(operator, changes(("k", 10_002, "-D", "row 9999")))] == [("+U", "row 9998")]
+
+
+def test_rows_that_claim_a_key_cost_the_same_however_many_they_are() -> None:
+    def seconds(count: int) -> float:
+        added = [InputChange("+I", f"row {n}") for n in range(count)]
+        taken = [InputChange("-D", f"row {n}") for n in range(count)]
+        started = time.process_time()
+        step = MaterializeKey().step(None, [*added, *reversed(taken[count // 2 :]), *taken[: count // 2]])
+        assert step.state is None
+        return time.process_time() - started
+
+    assert min(seconds(40_000) for _ in range(3)) < 30 * min(seconds(4_000) for _ in range(3))  # squared: 100
+
+
+def test_states_of_a_former_checkpoint_move_into_pages() -> None:
+    store = Store()
+    former = store.getMapState("states")
+    former.update({(f"k{n}",): (f'[5.0,["row {n}"]]',) for n in range(100)})
+    done = output(processor(store), changes(("k7", 1, UPSERT, "new"), ("k0", 1, "-D", "gone")))
+    assert [row[:2] for row in done] == [("-D", "gone"), ("-U", "row 7"), ("+U", "new")]
+    assert (store.keys, former) == ({f"k{n}" for n in range(1, 100)}, {})
+    operator = KeyProcessor(MaterializeKey(), 1, Retention(0), ManualClock())
+    other = Store()
+    other.getMapState("states")[("k",)] = ('[5.0,[[null,"a"],[null,"b"]]]',)
+    operator.init(other)  # type: ignore[arg-type]
+    assert [row[:2] for row in output(operator, changes(("k", 1, "-D", "b")))] == [("+U", "a")]
 
 
 def timed(*rows: tuple[int, str]) -> pd.DataFrame:
@@ -234,7 +340,7 @@ class Group:
 
 @pytest.mark.parametrize("ttl", [0.0, 300.0])
 def test_both_operators_give_the_same_rows_and_keep_the_same_keys(ttl: float) -> None:
-    random, clock, store = Random(3), ManualClock(), Sweepable()
+    random, clock, store = Random(3), ManualClock(), Store()
     groups: dict[str, Group] = {key: Group() for key in "abc"}
     processor = KeyProcessor(DecodeKey(keeps_rows=True), 1, Retention(ttl), clock)
     processor.init(store)  # type: ignore[arg-type]
@@ -247,9 +353,9 @@ def test_both_operators_give_the_same_rows_and_keep_the_same_keys(ttl: float) ->
         (other,) = single((key,), iter([frame]), groups[key])  # type: ignore[arg-type]
         assert one.equals(other)
         kept = {name for name, group in groups.items() if group.exists}
-        assert {name for (name,) in store.map} <= kept
+        assert store.keys <= kept
         if ttl == 0:
-            assert {name for (name,) in store.map} == kept
+            assert store.keys == kept
 
 
 def test_a_key_that_is_woken_after_its_time_is_removed_and_otherwise_stays() -> None:

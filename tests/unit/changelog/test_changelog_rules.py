@@ -16,6 +16,7 @@ from starrocks_txn_sink.changelog.rules.conversions import (
     UPDATE_BEFORE,
     ChangeEvent,
     ClaimingRow,
+    ClaimingRows,
     ImageEncoder,
     RowChange,
     RowKind,
@@ -25,7 +26,6 @@ from starrocks_txn_sink.changelog.rules.conversions import (
     decode_with_previous,
     encode,
     kinds_to_code,
-    materialize,
     needs_materializer,
     net_effect,
     normalize,
@@ -199,14 +199,13 @@ def test_normalized_changes_are_the_real_transitions_of_the_table(seed: int) -> 
 # --- materialize ---
 
 
-def run(changes: list[tuple[str, Any]], key: Any = None) -> tuple[list[tuple[str, Any]], tuple[ClaimingRow, ...]]:
-    rows: tuple[ClaimingRow, ...] = ()
+def run(changes: list[tuple[str, Any]], key: Any = None) -> tuple[list[tuple[str, Any]], list[ClaimingRow]]:
+    rows = ClaimingRows()
     out = []
     for kind, row in changes:
-        done = materialize(RowChange(RowKind(kind), row), rows, key(row) if key else None)
-        rows = done.rows
+        done = rows.apply(RowChange(RowKind(kind), row), key(row) if key else None)
         out += [(str(done.change.kind), done.change.row)] if done.change else []
-    return out, rows
+    return out, rows.rows
 
 
 OLD, NEW = (1, 10, "a1"), (1, 20, "b1")
@@ -234,8 +233,8 @@ def test_an_upsert_key_replaces_its_row_in_place() -> None:
 
 
 def test_an_unknown_retraction_is_swallowed_and_an_emptied_key_is_deleted_with_the_retracting_row() -> None:
-    done = materialize(RowChange(DELETE, "x"), ())
-    assert (done.change, done.rows, done.swallowed) == (None, (), True)
+    rows = ClaimingRows()
+    assert (rows.apply(RowChange(DELETE, "x")), rows.rows) == ((None, True), [])
     assert run([("+I", ("k", 1)), ("-D", ("k", None))], key=lambda row: row[0])[0][-1] == ("-D", ("k", None))
 
 
@@ -259,20 +258,21 @@ def test_the_sink_always_shows_the_last_living_row(seed: int) -> None:
     for _ in range(PER_SEED):
         with_key = random.random() < 0.5
         history: list[tuple[RowChange, Any]] = []
-        rows: tuple[ClaimingRow, ...] = ()
+        rows = ClaimingRows()
         shown: Any = None
         for _ in range(random.randrange(10)):
             row = (random.randrange(3), random.randrange(2))
             change = RowChange(random.choice(list(RowKind)), row)
             key = row[0] if with_key else None
             history.append((change, key))
-            done = materialize(change, rows, key)
+            if random.random() < 0.2:
+                rows = ClaimingRows(rows.rows)  # as a micro-batch finds them
+            done = rows.apply(change, key)
             if done.change is not None:
                 assert (shown is not None) == (done.change.kind is not INSERT)
                 shown = upserted([done.change], shown)
-            rows = done.rows
             living = live_rows(history)
-            assert [kept.row for kept in rows] == living
+            assert [kept.row for kept in rows.rows] == living
             assert (shown is None) == (not living)
             assert with_key or shown == (living[-1] if living else None)
 

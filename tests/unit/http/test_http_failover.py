@@ -23,8 +23,8 @@ from starrocks_txn_sink.errors import (
     ReplyLost,
     StarRocksSinkError,
 )
-from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.http.connection import BodyPieces, HttpResponse
+from starrocks_txn_sink.http import HttpTransport, connection
+from starrocks_txn_sink.http.connection import BodyPieces, Exchange, HttpResponse
 from starrocks_txn_sink.http.transport import Frontends, RedirectedRequest
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
@@ -220,8 +220,51 @@ def test_a_chain_of_redirects_has_an_end() -> None:
         redirected.send(Address("http", "127.0.0.1", 8030))
 
 
-def held(request: Request, perform: Any, body: Any = None) -> RedirectedRequest:
-    options = SinkOptions(load_url="http://127.0.0.1:8030", database="shop", delivery="at-least-once")
+@pytest.mark.parametrize(
+    "location",
+    ["http://127.0.0.66\\.svc.cluster.local:8040/x", "http://a%40b.svc.cluster.local", "http://[::1", "//be1"],
+)
+def test_a_location_that_two_readers_read_differently_is_followed_by_neither(location: str) -> None:
+    sent: list[Address] = []
+
+    def perform(exchange: Exchange) -> HttpResponse:
+        sent.append(exchange.address)
+        return HttpResponse(307, location, b"")
+
+    with pytest.raises(BadReply, match="names no usable host"):
+        held(BEGIN, perform, redirect_hosts=["*.svc.cluster.local"]).send(Address("http", "127.0.0.1", 8030))
+    assert sent == [Address("http", "127.0.0.1", 8030)]
+
+
+def test_a_connection_goes_to_the_checked_address_whatever_the_url_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = connection._prepare_request
+
+    def elsewhere(exchange: Exchange) -> requests.PreparedRequest:
+        prepared = prepare(exchange)
+        prepared.url = f"http://127.0.0.66\\.example{exchange.path}"
+        return prepared
+
+    monkeypatch.setattr(connection, "_prepare_request", elsewhere)
+    with Peer(says(OK)) as frontend:
+        made = transport(frontend.url)
+        assert made.send(BEGIN, soon()).ok
+        made.close()
+        assert [got.headers["host"] for got in frontend.got] == [frontend.url.removeprefix("http://")]
+
+
+def test_a_reply_that_breaks_the_http_library_is_a_typed_error() -> None:
+    def negative_chunk(caller: Caller, _: Got) -> None:
+        caller.sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n")
+
+    with Peer(negative_chunk) as frontend:
+        made = transport(frontend.url)
+        with pytest.raises(ReplyLost):
+            made.send(COMMIT, soon())
+        made.close()
+
+
+def held(request: Request, perform: Any, body: Any = None, **changes: Any) -> RedirectedRequest:
+    options = SinkOptions(load_url="http://127.0.0.1:8030", database="shop", delivery="at-least-once", **changes)
     return RedirectedRequest(
         request=request,
         body=BodyPieces(body),
@@ -318,3 +361,15 @@ def test_a_port_that_speaks_no_tls_is_proof_that_nothing_was_sent() -> None:
         made.close()
         assert frontend.got == []
     assert "geheim" not in str(caught.value)
+
+
+def test_a_frontend_that_never_answers_does_not_get_every_attempt() -> None:
+    def hang(caller: Caller, _: Got) -> None:
+        caller.stopping.wait(20)
+
+    with Peer(hang) as silent, Peer(says(OK)) as well:
+        sender = transport(f"{silent.url},{well.url}", clock=SystemClock())
+        with pytest.raises(ReplyLost):
+            sender.send(BEGIN, soon(seconds=0.5))
+        assert sender.send(Request(Operation.BEGIN, "shop", "job-2"), soon()).ok
+        sender.close()

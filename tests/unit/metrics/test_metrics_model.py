@@ -472,3 +472,34 @@ def test_a_percentile_is_within_a_bucket_of_the_true_one(values: list[float], sh
     assert found is not None
     higher = [bound for bound in BOUNDS if true <= bound]
     assert found <= (higher[0] if higher else BOUNDS[-1]) + 1e-9
+
+
+def test_an_outage_is_a_pause_that_everybody_sees() -> None:
+    told = Told()
+    told.batch(0, receipt(told))
+    told.tell("batch.started", job="shop", batch_id=1, lanes=1, query="q")
+    met = {"job": "shop", "batch_id": 1, "code": "not_sent", "seconds": 0.0, "report": None}
+    told.tell("outage.met", **met)
+    since = told.clock.wall()
+    told.clock.advance(100)
+    told.tell("outage.met", **met)
+    assert told.sentence == "Waiting for StarRocks for 100 s (not_sent); nothing is lost."
+    assert (told.light, told.ready) == (Light.WARN, False)
+    assert told.value("outage_start_timestamp_seconds") == since
+    assert told.value("errors_total", "not_sent") == 2
+    assert lights(told.model, told.clock.wall(), LIMIT)["errors"] is Light.WARN
+    told.clock.advance(300)
+    assert told.light is Light.BAD
+    told.tell("outage.ended", job="shop", batch_id=1, seconds=400.0)
+    told.tell("batch.completed", job="shop", batch_id=1, seconds=400.0, receipts=0)
+    assert (told.ready, told.value("outage_start_timestamp_seconds")) == (True, 0)
+
+
+def test_a_query_that_runs_again_has_not_ended() -> None:
+    told = Told()
+    told.fail(0, "query_failed")
+    told.tell("query.ended", query="q", failed=True)
+    assert told.lit() is Light.BAD
+    told.clock.advance(120)
+    told.batch(0, receipt(told))
+    assert told.light is Light.OK, told.sentence

@@ -34,6 +34,7 @@ FIRES = {
     "StarRocksSinkInDoubt": ({"in_doubt_transactions": "0 1 1 1 1"}, 4),
     "StarRocksSinkEndpointDown": ({"buffer_bytes": "1x10"}, 6),
     "StarRocksSinkNoProgress": ({"last_progress_timestamp_seconds": "1x20"}, 10),
+    "StarRocksSinkWaiting": ({"outage_start_timestamp_seconds": "0 1x20"}, 10),
     "StarRocksSinkNotCommitting": (
         {"spark_input_rows_total": "0+100x30", 'commits_total{outcome="committed"}': "5x30"},
         25,

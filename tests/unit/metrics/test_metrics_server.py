@@ -5,12 +5,15 @@ from __future__ import annotations
 import http.client
 import pickle
 import shutil
+import socket
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,8 +24,9 @@ from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.metrics import MetricsServer
+from starrocks_txn_sink.metrics import server as metrics_server
 from starrocks_txn_sink.metrics.catalogue import METRICS, MetricKind
-from starrocks_txn_sink.metrics.server import ASSETS, shared_server
+from starrocks_txn_sink.metrics.server import ASSETS, MOST_REQUESTS, shared_server
 from starrocks_txn_sink.telemetry.events import Event
 from tests.support.manual_clock import ManualClock
 
@@ -186,6 +190,41 @@ def test_closing_leaves_no_thread_and_starting_again_works() -> None:
     with server:
         assert get(server, "/healthz")[0] == 200
     assert set(threading.enumerate()) <= before
+
+
+def hold(server: MetricsServer) -> socket.socket:
+    """A client that never ends its request."""
+    client = socket.create_connection(("127.0.0.1", urlsplit(server.url).port or 0))
+    client.sendall(b"GET / HT")
+    return client
+
+
+def test_clients_that_hold_their_connection_take_a_bounded_number_of_threads_and_do_not_delay_the_end() -> None:
+    before = set(threading.enumerate())
+    server = MetricsServer(0).start()
+    with ExitStack() as stack:
+        for _ in range(MOST_REQUESTS + 20):
+            stack.enter_context(hold(server))
+        until = time.monotonic() + 5
+        while len(set(threading.enumerate()) - before) <= MOST_REQUESTS and time.monotonic() < until:
+            time.sleep(0.01)
+        assert len(set(threading.enumerate()) - before) <= MOST_REQUESTS + 1
+        started = time.monotonic()
+        server.close()
+        assert time.monotonic() - started < 2.0
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_client_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "_REQUEST_SECONDS", 0.4)
+    with MetricsServer(0) as server, hold(server) as client:
+        started = time.monotonic()
+        with suppress(OSError):
+            while time.monotonic() - started < 10:
+                client.sendall(b"x")
+                time.sleep(0.05)
+        assert time.monotonic() - started < 5
+        assert get(server, "/healthz")[0] == 200
 
 
 def test_a_port_that_is_taken_is_said(server: MetricsServer) -> None:

@@ -19,9 +19,9 @@ from starrocks_txn_sink.operations.doctor.command import json_document, summary_
 from starrocks_txn_sink.operations.doctor.executors import judge_reports
 from starrocks_txn_sink.operations.doctor.frontends import (
     judge_members,
+    judge_query_leader,
     judge_redirect,
     judge_refusal,
-    rewrite_query_address,
 )
 from starrocks_txn_sink.operations.doctor.libraries import installed_versions
 from starrocks_txn_sink.operations.doctor.tables import TableDefinition
@@ -99,9 +99,9 @@ def test_executors_with_another_python_or_another_sink_are_failures() -> None:
 
 def test_a_name_that_does_not_resolve_and_a_closed_port_are_different_findings() -> None:
     endpoint = reach.Endpoint("backend", "be1", 8040)
-    (unresolved,) = reach.judge_probe(reach.ProbeResult(endpoint, (), "Name or service not known"))
-    (closed,) = reach.judge_probe(reach.ProbeResult(endpoint, ("10.0.0.1",), "Connection refused"))
-    (opened,) = reach.judge_probe(reach.ProbeResult(endpoint, ("10.0.0.1",)))
+    unresolved = reach.judge_probe(reach.ProbeResult(endpoint, (), "Name or service not known"))
+    closed = reach.judge_probe(reach.ProbeResult(endpoint, ("10.0.0.1",), "Connection refused"))
+    opened = reach.judge_probe(reach.ProbeResult(endpoint, ("10.0.0.1",)))
     assert [complete(one).check for one in (unresolved, closed, opened)] == ["name.resolution", "port", "port"]
     assert [one.severity for one in (unresolved, closed, opened)] == [FAILURE, FAILURE, GOOD]
     assert "redirect_map={'be1:8040'" in closed.advice
@@ -136,7 +136,15 @@ def test_a_dead_frontend_and_a_missing_leader_are_told() -> None:
     dead = {"ip": "fe2", "queryport": "9030", "role": "FOLLOWER", "alive": "false", "name": "b"}
     assert severities(judge_members([alive, dead]))["frontend.alive"] is WARNING
     assert severities(judge_members([dead]))["frontend.leader"] is FAILURE
-    assert rewrite_query_address("fe1:9030", {"fe1:9030": "proxy:19030"}) == Address("mysql", "proxy", 19030)
+
+
+def test_the_leaders_query_port_is_judged_as_the_sink_will() -> None:
+    rules = RedirectRules.of((Address("http", "fe1", 8030),), {"fe3:9030": "proxy:19030"}, ("be1",))
+    assert rules.query_target("FE3", 9030) == Address("mysql", "proxy", 19030)
+    for host, allowed in {"fe1": True, "fe3": True, "be1": True, "evil": False}.items():
+        found = complete(judge_query_leader(rules.query_target(host, 9030), rules))
+        assert found.severity is (GOOD if allowed else FAILURE)
+        assert allowed or "redirect_hosts=['evil']" in found.advice
 
 
 def test_a_server_of_an_old_release_among_new_ones_is_told() -> None:
@@ -210,6 +218,13 @@ def test_a_transaction_that_is_refused_says_what_the_server_said() -> None:
     assert "larger than limit" in begun.what
     assert "max_running_txn_num_per_db" in begun.advice
     assert complete(transaction.judge_rollback(Reply(Status.FAILED, "no"))).severity is FAILURE
+
+
+def test_a_label_that_a_take_over_would_not_find_is_a_warning() -> None:
+    assert transaction.judge_listed(True).severity is GOOD
+    found = complete(transaction.judge_listed(False))
+    assert found.severity is WARNING
+    assert "see its own loads" in found.advice
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,14 @@ from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import LedgerBehind
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Label, run
 from starrocks_txn_sink.protocol.wire import Operation
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
+from starrocks_txn_sink.sink.continuity import Resumption
 from starrocks_txn_sink.sink.session import Session, open_session
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
@@ -116,6 +118,20 @@ def test_shows_open_labels_owners_and_positions(server: Emulator, capsys: pytest
 
 
 @pytest.mark.usefixtures("environment")
+def test_accepts_the_ledger_on_request_and_claims_nothing(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    write_a_position(server)
+    ask(server, "DELETE FROM shop._starrocks_txn_sink_ledger WHERE kind <> 'x'")
+    given, resumption = options(server), Resumption(3)
+    with pytest.raises(LedgerBehind):
+        open_session(given, "run", "shop", "checkpoint-1", resumption=resumption)
+    assert recover(server, "--accept-ledger") == 0
+    assert "The ledger is accepted as it is" in capsys.readouterr().out
+    assert ask(server, "SELECT kind, name FROM shop._starrocks_txn_sink_ledger") == [("marker", "accepted")]
+    session = open_session(given, "run", "shop", "checkpoint-1", resumption=resumption)
+    assert len(session.proof(3).accepted) == 1
+
+
+@pytest.mark.usefixtures("environment")
 def test_a_lane_that_was_taken_over_is_shown(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     session = write_a_position(server, retry=True)
     assert recover(server, "--json") == 0
@@ -157,6 +173,7 @@ def test_an_unknown_job_is_told_from_a_known_one(server: Emulator, capsys: pytes
     [
         (["--database", "nowhere"], "The database 'nowhere' does not exist"),
         (["--option", "password=x"], "can read a password on the command line"),
+        (["--option", "PassWord=x"], "can read a password on the command line"),
         (["--option", "lanes"], "--option lanes has no value"),
         (["--option", "nonsense=1"], "nonsense"),
         (["--job", "no spaces"], "job"),

@@ -89,6 +89,12 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"load_url": "http://fe:99999"}, "not an address"),
         ({"load_url": "http://fe1:8030,https://fe2:8443"}, "mixes http and https"),
         ({"load_url": "http://fe1:8030/path"}, "more than scheme"),
+        ({"load_url": "http://fe1\\.evil.example:8030"}, "invalid host"),
+        ({"load_url": "http://größe:8030"}, "invalid host"),
+        ({"query_url": "mysql://fe1%00:9030"}, "invalid host"),
+        ({"query_url": {"h:SECRET"}}, "query_url is 'set'"),
+        ({"redirect_hosts": ["be[12]"]}, "not a host rule"),
+        ({"redirect_hosts": ["::1"]}, r"in brackets, as in \[::1\]"),
         ({"load_url": 8030}, "load_url is 8030"),
         ({"database": ""}, "database is ''"),
         ({"database": "*"}, "not \\*"),
@@ -123,7 +129,7 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"load_url": "https://fe", "tls_ca": "/c.pem", "tls_verify": False}, "tls_verify is off"),
         ({"password": "a", "password_file": "/f"}, "both set"),
         ({"redirect_hosts": ["be 1"]}, "not a host rule"),
-        ({"redirect_hosts": ["10.0.0.1/8"]}, "host bits set"),
+        ({"redirect_hosts": ["10.0.0.1/8"]}, "no bits set behind the prefix"),
         ({"redirect_map": {"be1": "proxy:1"}}, "redirect_map contains|not an address"),
         ({"tables": {"other.orders": {}}}, "cannot span databases"),
         ({"tables": {"orders": "columns"}}, "a mapping of stream-load properties"),
@@ -261,3 +267,35 @@ def test_a_table_may_be_compressed_in_another_way() -> None:
     headers = {table: made.load_headers(table).get("compression") for table in ("orders", "small", "other")}
     assert headers == {"orders": "zstd", "small": None, "other": "gzip"}
     assert made.compression_of("other") is Compression.GZIP
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"username": "a:SECRET"},
+        {"load_url": "http://root:SECRET"},
+        {"load_url": "h:SECRET"},
+        {"load_url": "http://root:SECRET@fe1:8030"},
+        {"load_url": "http://fe1:8030/?password=SECRET"},
+        {"query_url": "mysql://root:SECRET/"},
+        {"query_url": "SECRET://fe1"},
+        {"redirect_hosts": ["root:SECRET"]},
+        {"redirect_map": {"be1:8040": "root:SECRET"}},
+        {"password": "SECRET\n"},
+        {"password_environment": "SECRET!"},
+    ],
+)
+def test_an_error_never_repeats_a_password_in_the_wrong_place(change: dict[str, Any]) -> None:
+    with pytest.raises(OptionError) as caught:
+        options(**change)
+    assert "SECRET" not in str(caught.value)
+    assert caught.value.advice
+
+
+def test_an_empty_password_file_is_no_password(tmp_path: Path) -> None:
+    place = tmp_path / "password"
+    place.write_text("")
+    with pytest.raises(OptionError, match="empty first line"):
+        options(password_file=str(place)).read_password()
+    place.write_bytes(b"\xef\xbb\xbfpw\r\n")
+    assert options(password_file=str(place)).read_password() == "pw"

@@ -34,6 +34,8 @@ def test_by_default_only_the_frontends_hosts_are_followed_on_any_port() -> None:
         ("[fd00::]/16", "[fd00::5]:8040", "[fe80::5]:8040"),
         ("[::1]:8040", "[::1]:8040", "[::1]:22"),
         ("http://be1", "http://be1:8040", "https://be1:8040"),
+        ("be*", "be12:8040", "be1.evil.example:8040"),
+        ("*.be.*.local", "0.x.be.prod.local:8040", "0.be.prod.evil.local:8040"),
     ],
 )
 def test_rules_allow_what_they_say_and_nothing_else(rule: str, inside: str, outside: str) -> None:
@@ -63,6 +65,48 @@ def test_the_map_rewrites_and_its_targets_are_allowed() -> None:
     assert target == Address("https", "proxy", 18040)
     assert rules.allows(target)
     assert not rules.allows(Address("http", "be1", 8040))
+
+
+def test_a_map_without_a_scheme_keeps_the_scheme_and_a_downgrade_must_be_written_out() -> None:
+    def rewritten(load_url: str, target: str, redirect: str = "http") -> Address:
+        rules = SinkOptions(
+            load_url=load_url, database="shop", delivery="at-least-once", redirect_map={"be1:8040": target}
+        ).redirect_rules
+        found = rules.rewrite(Address(redirect, "be1", 8040))
+        assert rules.allows(found)
+        return found
+
+    assert rewritten("https://fe1:8443", "proxy:18040") == Address("https", "proxy", 18040)
+    assert rewritten("http://fe1:8030", "proxy:18040") == Address("http", "proxy", 18040)
+    assert rewritten("http://fe1:8030", "proxy:18040", "https") == Address("https", "proxy", 18040)
+    assert rewritten("https://fe1:8443", "http://proxy:18040") == Address("http", "proxy", 18040)
+    assert not allows("http://proxy:18040", "https://fe1:8443", redirect_map={"be1:8040": "proxy:18040"})
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["fe1\\.svc.cluster.local", "fe1/x", "a@fe1", "fe1#", "fe1%2e", "fe 1", "größe", "", "[::1]", "fe80::1%eth0"],
+)
+def test_an_address_has_a_plain_host_or_does_not_exist(host: str) -> None:
+    with pytest.raises(ValueError, match="neither a host name nor an IP literal"):
+        Address("http", host, 8040)
+
+
+def test_the_leaders_query_port_obeys_the_rules_of_redirects() -> None:
+    def may_log_in(host: str, **changes: Any) -> bool:
+        rules = SinkOptions(
+            load_url="https://fe1:8443", query_url="fe2:9030", database="shop", **changes
+        ).redirect_rules
+        return rules.allows_query(rules.query_target(host, 9031))
+
+    assert may_log_in("fe1")
+    assert may_log_in("FE2")
+    assert not may_log_in("be1")
+    assert not may_log_in("be1", redirect_hosts=["http://be1", "be1:9030"])
+    assert may_log_in("be1", redirect_hosts=["be1:9031"])
+    assert may_log_in("be1", redirect_map={"be1:9031": "proxy:19031"})
+    with pytest.raises(ValueError, match="neither a host name"):
+        may_log_in("be1\\.fe1")
 
 
 @pytest.mark.parametrize(

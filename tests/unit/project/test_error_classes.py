@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pickle
 from collections import Counter
 from pathlib import Path
 
@@ -80,3 +81,12 @@ def test_no_text_for_users_is_made_of_a_docstring() -> None:
         if any(word in file.read_text(encoding="utf-8") for word in ("__doc__", "getdoc", "get_docstring"))
     ]
     assert cut == []
+
+
+@pytest.mark.parametrize("escape", ["\x1b[2J", "\x07", "\x9b1m", "\u202e", "\u2028", "\r", "\x00"])
+def test_no_error_moves_the_terminal(escape: str) -> None:
+    error = StarRocksSinkError(f"said {escape}x", hint=f"do {escape}y", label=f"a{escape}b\nc", table="t")
+    for shown in (str(error), str(pickle.loads(pickle.dumps(error))), error.args[0]):
+        assert escape not in shown
+    assert "\n" not in str(error)
+    assert error.context["label"] == f"a{escape}b\nc", "values stay as they are; only texts are escaped"

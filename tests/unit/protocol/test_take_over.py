@@ -18,7 +18,7 @@ from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner
 from starrocks_txn_sink.coordinator.region import Chunk, TransactionEnds
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
 from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
-from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, check_owner, refuse_others, take_over
+from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, check_owner, refuse_newer, refuse_others, take_over
 from starrocks_txn_sink.protocol.label import (
     Aborted,
     Committed,
@@ -157,6 +157,32 @@ def test_labels_are_listed_only_when_the_claim_is_visible(delay: int) -> None:
     after = [line.split()[0] for line in ledger.log[listed + 1 :]]
     assert after[:2] == ["rollback", "WriteMarker"]
     assert after[-2:] == ["ReadOwners", "ReadPositions"]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "said"),
+    [
+        (f"{1_700_000_300_000_000:x}abcdef_01020304", "that began at 2023-11-14 22:18:20 UTC"),
+        ("f:unreadable", "that began at an unknown time"),
+    ],
+)
+def test_a_run_that_is_refused_as_the_older_one_hears_both_times_and_of_clocks(epoch: str, said: str) -> None:
+    ledger = Ledger()
+    play(taking_over(Owner("", epoch, "cp"), "t"), ledger)
+    mine = f"{1_700_000_000_000_000:x}fedcba"
+    with pytest.raises(Fenced, match=rf"{said}.*; this one began at 2023-11-14 22:13:20 UTC.*clock is behind"):
+        play(refuse_newer("job", mine, Exact()), ledger)
+    play(refuse_newer("job", "g", Exact()), ledger)
+
+
+def test_every_listed_label_is_rolled_back_before_the_barrier() -> None:
+    labels = ("job-e0-0-1-1_0", "job-e0-1-1-2_0", "job-e1-0-2-1_3")
+    ledger = Ledger(unfinished=labels)
+    server = Server(ledger, *[Reply(Status.OK) for _ in labels])
+    play(taking_over(DRIVER, "t"), ledger, server)
+    assert [request.label for request in server.requests] == list(labels)
+    asked = [line.split()[0] for line in ledger.log]
+    assert asked[2:7] == ["ListUnfinished", "rollback", "rollback", "rollback", "WriteMarker"]
 
 
 def test_a_visible_claim_costs_one_question() -> None:
@@ -419,23 +445,39 @@ def test_the_entries_of_a_work_are_the_last_positions_of_its_partitions() -> Non
     assert {row["updated_at"] for row in rows} == {"2026-01-01 00:00:00"}
 
 
+@pytest.mark.parametrize(("unfinished", "listed"), [(("job-e1-0-7-1_0",), True), (("job-e1-0-7-2_0",), False)])
+def test_the_canary_asks_once_whether_a_take_over_would_find_the_label(
+    unfinished: tuple[str, ...], listed: bool
+) -> None:
+    ledger = Ledger(unfinished=unfinished)
+    mine = ownership(ledger)
+    mine.owner = first_owner("e1", "cp", 7, 0)
+    play(mine.check("job-e1-0-7-1_0", Exact()), ledger)
+    assert mine.listed is None
+    mine.canary = True
+    for _ in range(2):
+        play(mine.check("job-e1-0-7-1_0", Exact()), ledger)
+        assert mine.listed is listed
+    assert not mine.canary
+
+
 def test_a_lane_checks_recovers_and_rolls_back_in_its_own_name() -> None:
     ledger = Ledger(unfinished=("job-e1-0-7-1_0",))
     mine = ownership(ledger)
     mine.owner = first_owner("e1", "cp", 7, 0)
     assert (mine.owner.token, mine.owner.lane, mine.owner.batch) == ("", 0, 7)
-    play(mine.check(Exact()), ledger)
+    play(mine.check("l", Exact()), ledger)
     server = Server(ledger, ReplyLost("lost"), Reply(Status.OK), ReplyLost("lost"))
     play(mine.recover("L", SPANS, Exact()), ledger, server)
     assert {(request.database, request.label) for request in server.requests} == {
         ("shop", "L"),
         ("shop", "job-e1-0-7-1_0"),
     }
-    play(mine.check(Exact()), ledger)
+    play(mine.check("l", Exact()), ledger)
     other = ownership(ledger)
     play(other.take_over(Exact()), ledger)
     with pytest.raises(Fenced, match="Lane 0"):
-        play(ownership(ledger).check(Exact()), ledger)
+        play(ownership(ledger).check("l", Exact()), ledger)
 
 
 def test_a_lane_waits_for_its_own_claim_whoever_owns_the_job() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -110,3 +111,48 @@ def test_large_rows_and_rows_with_other_columns_stay_apart() -> None:
     )
     batches = list(PayloadEncoder("shop").batches([only("p", large), only("q", large), only("r", timed)]))
     assert [batch.column("source_partition").to_pylist() for batch in batches] == [["p"], ["q"], ["r"]]
+
+
+REQUIRED = {"items": {"name": '""', "n": "0", "größe": "0", "day": '"1970-01-01"'}}
+FRONT = '"name":"","n":0,"größe":0,"day":"1970-01-01"'
+KEY_ONLY = [
+    ('{"id":1}', f'{FRONT},"id":1}}'),
+    ("{}", f"{FRONT}}}"),
+    (
+        '{"id":1,"name":null,"n" : null ,"größe":null,"day":null}',
+        '"id":1,"name":"","n" : 0 ,"größe":0,"day":"1970-01-01"}',
+    ),
+    (
+        '{"id":"null","name":"\\"n\\":null","n":3}',
+        '"größe":0,"day":"1970-01-01","id":"null","name":"\\"n\\":null","n":3}',
+    ),
+    (
+        '{"gr\\u00F6\\u00dfe":null,"id":1,"name":"n","n":1,"day":"x"}',
+        '"gr\\u00F6\\u00dfe":0,"id":1,"name":"n","n":1,"day":"x"}',
+    ),
+    (
+        '{"names":null,"N":null,"name":"a","n":1,"größe":2,"day":"x"}',
+        '"names":null,"N":null,"name":"a","n":1,"größe":2,"day":"x"}',
+    ),
+]
+"""A delete's row, and its payload behind DELETING and a comma."""
+
+
+@pytest.mark.parametrize(("row", "expected"), KEY_ONLY)
+def test_a_delete_gets_values_for_columns_that_are_not_null(row: str, expected: str) -> None:
+    """A key-only delete is judged like any row. A field of its own stays, and no field comes twice."""
+    filling = PayloadEncoder("shop", placeholders=REQUIRED)
+    assert payloads(("u", row), ("d", row), content=filling) == [f",{row}", f',{{"__op":1,{expected}']
+    (payload,) = payloads(("d", row), content=filling)
+    names = [name for name, _ in pairs_of(payload[1:])]
+    assert len(names) == len(set(names))
+
+
+def pairs_of(text: str) -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = json.loads(text, object_pairs_hook=lambda pairs: pairs)
+    return pairs
+
+
+def test_deletes_of_other_tables_stay_as_they_came() -> None:
+    filling = PayloadEncoder("shop", placeholders={"orders": {"n": "0"}})
+    assert payloads(("d", '{"id":1}'), content=filling) == [',{"__op":1,"id":1}']

@@ -15,7 +15,7 @@ from starrocks_txn_sink.coordinator.region import RegionRows, TransactionEnds
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.columns import COLUMNS
-from starrocks_txn_sink.rows.replay import Replay
+from starrocks_txn_sink.rows.replay import Replay, Skip
 from starrocks_txn_sink.rows.segments import Segmenter
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
 
@@ -93,6 +93,67 @@ def test_other_content_at_the_ledgers_position_is_an_error(cuts: list[int]) -> N
         play(Segmenter(Replay({"p": known(20, ended[-1].digest)})), rows_of([2, 3, 1], salt="x"), cuts)
     play(Segmenter(Replay({"p": known(20, ended[-1].digest)}, compare=False)), rows_of([2, 3, 1], salt="x"), cuts)
     play(Segmenter(Replay({"p": known(20, "other way:1234")})), rows_of([2, 3, 1], salt="x"), cuts)
+
+
+# --- a source that is another one now ---
+
+
+def lanes_of(known_at: Position, micro_batches: list[list[Row]], cuts: list[int], **terms: Any) -> list[str]:
+    """What lanes of successive micro-batches write; each gets the skips that the ones before have reported."""
+    skips: dict[str, Skip] = {}
+    wrote: list[str] = []
+    for rows in micro_batches:
+        replay = Replay({"p": known_at}, skips=dict(skips), **terms)
+        written, _ = play(Segmenter(replay), rows, cuts)
+        skips |= {name: replay.skips[name] for name in replay.changed}
+        wrote += written.values()
+    return wrote
+
+
+def at(*positions: int, size: int = 2) -> list[Row]:
+    return [("p", place, "t", seq == size - 1, f",{place}.{seq}") for place in positions for seq in range(size)]
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [2, 4], [1, 2, 3, 4, 5, 6, 7]])
+@pytest.mark.parametrize(
+    "micro_batches",
+    [[at(5, 15, 25, 35)], [at(5, 15), at(25, 35)], [at(5, 15), [], at(25), at(35, 45)], [at(25), at(35)]],
+)
+def test_a_recreated_source_is_an_error_where_it_passes_the_ledgers_position(
+    micro_batches: list[list[Row]], cuts: list[int]
+) -> None:
+    with pytest.raises(SourceChanged, match=r"partition p went on to position 35 .* at position 30, .*job-e1.*`job`"):
+        lanes_of(known(30, "crc1:1"), micro_batches, cuts)
+    assert lanes_of(known(30, "crc1:1"), micro_batches, cuts, compare=False)
+
+
+@given(
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.lists(st.integers(0, 6), max_size=4),
+    st.lists(st.integers(0, 14), max_size=4),
+)
+def test_the_same_source_is_no_error_however_its_replay_is_cut(
+    done: int, first: int, ends: list[int], cuts: list[int]
+) -> None:
+    positions = [10 * number for number in range(first, 8)]
+    bounds = sorted({0, *(end for end in ends if end < len(positions)), len(positions)})
+    micro_batches = [at(*positions[low:high]) for low, high in itertools.pairwise(bounds)]
+    wrote = lanes_of(known(10 * done), micro_batches, cuts)
+    assert "".join(wrote) == "".join(f",{place}.0,{place}.1" for place in positions if place > 10 * done)
+
+
+def test_a_skip_to_an_older_position_says_nothing_any_more() -> None:
+    skips = {"p": Skip(30, met=False), "o": Skip(40, met=False)}
+    replay = Replay({"p": known(40)}, skips=skips)
+    assert play(Segmenter(replay), at(50), [])[0] == {"t": ",50.0,50.1"}
+    assert replay.changed == set()
+    play(Segmenter(replay), at(60), [])
+
+
+def test_an_end_that_was_met_counts_for_the_whole_run() -> None:
+    replay = Replay({"p": known(30)}, skips={"p": Skip(30, met=True)})
+    assert play(Segmenter(replay), at(20, 40), [])[0] == {"t": ",40.0,40.1"}
 
 
 def test_a_source_that_goes_back_in_the_same_run_is_an_error() -> None:

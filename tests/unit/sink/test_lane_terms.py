@@ -16,7 +16,7 @@ from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, ROW_NUMBER_BITS
 from starrocks_txn_sink.rows.segments import check_row_numbers
-from starrocks_txn_sink.sink.data_source import LaneTerms
+from starrocks_txn_sink.sink.data_source import LaneTerms, StarRocksDataSource
 from starrocks_txn_sink.telemetry.logs import LogSettings
 
 SERVER: dict[str, Any] = {"load_url": "http://fe:8030", "query_url": "mysql://fe:9030", "database": "shop"}
@@ -40,6 +40,13 @@ def travelled(options: SinkOptions, logging: LogSettings | None = None) -> LaneT
 def test_options_arrive_as_they_were(given_options: dict[str, Any]) -> None:
     options = SinkOptions(**SERVER, **given_options)
     assert travelled(options).sink_options({"path": "", "checkpointlocation": "/x", "batch_id": "3"}) == options
+
+
+def test_a_frame_with_positions_needs_a_job_of_its_own() -> None:
+    terms = LaneTerms.of(SinkOptions(**SERVER), marked=True, epoch="e1", logging=None)
+    schema = T.StructType().add(PAYLOAD, "string", metadata=terms.metadata)
+    with pytest.raises(OptionError, match="`job` is not set"):
+        StarRocksDataSource({}).writer(schema, overwrite=False)
 
 
 def test_a_password_stays_behind_and_is_asked_for() -> None:

@@ -96,6 +96,30 @@ def test_the_younger_of_two_runs_counts_and_keeps_what_it_wrote() -> None:
     assert "000002-a-1-y" in rows(directory)
 
 
+def test_of_two_manifests_of_a_micro_batch_the_younger_runs_counts() -> None:
+    directory = MemoryDirectory()
+    paused = log(directory, "f")
+    publish(paused, directory, 0, "z")
+    young = log(directory, "a")
+    publish(young, directory, 0, "y")
+    publish(young, directory, 1, "y")
+    publish(paused, directory, 1, "z")  # it wakes up, and sweeps nothing: that comes with a run's first manifest
+    assert batches(directory) == ["000-000002-a", "001-000001-f", "001-000002-a"]
+    assert log(directory, "c").before(2, may_begin=False).files() == {"000002-a-1-y"}
+
+
+def test_a_micro_batch_can_be_repeated_also_when_spark_retains_only_one() -> None:
+    directory = MemoryDirectory()
+    mine = log(directory, keep=1)
+    for batch in range(4):
+        publish(mine, directory, batch, "a")
+    assert batches(directory) == ["002-000001-e1", "003-000001-e1"]
+    again = log(directory, "e2", keep=1)  # it died before Spark marked micro-batch 3 as done
+    assert again.before(3, may_begin=False).files() == {"000001-e1-2-a"}
+    publish(again, directory, 3, "b")
+    assert batches(directory) == ["002-000001-e1", "003-000002-e2"]
+
+
 def test_old_manifests_go_and_rows_that_only_they_name() -> None:
     directory = MemoryDirectory()
     mine = log(directory, keep=3)

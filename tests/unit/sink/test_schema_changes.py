@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, TableRoute
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, OptionError, QueryFailed, QueryRefused
+from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.evolution import (
     Columns,
@@ -25,6 +26,7 @@ from starrocks_txn_sink.sink.typed.evolution import (
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type
 from starrocks_txn_sink.sql.leader import LeaderConnection
+from starrocks_txn_sink.sql.port import bind
 from tests.support.manual_clock import ManualClock
 from tools.pages import SOURCES
 
@@ -70,6 +72,27 @@ def test_lacking_columns_are_added_and_narrow_ones_widened() -> None:
 )
 def test_what_may_lose_something_is_left_to_the_routes_error(known: Columns) -> None:
     assert statements(known, "id") == []
+
+
+HOSTILE = ("a`, DROP COLUMN b -- ", "100%s", "%", "a``b", "select", "a b", "größe", "a'\"\\")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_is_one_identifier_whatever_is_in_it(name: str) -> None:
+    frame = T.StructType().add(name, "long").add("s", T.StructType().add(name, "integer"))
+    (column,) = plan_changes("da`ta", [TableRoute("t", [name])], frame, columns(id="bigint"))
+    inside = name.replace("`", "``")
+    assert column.sql == f"ALTER TABLE `da``ta`.`t` ADD COLUMN `{inside}` BIGINT NULL"
+    (nested,) = plan_changes("shop", [TableRoute("t", ["s"])], frame, columns(id="bigint"))
+    assert nested.sql == f"ALTER TABLE `shop`.`t` ADD COLUMN `s` STRUCT<`{inside}` INT> NULL"
+    assert parse_type(type_of(frame["s"].dataType)).items == ((name, parse_type("int")),)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x00b", "a\x1b[2J", "\ud800", ""])
+def test_a_name_with_a_control_character_is_in_no_statement(name: str) -> None:
+    frame = T.StructType().add(name, "long")
+    with pytest.raises(InputError, match="control character"):
+        plan_changes("shop", [TableRoute("t", {name: name} if name else {"": ""})], frame, columns(id="bigint"))
 
 
 def test_decimals_grow_on_both_sides_or_not_at_all() -> None:
@@ -178,9 +201,41 @@ def test_tables_are_created_widened_and_extended_over_sql(tmp_path: Path) -> Non
             assert rows == [("id", "bigint"), ("small", "bigint"), ("text", "varchar(65533)")]
 
 
+def test_a_hostile_column_drops_no_other_one(tmp_path: Path) -> None:
+    with Emulator(tmp_path / "data") as server:
+        options = SinkOptions(
+            load_url=server.load_url, query_url=server.query_url, database="100%`shop", delivery="at-least-once"
+        )
+        hostile = "x` INT NULL, DROP COLUMN secret -- %s"
+        frame = T.StructType().add("id", "long").add(hostile, "integer")
+        with closing(LeaderConnection(options)) as connection:
+            deadline = Deadline.after(30, SystemClock())
+            connection.query(f"CREATE DATABASE {identifier(options.database)}", (), deadline)
+            table = identifier(options.database, "t")
+            made = f"CREATE TABLE {table} (id BIGINT NOT NULL, secret INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+            connection.query(made, (), deadline)
+            plan = plan_changes(options.database, [TableRoute("t", [hostile])], frame, columns(id="bigint"))
+            for change in plan:
+                with suppress(QueryRefused):  # the stand-in may not know such a name
+                    connection.query(change.sql, (), deadline)
+            asked = "SELECT COLUMN_NAME FROM information_schema.columns WHERE TABLE_NAME = %s"
+            assert ("secret",) in connection.query(asked, ("t",), deadline)
+
+
+def test_marks_are_replaced_outside_names_only() -> None:
+    assert bind("SELECT `100%s` FROM `%``%s` WHERE a = %s AND b LIKE '%' OR c = %s", ["1", "'%s'"]) == (
+        "SELECT `100%s` FROM `%``%s` WHERE a = 1 AND b LIKE '%' OR c = '%s'"
+    )
+    with pytest.raises(TypeError, match="1 marks, 2 parameters"):
+        bind("SELECT %s", ["1", "2"])
+
+
 def test_a_change_that_the_server_refuses_is_shown(tmp_path: Path) -> None:
     with Emulator(tmp_path / "data") as server:
-        options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="nowhere", job="j")
-        session = Session("key", "job", "epoch", "checkpoint", {}, columns={})
-        with pytest.raises(QueryRefused, match="Run it by hand, or change it: CREATE TABLE"):
-            apply_schema_changes(options, [TableRoute("t", ["id"], keys=["id"])], Frame(), session)  # type: ignore[arg-type]
+        options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="j")
+        with closing(LeaderConnection(options)) as sql:
+            sql.query("CREATE DATABASE shop", (), Deadline.after(20, SystemClock()))
+        gone = columns(id="INT")  # somebody has dropped the table since
+        session = Session("key", "job", "epoch", "checkpoint", {}, columns=gone)
+        with pytest.raises(QueryRefused, match="Run it by hand, or change it: ALTER TABLE"):
+            apply_schema_changes(options, [TableRoute("t", ["id", "text"])], Frame(), session)  # type: ignore[arg-type]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark import cloudpickle
 
-from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.errors import LoadFailed, OptionError, StarRocksSinkError
-from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.session import Session, job_of_frame
 
 dumps: Callable[[object], bytes] = cloudpickle.dumps
 OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", password="geheim")
@@ -22,6 +25,22 @@ def test_it_travels_to_another_process_without_its_session() -> None:
     assert there.options == OPTIONS
     assert there.routes == sink.routes
     assert there._sessions == {}  # whoever runs it takes the job over for itself
+
+
+@pytest.mark.parametrize("assemble", [None, TransactionAssembly()])
+def test_a_frame_with_positions_needs_a_job_of_its_own(assemble: TransactionAssembly | None) -> None:
+    options = SinkOptions(load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop")
+    columns = ["table", "row"] if assemble else ["source_partition", "position", "seq", "transaction_end", "table"]
+    frame: Any = SimpleNamespace(columns=columns)
+    with pytest.raises(OptionError, match=r"`job` is not set, and .* left out as written\. .*Set `job` to a name of"):
+        StarRocksSink(options, assemble=assemble).write(frame)
+
+
+def test_other_frames_have_the_job_write_unless_the_user_names_another() -> None:
+    options = SinkOptions(load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop")
+    assert job_of_frame(options, positioned=False) == "write"
+    assert job_of_frame(OPTIONS, positioned=True) == "write"  # without a ledger nothing is left out
+    assert job_of_frame(replace(options, job="backfill"), positioned=True) == "backfill"
 
 
 def test_it_shows_no_secret() -> None:

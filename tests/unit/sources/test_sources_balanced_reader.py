@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from random import Random
 from typing import Any
 
 import pytest
@@ -26,8 +28,10 @@ class Lists:
         self.times = times
         self.gone = dict.fromkeys(times, 0)
 
-    def partitions(self, topics: Iterable[str], pattern: str | None) -> list[KafkaPartition]:  # noqa: ARG002
-        return sorted(self.times)
+    def partitions(self, topics: Iterable[str], pattern: str | None) -> list[KafkaPartition]:
+        return sorted(
+            each for each in self.times if (re.fullmatch(pattern, each[0]) if pattern else each[0] in set(topics))
+        )
 
     def first_offsets(self, places: Iterable[KafkaPartition]) -> Offsets:
         return {each: self.gone.get(each, 0) for each in places}
@@ -48,7 +52,8 @@ class Lists:
 
 def reader(kafka: Lists, **options: str) -> tuple[BalancedKafkaReader, ManualClock]:
     clock = ManualClock()
-    given = {"kafka.bootstrap.servers": "nowhere:1", "kafka.sasl.password": "secret", "subscribe": "a", **options}
+    given = {"kafka.bootstrap.servers": "nowhere:1", "kafka.sasl.password": "secret", **options}
+    given |= {} if "subscribePattern" in options else {"subscribe": "a"}
     return BalancedKafkaReader(BalancedOptions.read(given), clock, kafka), clock  # type: ignore[arg-type]
 
 
@@ -100,6 +105,70 @@ def test_a_new_partition_is_read_from_its_beginning() -> None:
     kafka.gone[("a", 1)] = 1
     after = driver.latestOffset(end, ALL)
     assert ranges(driver.partitions(end, after)) == [{("a", 1): (1, 2)}]
+
+
+def test_a_partition_that_appears_empty_is_waited_for_until_it_counts_as_idle() -> None:
+    kafka = Lists({("a", 0): [1, 2]})
+    driver, clock = reader(kafka, idle_timeout="5")
+    end = driver.latestOffset(driver.initialOffset(), ALL)
+    kafka.times[("a", 0)] += [3, 4]
+    kafka.times[("a", 1)] = []
+    assert driver.latestOffset(end, ALL) == end
+    clock.advance(4)
+    assert driver.latestOffset(end, ALL) == end
+    clock.advance(1)
+    kafka.times[("a", 0)].append(5)
+    after = driver.latestOffset(end, ALL)
+    assert (after["a"], after["@time"]) == ({"0": 5, "1": 0}, 5)
+    kafka.times[("a", 1)] += [3, 6]  # the first is late, and released at once; the time does not go back
+    last = driver.latestOffset(after, ALL)
+    assert ranges(driver.partitions(after, last)) == [{("a", 1): (0, 1)}]
+    assert last["@time"] >= 5
+
+
+def test_a_topic_that_appears_is_read_where_the_pattern_matches_and_nowhere_else() -> None:
+    for options, topics in (({"subscribePattern": "a.*"}, {"a", "ab"}), ({"subscribe": "a"}, {"a"})):
+        kafka = Lists({("a", 0): [1, 2]})
+        driver, _ = reader(kafka, **options)
+        end = driver.latestOffset(driver.initialOffset(), ALL)
+        kafka.times |= {("a", 0): [1, 2, 7], ("ab", 0): [1, 7], ("b", 0): [1, 7]}
+        after = driver.latestOffset(end, ALL)
+        assert {name for name in after if not name.startswith("@")} == topics
+        assert all(after[topic]["0"] == len(kafka.times[(topic, 0)]) for topic in topics)
+        again, _ = reader(kafka, **options)  # a restart goes on from the checkpoint
+        assert again.latestOffset(after, ALL) == after
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_partitions_and_topics_that_appear_while_rows_come_lose_none_and_repeat_none(seed: int) -> None:
+    random, kafka, now = Random(seed), Lists({("a", 0): []}), 0
+    driver, clock = reader(kafka, subscribePattern="a|b", idle_timeout="5")
+    at, read, time = driver.initialOffset(), dict[KafkaPartition, int](), -1
+    for _ in range(120):
+        if random.random() < 0.05:
+            kafka.times.setdefault((random.choice("abc"), random.randrange(4)), [])
+        for rows in kafka.times.values():
+            if random.random() < 0.5:
+                now += 1
+                rows.append(max([now, *rows[-1:]]))
+        clock.advance(random.choice([0, 1, 6]))
+        if random.random() < 0.1:
+            driver, clock = reader(kafka, subscribePattern="a|b", idle_timeout="5")
+        end = driver.latestOffset(at, random.choice([ALL, ReadMaxRows(7)]))
+        for piece in ranges(driver.partitions(at, end)) if end != at else []:
+            for partition, (low, high) in piece.items():
+                assert read.get(partition, 0) == low
+                read[partition] = high
+        assert end["@time"] >= time
+        at, time = end, end["@time"]
+    clock.advance(60)
+    driver.prepareForTriggerAvailableNow()
+    last = driver.latestOffset(at, ALL)
+    for piece in ranges(driver.partitions(at, last)) if last != at else []:
+        for partition, (low, high) in piece.items():
+            assert read.get(partition, 0) == low
+            read[partition] = high
+    assert read == {place: len(rows) for place, rows in kafka.times.items() if place[0] != "c" and rows}
 
 
 def test_rows_that_are_gone_stop_the_query_or_are_put_up_with() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,9 +15,16 @@ from starrocks_emulator.process import EmulatorProcess
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
 from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import Fenced
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.session import open_session
-from starrocks_txn_sink.sql.leader import LeaderConnection
+from starrocks_txn_sink.options.addresses import Address
+from starrocks_txn_sink.protocol.fencing import check_owner
+from starrocks_txn_sink.protocol.label import run
+from starrocks_txn_sink.protocol.ledger import Owner
+from starrocks_txn_sink.protocol.wire import Reply, Request
+from starrocks_txn_sink.sink.session import Session, open_session
+from starrocks_txn_sink.sql.connection import SqlConnection
+from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 
 OWNERS = "SELECT count(*) FROM shop._starrocks_txn_sink_ledger WHERE kind = 'driver'"
 
@@ -40,9 +48,28 @@ def options(server: Emulator, *ports: int) -> SinkOptions:
     return SinkOptions(load_url=server.load_url, query_url=addresses, database="shop", job="shop")
 
 
+class NoTransport:
+    """Sends nothing: an owner check needs only the query port."""
+
+    def send(self, request: Request, deadline: Deadline) -> Reply:
+        raise AssertionError(f"{request} of {deadline}")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def count(rows: list[dict[str, Any]]) -> int:
     ((number,),) = (row.values() for row in rows)
     return int(number)
+
+
+def test_a_session_may_have_its_queries_passed_on(server: Emulator) -> None:
+    ask(server.query_port, "CREATE TABLE shop.t (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+    connection = SqlConnection(
+        options(server, server.query_port), Address("mysql", "127.0.0.1", server.follower_query_ports[0])
+    )
+    with closing(connection):
+        assert connection.value("SELECT count(*) FROM shop.t") == 0
 
 
 def test_every_frontend_shows_all_of_them_and_who_leads(server: Emulator) -> None:
@@ -72,6 +99,57 @@ def test_a_take_over_through_a_follower_that_knows_nothing_yet(server: Emulator)
     session = open_session(options(server, *server.follower_query_ports), "run-1", "shop", "checkpoint")
     assert session.token
     assert count(ask(server.query_port, OWNERS)) == 1
+
+
+UNKNOWN = {"operation": "query", "label": "follower_query_forward_mode", "action": "answer", "status": 1193}
+"""A server that does not know the variable."""
+
+
+def take_over(given: SinkOptions) -> Session:
+    return open_session(given, "run-2", "shop", "checkpoint")
+
+
+@pytest.mark.parametrize("rules", [[], [UNKNOWN]], ids=["forwarding", "older server"])
+def test_a_writer_whose_leader_has_stepped_down_in_place_sees_who_took_over(
+    server: Emulator, rules: list[dict[str, object]]
+) -> None:
+    """Its connection was the leader's, stays open, and ends at a follower now."""
+    server.faults.replace({"rules": rules})
+    given = options(server, server.query_port, *server.follower_query_ports)
+    clock = SystemClock()
+    mine = open_session(given, "run-1", "shop", "checkpoint")
+    with closing(LeaderConnection(given)) as connection:
+        ledger = SqlLedger(connection, "shop")
+
+        def check() -> None:
+            steps = check_owner("shop", Owner("", mine.epoch, "checkpoint"), mine.token, random.Random(1))
+            run(steps, NoTransport(), clock, Deadline.after(20, clock), ledger)
+
+        check()
+        server.step_down()
+        check()
+        take_over(options(server, server.query_port))
+        with pytest.raises(Fenced):
+            check()
+
+
+@pytest.mark.parametrize("rules", [[], [UNKNOWN]], ids=["forwarding", "older server"])
+def test_a_reconnect_finds_the_leader_of_that_moment(server: Emulator, rules: list[dict[str, object]]) -> None:
+    server.faults.replace({"rules": rules})
+    first = server.query_port
+    given = options(server, first, *server.follower_query_ports)
+    with closing(LeaderConnection(given)) as connection:
+        deadline = Deadline.after(20, SystemClock())
+        connection.query("SELECT 1", (), deadline)
+        server.step_down()
+        ask(server.query_port, "CREATE TABLE shop.t (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+        server.catch_up()
+        connection.close()
+        ask(server.query_port, "INSERT INTO shop.t VALUES (1)")
+        assert connection.query("SELECT count(*) FROM shop.t", (), deadline) == [(1,)]
+        assert connection._port is not None
+        assert connection._port.address.port == server.query_port != first
+    assert count(ask(first, "SELECT count(*) FROM shop.t")) == 0  # the lie
 
 
 def test_a_follower_forwards_what_changes_something(server: Emulator) -> None:

@@ -150,6 +150,20 @@ def test_what_is_no_scalar_is_not_shown() -> None:
     assert written(stream)[0]["rows"] == "list"
 
 
+@pytest.mark.parametrize("form", ["human", "json"])
+def test_no_name_of_the_source_moves_the_terminal(form: str) -> None:
+    stream = io.StringIO()
+    configure_logging("DEBUG", form=form, stream=stream)
+    get_logger("sink").info("seen", partition="a\x1b[2J\x9b\u202eb\nforged line")
+    try:
+        raise ValueError("\x1b]0;title\x07")
+    except ValueError:
+        get_logger("sink").error("failed", exc_info=True)
+    shown = stream.getvalue()
+    assert not set(shown) & set("\x1b\x07\x9b\u202e")
+    assert "\nforged" not in shown
+
+
 # --- a whole lane ---
 
 

@@ -65,6 +65,21 @@ def run(
         lane.close()
 
 
+def test_no_two_attempts_at_a_lane_write_files_of_one_name() -> None:
+    """An attempt that was given up may still write while the one that counts is read."""
+    assembly = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0", lines=IN_JSON)
+    names: list[str] = []
+    for lane, number in ((0, 1), (0, 2), (1, 1)):
+        attempt = assembly.open(Attempt(lane, number, False))
+        assert list(attempt.rows([values([*whole("p")[:3]]), values([None])])) == []
+        carried = attempt.carry_over()
+        attempt.close()
+        files = {place.file for each in carried.partitions.values() for place in each.places.values()}
+        assert files
+        names += files
+    assert len(set(names)) == len(names)
+
+
 def test_few_events_may_come_in_any_order() -> None:
     later, earlier = values([*whole("b"), *whole("a", 5)]), values(whole("a"))
     rows, carry = run([later, earlier])

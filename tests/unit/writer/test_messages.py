@@ -14,6 +14,7 @@ from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
 from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import LoadFailed
+from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.writer.messages import (
     CarryOver,
@@ -71,6 +72,7 @@ reports = st.builds(
     latency=numbers,
     latency_seconds=seconds,
     event_times=st.dictionaries(names, seconds, max_size=3),
+    skips=st.dictionaries(names, st.builds(Skip, counts, st.booleans()), max_size=3),
 )
 carried = st.builds(
     CarriedState, st.just(AssemblerState()), st.dictionaries(counts, st.builds(BlobPlace, names, counts))

@@ -5,17 +5,13 @@ It does so as `sink.events_writer` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.coordinator.actions import Receipt
-from starrocks_txn_sink.coordinator.region import Segment
 from starrocks_txn_sink.protocol.fencing import check_owner
 from starrocks_txn_sink.protocol.ledger import Owner
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
@@ -27,26 +23,15 @@ from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
 from .driver import DATABASE, JOB, Checkpoint, Driver, Slot
-from .fused_source import Event, EventSource, event_batches
+from .event_log import Event, EventSource, event_batches
 from .lane import LaneAttempt
 from .scheduler import Fiber
 from .source import Cut
 
 if TYPE_CHECKING:
-    from .fused_world import FusedWorld
+    from .assembling_world import AssemblingWorld
 
 IN_JSON = TxnEventLines(source_partition=None, position=None)
-
-
-@dataclass(frozen=True, slots=True)
-class AssemblingTask(LaneTask):
-    """A lane's task whose rows come out of `assembling`."""
-
-    assembling: LaneAssembler | None = None
-
-    def _segments(self, batches: Iterable[pa.RecordBatch], *place: Any, **further: Any) -> Iterator[Segment]:
-        assert self.assembling is not None
-        return LaneTask._segments(self, batches, *place, **{**further, "rows": self.assembling.rows})
 
 
 @dataclass(slots=True)
@@ -57,13 +42,13 @@ class EventSlot(Slot):
     carry: CarryOver | None = None
 
 
-class FusedDriver(Driver):
+class AssemblingDriver(Driver):
     """Its checkpoint's directory is shared with every other driver on that checkpoint."""
 
-    _world: FusedWorld
+    _world: AssemblingWorld
 
-    def __init__(self, world: FusedWorld, name: str, checkpoint: Checkpoint, lanes: int) -> None:
-        super().__init__(world, name, checkpoint, lanes)
+    def __init__(self, world: AssemblingWorld, name: str, checkpoint: Checkpoint, lanes: int, oddity: str) -> None:
+        super().__init__(world, name, checkpoint, lanes, oddity=oddity)
         self._log: ManifestLog | None = None
         self._before = Manifest()
 
@@ -99,9 +84,9 @@ class FusedDriver(Driver):
             self._before.partitions, self._before.inline, IN_JSON if raw else None,
             small_rows=SMALL_ROWS if small else 0,
         ).open(attempt)  # fmt: skip
-        task = AssemblingTask(
+        task = LaneTask(
             world.options, JOB, self.epoch, self.checkpoint.name, self._batch, True, True,
-            type(ownership)(ownership.driver_token, dict(ownership.positions)), assembling=assembling,
+            replace(ownership, positions=dict(ownership.positions), skips=dict(ownership.skips)),
         )  # fmt: skip
         made = LaneAttempt(
             world,
@@ -110,6 +95,7 @@ class FusedDriver(Driver):
             attempt,
             world.cut_off(event_batches(events, world.rng, raw=raw)),
             lambda ended, result: self._lane_ended(slot, lane, ended, result, assembling),
+            assembling.rows,
         )
         slot.attempts.append(made)
         world.lanes.append(made)

@@ -11,13 +11,13 @@ from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from tests.support.depth import scaled
 
-from .fused_world import run_fused
+from .assembling_world import run_assembling
 
 SEEDS = 120  # a planted bug is noticed within them
 
 
 def violated(seed: int) -> list[str]:
-    return [f"{one.kind}: {one.text}" for one in run_fused(seed).violations]
+    return [f"{one.kind}: {one.text}" for one in run_assembling(seed).violations]
 
 
 def test_schedules_with_faults_keep_every_promise() -> None:

@@ -1,0 +1,106 @@
+"""What the analysed plan of a frame says of its columns: their non-deterministic functions, and if a mark holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+# Deterministic to Spark, because a query takes the time once; but each run and each micro-batch has another.
+_TIMES: Final = frozenset(
+    ("CurrentTimestamp", "CurrentDate", "CurrentTime", "CurrentBatchTimestamp", "LocalTimestamp", "Now")
+)
+
+
+def non_deterministic_functions(frame: DataFrame) -> list[str]:
+    """The non-deterministic functions in the expressions that make the frame's columns, wherever in the plan.
+
+    Conditions of filters and joins do not count. A column that Python code or a state operator has made is taken as it
+    is. Empty on Spark Connect, where the plan is out of reach.
+    """
+    handle = getattr(frame, "_jdf", None)
+    if handle is None:
+        return []
+    plan = handle.queryExecution().analyzed()
+    sources = dict(_sources(plan))
+    waiting, seen, found = [_id(each) for each in _items(plan.output())], set[int](), set[str]()
+    while waiting:
+        number = waiting.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        for expression in sources.get(number, ()):
+            found.update(_culprits(expression))
+            waiting += [_id(each) for each in _items(expression.references().toSeq())]
+    return sorted(found)
+
+
+def is_unchanged_since(frame: DataFrame, marked: str, mark: str, names: Sequence[str]) -> bool:
+    """Whether the columns `names` are those beside which the column `marked` got `mark` into its metadata.
+
+    Only projections and filters may stand in between: a join keeps the metadata, and may repeat a row. False on Spark
+    Connect, where the plan is out of reach.
+    """
+    handle = getattr(frame, "_jdf", None)
+    if handle is None:
+        return False
+    plan = handle.queryExecution().analyzed()
+    now = _outputs(plan)
+    number = now[marked]
+    while _kind(plan) in _ROW_BY_ROW:
+        made = [each for each in _items(plan.expressions()) if _kind(each) == "Alias" and _id(each) == number]
+        for alias in made:
+            metadata = alias.explicitMetadata()
+            if metadata.isDefined() and metadata.get().contains(mark):
+                then = _outputs(plan)
+                return all(name in then and then[name] == now.get(name) for name in names)
+            if _kind(alias.child()) != "AttributeReference":
+                return False
+            number = _id(alias.child())
+        plan = plan.children().apply(0)
+    return False
+
+
+_ROW_BY_ROW: Final = frozenset(("Project", "Filter", "SubqueryAlias", "EventTimeWatermark", "CollectMetrics"))
+
+
+def _outputs(plan: Any) -> dict[str, int]:
+    return {str(each.name()): _id(each) for each in _items(plan.output())}
+
+
+def _sources(plan: Any) -> Iterator[tuple[int, list[Any]]]:
+    """The expressions of each column that a plan's nodes make, by the column's id."""
+    for child in _items(plan.children()):
+        yield from _sources(child)
+    if _kind(plan) == "Union":
+        columns = zip(*(_items(child.output()) for child in _items(plan.children())), strict=True)
+        yield from ((_id(made), [*of]) for made, of in zip(_items(plan.output()), columns, strict=True))
+    elif _kind(plan) == "Generate":
+        yield from ((_id(made), [plan.generator()]) for made in _items(plan.generatorOutput()))
+    for expression in _items(plan.expressions()):
+        if _kind(expression) == "Alias":
+            yield _id(expression), [expression.child()]
+
+
+def _culprits(expression: Any) -> Iterator[str]:
+    """The functions that make an expression non-deterministic: those whose arguments are deterministic."""
+    children = [*_items(expression.children())]
+    if _kind(expression) in _TIMES or (
+        not expression.deterministic() and all(child.deterministic() for child in children)
+    ):
+        yield str(expression.name() if "UDF" in _kind(expression) else expression.prettyName())
+    for child in children:
+        yield from _culprits(child)
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(at) for at in range(sequence.size()))
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _id(attribute: Any) -> int:
+    return int(attribute.exprId().id())

@@ -1,0 +1,137 @@
+"""Deletes that carry only their key, in every way into a table with NOT NULL columns: the server judges them like any
+row (wire contract 5.6), so the sink fills what is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly, lane_partitioned
+from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.sink.data_source import StarRocksDataSource
+from starrocks_txn_sink.sink.projection import lane_input
+from tests.support.query_port import query
+from tests.unit.rows.test_released_content import KEY_ONLY, REQUIRED
+
+pytestmark = pytest.mark.spark
+
+MARKS = "source_partition string, position long, seq long, transaction_end boolean, op string"
+FULL: dict[str, Any] = {
+    "id": 1,
+    "name": "Ann",
+    "amount": "1.50",
+    "day": "2026-01-02",
+    "at": "2026-01-02 03:04:05",
+    "good": True,
+    "doc": {"a": 1},
+    "tags": ["a"],
+    "größe": 3,
+    "note": None,
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "emulator") as emulator:
+        query(emulator, "CREATE DATABASE shop")
+        query(
+            emulator,
+            "CREATE TABLE shop.people (id BIGINT NOT NULL, name VARCHAR(32) NOT NULL, amount DECIMAL(10,2) NOT NULL"
+            " DEFAULT '7', day DATE NOT NULL, at DATETIME NOT NULL, good BOOLEAN NOT NULL, doc JSON NOT NULL,"
+            " tags ARRAY<STRING> NOT NULL, `größe` INT NOT NULL, note VARCHAR(9)) PRIMARY KEY(id)"
+            " DISTRIBUTED BY HASH(id)",
+        )
+        yield emulator
+
+
+def options(server: Emulator, **changes: Any) -> SinkOptions:
+    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    return SinkOptions(**{**values, **changes})
+
+
+def ready(spark: SparkSession) -> DataFrame:
+    """Three people, and deletes of two of them: by key alone, and with NULLs, as Debezium makes them."""
+    rows = [
+        *(({**FULL, "id": number}, "c") for number in (1, 2, 3)),
+        ({"id": 1}, "d"),
+        ({**dict.fromkeys(FULL), "id": 2}, "d"),
+    ]
+    return spark.createDataFrame(
+        [("p", at, 0, True, op, "people", json.dumps(row)) for at, (row, op) in enumerate(rows)],
+        f"{MARKS}, table string, row string",
+    )
+
+
+def left(server: Emulator) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in query(server, "SELECT id FROM shop.people ORDER BY id")]
+
+
+def test_ready_rows(spark: SparkSession, server: Emulator) -> None:
+    StarRocksSink(options(server)).write(ready(spark))
+    assert left(server) == [(3,)]
+
+
+def test_ready_rows_of_which_only_the_last_is_sent(spark: SparkSession, server: Emulator) -> None:
+    StarRocksSink(options(server, compact=True)).write(ready(spark))
+    assert left(server) == [(3,)]
+
+
+def test_the_data_source(spark: SparkSession, server: Emulator) -> None:
+    asked = options(server)
+    spark.dataSource.register(StarRocksDataSource)
+    frame = lane_partitioned(ready(spark), asked)
+    frame.write.format("starrocks_txn").mode("append").save()
+    assert left(server) == [(3,)]
+
+
+def test_lanes_that_assemble(spark: SparkSession, server: Emulator) -> None:
+    frame = ready(spark)
+    data = frame.select(
+        "source_partition",
+        (F.col("position") + 2).alias("position"),
+        F.lit("DATA").alias("type"),
+        F.lit("t").alias("txn_id"),
+        F.lit("shop").alias("database"),
+        "table",
+        "op",
+        "row",
+    )
+    ends = spark.createDataFrame([("p", 1, "BEGIN", "t"), ("p", 9, "END", "t")], data.schema.names[:4])
+    events = data.unionByName(ends, allowMissingColumns=True).coalesce(1).sortWithinPartitions("position")
+    StarRocksSink(options(server), assemble=TransactionAssembly()).write(events)
+    assert left(server) == [(3,)]
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_typed_columns(spark: SparkSession, server: Emulator, form: str) -> None:
+    query(server, "CREATE TABLE shop.n (id BIGINT NOT NULL, v VARCHAR(4) NOT NULL, b BOOLEAN NOT NULL, n INT NOT NULL,"
+          " d DATE NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")  # fmt: skip
+    rows = [("p", 1, 0, True, "c", 1, "v", True, 5), ("p", 2, 0, True, "c", 2, "w", False, 6)]
+    rows.append(("p", 3, 0, True, "d", 1, None, None, None))  # type: ignore[arg-type]
+    frame = spark.createDataFrame(rows, f"{MARKS}, id long, v string, b boolean, n int")
+    frame = frame.withColumn("d", F.when(F.col("op") == "c", F.current_date()))
+    tables = {"n": TableOptions(properties={"format": form})}
+    sink = StarRocksSink(options(server, tables=tables), routes=[TableRoute("n", ["id", "v", "b", "n", "d"])])
+    sink.write(frame)
+    assert query(server, "SELECT id, v FROM shop.n") == [(2, "w")]
+    upsert = frame.filter("op = 'd'").withColumns({"op": F.lit("u"), "position": F.lit(9)})
+    with pytest.raises(Exception, match="column v of table n is NULL, but the column is NOT NULL"):
+        sink.write(upsert)
+
+
+def test_the_jvm_and_arrow_make_the_same_payloads(spark: SparkSession) -> None:
+    rows = [("p", at, 0, True, op, "items", row) for at, (row, _) in enumerate(KEY_ONLY) for op in ("d", "u")]
+    rows.append(("p", 99, 0, True, "d", "others", '{"id":1}'))
+    frame = spark.createDataFrame(rows, f"{MARKS}, table string, row string")
+    made = lane_input(frame, "shop", 1, (), (), sort=False, placeholders=REQUIRED).rows
+    payloads = [row["payload"] for row in made.collect() if row["table"]]
+    assert payloads[0:-1:2] == [f',{{"__op":1,{expected}' for _, expected in KEY_ONLY]
+    assert payloads[1:-1:2] == [f",{row}" for row, _ in KEY_ONLY]
+    assert payloads[-1] == ',{"__op":1,"id":1}'

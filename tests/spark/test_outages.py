@@ -1,0 +1,65 @@
+"""Outages of the stand-in under a running query: it pauses, goes on by itself, and can be stopped meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from starrocks_emulator.server import Emulator
+from tests.support.exactly_once_shop import Shop, rows_of, wait_for
+
+pytestmark = pytest.mark.spark
+
+AWAY = {"action": "answer", "status": 503, "body": ""}
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
+    with Emulator(tmp_path / "emulator") as server:
+        yield Shop(spark, server, tmp_path)
+
+
+def tries(shop: Shop) -> int:
+    return sum(int(rule["matched"]) for rule in shop.server.faults.report()["rules"])
+
+
+@pytest.mark.parametrize("operation", ["begin", "load", "commit"])
+def test_a_query_goes_on_after_an_outage_and_writes_every_row_once(shop: Shop, operation: str) -> None:
+    shop.feed(rows_of("p-0", [1]))
+    query, receipts = shop.start(forever=True, max_attempts=1)
+    wait_for(lambda: shop.written() == (2, 2))
+    shop.fault({"operation": operation, **AWAY})
+    shop.feed(rows_of("p-0", [2]))
+    wait_for(lambda: tries(shop) >= 3)  # one attempt a try: the micro-batch was written again
+    shop.fault()
+    wait_for(lambda: shop.written() == (4, 4))
+    assert query.isActive
+    query.stop()
+    assert [span.last for receipt in receipts for span in receipt.positions] == [1, 2]
+    assert shop.open_labels() == []
+
+
+def test_a_stop_during_an_outage_ends_the_query_at_once(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [1]))
+    query, _ = shop.start(forever=True, max_attempts=1)
+    wait_for(lambda: shop.written() == (2, 2))
+    shop.fault({"operation": "begin", **AWAY})
+    shop.feed(rows_of("p-0", [2]))
+    wait_for(lambda: tries(shop) >= 2)
+    began = time.monotonic()
+    query.stop()
+    assert time.monotonic() - began < 20
+    assert not query.isActive
+
+
+def test_before_its_first_micro_batch_a_query_fails_at_once(shop: Shop) -> None:
+    shop.fault({"operation": "begin", **AWAY})
+    shop.feed(rows_of("p-0", [1]))
+    query, _ = shop.start(max_attempts=1)
+    with pytest.raises(StreamingQueryException, match=r"BadReply|BeginFailed"):
+        query.awaitTermination(60)

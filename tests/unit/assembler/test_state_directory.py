@@ -1,0 +1,38 @@
+"""The state directory on a local disk: a failed or killed write leaves no file that fills the disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from starrocks_txn_sink.assembler.rules.spill import FileDirectory, StateNotWritten
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_write_that_fails_leaves_no_temporary_file(tmp_path: Path) -> None:
+    directory = FileDirectory(str(tmp_path))
+    (tmp_path / "segments" / "a" / "in-the-way").mkdir(parents=True)
+    for _ in range(3):
+        with pytest.raises(StateNotWritten):
+            directory.write("segments/a", b"x" * 1000)
+    assert files(tmp_path / "segments") == ["a"]
+    directory.write("segments/b", b"y")
+    assert files(tmp_path / "segments") == ["a", "b"]
+
+
+def test_temporary_files_of_killed_tasks_are_removed_when_nobody_can_still_write_them(tmp_path: Path) -> None:
+    folder = tmp_path / "segments"
+    folder.mkdir()
+    old, young, other = folder / f".{'0' * 16}.tmp", folder / f".{'1' * 16}.tmp", folder / ".keep.tmp"
+    for path in (old, young, other):
+        path.write_bytes(b"left")
+    os.utime(old, (time.time() - 7200,) * 2)
+    os.utime(other, (time.time() - 7200,) * 2)
+    FileDirectory(str(tmp_path)).write("segments/a", b"x")
+    assert files(folder) == sorted([young.name, other.name, "a"])

@@ -1,0 +1,107 @@
+"""What the driver does while StarRocks cannot serve: it waits and writes again, and it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from starrocks_txn_sink.errors import CommitFailed, Fenced, InputError, NotSent, QueryFailed, StarRocksSinkError
+from starrocks_txn_sink.sink.outage import LOG_SECONDS, outage_of, wait_out
+from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.writer.messages import LaneReport, envelope
+from tests.support.manual_clock import ManualClock
+
+PLACE = {"job": "shop", "batch_id": 7}
+
+
+class Waited:
+    """A write that meets `errors` one after the other, then succeeds, and the events of the wait."""
+
+    def __init__(self, *errors: Exception, stop_after: float = 1e9) -> None:
+        self.clock, self.events, self.tries = ManualClock(), list[Event](), 0
+        self._errors, self._stop_after = list(errors), stop_after
+
+    def write(self) -> str:
+        self.tries += 1
+        if self._errors:
+            raise self._errors.pop(0)
+        return "written"
+
+    def run(self, seconds: float = 600.0) -> str:
+        def stopped() -> bool:
+            return self.clock.monotonic() >= self._stop_after
+
+        return wait_out(self.write, PLACE, seconds, self.events.append, stopped, self.clock)
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [event.fields for event in self.events if event.name == name]
+
+
+def lane_error(code: str) -> Exception:
+    """The error of a failed Spark job: a text with the report of the lane."""
+    return RuntimeError(f"Job aborted\n{envelope(LaneReport('shop', 0, 7, error=code))}\n\tat org.apache.spark")
+
+
+def test_without_an_outage_nothing_is_said() -> None:
+    waited = Waited()
+    assert (waited.run(), waited.tries, waited.events) == ("written", 1, [])
+
+
+@pytest.mark.parametrize("make", [lambda: NotSent("nobody"), lambda: lane_error("load_failed")])
+def test_an_outage_is_waited_out_and_told(make: Callable[[], Exception]) -> None:
+    waited = Waited(*(make() for _ in range(20)))
+    assert waited.run() == "written"
+    assert waited.tries == 21
+    assert len(waited.named("outage.met")) == 20
+    told = [fields["seconds"] for fields in waited.named("outage.waiting")]
+    assert told[0] == 0
+    assert all(LOG_SECONDS <= after - before < LOG_SECONDS + 11 for before, after in pairwise(told))
+    (ended,) = waited.named("outage.ended")
+    assert ended == {**PLACE, "seconds": waited.clock.monotonic()}
+    assert max(waited.clock.slept) <= 1.0  # a stop is noticed within a second
+
+
+def test_the_lanes_report_goes_with_its_try() -> None:
+    waited = Waited(lane_error("not_sent"))
+    waited.run()
+    (met,) = waited.named("outage.met")
+    assert (met["code"], met["report"]) == ("not_sent", LaneReport("shop", 0, 7, error="not_sent"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [InputError("bad"), Fenced("taken over"), lane_error("fenced"), lane_error("deadline"), RuntimeError("udf")],
+)
+def test_an_error_that_waiting_cannot_cure_is_raised_at_once(error: Exception) -> None:
+    waited = Waited(error)
+    with pytest.raises(type(error)):
+        waited.run()
+    assert (waited.tries, waited.events) == (1, [])
+
+
+def test_no_try_begins_after_the_deadline() -> None:
+    waited = Waited(*(QueryFailed("gone") for _ in range(1000)))
+    with pytest.raises(QueryFailed):
+        waited.run(seconds=60.0)
+    assert 60.0 <= waited.clock.monotonic() < 71.0
+
+
+def test_a_stop_of_the_query_ends_the_wait_with_the_last_error() -> None:
+    waited = Waited(*(CommitFailed("busy") for _ in range(1000)), stop_after=33.0)
+    with pytest.raises(CommitFailed):
+        waited.run()
+    assert 33.0 <= waited.clock.monotonic() < 34.5
+
+
+def test_codes_tell_outages_from_all_other_errors() -> None:
+    def kinds(root: type[StarRocksSinkError]) -> set[str]:
+        return {root.code}.union(*(kinds(child) for child in root.__subclasses__()))
+
+    outages = {code for code in kinds(StarRocksSinkError) if outage_of(lane_error(code)) is not None}
+    assert outages == {
+        *("transport", "not_sent", "reply_lost", "bad_reply", "query_failed"),
+        *("begin_failed", "too_many_transactions", "load_failed", "commit_failed"),
+    }

@@ -1,0 +1,310 @@
+"""The query port: TLS, a password that no server can ask for, one deadline, and typed errors only."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, RedirectRefused, StarRocksSinkError
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.session import advising
+from starrocks_txn_sink.sql.connection import SqlConnection
+from starrocks_txn_sink.sql.leader import LeaderConnection
+from tests.support.http_peer import unused_port
+from tests.support.query_peer import END, OK, QueryPeer, Talk, auth_switch, error, greeting, result
+
+PASSWORD = "SECRETPW-größe"
+COLUMNS = ("Name", "IP", "QueryPort", "Role")
+
+
+def options(url: str, **changes: Any) -> SinkOptions:
+    given: dict[str, Any] = {"load_url": "http://127.0.0.1:8030", "query_url": url, "password": PASSWORD} | changes
+    return SinkOptions(database="shop", **given)
+
+
+def ask(url: str, sql: str = "SELECT 1", seconds: float = 5.0, **changes: Any) -> list[tuple[Any, ...]]:
+    given = options(url, **({"find_leader": False} | changes))
+    with closing(LeaderConnection(given)) as connection:
+        return connection.query(sql, (), Deadline.after(seconds, SystemClock()))
+
+
+def usual(talk: Talk) -> None:
+    talk.log_in()
+    talk.serve({"SELECT 1": result(["1"], [["one"], [None]])})
+
+
+def test_a_statement_over_a_plain_port() -> None:
+    with QueryPeer(usual) as peer:
+        assert ask(peer.url) == [("one",), (None,)]
+        assert PASSWORD.encode() not in peer.received
+
+
+# --- the password ---
+
+
+@pytest.mark.parametrize("plugin", ["mysql_clear_password", "dialog", "sha256_password", "caching_sha2_password"])
+@pytest.mark.parametrize("at", ["switch", "greeting"])
+def test_a_server_without_tls_never_gets_the_password_it_asks_for(plugin: str, at: str) -> None:
+    def ask_for_it(talk: Talk) -> None:
+        talk.send(greeting(plugin if at == "greeting" else "mysql_native_password"))
+        talk.read()
+        talk.send(auth_switch(plugin, b"\x01Password: ") if at == "switch" else b"\x01\x04")
+        while True:
+            talk.read()
+            talk.send(b"\x01\x04")
+
+    with QueryPeer(ask_for_it) as peer:
+        with pytest.raises(StarRocksSinkError) as caught:
+            ask(peer.url)
+        assert PASSWORD.encode() not in peer.received
+        if at == "switch":
+            assert isinstance(caught.value, QueryRefused)
+            assert "query_tls=True" in str(caught.value)
+        assert PASSWORD not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate with its key, in one file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("makes its certificate with openssl")
+    folder = tmp_path_factory.mktemp("tls")
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-keyout", f"{folder}/key", "-out", f"{folder}/pem", "-days", "2"]
+    subprocess.run(
+        [*command, "-subj", "/CN=fe", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True
+    )
+    both = folder / "both.pem"
+    both.write_bytes((folder / "pem").read_bytes() + (folder / "key").read_bytes())
+    return both
+
+
+def secure(certificate: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    return context
+
+
+def test_tls_is_on_by_default_with_https_and_checks_the_certificate(certificate: Path) -> None:
+    def script(talk: Talk) -> None:
+        talk.log_in(secure(certificate))
+        talk.serve({"SELECT 1": result(["1"], [["one"]])})
+
+    https = "https://127.0.0.1:8443"
+    with QueryPeer(script) as peer:
+        assert ask(peer.url, load_url=https, tls_ca=str(certificate)) == [("one",)]
+        assert ask(peer.url, query_tls=True, tls_verify=False) == [("one",)]
+        with pytest.raises(QueryFailed, match="TLS handshake"):
+            ask(peer.url, load_url=https)
+        with pytest.raises(OptionError, match="tls_ca cannot be read"):
+            ask(peer.url, load_url=https, tls_ca="/nowhere.pem")
+
+
+def test_a_clear_password_is_given_over_tls_only(certificate: Path) -> None:
+    """LDAP users need it."""
+
+    def script(talk: Talk) -> None:
+        talk.send(greeting(tls=True))
+        talk.read()
+        talk.start_tls(secure(certificate))
+        talk.read()
+        talk.send(auth_switch("mysql_clear_password", b""))
+        assert talk.read() == PASSWORD.encode() + b"\0"
+        talk.send(OK)
+        talk.serve()
+
+    with QueryPeer(script) as peer:
+        assert ask(peer.url, load_url="https://127.0.0.1:8443", tls_ca=str(certificate)) == []
+
+
+def test_a_port_without_tls_gets_nothing_when_tls_is_on() -> None:
+    with QueryPeer(usual) as peer:
+        with pytest.raises(QueryRefused, match=r"offers no TLS.*query_tls=False"):
+            ask(peer.url, load_url="https://127.0.0.1:8443")
+        assert peer.received == b""
+
+
+# --- the leader ---
+
+
+def leads(host: str, port: int) -> Any:
+    rows = [["a", host, str(port), "LEADER"], ["b", "127.0.0.1", "1", "FOLLOWER"]]
+
+    def script(talk: Talk) -> None:
+        talk.log_in()
+        talk.serve({"SHOW FRONTENDS": result(COLUMNS, rows), "SELECT 1": result(["1"], [["asked"]])})
+
+    return script
+
+
+def test_the_sink_logs_in_at_no_leader_that_is_not_the_users() -> None:
+    with QueryPeer(usual) as other, QueryPeer(leads("127.0.0.66", other.port)) as peer:
+        with pytest.raises(RedirectRefused, match=r"127\.0\.0\.66.*redirect_hosts=\['127\.0\.0\.66'\]"):
+            ask(peer.url, find_leader=True)
+        assert other.talks == []
+        rewrites = {f"127.0.0.66:{other.port}": f"127.0.0.1:{other.port}"}
+        assert ask(peer.url, find_leader=True, redirect_map=rewrites) == [("one",), (None,)]
+    with QueryPeer(leads("127.0.0.66\\.example", 9030)) as peer, pytest.raises(QueryFailed, match="no host and port"):
+        ask(peer.url, find_leader=True, redirect_hosts="*")
+
+
+def test_a_leader_under_its_address_is_the_one_that_was_asked_by_name() -> None:
+    with QueryPeer(usual) as other:
+        talked = QueryPeer(lambda talk: leads("127.0.0.1", talked.port)(talk))
+        with talked as peer:
+            assert ask(f"mysql://localhost:{peer.port}", find_leader=True) == [("asked",)]
+            assert len(peer.talks) == 1
+        assert other.talks == []
+
+
+# --- one deadline ---
+
+
+@pytest.mark.parametrize("when", ["greeting", "rows"])
+def test_a_server_that_drips_ends_at_the_deadline(when: str) -> None:
+    def drip(talk: Talk) -> None:
+        data = b"\x4a\x00\x00\x00" + greeting()
+        if when == "rows":
+            talk.log_in()
+            for _ in range(2):  # SET NAMES; the statement
+                talk.read()
+                if _ == 0:
+                    talk.send(OK)
+            data = b"\xff\xff\x00\x01" + b"\x01" * 300
+        for byte in data * 3:
+            talk.sock.sendall(bytes([byte]))
+            time.sleep(0.05)
+
+    with QueryPeer(drip) as peer:
+        started = time.monotonic()
+        with pytest.raises(QueryFailed):
+            ask(peer.url, seconds=0.8, read_timeout=0.6)
+        assert time.monotonic() - started < 2.0
+
+
+# --- typed errors ---
+
+
+GARBAGE = {
+    "not mysql": [b"HTTP/1.1 400 Bad Request"],
+    "short greeting": [b"\x0a8"],
+    "no version": [b"\x0ax.y\x00" + bytes(40)],
+    "bad plugin": [greeting()[:-6] + b"\xff\xfe\xff\xfe\x00"],
+    "empty": [b""],
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_a_broken_greeting_is_a_typed_error(name: str) -> None:
+    with QueryPeer(lambda talk: talk.send(*GARBAGE[name])) as peer:
+        with pytest.raises(QueryFailed):
+            ask(peer.url)
+        with pytest.raises(QueryFailed):
+            SqlConnection(options(peer.url), options(peer.url).query_addresses[0])
+
+
+ANSWERS = {
+    "a file is asked for": [b"\xfb/etc/passwd"],
+    "a row of another length": [*result(["a", "b"], [])[:-1], b"\x01x", END],
+    "no columns": [b"\x02", b"\x00"],
+    "bytes that are no UTF-8": [*result(["a"], [])[:-1], b"\x02\xff\xfe", END],
+    "an error without number": [b"\xff"],
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_broken_answer_is_a_typed_error(name: str) -> None:
+    def script(talk: Talk) -> None:
+        talk.log_in()
+        talk.serve({"SELECT 1": ANSWERS[name]})
+
+    with QueryPeer(script) as peer:
+        with pytest.raises(QueryFailed):
+            ask(peer.url)
+        given = options(peer.url)
+        for read in ("rows", "excerpt"):
+            connection = SqlConnection(given, given.query_addresses[0])
+            with pytest.raises(QueryFailed):
+                connection.rows("SELECT 1") if read == "rows" else connection.excerpt("SELECT 1", 5)
+            connection.close()
+
+
+@pytest.mark.parametrize("answer", [[OK], result(["x"], [["y"]]), result(COLUMNS, [["a", "h", "no", "LEADER"]] * 2)])
+def test_a_strange_list_of_frontends_is_a_typed_error_or_none(answer: list[bytes]) -> None:
+    def script(talk: Talk) -> None:
+        talk.log_in()
+        talk.serve({"SHOW FRONTENDS": answer})
+
+    with QueryPeer(script) as peer, suppress(QueryFailed):
+        assert ask(peer.url, find_leader=True) == []
+
+
+def test_only_the_tools_quote_the_server() -> None:
+    def script(talk: Talk) -> None:
+        talk.log_in()
+        talk.serve({"SELECT 1": [error(1064, "near 'ROW-VALUE'")]})
+
+    with QueryPeer(script) as peer:
+        with pytest.raises(QueryRefused) as caught:
+            ask(peer.url)
+        assert "ROW-VALUE" not in str(caught.value)
+        assert caught.value.__cause__ is None
+        given = options(peer.url)
+        with closing(SqlConnection(given, given.query_addresses[0])) as connection:
+            with pytest.raises(QueryRefused, match="ROW-VALUE"):
+                connection.rows("SELECT 1")
+            assert connection.rows("SELECT 2") == []  # a refusal leaves the connection usable
+
+
+@pytest.mark.parametrize(
+    ("number", "cause", "remedy"),
+    [
+        (1045, "the user name or the password is wrong", "username and password"),
+        (3162, "the user does not exist", "username"),
+        (1049, "the database does not exist", "database"),
+        (1142, "the user lacks a privilege", "Grant it"),
+        (5203, "the user lacks a privilege", "Grant it"),
+        (5502, "a table does not exist", "Create it"),
+    ],
+)
+def test_a_refusal_names_its_cause_and_its_remedy(number: int, cause: str, remedy: str) -> None:
+    def script(talk: Talk) -> None:
+        talk.log_in()
+        talk.serve({"SELECT 1": [error(number, "ROW-VALUE")]})
+
+    with QueryPeer(script) as peer:
+        with pytest.raises(QueryRefused) as caught:
+            ask(peer.url)
+        with pytest.raises(QueryRefused) as advised, advising("Grant CREATE TABLE on the database."):
+            ask(peer.url)
+    assert cause in caught.value.message
+    assert remedy in caught.value.advice
+    assert "ROW-VALUE" not in str(caught.value)
+    assert ("CREATE TABLE" in advised.value.advice) == (number in (1142, 5203, 5502))
+
+
+@pytest.mark.parametrize(
+    "text", ["Backend node not found. Check if any backend node is down", "Memory of p exceed limit"]
+)
+def test_a_passing_trouble_of_the_server_is_no_refusal(text: str) -> None:
+    def script(talk: Talk) -> None:
+        talk.log_in()
+        talk.serve({"SELECT 1": [error(1064, text)]})
+
+    with QueryPeer(script) as peer, pytest.raises(QueryFailed):
+        ask(peer.url)
+
+
+def test_nobody_there_and_an_unknown_host_are_told_in_words() -> None:
+    with pytest.raises(QueryFailed, match=r"nothing listens there.*127\.0\.0\.1"):
+        ask(f"mysql://127.0.0.1:{unused_port()}")
+    with pytest.raises(QueryFailed, match="cannot be resolved"):
+        ask("mysql://no-such-host.invalid:9030")
