@@ -184,9 +184,9 @@ def _loads(
 
 
 def _headers(options: SinkOptions, table: str, columns: str) -> dict[str, str]:
-    """Headers of the job, with strict_mode unless the options set it: else bad values would turn into NULL."""
+    """Headers of the job, with the columns that the rows were written with unless the options set them."""
     kept = {"columns": columns} if columns else {}
-    return {"strict_mode": "true", **kept, **options.load_headers(table)}
+    return {**kept, **options.load_headers(table)}
 
 
 def _require_visible(

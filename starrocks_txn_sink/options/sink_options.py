@@ -253,7 +253,12 @@ class SinkOptions:
         "Compression of load bodies: none, gzip, lz4_frame or zstd. `tables` may override it for a table.",
         default=Compression.NONE,
     )
-    properties: Mapping[str, str] = option(_PROPERTIES, "Stream-load properties of all tables.", default={})
+    properties: Mapping[str, str] = option(
+        _PROPERTIES,
+        "Stream-load properties of all tables. `strict_mode` is true unless you set it: a value that does not fit its "
+        "column fails the load; with `false` it becomes NULL without a word.",
+        default={},
+    )
     tables: Mapping[str, TableOptions | Mapping[str, str]] = option(
         mapping(checks.tables), "Per table: stream-load properties that override `properties`.", default={}
     )
@@ -370,14 +375,16 @@ class SinkOptions:
         """Headers of every load of `table`, equal for all of them (wire contract 4.6).
 
         The body is one JSON array. `ignore_json_size` lifts the limit of 100 MiB for all loads of a transaction
-        together; `timeout` keeps the load's plan alive as long as the transaction. With `format` csv the compression is
-        part of the format's name (wire contract 5.2).
+        together; `timeout` keeps the load's plan alive as long as the transaction. With `strict_mode`, unless the
+        user's properties turn it off, a value that does not fit is an error and not NULL (wire contract 5.7). With
+        `format` csv the compression is part of the format's name (wire contract 5.2).
         """
         headers = {
             "format": "json",
             "strip_outer_array": "true",
             "ignore_json_size": "true",
             "timeout": str(self.timeout),
+            "strict_mode": "true",
         }
         headers |= self.properties_of(table)
         if self.writes_csv(table):

@@ -152,7 +152,7 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
         )
     models, columns = _tables(options, [route.table for route in routes])
     typed = fit_routes(routes, frame, options, columns)
-    options = with_columns(options, typed, strict=options.quarantines)
+    options = with_columns(options, typed)
     lanes = lane_input(
         frame,
         options.database,

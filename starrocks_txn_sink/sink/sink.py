@@ -99,7 +99,7 @@ class RowsWriter:
         made_for = (frame.schema, zone, session.models, session.columns)
         if self._kept is None or self._kept[0] != made_for:
             routes = fit_routes(self.routes, frame, self.options, session.columns)
-            options = with_columns(self.options, routes, strict=self.options.quarantines)
+            options = with_columns(self.options, routes)
             self._kept = made_for, routes, options
         return self._kept[1:]
 

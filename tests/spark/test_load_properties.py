@@ -80,13 +80,26 @@ def test_a_filter_ratio_lets_bad_rows_go_and_strict_mode_makes_them_bad(spark: S
     }
     with pytest.raises(PythonException, match="RowsRejected"):
         StarRocksSink(SinkOptions(**values)).write(frame)
-    (receipt,) = StarRocksSink(SinkOptions(**values, tables={"t": {"max_filter_ratio": "0.5"}})).write(frame)
+    lenient = {"max_filter_ratio": "0.5", "strict_mode": "false"}
+    (receipt,) = StarRocksSink(SinkOptions(**values, tables={"t": lenient})).write(frame)
     assert (receipt.rows, receipt.filtered) == (3, {"t": 1})
     assert rows(server)[2:] == [(6, 6, "new"), (7, None, "new")]
-    strict = {"max_filter_ratio": "0.7", "strict_mode": "true"}
     query(server, "TRUNCATE TABLE shop.t")
-    StarRocksSink(SinkOptions(**values, tables={"t": strict})).write(frame)
+    (receipt,) = StarRocksSink(SinkOptions(**values, tables={"t": {"max_filter_ratio": "0.7"}})).write(frame)
+    assert receipt.filtered == {"t": 2}
     assert rows(server) == [(6, 6, "new")]
+
+
+def test_a_value_that_does_not_fit_fails_the_load_unless_strict_mode_is_off(
+    spark: SparkSession, server: Emulator
+) -> None:
+    frame = spark.createDataFrame([("t", '{"id": 9, "a": "five"}')], "table string, row string")
+    common: dict[str, Any] = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop"}
+    with pytest.raises(PythonException, match=r"The server rejected 1 row of t.*column a"):
+        StarRocksSink(SinkOptions(**common, job="strict")).write(frame)
+    assert (9, None, "new") not in rows(server)
+    StarRocksSink(SinkOptions(**common, job="lenient", properties={"strict_mode": "false"})).write(frame)
+    assert (9, None, "new") in rows(server)
 
 
 def test_a_partial_update_of_rows_without_a_route_is_refused_at_once(server: Emulator) -> None:

@@ -268,8 +268,8 @@ def fit_routes(
     ]
 
 
-def with_columns(options: SinkOptions, routes: Sequence[TypedRoute], *, strict: bool = False) -> SinkOptions:
-    """`options` with the header `columns` for each route's table, and `strict_mode` where `strict` asks for it.
+def with_columns(options: SinkOptions, routes: Sequence[TypedRoute]) -> SinkOptions:
+    """`options` with the header `columns` for each route's table.
 
     The user's own properties win. New options are validated as a whole, so without routes they stay the same object.
     """
@@ -279,8 +279,7 @@ def with_columns(options: SinkOptions, routes: Sequence[TypedRoute], *, strict: 
     for route in routes:
         given = tables.get(route.table)
         own = dict(given.properties) if isinstance(given, TableOptions) else {}
-        made = {"columns": route.columns} | ({"strict_mode": "true"} if strict else {})
-        tables[route.table] = TableOptions(properties={**made, **options.properties, **own})
+        tables[route.table] = TableOptions(properties={"columns": route.columns, **options.properties, **own})
     return replace(options, tables=tables)
 
 

@@ -31,7 +31,7 @@ def test_every_row_of_a_body_ends_with_its_delimiter(chunks: list[list[str]]) ->
     ("compression", "name"), [("none", "csv"), ("gzip", "gzip"), ("lz4_frame", "lz4"), ("zstd", "zstd")]
 )
 def test_the_format_names_the_compression(compression: str, name: str) -> None:
-    tables = {"t": {"format": "csv", "compression": compression, "strict_mode": "true"}}
+    tables = {"t": {"format": "csv", "compression": compression}}
     options = SinkOptions(**SERVER, tables=tables)  # type: ignore[arg-type]
     assert options.load_headers("t") == {
         "format": name,
@@ -41,6 +41,12 @@ def test_the_format_names_the_compression(compression: str, name: str) -> None:
         "timeout": "600",
     }
     assert options.load_headers("other")["format"] == "json"
+
+
+def test_loads_are_strict_unless_the_user_says_otherwise() -> None:
+    options = SinkOptions(**SERVER, tables={"lenient": {"strict_mode": "false"}})  # type: ignore[arg-type]
+    assert options.load_headers("t")["strict_mode"] == "true"
+    assert options.load_headers("lenient")["strict_mode"] == "false"
 
 
 def test_the_sinks_own_tables_stay_json() -> None:
