@@ -44,7 +44,7 @@ def test_the_format_names_the_compression(compression: str, name: str) -> None:
 
 
 def test_loads_are_strict_unless_the_user_says_otherwise() -> None:
-    options = SinkOptions(**SERVER, tables={"lenient": {"strict_mode": False}})  # type: ignore[arg-type, dict-item]
+    options = SinkOptions(**SERVER, tables={"lenient": {"strict_mode": "false"}})  # type: ignore[arg-type]
     assert options.load_headers("t")["strict_mode"] == "true"
     assert options.load_headers("lenient")["strict_mode"] == "false"
 
