@@ -97,7 +97,8 @@ class LeaderConnection:
                 return port
             port.close()
             return self._open(leader, deadline)
-        raise QueryFailed(f"No address of query_url accepted a connection: {failure}")
+        names = ", ".join(address.netloc for address in self._options.query_addresses)
+        raise QueryFailed(f"No address of query_url ({names}) accepted a connection: {failure}")
 
     def _leader_of(self, port: QueryPort, deadline: Deadline) -> Address | None:
         """The leader's address; None if `port` leads itself, or if there is only one frontend."""
