@@ -101,7 +101,7 @@ class Model:
         self._set_job_gauges()
 
     def _on_batch_failed(self, fields: Mapping[str, Any], now: float) -> None:
-        job, report = self.jobs.touch(fields["job"], now), fields.get("report")
+        job = self.jobs.touch(fields["job"], now)
         job.running_since, job.lanes, job.outage_since = 0.0, 0, 0.0
         job.failed_at, job.failed_code, job.failures = now, fields["code"], job.failures + 1
         slot = self.history.slot(now)
@@ -110,17 +110,6 @@ class Model:
         self._add_failure(job, fields, now)
         if fields["code"] == "source_changed":
             self._on_integrity_violated({"kind": "source_changed"}, now)
-        self.recent.append(
-            {
-                "outcome": "failed",
-                "at": now,
-                "job": job.name,
-                "batch_id": fields["batch_id"],
-                "code": fields["code"],
-                "open_seconds": fields["seconds"],
-                "attempts": report.aborted if report is not None else 0,
-            }
-        )
         self._set_job_gauges()
 
     def _on_outage_met(self, fields: Mapping[str, Any], now: float) -> None:
@@ -136,6 +125,17 @@ class Model:
     def _add_failure(self, job: JobStatus, fields: Mapping[str, Any], now: float) -> None:
         """Add what a failed try at a micro-batch has counted: the lane's report, or the code of the driver's error."""
         report = fields.get("report")
+        self.recent.append(
+            {
+                "outcome": "failed",
+                "at": now,
+                "job": job.name,
+                "batch_id": fields["batch_id"],
+                "code": fields["code"],
+                "open_seconds": fields["seconds"],
+                "attempts": report.aborted if report is not None else 0,
+            }
+        )
         if report is None:
             self._add_errors(fields["code"], 1, now)
             return

@@ -105,5 +105,5 @@ def test_a_running_demo(demo: subprocess.Popen[bytes], tmp_path: Path, screen: S
         return "commit_failed" in page.locator("#sentence").inner_text()
 
     until(red)
-    expect(page.locator("#verdict")).to_have_attribute("data-light", "bad")
+    expect(page.locator("#verdict")).to_have_attribute("data-light", "warn")  # it waits and writes again
     expect(page.locator("#transactions tbody tr.failed").first).to_be_visible()

@@ -316,10 +316,12 @@ def _frontends(rng: random.Random) -> list[bytes]:
 
 
 def query_stream(rng: random.Random) -> bytes:
-    """All that a query port says on one connection: greeting, login, SET NAMES, SHOW FRONTENDS, answers."""
+    """All that a query port says on one connection: greeting, login, two SETs, SHOW FRONTENDS, answers."""
     plugin = rng.choice(("mysql_native_password", "mysql_native_password", "caching_sha2_password", "", "dialog"))
     greeting = query_peer.greeting(plugin, capabilities=rng.choice((0x0008_8201, 0x0008_8201, rng.getrandbits(32))))
     parts: list[tuple[int, list[bytes]]] = [(0, [greeting]), (2, [query_peer.OK]), (1, [query_peer.OK])]
+    forwards = rng.choice((query_peer.OK, query_peer.error(1193, "Unknown system variable")))
+    parts.append((1, [forwards]))
     parts.append((1, _frontends(rng) if rng.random() < 0.7 else _result(rng)))
     parts += [(1, _result(rng)) for _ in range(2)]
     spoilt = rng.choice((None, *range(len(parts))))
