@@ -29,6 +29,7 @@ from starrocks_txn_sink.sink.compaction import KeyColumn, primary_keys
 from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, Resumption, resume
 from starrocks_txn_sink.sink.typed.target import COLUMNS_SQL, NOT_NULL_SQL, TargetColumn, target_columns
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.sql.port import LOGIN_OR_DATABASE
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import JobOwnership
 
@@ -217,7 +218,7 @@ def advising(advice: str) -> Iterator[None]:
     try:
         yield
     except QueryRefused as refused:
-        if refused.context.get("number") not in (1045, 1049, 3162):
+        if refused.context.get("number") not in LOGIN_OR_DATABASE:
             refused.advice = advice
         raise
 

@@ -22,7 +22,7 @@ from typing import Any
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 from pymysql.cursors import SSCursor
-from pymysql.err import InterfaceError, MySQLError
+from pymysql.err import InterfaceError, InternalError, MySQLError
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, StarRocksSinkError
@@ -47,6 +47,8 @@ _REFUSALS = {
     **dict.fromkeys((1044, 1142, 1227, 5203), _PRIVILEGE),
 }
 """What the server's error numbers mean, with the advice. The server's own text may repeat a statement's values."""
+LOGIN_OR_DATABASE = frozenset((1045, 1049, 3162))
+"""Refusals that no privilege cures."""
 _SECURE_TRANSPORT_REQUIRED = 3159
 _TLS_NOT_SUPPORTED = 2026
 _FETCH_ROWS = 1000
@@ -177,14 +179,15 @@ class QueryPort:
                 hint="Check tls_ca, tls_certificate, tls_key and that the certificate names this host.",
                 place=place,
             )
-        if not isinstance(error, (MySQLError, OSError)):
+        out_of_step = isinstance(error, InternalError) and not _number(error)  # the driver's own, of a packet's number
+        if out_of_step or not isinstance(error, (MySQLError, OSError)):
             return QueryFailed(
                 f"The query port's answer is not the MySQL protocol ({type(error).__name__}).",
                 hint="Check that query_url names query_port (9030 by default).",
                 place=place,
             )
         if _is_transient(error):
-            return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {_error_kind(error)}", place=place)
+            return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {_error_kind(error)}.", place=place)
         return self._refusal(error, place)
 
     def _refusal(self, error: Exception, place: str) -> QueryRefused:
