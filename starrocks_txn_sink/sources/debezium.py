@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from pyspark.sql import functions as F  # noqa: N812
 
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.sources.debezium_values import CHANGE, KEY, MARKER, PLACE, read_values
 from starrocks_txn_sink.sources.txn_event import check_input, named_column
 from starrocks_txn_sink.sources.txn_lines import OnMalformed, check_policy
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-CORRUPT: Final = "_corrupt_record"
-PARSING: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-"""Options of from_json: a malformed value has its text in CORRUPT."""
 OnUnknownTable = Literal["fail", "skip", "dead_letter"]
 TableRule = str | Mapping[str, str]
 
@@ -91,18 +89,6 @@ def _check_pattern(pattern: str) -> None:
 
 DeletedRow = Literal["before", "key"]
 
-_CHANGE: Final = {
-    **dict.fromkeys(("before", "after", "op"), "STRING"),
-    "source": "STRUCT<name: STRING, connector: STRING, db: STRING, schema: STRING, table: STRING, lsn: BIGINT, "
-    "file: STRING, pos: BIGINT>",
-    "transaction": "STRUCT<id: STRING, total_order: BIGINT>",
-}
-_MARKER: Final = {
-    "status": "STRING",
-    "id": "STRING",
-    "event_count": "BIGINT",
-    "data_collections": "ARRAY<STRUCT<data_collection: STRING, event_count: BIGINT>>",
-}
 _BINLOG_FILE: Final = 1 << 32  # a binlog file has at most 4 GiB, so file number × this + offset ascends
 _DELETE, _SNAPSHOT = "d", "r"
 _ROW_OPS: Final = ("c", "u", _SNAPSHOT)
@@ -128,12 +114,13 @@ def parse_debezium(
     message's key with `deleted_row="key"`. Tombstones are left out.
 
     The result has source_partition (the connector's topic.prefix), txn_id (NULL for a snapshot's row), total_order,
-    collection, position, database (NULL), table (NULL: counted, then left out), op (c, u, d, r) and row (JSON).
+    collection, position, database (NULL), table (NULL: counted, then left out), op (c, u, d, r) and row (JSON,
+    in Debezium's own spelling).
 
-    Malformed JSON, fields of another type, and operations without a row (truncate, message) fail the query; the error
-    never shows the content. `on_malformed="drop"` leaves them out and counts them in each progress under
-    `observedMetrics[name]["malformed"]`; their transaction then never adds up. Raises OptionError for options,
-    InputError for missing columns.
+    Values that are not exactly one JSON object, fields of another type, and operations without a row (truncate,
+    message) fail the query; the error never shows the content. `on_malformed="drop"` leaves them out and counts them
+    in each progress under `observedMetrics[name]["malformed"]`; their transaction then never adds up. Raises
+    OptionError for options, InputError for missing columns.
     """
     rule = TableMapping(tables, on_unknown_table, dead_letter_table)
     if deleted_row not in get_args(DeletedRow):
@@ -141,8 +128,8 @@ def parse_debezium(
     check_policy(on_malformed)
     check_input(df, (value, *((key,) if deleted_row == "key" else ())))
     event = F.col("_event")
-    parsed = _parse_json(df.where(named_column(value).isNotNull()), value, _CHANGE)
-    deleted = _key_json(key) if deleted_row == "key" else event["before"]
+    parsed = read_values(df, value, CHANGE, key if deleted_row == "key" else None)
+    deleted = event[KEY] if deleted_row == "key" else event["before"]
     row = F.when(event["op"] == _DELETE, deleted).otherwise(event["after"])
     good = event["op"].isin(_DELETE, *_ROW_OPS) & event["source"].isNotNull() & row.isNotNull()
     frame = _handle_malformed(parsed, good, "change event", on_malformed, name)
@@ -188,7 +175,7 @@ def parse_debezium_transactions(
     check_policy(on_malformed)
     check_input(df, (value, "partition", "offset", *(() if source else ("topic",))))
     event = F.col("_event")
-    parsed = _parse_json(df.where(named_column(value).isNotNull()), value, _MARKER)
+    parsed = read_values(df, value, MARKER)
     good = event["status"].isin("BEGIN", "END") & event["id"].isNotNull()
     frame = _handle_malformed(parsed, good, "transaction marker", on_malformed, name)
     source_name = F.lit(source) if source else F.regexp_replace(F.col("topic"), r"\.[^.]*$", "")
@@ -208,26 +195,17 @@ def parse_debezium_transactions(
     )
 
 
-def _parse_json(df: DataFrame, value: str, fields: Mapping[str, str]) -> DataFrame:
-    """`df` with `_event`, the fields of the value or of its payload, and `_bad`, whether the value is malformed."""
-    ddl = ", ".join(f"{name} {kind}" for name, kind in fields.items())
-    schema = f"{ddl}, payload STRUCT<{ddl}>, {CORRUPT} STRING"
-    parsed = F.from_json(named_column(value).cast("string"), schema, PARSING)
-    whole = F.col("_parsed")
-    flat = F.struct(*(whole[name].alias(name) for name in fields))
-    event = F.when(whole["payload"].isNotNull(), whole["payload"]).otherwise(flat)
-    frame = df.withColumn("_parsed", parsed).withColumn("_bad", whole.isNull() | whole[CORRUPT].isNotNull())
-    return frame.withColumn("_event", event)
-
-
 def _handle_malformed(frame: DataFrame, good: Column, what: str, on_malformed: OnMalformed, name: str) -> DataFrame:
     """Drop and count the malformed values, or fail the query at the first; `good` adds a rule for the fields."""
     bad = F.col("_bad") | ~F.coalesce(good, F.lit(False))
     if on_malformed == "drop":
         return frame.observe(name, F.count_if(bad).alias("malformed")).where(~bad)
     message = F.concat(
-        F.lit(f"A value is not a Debezium {what} (malformed JSON, a field of another type, or an unknown operation)"),
-        *_place_text({name: name for name in ("topic", "partition", "offset") if name in frame.columns}),
+        F.lit(
+            f"A value is not a Debezium {what} (not exactly one JSON object, a field of another type, or an "
+            "unknown operation)"
+        ),
+        *_place_text({name: name for name in PLACE if name in frame.columns}),
         F.lit('. Correct the source, or pass on_malformed="drop" to lose such values.'),
     )
     return frame.where(F.when(bad, F.raise_error(message).cast("boolean")).otherwise(F.lit(True)))
@@ -266,12 +244,6 @@ def _marker_position(txn_id: Column) -> Column:
 def _binlog(file: Column, pos: Column) -> Column:
     number = F.regexp_extract(file, r"\.(\d+)$", 1)
     return F.when(number != "", number.cast("bigint") * F.lit(_BINLOG_FILE) + pos)
-
-
-def _key_json(key: str) -> Column:
-    """The message's key as JSON, without the connector's schema."""
-    text = named_column(key).cast("string")
-    return F.coalesce(F.get_json_object(text, "$.payload"), text)
 
 
 def _dead_letter(event: Column, collection: Column, row: Column) -> Column:

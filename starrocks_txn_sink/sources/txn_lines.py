@@ -149,11 +149,17 @@ def _parse_one_by_one(values: pa.Array, fields: pa.Schema) -> tuple[pa.Table, Bo
 
 def _parse_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
     """All values parsed at once; None when pyarrow refuses a value, finds more objects than values, or is too lax."""
+    lines = strict_text(values)
+    return None if lines is None else read_objects(lines, fields)
+
+
+def strict_text(values: pa.Array) -> pa.Array | None:
+    """Strings or binaries as UTF-8 for `read_objects`; None where other bytes or NaN are among them."""
     try:
         lines = checked_text(values)
     except pa.ArrowInvalid:
         return None
-    return None if _may_have_constants(lines) else read_objects(lines, fields)
+    return None if _may_have_constants(lines) else lines
 
 
 def _may_have_constants(lines: pa.Array) -> bool:
@@ -175,36 +181,54 @@ def _event(value: str | bytes | None, fields: pa.Schema) -> dict[str, Any]:
     if value is None:
         raise ValueError("NULL")
     text = value.decode() if isinstance(value, bytes) else value
-    found = _members(text)
-    readers: dict[str, Callable[[Any, str], Any]] = {**dict.fromkeys(fields.names, _text), POSITION: _whole_number}
-    event = {name: readers[name](*found[name]) if name in found else None for name in fields.names}
-    for content in event.values():
-        if isinstance(content, str):
-            content.encode()  # a lone surrogate has no UTF-8; UnicodeEncodeError is a ValueError
+    found = members(text)
+    event: dict[str, Any] = dict.fromkeys(fields.names)
+    for name in fields.names:
+        if name in found:
+            event[name] = whole_number(found[name][0]) if name == POSITION else text_of(*found[name])
     return event
 
 
-def _text(value: Any, raw: str) -> str | None:
-    return value if value is None or isinstance(value, str) else raw
+def text_of(value: Any, raw: str) -> str | None:
+    """A member as text: the content of a string, else its own text; UnicodeEncodeError, which is a ValueError, for a
+    lone surrogate, which has no UTF-8."""
+    content: str | None = value if value is None or isinstance(value, str) else raw
+    if content is not None:
+        content.encode()
+    return content
 
 
-def _whole_number(value: Any, raw: str) -> int | None:
+def whole_number(value: Any) -> int | None:
+    """A member as a number of 64 bits; ValueError for anything else but null."""
     if value is None:
         return None
-    if not _WHOLE.fullmatch(raw) or not -_LARGEST <= (number := int(raw)) < _LARGEST:
-        raise ValueError(raw)
+    if (
+        not isinstance(value, Number)
+        or not _WHOLE.fullmatch(value)
+        or not -_LARGEST <= (number := int(value)) < _LARGEST
+    ):
+        raise ValueError(value)
     return number
 
 
-def _members(text: str) -> dict[str, tuple[Any, str]]:
-    """The members of a JSON object: value and own text of each. The last of equal names counts."""
+class Number(str):
+    """A JSON number in its own digits."""
+
+    __slots__ = ()
+
+
+def members(text: str) -> dict[str, tuple[Any, str]]:
+    """The members of the one JSON object in `text`: value and own text of each. The last of equal names counts.
+
+    Numbers are `Number`. Raises ValueError or IndexError for any other text: malformed, or more than one document.
+    """
     found: dict[str, tuple[Any, str]] = {}
     at = _skip(text, 0)
     _expect(text, at, "{")
     at = _skip(text, at + 1)
     while text[at] != "}":
         name, start = _name(text, at)
-        value, end = _value(text, start)
+        value, end = value_at(text, start)
         found[name] = value, text[start:end]
         at = _skip(text, end)
         if text[at] == ",":
@@ -241,7 +265,7 @@ def _expect(text: str, at: int, character: str) -> None:
         raise ValueError(character)
 
 
-def _value(text: str, at: int) -> tuple[Any, int]:
+def value_at(text: str, at: int) -> tuple[Any, int]:
     """The value at `at` (numbers as text) and its end; of a value that is nested too deep for `json` only the end."""
     try:
         value, end = _DECODER.raw_decode(text, at)
@@ -278,4 +302,4 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)  # json accepts NaN and Infinity, which are no JSON
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, parse_float=str, parse_int=str)
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant, parse_float=Number, parse_int=Number)

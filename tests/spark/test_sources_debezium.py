@@ -1,4 +1,4 @@
-"""Debezium's JSON parsed in the JVM, and verified transactions inside Spark."""
+"""Debezium's JSON as rows, and verified transactions inside Spark."""
 
 from __future__ import annotations
 
@@ -54,6 +54,22 @@ def test_changes_become_rows_with_and_without_schema(spark: SparkSession, wrap: 
     assert first[:7] == ("shop", "555", 2, "public.orders", 90, None, "orders")
     assert (first.op, json.loads(first.row)) == ("c", after)
     assert (second.table, second.op, json.loads(second.row)) == ("order_items", "d", {"id": 7})
+
+
+def test_a_row_keeps_its_own_spelling(spark: SparkSession) -> None:
+    text = '{"amount":12345678901234567890.125,"rate":1.10,"tiny":1E-400,"half":"\\ud800"}'
+    value = json.dumps(change(ORDERS, "5:9", 1, {})).replace("{}", text)
+    assert [each.row for each in rows(spark, value)] == [text]
+    gone = json.dumps(change(ORDERS, "5:9", 1, None, None, "d"))
+    (row,) = parse_debezium(frame(spark, ("t", 0, 1, text.encode(), gone.encode())), deleted_row="key").collect()
+    assert row.row == text
+
+
+def test_a_delete_with_a_malformed_key_is_malformed(spark: SparkSession) -> None:
+    gone = json.dumps(change(ORDERS, "5:9", 1, None, None, "d")).encode()
+    messages = frame(spark, ("t", 0, 1, b'{"id":1}{"id":2}', gone))
+    with pytest.raises(PySparkException, match=r"not a Debezium change event.*offset=1"):
+        parse_debezium(messages, deleted_row="key").collect()
 
 
 def test_a_snapshots_row_has_no_transaction(spark: SparkSession) -> None:
@@ -134,6 +150,9 @@ BAD = [
     '{"secret',
     "[1]",
     "7",
+    json.dumps(change(ORDERS, "5:9", 1, {})) * 2,
+    json.dumps(change(ORDERS, "5:9", 1, {})) + " garbage",
+    json.dumps(change(ORDERS, "5:9", 1, {})).replace('"', "'"),
     json.dumps(change(ORDERS | {"lsn": "secret"}, "5:9", 1, {})),
     json.dumps(change(ORDERS, "5:9", 1, {}, op="t")),
     json.dumps(change(ORDERS, "5:9", 1, None)),
