@@ -8,6 +8,7 @@ over its bytes, and looks closer only at rows that it cannot clear.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,9 +25,12 @@ Octets = np.ndarray[Any, np.dtype[np.uint8]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 BLOCK_BYTES: Final = 4 << 20
-_OPEN, _CLOSE, _COMMA, _COLON, _BACKSLASH = (ord(each) for each in "{},:\\")
+_OPEN, _CLOSE, _COMMA, _COLON, _BACKSLASH, _QUOTE, _BRACKET = (ord(each) for each in '{},:\\"[')
 _JSON: Final = SEPARATOR.encode()[0]  # first byte of a row in JSON; rows in CSV are the sink's own work
 _SPACES: Final = np.frombuffer(b" \t\r\n", dtype=np.uint8)
+_AFTER_STRING: Final = b",:}] \t\r\n"
+_MAY_FOLLOW: Final = np.isin(np.arange(256, dtype=np.uint8), np.frombuffer(_AFTER_STRING, dtype=np.uint8))
+_CLEAN_START: Final = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"[^,:}\] \t\r\n]')
 _OP: Final = b"__op"
 _UNDERSCORES, _NUMBERED = (np.frombuffer(each, dtype=np.uint16)[0] for each in (_OP[:2], b"\\u"))
 _OWN_OP: Final = len(SEPARATOR) + columns.DELETING.index(_OP.decode())  # its place in a delete
@@ -99,7 +103,8 @@ def _block_bytes(values: pa.Array) -> int:
 class RowCheck:
     """Checks that each payload of a lane is one JSON object without `__op`, but for the sink's own in a delete.
 
-    With `allow_torn` text that is no JSON passes, for the server to reject (the quarantine finds its row).
+    With `allow_torn` text that is no JSON passes, for the server to reject (the quarantine finds its row), unless it
+    may be valid together with other rows.
     """
 
     allow_torn: bool = False
@@ -107,7 +112,7 @@ class RowCheck:
     def __call__(self, batch: pa.RecordBatch) -> None:
         """Raise InputError with the place of the first row at fault, never its content.
 
-        Text that is no JSON may pass: the server refuses the load.
+        Text that is no JSON may pass where no other row can make it valid: the server refuses the load.
         """
         payload = batch.column(columns.PAYLOAD)
         deleted = batch.column(columns.DELETED).fill_null(False) if columns.DELETED in batch.schema.names else None
@@ -130,7 +135,9 @@ class RowCheck:
 def _doubtful_rows(payload: pa.Array, deleted: Bools | None) -> Ints:
     """The rows that may be something else than one object without `__op`; a row with other ends is always doubtful.
 
-    A second object begins with a brace after a comma, and flat rows have no further brace at all.
+    A second object begins with a brace after a comma, and flat rows have no further brace at all. Torn rows are valid
+    together in two ways. A row that closes the string of an earlier row begins with a quote that something may follow
+    which follows strings. A row that ends in an open array has an object in it, which begins after `[` or a comma.
     """
     bounds, data = layout(payload)
     content = np.frombuffer(data, dtype=np.uint8)
@@ -141,11 +148,13 @@ def _doubtful_rows(payload: pa.Array, deleted: Bools | None) -> Ints:
         starts, ends = starts[there], ends[there]
     if not len(there):
         return there
-    found = [np.flatnonzero((content[starts + (ends - starts > 1)] != _OPEN) | (content[ends - 1] != _CLOSE))]
+    odd_ends = np.flatnonzero((content[starts + (ends - starts > 1)] != _OPEN) | (content[ends - 1] != _CLOSE))
+    first, after = content.take(starts + 2, mode="clip"), content.take(starts + 3, mode="clip")
+    found = [odd_ends, np.flatnonzero((first != _QUOTE) | _MAY_FOLLOW[after])]
     own = starts[:0] if deleted is None else starts[deleted[there]] + _OWN_OP
     content = content[: ends[-1]]
     braces, pairs, backslashes = _count_signs(content[starts[0] :])
-    if braces != len(there):
+    if braces != len(there) or len(odd_ends):
         found.append(np.searchsorted(starts, _second_braces(content, starts), side="right") - 1)
     if pairs != len(own):
         signs = _without(_op_places(content, starts[0]), own)
@@ -181,11 +190,11 @@ def _count_signs(content: Octets) -> tuple[int, int, int]:
 
 
 def _second_braces(content: Octets, starts: Ints) -> Ints:
-    """Places of opening braces that come after a comma, or after blanks that do not follow a colon."""
+    """Places of opening braces that come after a comma or a bracket, or after blanks that do not follow a colon."""
     at = _without(np.flatnonzero(content[starts[0] :] == _OPEN) + starts[0], starts + 1)
     before = content[at - 1]
     blank = np.isin(before, _SPACES) & (content[at - 2] != _COLON)
-    second: Ints = at[(before == _COMMA) | blank]
+    second: Ints = at[(before == _COMMA) | (before == _BRACKET) | blank]
     return second
 
 
@@ -230,13 +239,29 @@ def _fault(text: bytes, *, allow_torn: bool) -> str | None:
     """What is wrong with a row, by Python's `json`; None if nothing is."""
     try:
         members = _DECODER.decode(text.decode())
-    except json.JSONDecodeError as error:
-        return None if allow_torn and error.msg != "Extra data" else "is not exactly one JSON object"
-    except (UnicodeDecodeError, RecursionError):
-        return None if allow_torn else "is not exactly one JSON object"
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        extra = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
+        torn = allow_torn and not extra and not _may_join(text.decode(errors="replace"))
+        return None if torn else "is not exactly one JSON object"
+    except RecursionError:
+        return "is not exactly one JSON object"
     if not isinstance(members, _Members):
         return "is not exactly one JSON object"
     return f"has the column {_OP.decode()}, which belongs to the sink" if _OP.decode() in members.names else None
+
+
+def _may_join(torn: str) -> bool:
+    """Whether text that is no JSON may be valid with rows before or after it: it may close a string of theirs, or a
+    comma and another object may follow in its own open string or array."""
+    if not _CLEAN_START.match(torn):
+        return True
+    try:
+        _DECODER.decode(torn + ",{")
+    except json.JSONDecodeError as error:
+        return error.msg.startswith("Unterminated string") or error.pos >= len(torn) + 2
+    except RecursionError:
+        return True
+    return False
 
 
 class _Members:

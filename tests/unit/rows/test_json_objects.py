@@ -96,6 +96,73 @@ def test_with_a_quarantine_text_that_is_no_json_is_the_servers_to_reject() -> No
             RowCheck(allow_torn=True)(batch([*GOOD, row]))
 
 
+JOINING = {
+    "a string": ('{"a":"x}', '{","b":1}'),
+    "a string over a row that is valid alone": ('{"a":"x}', '{",":1}', '{":1}'),
+    "an array": ('{"a":[{"b":1}', '{"c":1}]}'),
+    "an array with blanks": ('{"a": [ {"b": 1}', '{"c": 1} ] }'),
+    "an array of numbers": ('{"a":[1', "{}]}"),
+    "an array of arrays": ('{"a":[[{"b":1}', '{"c":1}],[{"d":1}', '{"e":1}]]}'),
+}
+
+
+@pytest.mark.parametrize("rows", JOINING.values(), ids=JOINING)
+@pytest.mark.parametrize("allow_torn", [False, True])
+def test_rows_that_are_valid_only_together_are_refused(rows: tuple[str, ...], allow_torn: bool) -> None:
+    assert len(json.loads(f"[{','.join(rows)}]")) < len(rows)
+    with pytest.raises(InputError, match="exactly one"):
+        RowCheck(allow_torn=allow_torn)(batch([*GOOD, *rows, *GOOD]))
+    assert any(_is_refused(row, allow_torn) for row in rows)  # alone in its batch, too
+
+
+def _is_refused(row: str, allow_torn: bool) -> bool:
+    try:
+        RowCheck(allow_torn=allow_torn)(batch([row]))
+    except InputError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("allow_torn", [False, True])
+def test_random_texts_that_pass_are_the_same_objects_in_a_body_as_alone(allow_torn: bool) -> None:
+    rng = random.Random(7)
+    pieces = (
+        '{"a":',
+        '{"',
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        '"',
+        "1",
+        '"x"',
+        ',"b":',
+        " ",
+        "\\",
+        '\\"',
+        "{}",
+        '{"c":1}',
+        "[{",
+    )
+    joined = 0
+    for _ in range(scaled(20_000)):
+        rows = ["{" * rng.randrange(2) + "".join(rng.choices(pieces, k=rng.randrange(1, 6))) + "}" for _ in range(2)]
+        rows = [rng.choice((row, '{"a":"x}', '{"a":[{"b":1}', '{"a":1}')) for row in rows]
+        try:
+            body = json.loads(f"[{','.join(rows)}]")
+        except ValueError:
+            continue
+        joined += 1
+        try:
+            RowCheck(allow_torn=allow_torn)(batch(rows))
+        except InputError:
+            continue
+        assert body == [json.loads(row) for row in rows]
+    assert joined > 20
+
+
 def test_rows_in_csv_and_compacted_rows_are_not_looked_at() -> None:
     one = batch(['{"id":1}', "", '{"id":2,"__op":1}'])
     payload = pa.array([',{"id":1}', "", CSV_ROW + "{__op\x01},{", ',{"id":2}'])
