@@ -69,7 +69,6 @@ class OpenLane:
     core: SharedTransactionCoordinator
     performer: Performer
     segments: Iterator[Segment]
-    spill: SpillFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +157,7 @@ class LaneTask:
         steps = self.open(batches, attempt, ownership, resources, clock, deadline, rng, metrics, rows, listener)
         lane = run(steps, resources.transport, clock, deadline, resources.ledger, listener)
         runner = LaneRunner(lane.core, lane.performer, resources.threads, clock, deadline)
-        with contextlib.closing(lane.spill):
-            receipts = runner.run(lane.segments)
+        receipts = runner.run(lane.segments)
         filtered = lane.performer.filtered
         return [replace(receipt, filtered=filtered.get(receipt.label, {})) for receipt in receipts]
 
@@ -183,7 +181,7 @@ class LaneTask:
         the options' limits. Raises Fenced.
         """
         positions = yield from self._known_positions(attempt, ownership, rng)
-        spill, keys = SpillFile(), self.keys if self.marked else {}  # rows without positions have no order
+        keys = self.keys if self.marked else {}  # rows without positions have no order
         core = SharedTransactionCoordinator(
             LaneIdentity(self.job, attempt.lane, self.batch_id),
             coordinator_limits or limits(self.options, at_end_only=self.at_end_only),
@@ -193,7 +191,8 @@ class LaneTask:
             ownership.ledger_entries if ownership is not None else None,
             self._log(attempt.lane, clock),
             self._quarantine(clock),
-            spill.take if keys else None,
+            SpillFile().take if keys else None,
+            keys.keys(),
             hold=self.hold or attempt.retry,
         )
         unique = UniqueRows(keys)
@@ -214,8 +213,7 @@ class LaneTask:
             unique=unique,
             query=resources.connection.query if resources.connection is not None else None,
         )
-        segments = self._segments(batches, attempt.lane, positions, metrics, rows)
-        return OpenLane(core, performer, segments, spill)
+        return OpenLane(core, performer, self._segments(batches, attempt.lane, positions, metrics, rows))
 
     def _known_positions(
         self, attempt: Attempt, ownership: LaneOwnership | None, rng: random.Random
