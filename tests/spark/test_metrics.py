@@ -133,8 +133,8 @@ def test_deletes_of_csv_and_of_assembled_events_are_counted_too(shop: Shop, metr
     data = [("p-1", key, "DATA", "t", "orders", f'{{"id": {key}}}', op) for key, op in enumerate(["c", "d"], 1)]
     events = [("p-1", 0, "BEGIN", "t", None, None, None), *data, ("p-1", 3, "END", "t", None, None, None)]
     fields = "source_partition string, position bigint, type string, txn_id string, table string, row string, op string"
-    fused = StarRocksSink(shop.options(), assemble=TransactionAssembly(), metrics=metrics)
-    fused.write(shop.spark.createDataFrame(events, fields))
+    in_lanes = StarRocksSink(shop.options(), assemble=TransactionAssembly(), metrics=metrics)
+    in_lanes.write(shop.spark.createDataFrame(events, fields))
     seen = values(metrics)
     assert (seen['rows_total{op="upsert",table="orders"}'], seen['rows_total{op="delete",table="orders"}']) == (2, 3)
 
