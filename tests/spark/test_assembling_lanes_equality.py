@@ -58,6 +58,7 @@ def history(rng: random.Random) -> list[dict[str, Any]]:
     return events
 
 
+@pytest.mark.deep
 def test_both_ways_write_the_same(shop: AssemblingShop) -> None:
     events = history(random.Random(5))
     for start in range(0, len(events), len(events) // 4 + 1):

@@ -141,6 +141,7 @@ def test_rows_that_nobody_laid_out_are_refused_before_the_first_task(shop: Shop)
     assert (shop.written(), shop.ask("SHOW TABLES FROM shop")) == ((0, 0), [("items",)])
 
 
+@pytest.mark.deep
 def test_lanes_that_were_spread_anew_are_refused(shop: Shop) -> None:
     lanes = lane_partitioned(shop.frame(rows_of("p-0", range(9)) + rows_of("p-1", range(9))), shop.options(lanes=2))
     with pytest.raises(PythonException, match="lane_partitioned laid out: the frame was filtered, limited"):
@@ -148,6 +149,7 @@ def test_lanes_that_were_spread_anew_are_refused(shop: Shop) -> None:
     assert shop.written() == (0, 0)
 
 
+@pytest.mark.deep
 def test_a_failed_lane_leaves_no_label_of_the_others_open(shop: Shop) -> None:
     of_the_other = {"label": "^test-[0-9a-f]+-0-", "action": "delay", "times": 1}
     shop.fault({**of_the_other, "operation": "load", "table": "items", "when": "after", "seconds": 120})

@@ -28,7 +28,9 @@ def tries(shop: Shop) -> int:
     return sum(int(rule["matched"]) for rule in shop.server.faults.report()["rules"])
 
 
-@pytest.mark.parametrize("operation", ["begin", "load", "commit"])
+@pytest.mark.parametrize(
+    "operation", [*(pytest.param(name, marks=pytest.mark.deep) for name in ("begin", "load")), "commit"]
+)
 def test_a_query_goes_on_after_an_outage_and_writes_every_row_once(shop: Shop, operation: str) -> None:
     shop.feed(rows_of("p-0", [1]))
     query, receipts = shop.start(forever=True, max_attempts=1)

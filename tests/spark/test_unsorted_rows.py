@@ -71,6 +71,7 @@ def test_after_a_small_micro_batch_the_next_is_not_sorted_and_replays_write_noth
     assert shop.written() == (36, 36)
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("six_are_few")
 def test_a_large_micro_batch_after_a_small_one_is_sorted_after_all(shop: Shop, sorts: list[int]) -> None:
     shop.feed(rows_of("p-0", [1]))
@@ -83,7 +84,9 @@ def test_a_large_micro_batch_after_a_small_one_is_sorted_after_all(shop: Shop, s
     assert shop.written() == (16, 16)
 
 
-@pytest.mark.parametrize("changes", [{"shuffle": True}, {"lanes": 2}, {"on_bad_rows": "quarantine"}])
+@pytest.mark.parametrize(
+    "changes", [pytest.param({"shuffle": True}, marks=pytest.mark.deep), {"lanes": 2}, {"on_bad_rows": "quarantine"}]
+)
 def test_rows_are_sorted_where_it_was_asked_for_or_is_needed(
     shop: Shop, sorts: list[int], changes: dict[str, Any]
 ) -> None:
