@@ -162,6 +162,7 @@ def test_values_pass_unchanged(stream: Stream) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.deep
 @with_rocksdb
 def test_a_source_transaction_that_cannot_be_whole_stops_the_query(stream: Stream) -> None:
     with pytest.raises(PySparkException, match=r"BEGIN was never seen.*partition=1, position=7, txn_id=t"):
@@ -208,6 +209,7 @@ def test_a_batch_frame_gives_what_a_stream_gives_after_all(spark: SparkSession, 
     assert sorted(found) == [(1, 5, 0, True, None), (2, 4, 0, False, None), (2, 4, 1, True, None)]
 
 
+@pytest.mark.deep
 def test_a_batch_frame_of_many_rows_stays_in_order(spark: SparkSession) -> None:
     """More rows than an Arrow batch holds, in one source transaction."""
     frame = spark.range(0, 50_002, 1, 4).selectExpr(

@@ -63,6 +63,7 @@ def test_a_replayed_micro_batch_starts_from_the_same_state_and_writes_nothing_tw
     assert shop.written() == (7, 7)
 
 
+@pytest.mark.deep
 def test_a_checkpoint_restored_from_an_older_copy_brings_its_state_along(shop: AssemblingShop) -> None:
     files: list[Path] = []
     for texts in (["B D D E B D"], ["D D"], ["D E"]):
@@ -76,6 +77,7 @@ def test_a_checkpoint_restored_from_an_older_copy_brings_its_state_along(shop: A
     assert shop.written() == (6, 6)
 
 
+@pytest.mark.deep
 def test_a_recreated_topic_under_the_same_job_is_an_error_before_anything_is_lost(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "B D D E B D E"))
     shop.put(script("p-0", "B D E", 8))

@@ -105,6 +105,7 @@ def test_a_before_image_waits_over_a_restart(spark: SparkSession, tmp_path: Path
         assert sorted(query.new()) == [("d", (2, 5), None), ("u", (1, 10), (1, 20))]
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("provider")
 def test_the_rows_of_a_sink_key_are_remembered_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, tmp_path, "seq long, row_kind string, id int, level int")

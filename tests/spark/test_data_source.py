@@ -101,6 +101,7 @@ def test_typed_rows_and_a_source_transaction_that_is_set_aside(shop: Shop) -> No
     assert shop.ask("SELECT position FROM shop._starrocks_txn_sink_dead_letter") == [(2,)]
 
 
+@pytest.mark.deep
 def test_without_a_ledger(shop: Shop) -> None:
     frame = lane_partitioned(shop.frame(rows_of("p-0", [1])), shop.options(query_url=None, delivery="at-least-once"))
     save(frame)

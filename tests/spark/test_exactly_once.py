@@ -74,7 +74,8 @@ def test_other_content_at_the_ledgers_position_is_an_error_that_says_what_to_do(
     assert shop.run("another", job="another", files=None)[0].rows == 4  # the advice works
 
 
-@pytest.mark.parametrize("files", [pytest.param(None, marks=pytest.mark.deep), 1])
+@pytest.mark.deep
+@pytest.mark.parametrize("files", [None, 1])
 def test_a_recreated_source_under_the_same_job_is_an_error_before_anything_is_lost(
     shop: Shop, files: int | None
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_label_that_a_take_over_would_not_find_is_said_loudly_once_a_session(
     assert (said.levelname, "Let the loading user see its own loads" in said.getMessage()) == ("WARNING", True)
 
 
+@pytest.mark.deep
 def test_a_lost_checkpoint_with_the_same_job(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1, 2]))
     shop.feed(rows_of("p-0", [3]))
@@ -220,6 +222,7 @@ def test_two_queries_of_one_sink_under_one_job_do_not_take_it_from_each_other_in
     assert shop.written() == (6, 6)
 
 
+@pytest.mark.deep
 def test_two_threads_that_write_the_same_rows_write_them_once(shop: Shop) -> None:
     """They share the sink's session, so the owner check tells them nothing of each other."""
     sink, frame = StarRocksSink(shop.options()), shop.frame(rows_of("p-0", [2, 3]))
@@ -246,7 +249,9 @@ HTML = {"action": "answer", "status": 200, "headers": {"Content-Type": "text/htm
         pytest.param([{**HTML, "when": "before"}], id="html-before", marks=pytest.mark.deep),
         pytest.param([{**HTML, "when": "after"}], id="html-after", marks=pytest.mark.deep),
         pytest.param(
-            [{"action": "forget_labels", "when": "after"}, {"action": "drop", "when": "after"}], id="forgotten"
+            [{"action": "forget_labels", "when": "after"}, {"action": "drop", "when": "after"}],
+            id="forgotten",
+            marks=pytest.mark.deep,
         ),
         pytest.param([{"action": "forget_labels", "when": "after"}], id="forgotten-after-ok", marks=pytest.mark.deep),
         pytest.param(

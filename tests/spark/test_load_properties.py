@@ -91,6 +91,7 @@ def test_a_filter_ratio_lets_bad_rows_go_and_strict_mode_makes_them_bad(spark: S
     assert rows(server) == [(6, 6, None)]
 
 
+@pytest.mark.deep
 def test_a_value_that_does_not_fit_fails_the_load_unless_strict_mode_is_off(
     spark: SparkSession, server: Emulator
 ) -> None:

@@ -152,6 +152,7 @@ def test_what_is_no_change_fails_with_its_place_or_is_left_out(spark: SparkSessi
     assert len(rows(spark, *values, on_malformed="drop")) == 1
 
 
+@pytest.mark.deep
 def test_what_is_no_marker_fails_with_its_place(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match=r"not a Debezium transaction marker.*offset=0"):
         markers(spark, {"status": "MAYBE", "id": "5:9"})

@@ -107,6 +107,7 @@ def test_tasks_that_read_a_shuffle_are_not_made_one(shop: Shop, sorts: list[int]
     assert shop.written() == (24, 24)
 
 
+@pytest.mark.deep
 def test_without_a_shuffle_rows_in_order_are_written_however_many(
     shop: Shop, sorts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,7 @@ def test_without_a_shuffle_rows_out_of_order_are_an_error_before_anything_is_com
     assert shop.written() == (0, 0)
 
 
+@pytest.mark.deep
 def test_plain_rows_need_no_order_at_all(shop: Shop) -> None:
     small_and_mixed(shop)
     receipts = shop.run(plain=True, shuffle=False)
@@ -134,6 +136,7 @@ def test_plain_rows_need_no_order_at_all(shop: Shop) -> None:
     assert shop.written() == (24, 24)
 
 
+@pytest.mark.deep
 def test_a_frame_goes_without_a_shuffle_only_if_asked(shop: Shop, sorts: list[int]) -> None:
     frame = shop.frame([*rows_of("p-1", [1, 2]), *rows_of("p-0", [1])]).coalesce(1)
 
