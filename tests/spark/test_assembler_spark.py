@@ -170,6 +170,7 @@ def test_a_source_transaction_that_cannot_be_whole_stops_the_query(stream: Strea
     assert stream.out == []
 
 
+@pytest.mark.deep
 def test_open_too_long_is_dropped_whole_and_the_next_one_comes(stream: Stream) -> None:
     """A timeout that any later micro-batch is past: Spark's timer fires with no event of that partition."""
     query = stream.start(open_timeout="1ms", on_open_timeout="drop")

@@ -202,6 +202,7 @@ def test_an_older_run_ends_when_a_newer_one_has_begun(shop: Shop, monkeypatch: p
     assert shop.written() == (4, 4)
 
 
+@pytest.mark.deep
 def test_streams_need_a_job_and_spark_to_let_lanes_be_sorted(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1]))
     with pytest.raises(OptionError, match=f'spark.conf.set."{STREAM_CHECK}", "false"'):

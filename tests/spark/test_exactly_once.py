@@ -49,6 +49,7 @@ def test_a_replayed_micro_batch_writes_nothing_twice(shop: Shop) -> None:
     assert ledger(shop) == [("p-0", 4, 1), ("p-1", 1, 1)]
 
 
+@pytest.mark.deep
 def test_positions_decide_when_batches_start_at_0_again_and_lanes_change(shop: Shop) -> None:
     for first in (1, 3):
         shop.feed([row for part in range(4) for row in rows_of(f"p-{part}", [first, first + 1])])

@@ -62,6 +62,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
     made.stop()
 
 
+@pytest.mark.deep
 def test_a_stop_leaves_no_label_open_and_publishes_nothing_unfinished(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1, 2]))
     shop.fault({"operation": "load", "table": "items", "action": "delay", "when": "after", "seconds": 120, "times": 1})
