@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import orjson
@@ -32,6 +32,7 @@ from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, keyless
+from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.session import (
@@ -43,7 +44,7 @@ from starrocks_txn_sink.sink.session import (
     table_columns,
     table_models,
 )
-from starrocks_txn_sink.sink.typed.route import TableRoute, delete_placeholders, fit_routes, with_columns
+from starrocks_txn_sink.sink.typed.route import TableRoute, delete_placeholders, fit_routes, table_keys, with_columns
 from starrocks_txn_sink.sink.typed.target import TargetColumn
 from starrocks_txn_sink.sql.leader import LeaderConnection
 from starrocks_txn_sink.telemetry import logs
@@ -63,17 +64,26 @@ _FIXED_OPTIONS = ("database", "lanes", "delivery", "on_bad_rows", "properties", 
 class LaneTerms:
     """The terms of a frame that lane_partitioned made. `marked` as in `LaneTask`; `epoch` identifies the frame, and so
     the run of a query; with `secret` the options had a password, which is left out; `logging` has the log settings of
-    the process that made the frame."""
+    the process that made the frame; `keys` has the tables' primary keys, as in `LaneTask`."""
 
     options: Mapping[str, Any]
     marked: bool
     epoch: str
     secret: bool = False
     logging: LogSettings | None = None
+    keys: Mapping[str, TableKey] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, options: SinkOptions, *, marked: bool, epoch: str, logging: LogSettings | None) -> LaneTerms:
-        return cls(_plain(options), marked, epoch, bool(options.password), logging)
+    def of(
+        cls,
+        options: SinkOptions,
+        *,
+        marked: bool,
+        epoch: str,
+        logging: LogSettings | None,
+        keys: Mapping[str, TableKey] | None = None,
+    ) -> LaneTerms:
+        return cls(_plain(options), marked, epoch, bool(options.password), logging, keys or {})
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -92,7 +102,8 @@ class LaneTerms:
             )
         found = orjson.loads(texts[0])
         logging = found.pop("logging")
-        return cls(**found, logging=None if logging is None else LogSettings(**logging))
+        keys = {table: [KeyColumn.from_json(**each) for each in key] for table, key in found.pop("keys").items()}
+        return cls(**found, logging=None if logging is None else LogSettings(**logging), keys=keys)
 
     def sink_options(self, given: Mapping[str, str]) -> SinkOptions:
         """The frame's options, overridden by the data source's own options `given` as text.
@@ -172,7 +183,10 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
         guarded=not options.quarantines,
         placeholders=placeholders,
     )
-    terms = LaneTerms.of(options, marked=lanes.marked, epoch=new_epoch(), logging=logs.executor_log_settings())
+    keys = table_keys(required, options, typed)
+    terms = LaneTerms.of(
+        options, marked=lanes.marked, epoch=new_epoch(), logging=logs.executor_log_settings(), keys=keys
+    )
     names = [F.col(name) for name in lanes.rows.columns if name != PAYLOAD]
     return lanes.rows.select(
         *names,
@@ -303,7 +317,15 @@ def _take_over(
     session = open_session(options, checkpoint, job, checkpoint, run_epoch=run_epoch)
     session.canary = False  # such a session is one micro-batch; nobody would hear the answer
     return LaneTask(
-        options, job, session.epoch, checkpoint, 0, terms.marked, ownership=session.ownership, logging=terms.logging
+        options,
+        job,
+        session.epoch,
+        checkpoint,
+        0,
+        terms.marked,
+        ownership=session.ownership,
+        keys=terms.keys,
+        logging=terms.logging,
     )
 
 

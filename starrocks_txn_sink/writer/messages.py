@@ -116,7 +116,8 @@ class LaneReport:
     unknown at first, and stayed so for `unsettled` ones. `committed` counts receipts, which do not reach the driver
     when the lane fails later. Event times are seconds since the Unix epoch, by source partition. `skips` are those that
     this lane began or ended, by source partition, for the next micro-batch's lanes. `listed` says whether a take-over
-    would have found the lane's label; None if it did not ask.
+    would have found the lane's label; None if it did not ask. `keys_repeated` says whether keys came in more than one
+    load of a StarRocks transaction.
     """
 
     job: str
@@ -142,6 +143,7 @@ class LaneReport:
     event_times: dict[str, float] = field(default_factory=dict)
     skips: dict[str, Skip] = field(default_factory=dict)
     listed: bool | None = None
+    keys_repeated: bool = False
 
     @classmethod
     def of(cls, value: dict[str, Any]) -> LaneReport:

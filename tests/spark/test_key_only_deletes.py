@@ -79,10 +79,11 @@ def test_ready_rows(spark: SparkSession, server: Emulator) -> None:
 
 
 def test_ready_rows_of_which_only_the_last_is_sent(spark: SparkSession, server: Emulator) -> None:
-    StarRocksSink(options(server, compact=True)).write(ready(spark))
+    StarRocksSink(options(server)).write(ready(spark))
     assert left(server) == [(3,)]
 
 
+@pytest.mark.deep
 def test_the_data_source(spark: SparkSession, server: Emulator) -> None:
     asked = options(server)
     spark.dataSource.register(StarRocksDataSource)
@@ -109,7 +110,7 @@ def test_lanes_that_assemble(spark: SparkSession, server: Emulator) -> None:
     assert left(server) == [(3,)]
 
 
-@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.parametrize("form", ["json", pytest.param("csv", marks=pytest.mark.deep)])
 def test_typed_columns(spark: SparkSession, server: Emulator, form: str) -> None:
     query(server, "CREATE TABLE shop.n (id BIGINT NOT NULL, v VARCHAR(4) NOT NULL, b BOOLEAN NOT NULL, n INT NOT NULL,"
           " d DATE NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")  # fmt: skip
