@@ -142,7 +142,7 @@ def test_an_unknown_tables_rows_can_become_dead_letters(spark: SparkSession) -> 
     assert (row.table, row.op, row.collection) == ("letters", "c", "public.orders")
     assert json.loads(row.row) == {
         "txn_id": "5", "total_order": 4, "collection": "public.orders", "position": 90, "reason": "unknown table",
-        "op": "d", "content": '{"id":1}',
+        "op": "d", "content": '{"id": 1}',
     }  # fmt: skip
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
@@ -164,7 +166,7 @@ class FileDirectory:
         folder = path.rsplit("/", 1)[0]
         try:
             if folder not in self._made:
-                system.create_dir(folder, recursive=True)
+                _make_folder(system, folder)
                 _remove_abandoned(system, folder)
                 self._made.add(folder)
             target = f"{folder}/.{secrets.token_hex(8)}.tmp" if system.type_name.startswith(_RENAMES) else path
@@ -200,8 +202,13 @@ class FileDirectory:
 def _write_and_move(system: Any, target: str, path: str, content: bytes | pa.Buffer) -> None:
     """Write `target`, then give it its name; a failure leaves no temporary file, or a full disk would stay full."""
     try:
-        with system.open_output_stream(target) as stream:
-            stream.write(content)
+        if isinstance(system, fs.LocalFileSystem):
+            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # rows are not for all users
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+        else:
+            with system.open_output_stream(target) as stream:
+                stream.write(content)
         if target != path:
             system.move(target, path)
     except OSError:
@@ -209,6 +216,17 @@ def _write_and_move(system: Any, target: str, path: str, content: bytes | pa.Buf
             with contextlib.suppress(OSError):
                 system.delete_file(target)
         raise
+
+
+def _make_folder(system: Any, folder: str) -> None:
+    """Create the folder and those above it; on a local file system, new ones are for their owner alone."""
+    if not isinstance(system, fs.LocalFileSystem):
+        system.create_dir(folder, recursive=True)
+        return
+    path = Path(folder)
+    for each in [*reversed(path.parents), path]:
+        if not each.is_dir():
+            each.mkdir(mode=0o700, exist_ok=True)
 
 
 def _remove_abandoned(system: Any, folder: str) -> None:

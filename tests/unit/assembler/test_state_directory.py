@@ -36,3 +36,14 @@ def test_temporary_files_of_killed_tasks_are_removed_when_nobody_can_still_write
     os.utime(other, (time.time() - 7200,) * 2)
     FileDirectory(str(tmp_path)).write("segments/a", b"x")
     assert files(folder) == sorted([young.name, other.name, "a"])
+
+
+def test_files_and_folders_are_for_their_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        FileDirectory(f"file://{tmp_path}/state").write("batches/one", b"a row")
+    finally:
+        os.umask(before)
+    made = {each.name: each.stat().st_mode & 0o777 for each in (tmp_path / "state").rglob("*")}
+    assert made == {"batches": 0o700, "one": 0o600}
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
