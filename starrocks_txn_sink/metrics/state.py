@@ -19,6 +19,7 @@ RANGES = (300, 900, 3600)
 
 _RATE_SECONDS = 60.0
 _PARTITIONS_SHOWN = 200
+_ITEMS_SHOWN = 200
 
 
 def dashboard_state(model: Model, now: float, limit: float, seconds: int | None = None) -> dict[str, Any]:
@@ -28,26 +29,48 @@ def dashboard_state(model: Model, now: float, limit: float, seconds: int | None 
     with model.lock:
         said, ready = health_status(model, now, limit), readiness(model, now, limit)
         recent = model.history.since(now - chosen)
-        return {
-            "now": now,
-            "started": model.history.started,
-            "verdict": {"light": said.light.value, "text": said.text},
-            "ready": {"ready": ready.ready, "reason": ready.reason},
-            "lights": {name: light.value for name, light in lights(model, now, limit).items()},
-            "build": model.build,
-            "jobs": [_job(job) for job in model.jobs],
-            "range": chosen,
-            "right": _right(model),
-            "fresh": _fresh(model, recent, now),
-            "flow": _flow(model, now),
-            "anatomy": _anatomy(model, recent),
-            "assembler": _assembler(model),
-            "saturation": _saturation(model, now),
-            "errors": _errors(model),
-            "partitions": _partitions(model),
-            "series": _series(model, now, chosen),
-            "transactions": list(reversed(model.recent)),
-        }
+        return _bounded(
+            {
+                "now": now,
+                "started": model.history.started,
+                "verdict": {"light": said.light.value, "text": said.text},
+                "ready": {"ready": ready.ready, "reason": ready.reason},
+                "lights": {name: light.value for name, light in lights(model, now, limit).items()},
+                "build": model.build,
+                "jobs": [_job(job) for job in model.jobs],
+                "range": chosen,
+                "right": _right(model),
+                "fresh": _fresh(model, recent, now),
+                "flow": _flow(model, now),
+                "anatomy": _anatomy(model, recent),
+                "assembler": _assembler(model),
+                "saturation": _saturation(model, now),
+                "errors": _errors(model),
+                "partitions": _partitions(model),
+                "series": _series(model, now, chosen),
+                "transactions": list(reversed(model.recent)),
+            }
+        )
+
+
+def _bounded(document: dict[str, Any]) -> dict[str, Any]:
+    """`document` with at most _ITEMS_SHOWN items in each list but the series, and their rest counted in `left_out`."""
+    left_out: dict[str, int] = {}
+
+    def shortened(name: str, value: Any) -> Any:
+        if isinstance(value, list) and len(value) > _ITEMS_SHOWN:
+            left_out[name] = len(value) - _ITEMS_SHOWN
+            return value[:_ITEMS_SHOWN]
+        return value
+
+    for part, content in document.items():
+        if part == "series":
+            continue
+        if isinstance(content, dict):
+            document[part] = {name: shortened(f"{part}.{name}", value) for name, value in content.items()}
+        else:
+            document[part] = shortened(part, content)
+    return document | {"left_out": left_out}
 
 
 def _job(job: Any) -> dict[str, Any]:

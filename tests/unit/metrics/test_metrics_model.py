@@ -503,3 +503,19 @@ def test_a_query_that_runs_again_has_not_ended() -> None:
     told.clock.advance(120)
     told.batch(0, receipt(told))
     assert told.light is Light.OK, told.sentence
+
+
+def test_the_pages_document_is_bounded() -> None:
+    told = Told()
+    for number in range(10_000):
+        told.model.metrics.add("rows_total", 1.0, f"table-{number}", "upsert")
+        told.model.metrics.set("partition_position", 1.0, str(number))
+        told.model.recent.append({"number": number})
+    document = dashboard_state(told.model, told.clock.wall(), LIMIT)
+    assert len(orjson.dumps(document)) < 500_000
+    lists = [value for part in document.values() if isinstance(part, dict) for value in part.values()]
+    assert max(len(each) for each in lists if isinstance(each, list)) <= 721
+    shown = len(document["flow"]["tables"])
+    assert shown == 200
+    assert document["left_out"]["flow.tables"] > 0
+    assert len(document["partitions"]["shown"]) == 200
