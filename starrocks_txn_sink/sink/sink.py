@@ -35,7 +35,14 @@ from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssem
 from starrocks_txn_sink.sink.lifecycle import Endpoint
 from starrocks_txn_sink.sink.outage import is_stopped, wait_out
 from starrocks_txn_sink.sink.projection import LaneInput, is_marked, lane_input
-from starrocks_txn_sink.sink.session import Session, clean_up, job_of_frame, open_session, roll_back_until
+from starrocks_txn_sink.sink.session import (
+    Session,
+    clean_up,
+    compare_columns,
+    job_of_frame,
+    open_session,
+    roll_back_until,
+)
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute, delete_placeholders, fit_routes, with_columns
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
@@ -329,8 +336,10 @@ class StarRocksSink:
             origin.batch_id,
             streaming=origin.streaming,
             ownership=session.ownership,
+            compared=session.compared if self.options.query_addresses else None,
         )
         receipts, reports = writer.write(frame, task, self._listener)
+        self._compare_columns(session, reports)
         if session.learn_listed(reports):
             self._listener(Event("label.unlisted", {"job": origin.job, "advice": _UNLISTED}))
         begun = session.learn_skips(reports) if origin.streaming else {}  # frames of `write` come in any order
@@ -340,6 +349,15 @@ class StarRocksSink:
         for report in reports:
             self._listener(Event("lane.reported", {"report": report}))
         return receipts
+
+    def _compare_columns(self, session: Session, reports: Sequence[LaneReport]) -> None:
+        """Say once a session and table which names in JSON rows are no columns."""
+        events = compare_columns(self.options, reports)
+        if events is None:  # the next micro-batch's lanes name them again
+            return
+        session.learn_compared(table for report in reports for table in report.members)
+        for event in events:
+            self._listener(Event(event.name, {"job": session.job, **event.fields}))
 
     def _open_writer(self, frame: DataFrame, origin: BatchOrigin, session: Session) -> EventsWriter | RowsWriter:
         if self.assemble is None:

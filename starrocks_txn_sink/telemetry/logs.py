@@ -79,6 +79,8 @@ _LEVELS = {
     "integrity.violated": logging.ERROR,
     "audit.failed": logging.WARNING,
     "label.unlisted": logging.WARNING,
+    "columns.unknown": logging.WARNING,
+    "columns.unnamed": logging.INFO,
     "rows.dead_lettered": logging.WARNING,
     "write.progressed": logging.INFO,
     "outage.waiting": logging.WARNING,

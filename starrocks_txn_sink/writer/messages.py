@@ -116,7 +116,8 @@ class LaneReport:
     unknown at first, and stayed so for `unsettled` ones. `committed` counts receipts, which do not reach the driver
     when the lane fails later. Event times are seconds since the Unix epoch, by source partition. `skips` are those that
     this lane began or ended, by source partition, for the next micro-batch's lanes. `listed` says whether a take-over
-    would have found the lane's label; None if it did not ask.
+    would have found the lane's label; None if it did not ask. `members` has the names in the first JSON rows by table,
+    for tables that the driver has not compared yet (`rows.json_objects.MemberNames`).
     """
 
     job: str
@@ -142,6 +143,7 @@ class LaneReport:
     event_times: dict[str, float] = field(default_factory=dict)
     skips: dict[str, Skip] = field(default_factory=dict)
     listed: bool | None = None
+    members: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: dict[str, Any]) -> LaneReport:
@@ -152,7 +154,9 @@ class LaneReport:
         }
         loads = tuple(TableLoads(**{**one, "buckets": tuple(one["buckets"])}) for one in value["loads"])
         skips = {name: Skip(**each) for name, each in value["skips"].items()}
-        return cls(**{**fields, "loads": loads, "latency": tuple(value["latency"]), "skips": skips})
+        members = {table: tuple(names) for table, names in value["members"].items()}
+        made = {"loads": loads, "latency": tuple(value["latency"]), "skips": skips, "members": members}
+        return cls(**{**fields, **made})
 
 
 MESSAGES: Final = "message string"

@@ -14,7 +14,7 @@ from pyspark.sql import types as T  # noqa: N812
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.declarations import SchemaChanges
-from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
+from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW, RENAMING
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.columns import OP
@@ -319,7 +319,7 @@ def delete_placeholders(
     routed = {route.table: {field.name.lower(): field.key for field in route.fields} for route in routes}
     found: dict[str, dict[str, str]] = {}
     for table, columns in required.items():
-        if _RENAMING & options.properties_of(table).keys():
+        if RENAMING & options.properties_of(table).keys():
             continue
         values = {column.name: column.type.placeholder for column in columns}
         keys = routed.get(table, {name.lower(): name for name in values})
@@ -327,9 +327,6 @@ def delete_placeholders(
         if fields:
             found[table] = fields
     return found
-
-
-_RENAMING = frozenset(("columns", "jsonpaths", "json_root"))
 
 
 def _unfit_for_csv(fields: Sequence[TypedField], own: str | None, *, op: bool) -> Iterator[str]:
