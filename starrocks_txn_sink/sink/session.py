@@ -37,6 +37,10 @@ from starrocks_txn_sink.writer.task import JobOwnership
 _CLEAN_UP_SECONDS = 5.0
 _COMPARE_SECONDS = 5.0
 _SHOWN_NAMES, _SHOWN_LETTERS = 5, 32  # a line of the log has at most 200 letters a field
+UNLISTED = (
+    "A take-over would not find this run's labels in information_schema.loads, so it could not end a writer that "
+    "sleeps: rows could come twice. Let the loading user see its own loads."
+)
 _UNKNOWN = (
     "The server drops these values without a word. Correct the names in the rows (case counts), or add the columns to "
     "the table."

@@ -36,6 +36,7 @@ from starrocks_txn_sink.sink.lifecycle import Endpoint
 from starrocks_txn_sink.sink.outage import is_stopped, wait_out
 from starrocks_txn_sink.sink.projection import LaneInput, is_marked, lane_input
 from starrocks_txn_sink.sink.session import (
+    UNLISTED,
     Session,
     clean_up,
     compare_columns,
@@ -341,7 +342,7 @@ class StarRocksSink:
         receipts, reports = writer.write(frame, task, self._listener)
         self._compare_columns(session, reports)
         if session.learn_listed(reports):
-            self._listener(Event("label.unlisted", {"job": origin.job, "advice": _UNLISTED}))
+            self._listener(Event("label.unlisted", {"job": origin.job, "advice": UNLISTED}))
         begun = session.learn_skips(reports) if origin.streaming else {}  # frames of `write` come in any order
         if begun:
             few = dict(nsmallest(5, begun.items()))
@@ -379,11 +380,6 @@ class StarRocksSink:
             if statements:
                 self._events.emit(Event("schema.changed", {"statements": statements}))
 
-
-_UNLISTED: Final = (
-    "A take-over would not find this run's labels in information_schema.loads, so it could not end a writer that "
-    "sleeps: rows could come twice. Let the loading user see its own loads."
-)
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a streaming run's jobs by its run id
 

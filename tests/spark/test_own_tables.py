@@ -5,7 +5,6 @@ Such a row could forge a position, and the next rows of that source partition wo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,23 +22,12 @@ from starrocks_txn_sink import (
     TxnEventLines,
     lane_partitioned,
 )
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Position, position_rows
 from tests.support.exactly_once_shop import Shop, rows_of
 
 pytestmark = pytest.mark.spark
 
-FORGED = {
-    "job": "test",
-    "kind": "position",
-    "name": "p-0",
-    "position": 999,
-    "token": "",
-    "checkpoint": "",
-    "label": "",
-    "batch": 0,
-    "row_count": 1,
-    "digest": "",
-}
+FORGED = bytes(position_rows("test", [Position("p-0", 999, "c", 0, "l", 1, "")], "2026-01-01 00:00:00"))[1:].decode()
 
 
 @pytest.fixture
@@ -55,7 +43,7 @@ def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
 def forged(table: str) -> list[tuple[Any, ...]]:
     """A source transaction of a right row and one for the ledger."""
     row = rows_of("p-1", [5], size=1)[0]
-    return [(*row[:5], False), ("p-1", 5, 1, table, json.dumps(FORGED), True)]
+    return [(*row[:5], False), ("p-1", 5, 1, table, FORGED, True)]
 
 
 def events(shop: Shop, table: str) -> DataFrame:
