@@ -36,7 +36,7 @@ from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, keyless
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, ProofLog, see_query
 from starrocks_txn_sink.sink.events_writer import FOLDER
-from starrocks_txn_sink.sink.projection import lane_input
+from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, lane_input
 from starrocks_txn_sink.sink.session import (
     UNLISTED,
     Session,
@@ -164,6 +164,8 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
             hint=f'Call spark.conf.set("{STREAM_CHECK}", "false") before, and set it to "true" again after start(); or '
             "use foreachBatch(StarRocksSink(options)), which does not need this setting.",
         )
+    if has_unfilled_deletes(frame, options):
+        logs.EventLogger("sink")(Event("deletes.unfilled", {"advice": UNFILLED_DELETES}))
     models, columns, required = _tables(options, [route.table for route in routes])
     typed = fit_routes(routes, frame, options, columns)
     placeholders = delete_placeholders(required, options, typed)

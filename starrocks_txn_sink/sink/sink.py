@@ -34,7 +34,7 @@ from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, query_directory, why_to_sort
 from starrocks_txn_sink.sink.lifecycle import Endpoint
 from starrocks_txn_sink.sink.outage import is_stopped, wait_out
-from starrocks_txn_sink.sink.projection import LaneInput, is_marked, lane_input
+from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
 from starrocks_txn_sink.sink.session import (
     UNLISTED,
     Session,
@@ -300,6 +300,8 @@ class StarRocksSink:
             self._proofs[origin.job] = replace(proofs, epoch=session.epoch) if proofs is not None else None
             opened = {"job": origin.job, "exactly_once": self.options.exactly_once}
             self._listener(Event("session.opened", opened))
+            if has_unfilled_deletes(frame, self.options):
+                self._listener(Event("deletes.unfilled", {"job": origin.job, "advice": UNFILLED_DELETES}))
         try:
             with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
                 receipts = self._run_lanes(frame, origin, session)

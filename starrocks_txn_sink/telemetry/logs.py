@@ -80,6 +80,7 @@ _LEVELS = {
     "audit.failed": logging.WARNING,
     "label.unlisted": logging.WARNING,
     "columns.unknown": logging.WARNING,
+    "deletes.unfilled": logging.WARNING,
     "columns.unnamed": logging.INFO,
     "rows.dead_lettered": logging.WARNING,
     "write.progressed": logging.INFO,
