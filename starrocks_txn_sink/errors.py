@@ -217,6 +217,20 @@ class LoadFailed(StarRocksSinkError, Outage):
     summary = "A load failed, and its StarRocks transaction was rolled back."
 
 
+class KeyRepeated(StarRocksSinkError, Transient):
+    """Of a load that would follow another row of its key; the lane then repeats the transaction with all its rows."""
+
+    code = "key_repeated"
+    summary = "A key came again in a later load of a StarRocks transaction, and nothing of it became visible."
+
+
+class BufferFull(StarRocksSinkError, Terminal):
+    """Only where a lane has to hold all rows of a StarRocks transaction back (`rows.keys`)."""
+
+    code = "buffer_full"
+    summary = "The rows of a StarRocks transaction fit neither into memory nor into a temporary file."
+
+
 class CommitFailed(StarRocksSinkError, Outage):
     code = "commit_failed"
     summary = "StarRocks did not commit, and nothing of the transaction became visible."
@@ -266,6 +280,6 @@ class TransactionTimedOut(StarRocksSinkError, Terminal):
     code = "transaction_timed_out"
     summary = "A source transaction took longer than the timeout of its StarRocks transaction."
     hint = (
-        "Raise `timeout` above the duration of the largest source transaction, with `compact` above that of a whole "
-        "micro-batch; or make micro-batches smaller (maxOffsetsPerTrigger, maxFilesPerTrigger)."
+        "Raise `timeout` above the duration of the largest source transaction, or make micro-batches smaller "
+        "(maxOffsetsPerTrigger, maxFilesPerTrigger)."
     )

@@ -20,8 +20,8 @@ from starrocks_txn_sink.metrics.series import bounds
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import (
     ALWAYS_SORTED,
-    COMMITTED_AT_END,
     CONFLICTS,
+    NOT_COMPACTED,
     Conflict,
     Feature,
     default_phrases,
@@ -174,12 +174,12 @@ def conflicts() -> str:
 
 
 def consequences() -> str:
-    """The features that decide how rows reach their lanes and when a lane commits."""
+    """The features that decide how rows reach their lanes and which of them are sent."""
     sorted_rows = '`shuffle` "auto" always sorts rows before their lanes'
-    one_commit = "a lane makes exactly one StarRocks transaction of a micro-batch"
+    all_sent = "all rows of the table are sent, whatever `compact` says"
     rows = [
         *((feature.title, sorted_rows, why) for feature, why in ALWAYS_SORTED.items()),
-        *((feature.title, one_commit, why) for feature, why in COMMITTED_AT_END.items()),
+        *((feature.title, all_sent, why) for feature, why in NOT_COMPACTED.items()),
     ]
     return table("feature | what happens | why", iter(rows))
 

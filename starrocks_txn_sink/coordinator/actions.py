@@ -127,11 +127,12 @@ class BeginAction:
 
 @dataclass(frozen=True, slots=True)
 class LoadAction:
-    """Send chunks of one table under the label."""
+    """Send chunks of one table under the label; `newest_first`: those of the table's earlier loads come after them."""
 
     label: str
     table: str
     chunks: tuple[Chunk, ...]
+    newest_first: bool = False
 
     @property
     def pieces(self) -> list[memoryview]:
@@ -140,6 +141,11 @@ class LoadAction:
     @property
     def bytes(self) -> int:
         return sum(chunk.bytes for chunk in self.chunks)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its rows in memory."""
+        return sum(chunk.memory for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)

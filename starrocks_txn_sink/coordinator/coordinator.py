@@ -29,7 +29,7 @@ from starrocks_txn_sink import errors
 from starrocks_txn_sink.coordinator import actions
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.region import Chunk, CoordinatorLimits, RowIndex, TransactionEnds
-from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, TransactionBatch, WriteBuffer
+from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, Spill, TransactionBatch, WriteBuffer
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 
 
@@ -61,7 +61,8 @@ MOVES: dict[Phase, frozenset[Phase]] = {
 class SharedTransactionCoordinator:
     """One lane's shared StarRocks transaction over all its tables; the module's docstring says how to drive it.
 
-    `entries` builds the ledger's rows and `log` those of the receipts' log; `wall` is the time in Unix seconds.
+    `entries` builds the ledger's rows and `log` those of the receipts' log; `wall` is the time in Unix seconds. With
+    `hold` batches are held from the start (`TransactionBatch`), which needs `spill`.
     """
 
     def __init__(
@@ -74,6 +75,9 @@ class SharedTransactionCoordinator:
         entries: EntriesBuilder | None = None,
         log: EntriesBuilder | None = None,
         quarantine: Quarantine | None = None,
+        spill: Spill | None = None,
+        *,
+        hold: bool = False,
     ) -> None:
         self._identity = identity
         self._limits = limits
@@ -85,7 +89,7 @@ class SharedTransactionCoordinator:
         self._quarantine = quarantine
         self._entries_sent = False
         self._requested_phase = Phase.IDLE
-        self._write_buffer = WriteBuffer(limits)
+        self._write_buffer = WriteBuffer(limits, spill, hold=hold)
         self._phase = Phase.IDLE
         self._last_failure = ""
         self._label = ""
@@ -192,6 +196,8 @@ class SharedTransactionCoordinator:
         """Step 1, eagerly, with the first row: every load then has a label to go to."""
         if now < self._not_before or not self._write_buffer.has_rows:
             return []
+        if self._batch.held and not self._batch.closed:  # nothing is loaded before, so the label would only grow old
+            return []
         self._label = next(self._labels)
         self._entries_sent = False
         self._move(Phase.BEGINNING)
@@ -236,7 +242,8 @@ class SharedTransactionCoordinator:
                 return
             large_enough = batch.closed or full or batch.pending_bytes(table) >= self._limits.load_bytes
             if large_enough and table not in self._loading:
-                action = actions.LoadAction(self._label, table, tuple(batch.take(table, self._limits.body_bytes)))
+                chunks = tuple(batch.take(table, self._limits.body_bytes))
+                action = actions.LoadAction(self._label, table, chunks, newest_first=batch.held)
                 self._loading[table] = action
                 yield action
 
@@ -278,8 +285,9 @@ class SharedTransactionCoordinator:
 
     def _handle_load(self, action: actions.LoadAction, result: object) -> None:
         del self._loading[action.table]
-        self._write_buffer.buffered_bytes -= action.bytes
+        self._write_buffer.buffered_bytes -= action.memory
         if isinstance(result, Loaded):
+            self._batch.add_replaced(action.table, result.replaced)
             self._txn_id = result.txn_id if result.txn_id is not None else self._txn_id
             self._retries += result.retries
         elif isinstance(result, errors.StarRocksSinkError):
@@ -321,6 +329,9 @@ class SharedTransactionCoordinator:
             self._move(Phase.IDLE)
             return
         batch = self._batch
+        if isinstance(self.error, errors.KeyRepeated) and self._stop is None and batch.repeatable and not batch.held:
+            self._hold_back(batch, now)
+            return
         if not self._may_try_again(batch):
             self._move(Phase.FAILED)
             return
@@ -329,6 +340,16 @@ class SharedTransactionCoordinator:
         self._attempt += not isinstance(self.error, errors.TooManyTransactions)  # nothing failed: the server was full
         self._retries += 1
         self.error = None
+        self._move(Phase.IDLE)
+
+    def _hold_back(self, batch: TransactionBatch, now: float) -> None:
+        """Load the batch again, now with all of its rows at hand; nothing has failed, so it is no attempt."""
+        try:
+            self._write_buffer.hold_back(batch)
+        except errors.BufferFull as full:
+            self._fail_for_good(full)
+            return
+        self._retries, self.error, self._not_before = self._retries + 1, None, now
         self._move(Phase.IDLE)
 
     def _recover_rejected(self) -> bool:
@@ -371,7 +392,7 @@ class SharedTransactionCoordinator:
             self._move(Phase.ABORTING)
 
     def _fail_for_good(self, error: errors.StarRocksSinkError) -> None:
-        self.error = self.error or error
+        self.error = error if isinstance(self.error, errors.KeyRepeated) else self.error or error
         self._move(Phase.FAILED)
 
     def _move(self, target: Phase) -> None:

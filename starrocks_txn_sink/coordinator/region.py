@@ -33,7 +33,7 @@ SEPARATOR: Final = ","
 
 @dataclass(frozen=True, slots=True)
 class RowIndex:
-    """Where the rows of a piece begin; kept only with a quarantine, which may have to bisect a batch.
+    """Where the rows of a piece begin; for the quarantine, which may bisect a batch, and for the rows' keys.
 
     `positions` has each row's position, ascending; `offsets` has the byte at which each row begins, then the end.
     """
@@ -60,7 +60,7 @@ class RowIndex:
 
 @dataclass(frozen=True, slots=True)
 class RegionRows:
-    """Rows of one region: `piece` holds the ready bytes of `rows` rows; `compacted` counts rows that it leaves out.
+    """Rows of one region: `piece` holds the ready bytes of `rows` rows.
 
     `row_index` is None unless the segmenter makes one.
     """
@@ -69,7 +69,6 @@ class RegionRows:
     table: str
     piece: memoryview
     rows: int
-    compacted: int = 0
     row_index: RowIndex | None = None
 
 
@@ -94,7 +93,8 @@ Segment = RegionRows | TransactionEnds
 class Chunk:
     """Rows of one region in arrival order: `pieces` are buffers of ready bytes, `bytes` is their total length.
 
-    `row_indexes` has an entry for each piece; None for pieces without a row index.
+    `row_indexes` has an entry for each piece; None for pieces without a row index. The pieces of a `spilled` chunk are
+    in a file.
     """
 
     partition: str
@@ -103,12 +103,18 @@ class Chunk:
     rows: int = 0
     bytes: int = 0
     row_indexes: list[RowIndex | None] = field(default_factory=list)
+    spilled: bool = False
 
     def append(self, piece: memoryview, rows: int, row_index: RowIndex | None = None) -> None:
         self.pieces.append(piece)
         self.row_indexes.append(row_index)
         self.rows += rows
         self.bytes += piece.nbytes
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its rows in memory."""
+        return 0 if self.spilled else self.bytes
 
 
 @dataclass(slots=True)

@@ -13,13 +13,17 @@ Pure: knows no labels and no server.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.coordinator import region as regions
 from starrocks_txn_sink.coordinator.actions import PositionSpan, RegionCount
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import BufferFull, InputError
+from starrocks_txn_sink.protocol.label import ReplacedRows
 from starrocks_txn_sink.protocol.ledger import NAME_BYTES
+
+Spill = Callable[[Sequence[regions.Chunk]], bool]
+"""Moves the rows of chunks from memory into a file; False if that is not possible."""
 
 
 @dataclass(slots=True)
@@ -36,20 +40,26 @@ class GrowingSpan:
 class TransactionBatch:
     """Contents of one StarRocks transaction: chunks `pending` per table, and `sent` under the current label.
 
-    `sent` is None once the chunks outgrew the retry buffer: the batch cannot be repeated from memory then.
-    `counts` has rows and bytes by (source partition, table).
+    `sent` is None once the chunks outgrew the retry buffer and could not be spilled: the batch cannot be repeated then.
+    `counts` has rows and bytes by (source partition, table), `replaced` those that loads left out.
+
+    A batch that is `held` is loaded when it is closed, its newest chunks first: then a row that a later one replaces
+    can be left out, although the two are too far apart for one load (`rows.keys`).
 
     `dead_letters` are rows of the dead-letter table among the chunks. `dead_letter_spans` are their source
     transactions, which come before those of `spans`; `dead_letter_counts` are their rows and bytes.
     """
 
     retry_limit: int
+    spill: Spill | None = None
+    held: bool = False
     pending: dict[str, deque[regions.Chunk]] = field(default_factory=dict)
     closed: bool = False
     recycled: bool = False
     sent: list[regions.Chunk] | None = field(default_factory=list)
     sent_bytes: int = 0
     counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    replaced: dict[tuple[str, str], ReplacedRows] = field(default_factory=dict)
     spans: dict[str, GrowingSpan] = field(default_factory=dict)
     loads: int = 0
     dead_letters: list[regions.Chunk] = field(default_factory=list)
@@ -89,23 +99,33 @@ class TransactionBatch:
         """Remove and return the next chunks of `table`, in order: at least one, more up to `limit` bytes."""
         chunks = self.pending[table]
         taken: list[regions.Chunk] = []
-        size = 0
-        while chunks and (not taken or size + chunks[0].bytes <= limit):
-            chunk = chunks.popleft()
-            taken.append(chunk)
-            size += chunk.bytes
-        self._keep(taken, size)
+        size, end = 0, -1 if self.held else 0
+        while chunks and (not taken or size + chunks[end].bytes <= limit):
+            size += chunks[end].bytes
+            taken.append(chunks.pop() if self.held else chunks.popleft())
+        if self.held:
+            taken.reverse()
+        self._keep(taken)
         self.loads += 1
         return taken
 
-    def _keep(self, chunks: list[regions.Chunk], size: int) -> None:
+    def _keep(self, chunks: list[regions.Chunk]) -> None:
         if self.sent is None:
             return
+        size = sum(chunk.memory for chunk in chunks)
+        if self.sent_bytes + size > self.retry_limit:
+            if self.spill is None or not self.spill(chunks):
+                self.sent = None
+                return
+            size = 0
         self.sent_bytes += size
-        if self.sent_bytes > self.retry_limit:
-            self.sent = None
-        else:
-            self.sent.extend(chunks)
+        self.sent = [*chunks, *self.sent] if self.held else [*self.sent, *chunks]
+
+    def add_replaced(self, table: str, replaced: Mapping[str, ReplacedRows]) -> None:
+        """Count rows that a load left out, by source partition."""
+        for partition, more in replaced.items():
+            known = self.replaced.get((partition, table), ReplacedRows())
+            self.replaced[(partition, table)] = ReplacedRows(known.rows + more.rows, known.bytes + more.bytes)
 
     @property
     def repeatable(self) -> bool:
@@ -113,13 +133,17 @@ class TransactionBatch:
         return self.sent is not None
 
     def rewind(self) -> int:
-        """Put the sent chunks back in front, in order, for an attempt under a new label; return their bytes."""
+        """Put the sent chunks back, in order, for an attempt under a new label; return their bytes in memory."""
         if self.sent is None:
             raise RuntimeError("A transaction batch that has released its sent chunks cannot be rewound.")
         put_back = self.sent_bytes
-        for chunk in reversed(self.sent):
-            self.pending[chunk.table].appendleft(chunk)
-        self.sent, self.sent_bytes, self.loads = [], 0, 0
+        if self.held:
+            for chunk in self.sent:
+                self.pending[chunk.table].append(chunk)
+        else:
+            for chunk in reversed(self.sent):
+                self.pending[chunk.table].appendleft(chunk)
+        self.sent, self.sent_bytes, self.loads, self.replaced = [], 0, 0, {}
         return put_back
 
     @property
@@ -175,7 +199,11 @@ class TransactionBatch:
         return rows_of
 
     def region_counts(self) -> tuple[RegionCount, ...]:
-        return tuple(RegionCount(p, t, rows, size) for (p, t), (rows, size) in sorted(self.counts.items()))
+        return tuple(
+            RegionCount(*place, rows - less.rows, size - less.bytes, less.rows)
+            for place, (rows, size) in sorted(self.counts.items())
+            for less in (self.replaced.get(place, ReplacedRows()),)
+        )
 
     def dead_lettered(self) -> tuple[RegionCount, ...]:
         return tuple(RegionCount(p, t, rows, size) for (p, t), (rows, size) in sorted(self.dead_letter_counts.items()))
@@ -217,16 +245,19 @@ class WriteBuffer:
 
     `batches` is never empty: the last batch takes inactive chunks, all others are closed. `open_partition` is the
     source partition with an open source transaction. `buffered_bytes` counts waiting rows and those of running loads;
-    `buffered_peak` is its maximum.
+    `buffered_peak` is its maximum. `spill` takes rows that do not fit; without it batches are never held.
     """
 
-    def __init__(self, limits: regions.CoordinatorLimits) -> None:
+    def __init__(self, limits: regions.CoordinatorLimits, spill: Spill | None = None, *, hold: bool = False) -> None:
         self._limits = limits
+        self._spill = spill
+        self._hold = hold and spill is not None
         self._regions: dict[tuple[str, str], regions.Region] = {}
         self._open_regions = regions.OpenRegions()
         self._first_row_at: float | None = None
         self._input_ended = False
-        self.batches: deque[TransactionBatch] = deque([TransactionBatch(limits.retry_buffer_bytes)])
+        self.batches: deque[TransactionBatch] = deque()
+        self._start_batch()
         self.open_partition: str | None = None
         self.buffered_bytes = 0
         self.buffered_peak = 0
@@ -264,6 +295,7 @@ class WriteBuffer:
             self._freeze(region, now)
         if self.saturated:
             self._freeze_largest(now)
+            self._spill_held()
 
     def end_transactions(self, ends: regions.TransactionEnds, now: float, *, recycle: bool) -> None:
         """End source transactions with the rows that were written last for their partition."""
@@ -294,6 +326,14 @@ class WriteBuffer:
         self._input_ended = True
         self._close(now)
 
+    def hold_back(self, batch: TransactionBatch) -> None:
+        """Take the sent chunks of `batch` back, and load it and all batches after it only when they are closed."""
+        self.buffered_bytes += batch.rewind()
+        self._hold = True
+        for each in self.batches:
+            each.held = True
+        self._spill_held()
+
     def remove_committed(self) -> TransactionBatch:
         """Remove the first batch, now committed."""
         batch = self.batches.popleft()
@@ -309,7 +349,30 @@ class WriteBuffer:
         return self.batches[-1]
 
     def _start_batch(self) -> None:
-        self.batches.append(TransactionBatch(self._limits.retry_buffer_bytes))
+        spill = self._spill_chunks if self._spill is not None else None
+        self.batches.append(TransactionBatch(self._limits.retry_buffer_bytes, spill, self._hold))
+
+    def _spill_chunks(self, chunks: Sequence[regions.Chunk]) -> bool:
+        in_memory = [chunk for chunk in chunks if not chunk.spilled]
+        if in_memory and (self._spill is None or not self._spill(in_memory)):
+            return False
+        self.buffered_bytes -= sum(chunk.bytes for chunk in in_memory)
+        for chunk in in_memory:
+            chunk.spilled = True
+        return True
+
+    def _spill_held(self) -> None:
+        """Make room for more rows of a held batch: no load does it before the batch is closed.
+
+        Raises BufferFull if the rows cannot be spilled.
+        """
+        if not (self.saturated and self._filling.held) or self._spill_chunks(list(self._filling.chunks())):
+            return
+        raise BufferFull(
+            "The rows of a StarRocks transaction do not fit into memory, and no temporary file takes them.",
+            hint="Free space in the executor's directory for temporary files (SPARK_LOCAL_DIRS, TMPDIR), raise "
+            "buffer_bytes, or make micro-batches smaller.",
+        )
 
     def _region(self, partition: str, table: str) -> regions.Region:
         region = self._regions.get((partition, table))

@@ -21,7 +21,6 @@ class Feature(Enum):
     EXACTLY_ONCE = "`delivery` exactly-once", "delivery is exactly-once", "delivery"
     SEVERAL_LANES = "`lanes` above 1", "there are several lanes", "lanes"
     NO_SHUFFLE = "`shuffle` false", "shuffle is false", "shuffle"
-    COMPACT = "`compact`", "compact is on", "compact"
     QUARANTINE = "`on_bad_rows` quarantine", "on_bad_rows is quarantine", "on_bad_rows"
     SCHEMA_IGNORE = "`schema_changes` ignore", "schema_changes is ignore", "schema_changes"
     SCHEMA_APPLY = "`schema_changes` apply", "schema_changes is apply", "schema_changes"
@@ -62,17 +61,8 @@ _OVER_SQL: Final[Mapping[Feature, tuple[str, str]]] = {
     Feature.QUARANTINE: ("the sink creates and reads the dead-letter table over SQL", "set on_bad_rows='fail'"),
     Feature.SCHEMA_IGNORE: ("the sink reads the tables' columns over SQL", "set schema_changes='fail'"),
     Feature.SCHEMA_APPLY: ("the sink alters tables over SQL", "set schema_changes='fail'"),
-    Feature.COMPACT: ("the sink reads the key columns over SQL", "turn compact off"),
-}
-_NOT_WITH_COMPACT: Final[Features] = {
-    Feature.JSONPATHS: "it changes the place of a row's key",
-    Feature.PARTIAL_UPDATE: "several rows of a key update different columns",
-    Feature.MERGE_CONDITION: "an earlier row of a key may win",
-    Feature.WHERE: "it may filter the last row of a key out and keep an earlier one",
-    Feature.MAX_FILTER_RATIO: "the server may leave out the last row of a key and keep an earlier one",
 }
 _NOT_WITH_DATA_SOURCE: Final[Features] = {
-    Feature.COMPACT: "it would have to read the tables' keys before each micro-batch",
     Feature.NO_SHUFFLE: "rows are laid out before the sink can check their order",
     Feature.METRICS_PORT: "none of its processes outlives a write",
     Feature.SCHEMA_APPLY: "its frame is created before the first write",
@@ -87,29 +77,10 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
         "first lane has not written yet",
         'Set lanes=1, or leave shuffle at "auto".',
     ),
-    (Feature.NO_SHUFFLE, Feature.COMPACT): (
-        "the last row of a key is found by a shuffle",
-        'Turn compact off, or leave shuffle at "auto".',
-    ),
-    (Feature.QUARANTINE, Feature.COMPACT): (
-        "later rows may replace rows of a source transaction, so it cannot be dead-lettered on its own",
-        "Turn one of them off.",
-    ),
     (Feature.QUARANTINE, Feature.CSV): (
         "dead letters keep their rows as JSON",
         "Remove format, or set on_bad_rows='fail'.",
     ),
-    (Feature.COMPACT, Feature.CSV): (
-        "the last row of a key is found by its JSON",
-        "Remove format, or turn compact off.",
-    ),
-    **{
-        (Feature.COMPACT, feature): (
-            why,
-            f"Remove {feature.name.lower()}, turn compact off, or give such tables a sink of their own.",
-        )
-        for feature, why in _NOT_WITH_COMPACT.items()
-    },
     (Feature.CSV, Feature.JSONPATHS): ("jsonpaths belongs to JSON", "Remove one of them."),
     (Feature.JSON_TEXTS, Feature.CSV): (
         "the sink sends JSON texts unchanged",
@@ -123,10 +94,6 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
         "events carry their rows as JSON",
         "Create the column `row` with to_json, or use assemble_transactions and routes.",
     ),
-    (Feature.COMPACT, Feature.ASSEMBLE): (
-        "compact drops rows before the lanes, where no source transaction is whole yet",
-        "Use assemble_transactions with compact, or turn compact off.",
-    ),
     (Feature.ASSEMBLE, Feature.DATA_SOURCE): (
         "its driver part keeps no state between micro-batches, so open source transactions would be lost",
         "Use assemble_transactions before it, or StarRocksSink.",
@@ -138,11 +105,6 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
     (Feature.PLAIN_ROWS, Feature.QUARANTINE): (
         "there are no source transactions to dead-letter",
         "Give the sink source_partition, position, seq and transaction_end, or set on_bad_rows='fail'.",
-    ),
-    (Feature.PLAIN_ROWS, Feature.COMPACT): (
-        "without position and seq the last row of a key is not known",
-        "Give the sink the output of assemble_transactions, or turn compact off and choose the last row upstream "
-        "(to_starrocks_ops).",
     ),
 }
 
@@ -167,17 +129,19 @@ CONFLICTS: Final = tuple(Conflict(*pair, *texts) for pair, texts in _PAIRS.items
 
 ALWAYS_SORTED: Final[Mapping[Feature, str]] = {
     Feature.SEVERAL_LANES: "the rows of a source partition must reach the lane that owns it",
-    Feature.COMPACT: "the last row of a key is found by a shuffle",
     Feature.QUARANTINE: "a lane commits unsorted rows only at its end, but a quarantine may have to commit earlier; "
     "does not apply to assembled events",
 }
 """Features with which `shuffle` "auto" always sorts rows before their lanes, and the reason."""
 
-COMMITTED_AT_END: Final[Mapping[Feature, str]] = {
-    Feature.COMPACT: "a dropped row and its replacement must become visible together, or a reader could see the "
-    "dropped row's source transaction without it",
+NOT_COMPACTED: Final[Features] = {
+    Feature.JSONPATHS: "the property may change the place of a row's key",
+    Feature.PARTIAL_UPDATE: "several rows of a key may update different columns",
+    Feature.MERGE_CONDITION: "an earlier row of a key may win",
+    Feature.WHERE: "the property may filter the last row of a key out and keep an earlier one",
+    Feature.MAX_FILTER_RATIO: "the server may leave out the last row of a key and keep an earlier one",
 }
-"""Features with which a lane makes exactly one StarRocks transaction per micro-batch, and the reason."""
+"""Properties with which a table's rows are all sent, whatever `compact` says, and the reason."""
 
 
 def default_phrases(*features: Feature) -> dict[Feature, str]:
@@ -203,8 +167,3 @@ def always_sorted(features: Features, *, assembled: bool = False) -> bool:
     """Whether `shuffle` "auto" sorts rows (with `assembled`: events) before the lanes, independent of their size."""
     not_counted = {Feature.QUARANTINE} if assembled else set()
     return not (features.keys() - not_counted).isdisjoint(ALWAYS_SORTED)
-
-
-def committed_at_end(features: Features) -> bool:
-    """Whether a lane makes exactly one StarRocks transaction per micro-batch."""
-    return not features.keys().isdisjoint(COMMITTED_AT_END)

@@ -176,9 +176,9 @@ class SinkOptions:
         default_text="Spark's session time zone",
     )
     compact: bool = kind.SWITCH(
-        "Whether a lane sends only the last row per primary key of a micro-batch, as one StarRocks transaction; "
-        "requires `query_url`, positions and seq. For servers that may swap rows of one key.",
-        default=False,
+        "Whether a StarRocks transaction has at most one row per primary key, the last one. Servers do not promise the "
+        "order of rows of one key. Needs `query_url` and positions; docs/changelog.md has the exceptions.",
+        default=True,
     )
     shuffle: bool | str = kind.OptionKind("auto, true or false", checks.shuffle)(
         "Whether Spark shuffles and sorts rows before the lanes. `auto`: assembled rows unless a micro-batch is small "
@@ -370,7 +370,6 @@ class SinkOptions:
             Feature.EXACTLY_ONCE: self.delivery is not Delivery.AT_LEAST_ONCE,
             Feature.SEVERAL_LANES: self.lanes > 1,
             Feature.NO_SHUFFLE: self.shuffle is False,
-            Feature.COMPACT: self.compact,
             Feature.QUARANTINE: self.quarantines,
             Feature.SCHEMA_IGNORE: self.schema_changes is SchemaChanges.IGNORE,
             Feature.SCHEMA_APPLY: self.schema_changes is SchemaChanges.APPLY,

@@ -218,11 +218,23 @@ Outcome = Committed | Aborted | Unknown
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacedRows:
+    """Rows that a load left out, because a later row of the StarRocks transaction has their key; and their bytes."""
+
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
-    """An accepted load: the server has the bytes and judges the rows at commit (wire contract 4.7)."""
+    """An accepted load: the server has the bytes and judges the rows at commit (wire contract 4.7).
+
+    `replaced` counts the rows, and their bytes, that were not sent (`rows.keys`), by source partition.
+    """
 
     txn_id: int | None
     retries: int
+    replaced: Mapping[str, ReplacedRows] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

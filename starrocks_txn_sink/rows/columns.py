@@ -21,8 +21,6 @@ COLUMNS: Final = (PARTITION, POSITION, TABLE, TRANSACTION_END, PAYLOAD)
 
 HASH: Final = "hash"
 """A row's checksum; unpositioned rows have TABLE, PAYLOAD and this (`rows.unpositioned`)."""
-FINGERPRINT: Final = "fingerprint"
-"""Checksum of the row as it came; only present if compaction may have emptied its payload (`sink.compaction`)."""
 EVENT_TIME: Final = "event_time"
 """The source's commit time in microseconds since the Unix epoch; NULL if unknown. For metrics."""
 DELETED: Final = "deleted"

@@ -32,8 +32,8 @@ CheckRows = Callable[[pa.RecordBatch], None]
 class Segmenter:
     """Splits the batches of one lane into segments; keeps its place between batches to detect torn input.
 
-    Leaves out rows that are in StarRocks already (`replay`). `with_row_index` adds a row index for the quarantine;
-    `check` sees the rows of each batch that are written.
+    Leaves out rows that are in StarRocks already (`replay`). `with_row_index` adds row indexes, for the quarantine and
+    for the rows' keys; `check` sees the rows of each batch that are written.
     """
 
     replay: Replay = field(default_factory=Replay)
@@ -118,10 +118,6 @@ def list_runs(runs: pa.RunEndEncodedArray) -> list[PartitionRun]:
 def _batch_rows(batch: pa.RecordBatch) -> BatchRows:
     positions = batch.column(columns.POSITION).to_numpy(zero_copy_only=False)
     ends = batch.column(columns.TRANSACTION_END).to_numpy(zero_copy_only=False)
-    if columns.FINGERPRINT in batch.schema.names:
-        hashes = np.ascontiguousarray(batch.column(columns.FINGERPRINT).to_numpy(zero_copy_only=False), np.int64)
-        bounds = np.arange(len(hashes) + 1, dtype=np.int64) * hashes.itemsize
-        return BatchRows(positions, ends, bounds, memoryview(hashes.tobytes()), "hash1:")
     payload = batch.column(columns.PAYLOAD)
     return BatchRows(positions, ends, _offsets(payload), memoryview(payload.buffers()[2] or b""))
 
@@ -145,16 +141,14 @@ def segments_of(
     positions = rows.positions if order is None or not with_row_index else rows.positions[order]
     offsets = _offsets(payload)
     data = memoryview(payload.buffers()[2] or b"")
-    left_out = np.diff(offsets) == 0  # rows without a payload
     bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
     row = 0
     for partition, low, high, complete in parts:
         while row < len(bounds) - 1 and bounds[row] < high:
             first, last = bounds[row], bounds[row + 1]
             table, piece = names[keys[first] % len(names)], data[offsets[first] : offsets[last]]
-            compacted = int(np.count_nonzero(left_out[first:last]))
             row_index = RowIndex(positions[first:last], offsets[first : last + 1]) if with_row_index else None
-            yield RegionRows(partition, table, piece, last - first - compacted, compacted, row_index)
+            yield RegionRows(partition, table, piece, last - first, row_index)
             row += 1
         if complete:
             at = rows.positions[low:high][rows.ends[low:high]]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import orjson
@@ -33,6 +33,7 @@ from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, keyless
+from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, ProofLog, see_query
 from starrocks_txn_sink.sink.events_writer import FOLDER
@@ -49,7 +50,7 @@ from starrocks_txn_sink.sink.session import (
     table_columns,
     table_models,
 )
-from starrocks_txn_sink.sink.typed.route import TableRoute, delete_placeholders, fit_routes, with_columns
+from starrocks_txn_sink.sink.typed.route import TableRoute, delete_placeholders, fit_routes, table_keys, with_columns
 from starrocks_txn_sink.sink.typed.target import TargetColumn
 from starrocks_txn_sink.sql.leader import LeaderConnection
 from starrocks_txn_sink.telemetry import logs
@@ -69,17 +70,26 @@ _FIXED_OPTIONS = ("database", "lanes", "delivery", "on_bad_rows", "properties", 
 class LaneTerms:
     """The terms of a frame that lane_partitioned made. `marked` as in `LaneTask`; `epoch` identifies the frame, and so
     the run of a query; with `secret` the options had a password, which is left out; `logging` has the log settings of
-    the process that made the frame."""
+    the process that made the frame; `keys` has the tables' primary keys, as in `LaneTask`."""
 
     options: Mapping[str, Any]
     marked: bool
     epoch: str
     secret: bool = False
     logging: LogSettings | None = None
+    keys: Mapping[str, TableKey] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, options: SinkOptions, *, marked: bool, epoch: str, logging: LogSettings | None) -> LaneTerms:
-        return cls(_plain(options), marked, epoch, bool(options.password), logging)
+    def of(
+        cls,
+        options: SinkOptions,
+        *,
+        marked: bool,
+        epoch: str,
+        logging: LogSettings | None,
+        keys: Mapping[str, TableKey] | None = None,
+    ) -> LaneTerms:
+        return cls(_plain(options), marked, epoch, bool(options.password), logging, keys or {})
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -98,7 +108,8 @@ class LaneTerms:
             )
         found = orjson.loads(texts[0])
         logging = found.pop("logging")
-        return cls(**found, logging=None if logging is None else LogSettings(**logging))
+        keys = {table: [KeyColumn.from_json(**each) for each in key] for table, key in found.pop("keys").items()}
+        return cls(**found, logging=None if logging is None else LogSettings(**logging), keys=keys)
 
     def sink_options(self, given: Mapping[str, str]) -> SinkOptions:
         """The frame's options, overridden by the data source's own options `given` as text.
@@ -180,7 +191,10 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
         guarded=not options.quarantines,
         placeholders=placeholders,
     )
-    terms = LaneTerms.of(options, marked=lanes.marked, epoch=new_epoch(), logging=logs.executor_log_settings())
+    keys = table_keys(required, options, typed)
+    terms = LaneTerms.of(
+        options, marked=lanes.marked, epoch=new_epoch(), logging=logs.executor_log_settings(), keys=keys
+    )
     names = [F.col(name) for name in lanes.rows.columns if name != PAYLOAD]
     return lanes.rows.select(
         *names,
@@ -346,6 +360,7 @@ def _lane_task(session: Session, options: SinkOptions, terms: LaneTerms, *, asks
         terms.marked,
         ownership=session.ownership,
         compared=frozenset() if asks and options.query_addresses else None,
+        keys=terms.keys,
         logging=terms.logging,
     )
 

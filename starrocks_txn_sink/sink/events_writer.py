@@ -36,7 +36,7 @@ from starrocks_txn_sink.rows.columns import EVENT_TIME, keyless
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session, run_once
-from starrocks_txn_sink.sink.typed.route import delete_placeholders
+from starrocks_txn_sink.sink.typed.route import delete_placeholders, table_keys
 from starrocks_txn_sink.sources.txn_event import named_column, parse_txn_events
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
 from starrocks_txn_sink.telemetry.events import Event, Listener
@@ -214,7 +214,8 @@ class EventsWriter:
             sortable=task.options.shuffle is not False,
             small_rows=SMALL_ROWS,
         )
-        lane_task = AssemblingLaneTask(replace(task, at_end_only=not self.sort), assembly)
+        keys = table_keys(self.session.required, task.options)
+        lane_task = AssemblingLaneTask(replace(task, at_end_only=not self.sort, keys=keys), assembly)
         return [decode(row[0]) for row in rows.mapInArrow(lane_task, _MESSAGES).collect()]
 
     def _project(self, frame: DataFrame, task: LaneTask) -> tuple[DataFrame, TxnEventLines | None]:

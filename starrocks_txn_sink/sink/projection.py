@@ -25,7 +25,6 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.rows import columns as names
-from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.typed.route import TypedRoute
 from starrocks_txn_sink.writer.worker import task_name_column
 
@@ -58,14 +57,13 @@ def lane_input(
     keyless: Sequence[str],
     name_task: bool = False,
     guarded: bool = True,
-    compaction: Compaction | None = None,
     sort: bool = True,
     placeholders: names.Placeholders | None = None,
 ) -> LaneInput:
     """Project `frame` and spread it over `lanes`; `keyless` names the tables without a primary key.
 
     With `name_task` a row of each lane names the Spark attempt that reads it (`writer.worker`); `guarded` as in
-    `TypedRoute.row`; with `compaction` replaced rows have an empty payload; without `sort` the one lane gets its rows
+    `TypedRoute.row`; without `sort` the one lane gets its rows
     in arrival order, without a shuffle. Deletes get `placeholders` where they lack them.
 
     Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
@@ -73,8 +71,7 @@ def lane_input(
     """
     marked = _check_input(frame, routes)
     if not marked:
-        refused = {Feature.QUARANTINE: not guarded, Feature.COMPACT: compaction is not None}
-        refuse_conflicts(default_phrases(Feature.PLAIN_ROWS, *(each for each, asked in refused.items() if asked)))
+        refuse_conflicts(default_phrases(Feature.PLAIN_ROWS, *([] if guarded else [Feature.QUARANTINE])))
     fill = placeholders or {}
     row, table = _row_and_table(frame, routes, guarded, fill)
     payload = _refuse_other_databases(frame, _payload(frame, row, table, keyless, routes, fill), database)
@@ -97,8 +94,6 @@ def lane_input(
     if not sort:
         ends = lane_ends(frame.sparkSession, rows.schema, 1, last, name_task=name_task)
         return LaneInput(in_arrival_order(rows, ends), marked, sorted=False)
-    if compaction is not None:
-        rows = compaction.mark_replaced(rows, lane, names.SEQ)
     placed = rows.withColumn(LANE, lane)
     ends = lane_ends(frame.sparkSession, placed.schema, lanes, last)
     return LaneInput(sorted_lanes(placed, ends, lanes, order, name_task), marked)

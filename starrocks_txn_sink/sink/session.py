@@ -21,11 +21,10 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import require_supported
 from starrocks_txn_sink.protocol import dead_letters, fencing, receipts_log
-from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Result, Steps, epoch_of, run
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Result, Steps, run
 from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, Position
 from starrocks_txn_sink.rows.columns import PRIMARY_KEYS
 from starrocks_txn_sink.rows.replay import Skip
-from starrocks_txn_sink.sink.compaction import KeyColumn, primary_keys
 from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, Resumption, resume
 from starrocks_txn_sink.sink.typed.target import COLUMNS_SQL, NOT_NULL_SQL, TargetColumn, target_columns
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
@@ -64,7 +63,7 @@ class Session:
 
     The positions are read once, at the take-over, and then grow with confirmed receipts: a StarRocks transaction costs
     one owner check and one state query. `columns` has the columns of the tables that typed routes write; None without
-    `query_url`. `required` has the NOT NULL columns of PRIMARY KEY tables besides the key.
+    `query_url`. `required` has the NOT NULL columns of PRIMARY KEY tables, those of the key among them.
     """
 
     key: str
@@ -76,7 +75,7 @@ class Session:
     positions: dict[str, Position] = field(default_factory=dict)
     columns: dict[str, tuple[TargetColumn, ...]] | None = None
     required: dict[str, tuple[TargetColumn, ...]] = field(default_factory=dict)
-    keys: dict[str, tuple[KeyColumn, ...]] = field(default_factory=dict)  # of PRIMARY KEY tables, with `compact` only
+    hold: bool = False  # keys came again and again in the last micro-batch (`rows.keys`)
     skips: dict[str, Skip] = field(default_factory=dict)  # of rows that the ledger has, over micro-batches
     accepted: Sequence[str] = ()  # acceptances of the ledger as it is
     canary: bool = True  # no lane has asked yet whether a take-over would find its label
@@ -92,18 +91,6 @@ class Session:
         """The labels of this run."""
         return LabelPrefix(self.job, self.epoch)
 
-    def visible(self, *, streaming: bool) -> dict[str, int]:
-        """By source partition the position up to which replayed rows are visible already.
-
-        In a streaming query rows of this very run are never replayed (`rows.replay`), so only positions that the run
-        found in the ledger count.
-        """
-        return {
-            partition: known.position
-            for partition, known in self.positions.items()
-            if not streaming or epoch_of(known.label) != self.epoch
-        }
-
     def learn(self, receipts: Sequence[Receipt]) -> None:
         """Advance the positions by confirmed receipts, without a query to the ledger."""
         for receipt in receipts:
@@ -116,6 +103,10 @@ class Session:
         """The knowledge of this session after micro-batch `batch`, for the query's next start."""
         positions = {name: known.position for name, known in self.positions.items()}
         return Proof(self.job, batch, positions, dict(self.skips), self.accepted)
+
+    def learn_keys(self, reports: Sequence[LaneReport]) -> None:
+        """Remember whether the next micro-batch's rows had better be held back until their keys are known."""
+        self.hold = any(report.keys_repeated for report in reports)
 
     def learn_listed(self, reports: Sequence[LaneReport]) -> bool:
         """Learn whether a take-over would find this run's labels; True for the news that it would not."""
@@ -187,8 +178,6 @@ def open_session(
         session.required = required_columns(connection, options.database, session.models, deadline)
         if options.receipts_log:
             _open_log(options, job, connection, clock, deadline)
-        if options.compact:
-            session.keys = primary_keys(connection, options, session.models, deadline)
         if options.quarantines and options.ledger_create:
             with advising(_BY_HAND.format("dead-letter", "dead-letter.md")):
                 ddl = dead_letters.create_table(options.database, options.ledger_replication)
@@ -387,7 +376,7 @@ def table_columns(
 def required_columns(
     connection: LeaderConnection, database: str, models: Mapping[str, str], deadline: Deadline
 ) -> dict[str, tuple[TargetColumn, ...]]:
-    """The NOT NULL columns of the PRIMARY KEY tables among `models`, without their keys; by table.
+    """The NOT NULL columns of the PRIMARY KEY tables among `models`, those of the keys among them; by table.
 
     Raises QueryFailed or QueryRefused when the query fails.
     """

@@ -12,7 +12,7 @@ the sink, whose tasks would then run one after the other.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import nsmallest
@@ -28,8 +28,8 @@ from starrocks_txn_sink.options.combinations import Feature, always_sorted
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.rows.columns import Placeholders, keyless
+from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import lifecycle
-from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, query_directory, why_to_sort
 from starrocks_txn_sink.sink.lifecycle import Endpoint
@@ -45,7 +45,14 @@ from starrocks_txn_sink.sink.session import (
     roll_back_until,
 )
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
-from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute, delete_placeholders, fit_routes, with_columns
+from starrocks_txn_sink.sink.typed.route import (
+    TableRoute,
+    TypedRoute,
+    delete_placeholders,
+    fit_routes,
+    table_keys,
+    with_columns,
+)
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.telemetry.events import Event, Listener, ignore_event
 from starrocks_txn_sink.telemetry.logs import get_logger
@@ -57,9 +64,8 @@ _SMALL_MARGIN: Final = 2  # skip the shuffle next time only if this batch was un
 _log = get_logger("sink")
 
 
-_SchemaTerms = tuple[tuple[object, ...], Sequence[TypedRoute], SinkOptions, Placeholders]
-"""What a plan was made for (frame, time zone and tables), and what stays the same for it: routes, options and values
-for deletes."""
+_TableTerms = tuple[Sequence[TypedRoute], SinkOptions, Placeholders, Mapping[str, TableKey]]
+"""Routes, options with their columns, values for deletes, and primary keys."""
 
 
 @dataclass(slots=True)
@@ -71,18 +77,14 @@ class RowsWriter:
     session: Session
     _small: bool = False
     _shuffled: bool | None = None
-    _kept: _SchemaTerms | None = None
+    _kept: tuple[tuple[object, ...], _TableTerms] | None = None  # for a frame's schema, time zone and tables
 
     def write(self, frame: DataFrame, task: LaneTask, _: Listener) -> tuple[list[Receipt], list[LaneReport]]:
         """Write one micro-batch of rows. Raises InputError for what cannot be written, Unordered when `shuffle` is off
         and a source partition's rows do not come in order."""
         session = self.session
-        routes, options, placeholders = self._fitted(frame)
-        task = replace(task, options=options)
-        compaction = None
-        if options.compact:
-            visible = session.visible(streaming=task.streaming)
-            compaction = Compaction.of(session.keys, session.models, visible, routes)
+        routes, options, placeholders, keys = self._fitted(frame)
+        task = replace(task, options=options, keys=keys)
         make_input = partial(
             lane_input,
             frame,
@@ -93,7 +95,6 @@ class RowsWriter:
             name_task=task.ownership is not None,
             guarded=not options.quarantines,
             placeholders=placeholders,
-            compaction=compaction,
         )
         messages = self._run_in_arrival_order(make_input, task) if self._skips_sort(frame, task) else None
         messages = messages if messages is not None else _run_lanes(make_input(), task)
@@ -101,8 +102,8 @@ class RowsWriter:
         self._remember_size(receipts, reports)
         return receipts, reports
 
-    def _fitted(self, frame: DataFrame) -> tuple[Sequence[TypedRoute], SinkOptions, Placeholders]:
-        """The routes for frames of this schema, the options with their columns, and the values for deletes.
+    def _fitted(self, frame: DataFrame) -> _TableTerms:
+        """The routes for frames of this schema, the options with their columns, values for deletes, and keys.
 
         Kept from frame to frame: new options are validated as a whole, and routes are fitted column by column.
         """
@@ -113,8 +114,9 @@ class RowsWriter:
         if self._kept is None or self._kept[0] != made_for:
             routes = fit_routes(self.routes, frame, self.options, session.columns)
             options = with_columns(self.options, routes)
-            self._kept = made_for, routes, options, delete_placeholders(session.required, self.options, routes)
-        return self._kept[1:]
+            placeholders = delete_placeholders(session.required, self.options, routes)
+            self._kept = made_for, (routes, options, placeholders, table_keys(session.required, options, routes))
+        return self._kept[1]
 
     def _skips_sort(self, frame: DataFrame, task: LaneTask) -> bool:
         """Whether this micro-batch goes to its lane in arrival order, at least at first."""
@@ -340,8 +342,10 @@ class StarRocksSink:
             streaming=origin.streaming,
             ownership=session.ownership,
             compared=session.compared if self.options.query_addresses else None,
+            hold=session.hold,
         )
         receipts, reports = writer.write(frame, task, self._listener)
+        session.learn_keys(reports)
         self._compare_columns(session, reports)
         if session.learn_listed(reports):
             self._listener(Event("label.unlisted", {"job": origin.job, "advice": UNLISTED}))

@@ -116,8 +116,9 @@ class LaneReport:
     unknown at first, and stayed so for `unsettled` ones. `committed` counts receipts, which do not reach the driver
     when the lane fails later. Event times are seconds since the Unix epoch, by source partition. `skips` are those that
     this lane began or ended, by source partition, for the next micro-batch's lanes. `listed` says whether a take-over
-    would have found the lane's label; None if it did not ask. `members` has the names in the first JSON rows by table,
-    for tables that the driver has not compared yet (`rows.json_objects.MemberNames`).
+    would have found the lane's label; None if it did not ask. `keys_repeated` says whether keys came in more than one
+    load of a StarRocks transaction. `members` has the names in the first JSON rows by table, for tables that the driver
+    has not compared yet (`rows.json_objects.MemberNames`).
     """
 
     job: str
@@ -144,6 +145,7 @@ class LaneReport:
     skips: dict[str, Skip] = field(default_factory=dict)
     listed: bool | None = None
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    keys_repeated: bool = False
 
     @classmethod
     def of(cls, value: dict[str, Any]) -> LaneReport:

@@ -28,6 +28,7 @@ from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation, Status
 from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.rows.json_objects import MemberNames
+from starrocks_txn_sink.rows.keys import UniqueRows
 from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.writer.messages import Durations, Floats, LaneReport, TableLoads
@@ -84,6 +85,7 @@ class LaneMetrics:
         self._core: SharedTransactionCoordinator | None = None
         self._ownership: LaneOwnership | None = None
         self._members: MemberNames | None = None
+        self._unique: UniqueRows | None = None
 
     # --- what comes in ---
 
@@ -102,6 +104,10 @@ class LaneMetrics:
     def attach_members(self, members: MemberNames) -> None:
         """Have the report of a lane that succeeds name the members of its first rows."""
         self._members = members
+
+    def attach_unique_rows(self, unique: UniqueRows) -> None:
+        """Have the report say whether keys came again."""
+        self._unique = unique
 
     def attach_replay(self, replay: Replay) -> None:
         """For rows with positions: `replay` knows which rows are new, and how many were skipped."""
@@ -220,18 +226,27 @@ class LaneMetrics:
                 errors=tuple(sorted(errors.items())),
                 error=code,
                 loads=tuple(self._loads_of(table, sent) for table, sent in sorted(self._loads.items())),
-                deletes=dict(self._deletes.by_table),
+                deletes=self._sent_deletes(receipts),
                 replayed_rows=self._replay.skipped_rows if self._replay else 0,
                 replayed_transactions=self._replay.skipped_transactions if self._replay else 0,
                 skips={name: self._replay.skips[name] for name in self._replay.changed} if self._replay else {},
                 listed=self._ownership.listed if self._ownership is not None else None,
                 members=self._members.by_table if self._members is not None and error is None else {},
+                keys_repeated=self._unique is not None and self._unique.repeated,
                 buffer_peak=core.buffered_peak if core is not None else 0,
                 inflight_peak=self._inflight_peak,
                 latency=tuple(latency.counts) if latency.count else (),
                 latency_seconds=latency.total,
                 event_times=event_times,
             )
+
+    def _sent_deletes(self, receipts: Sequence[Receipt]) -> dict[str, int]:
+        sent = Counter(self._deletes.by_table)
+        labels = {receipt.label for receipt in receipts}
+        for (label, table), replaced in (self._unique.replaced_deletes if self._unique is not None else {}).items():
+            if label in labels:
+                sent[table] -= replaced
+        return dict(sent)
 
     def _loads_of(self, table: str, sent: _TableTotals) -> TableLoads:
         spent = sent.durations

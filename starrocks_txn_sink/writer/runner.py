@@ -16,7 +16,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Ledger, RetryPolicy, Steps, Unknown, run
 from starrocks_txn_sink.protocol.wire import Transport
 from starrocks_txn_sink.rows.body import load_body
+from starrocks_txn_sink.rows.keys import UniqueRows
 from starrocks_txn_sink.telemetry.events import Listener, Span, ignore_event
 
 Perform = Callable[[actions.Action], object]
@@ -299,6 +300,7 @@ class Performer:
     listener: Listener = ignore_event
     ownership: LaneOwnership | None = None
     ledger: Ledger | None = None
+    unique: UniqueRows = field(default_factory=lambda: UniqueRows({}))
     query: Query | None = None
     filtered: dict[str, dict[str, int]] = field(default_factory=dict)
 
@@ -360,10 +362,15 @@ class Performer:
         return self._with_reasons(action, result)
 
     def _load(self, label: Label, action: actions.LoadAction) -> Steps[protocol.Loaded]:
+        """Send the rows that no later row replaces; nothing if that is none of them."""
+        rows = self.unique.select(action)
+        if not rows.pieces:
+            return protocol.Loaded(None, 0, rows.replaced)
         codec, csv = self.options.compression_of(action.table).value, self.options.writes_csv(action.table)
-        body = load_body(action.pieces, codec, csv=csv)
+        body = load_body(rows.pieces, codec, csv=csv)
         headers = self.options.load_headers(action.table)
-        return protocol.load(label, action.table, body, headers, self.retry_policy, self.rng)
+        loaded = yield from protocol.load(label, action.table, body, headers, self.retry_policy, self.rng)
+        return replace(loaded, replaced=rows.replaced) if rows.replaced else loaded
 
     def _ownership(self) -> LaneOwnership:
         if self.ownership is None:

@@ -1,7 +1,7 @@
 """The lane as a Spark task: Arrow batches in, messages out. The adapter between `mapInArrow` and the lane's runner.
 
 One lane makes one StarRocks transaction a micro-batch. Only a micro-batch that lives past 80 % of `timeout` is
-committed in pieces, each at a clean boundary; with `compact`, or rows that are not sorted, not even then (`limits`).
+committed in pieces, each at a clean boundary; rows that are not sorted not even then (`limits`).
 
 The first try at a lane does not claim it, every other try does (`writer.worker`). Unsorted rows are committed at the
 end only: until the last row was read, a position that comes too late would be taken for a replay.
@@ -13,23 +13,21 @@ import contextlib
 import math
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.coordinator.actions import LaneIdentity, Receipt, RegionCount
+from starrocks_txn_sink.coordinator.actions import LaneIdentity, Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner, labels_of, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
-from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, RegionRows, Segment
+from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, Segment
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.options import Compression, SinkOptions
-from starrocks_txn_sink.options.combinations import committed_at_end
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.protocol.fencing import fresh_tokens
 from starrocks_txn_sink.protocol.label import RetryPolicy, Steps, labels, run, run_of
@@ -37,6 +35,7 @@ from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.columns import HASH, POSITION
 from starrocks_txn_sink.rows.json_objects import MemberNames, RowCheck
+from starrocks_txn_sink.rows.keys import SpillFile, TableKey, UniqueRows
 from starrocks_txn_sink.rows.replay import Replay, Skip
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, rows_before_sentinel
 from starrocks_txn_sink.rows.unpositioned import unpositioned_segmenter
@@ -71,7 +70,7 @@ class OpenLane:
     core: SharedTransactionCoordinator
     performer: Performer
     segments: Iterator[Segment]
-    compacted: CompactedRows
+    spill: SpillFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +81,8 @@ class LaneTask:
     `streaming` query positions may not go back from one micro-batch to the next. Without `ownership` there is no
     ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row was read.
     `compared` names the tables whose columns the driver has compared with rows; None if it cannot compare any.
+    `keys` has the primary keys of the tables whose rows replace each other (`rows.keys`); with `hold` nothing is loaded
+    before a StarRocks transaction's rows are there, because the keys of the last micro-batch came again and again.
     `logging` has the log settings of the driver.
     """
 
@@ -95,6 +96,8 @@ class LaneTask:
     ownership: JobOwnership | None = None
     at_end_only: bool = False
     compared: frozenset[str] | None = None
+    keys: Mapping[str, TableKey] = field(default_factory=dict)
+    hold: bool = False
     logging: logs.LogSettings | None = field(default_factory=logs.executor_log_settings)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -158,7 +161,8 @@ class LaneTask:
         steps = self.open(batches, attempt, ownership, resources, clock, deadline, rng, metrics, rows, listener)
         lane = run(steps, resources.transport, clock, deadline, resources.ledger, listener)
         runner = LaneRunner(lane.core, lane.performer, resources.threads, clock, deadline)
-        receipts = lane.compacted.add_counts(runner.run(lane.segments))
+        with contextlib.closing(lane.spill):
+            receipts = runner.run(lane.segments)
         filtered = lane.performer.filtered
         return [replace(receipt, filtered=filtered.get(receipt.label, {})) for receipt in receipts]
 
@@ -182,6 +186,7 @@ class LaneTask:
         the options' limits. Raises Fenced.
         """
         positions = yield from self._known_positions(attempt, ownership, rng)
+        spill, keys = SpillFile(), self.keys if self.marked else {}  # rows without positions have no order
         core = SharedTransactionCoordinator(
             LaneIdentity(self.job, attempt.lane, self.batch_id),
             coordinator_limits or limits(self.options, at_end_only=self.at_end_only),
@@ -191,10 +196,14 @@ class LaneTask:
             ownership.ledger_entries if ownership is not None else None,
             self._log(attempt.lane, clock),
             self._quarantine(clock),
+            spill.take if keys else None,
+            hold=self.hold or attempt.retry,
         )
+        unique = UniqueRows(keys)
         if metrics is not None:
             metrics.attach_coordinator(core)
             metrics.attach_ownership(ownership)
+            metrics.attach_unique_rows(unique)
         performer = Performer(
             self.options,
             resources.transport,
@@ -205,15 +214,15 @@ class LaneTask:
             listener,
             ownership=ownership,
             ledger=resources.ledger,
+            unique=unique,
             query=resources.connection.query if resources.connection is not None else None,
         )
-        compacted = CompactedRows()
-        segments = compacted.filter_sent(self._segments(batches, attempt.lane, positions, metrics, rows))
+        segments = self._segments(batches, attempt.lane, positions, metrics, rows)
         if metrics is not None and self.compared is not None:
             members = MemberNames(self._is_compared_by_name)
             metrics.attach_members(members)
             segments = members.read(segments)
-        return OpenLane(core, performer, segments, compacted)
+        return OpenLane(core, performer, segments, spill)
 
     def _is_compared_by_name(self, table: str) -> bool:
         """Whether the names in the JSON rows of `table` are those of columns, and the driver still wants them."""
@@ -276,7 +285,8 @@ class LaneTask:
             if metrics is not None:
                 metrics.attach_replay(replay)
             quarantines = self.options.quarantines
-            segmenter = Segmenter(replay, with_row_index=quarantines, check=RowCheck(allow_torn=quarantines))
+            indexed = quarantines or bool(self.keys)
+            segmenter = Segmenter(replay, with_row_index=indexed, check=RowCheck(allow_torn=quarantines))
             for batch in rows(batches) if rows is not None else rows_before_sentinel(batches, POSITION):
                 read(batch)
                 yield from segmenter.split(batch)
@@ -311,37 +321,6 @@ class UnsortedLaneTask:
         yield message_batch(messages)
 
 
-@dataclass(slots=True)
-class CompactedRows:
-    """Counts rows by (source partition, table) that were left out because a later row of the lane has their key.
-
-    Such rows arrive with an empty payload (`sink.compaction`); they are counted so that the receipts add up.
-    """
-
-    rows: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def filter_sent(self, segments: Iterable[Segment]) -> Iterator[Segment]:
-        """The segments with rows to send, and the ends; counts the left-out rows on the way."""
-        for segment in segments:
-            if isinstance(segment, RegionRows) and segment.compacted:
-                self.rows[(segment.partition, segment.table)] += segment.compacted
-                if not segment.rows:
-                    continue
-            yield segment
-
-    def add_counts(self, receipts: Sequence[Receipt]) -> list[Receipt]:
-        """The receipts with the counts. A lane that compacts commits once, so there is one receipt to hold them."""
-        if not self.rows:
-            return list(receipts)
-        (receipt,) = receipts
-        sent = {(region.partition, region.table): region for region in receipt.regions}
-        regions = [
-            replace(sent.get(place, RegionCount(*place, rows=0, bytes=0)), compacted=self.rows[place])
-            for place in sorted({*sent, *self.rows})
-        ]
-        return [replace(receipt, regions=tuple(regions))]
-
-
 def _now_text(clock: Clock) -> str:
     """The time as a DATETIME literal in UTC, for the sink's own tables."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(clock.wall()))
@@ -371,13 +350,11 @@ def _log_steps(log: Listener) -> Listener:
 def limits(options: SinkOptions, *, at_end_only: bool = False) -> CoordinatorLimits:
     """The coordinator's limits. With one lane a micro-batch is one StarRocks transaction: no commit inside it.
 
-    With `compact` there is none even at the recycle point: a left-out row and its replacement must become visible
-    together, or a reader could see a source transaction without the left-out row. The same holds with `at_end_only`.
-    With a quarantine a transaction batch is committed before it is too large to be bisected from memory.
+    With `at_end_only` there is none even at the recycle point. With a quarantine a transaction batch is committed
+    before it is too large to be bisected from memory.
     """
-    whole = at_end_only or committed_at_end(options.features)
     return CoordinatorLimits(
-        commit_interval=options.commit_interval if options.lanes > 1 and not whole else None,
+        commit_interval=options.commit_interval if options.lanes > 1 and not at_end_only else None,
         mini_interval=options.mini_interval,
         timeout=options.timeout,
         buffer_bytes=options.buffer_bytes,
@@ -386,6 +363,6 @@ def limits(options: SinkOptions, *, at_end_only: bool = False) -> CoordinatorLim
         retry_buffer_bytes=options.retry_buffer_bytes,
         load_parallelism=options.load_parallelism,
         max_attempts=options.max_attempts,
-        recycle_at=math.inf if whole else RECYCLE_AT,
-        close_bytes=options.retry_buffer_bytes // 2 if options.quarantines and not whole else None,
+        recycle_at=math.inf if at_end_only else RECYCLE_AT,
+        close_bytes=options.retry_buffer_bytes // 2 if options.quarantines and not at_end_only else None,
     )

@@ -14,7 +14,6 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, Transacti
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.combinations import CONFLICTS, Conflict, Feature, always_sorted
 from starrocks_txn_sink.rows.columns import PAYLOAD
-from starrocks_txn_sink.sink.compaction import Compaction
 from starrocks_txn_sink.sink.data_source import LaneTerms, lane_partitioned
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed.route import fit_routes
@@ -26,7 +25,6 @@ OPTIONS: dict[Feature, dict[str, Any]] = {
     Feature.EXACTLY_ONCE: {"delivery": "exactly-once"},
     Feature.SEVERAL_LANES: {"lanes": 2},
     Feature.NO_SHUFFLE: {"shuffle": False},
-    Feature.COMPACT: {"compact": True},
     Feature.QUARANTINE: {"on_bad_rows": "quarantine"},
     Feature.SCHEMA_IGNORE: {"schema_changes": "ignore"},
     Feature.SCHEMA_APPLY: {"schema_changes": "apply"},
@@ -166,7 +164,6 @@ def test_rows_without_positions_are_refused_or_projected(pair: Pair, spark: Spar
             (),
             name_task=asked.exactly_once,
             guarded=not asked.quarantines,
-            compaction=Compaction({}) if asked.compact else None,
             sort=asked.shuffle is not False,
         )
 

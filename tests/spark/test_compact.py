@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from pyspark.errors import PythonException, SparkRuntimeException, StreamingQueryException
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import RowOrder, Settings
-from starrocks_txn_sink import StarRocksSink, TableRoute
-from starrocks_txn_sink.errors import InputError, OptionError, SourceChanged
-from starrocks_txn_sink.sink import compaction
-from starrocks_txn_sink.sink.compaction import KeyColumn, KeyType, _normal_form
+from starrocks_txn_sink import (
+    StarRocksDataSource,
+    StarRocksSink,
+    TableRoute,
+    TransactionAssembly,
+    assemble_transactions,
+    lane_partitioned,
+)
+from starrocks_txn_sink.errors import SourceChanged
+from starrocks_txn_sink.rows.columns import TRANSACTION_COLUMNS
+from starrocks_txn_sink.sources import parse_txn_events
+from tests.support.assembling_shop import IN_JSON
 from tests.support.exactly_once_shop import SCHEMA, Shop
-from tests.support.key_forms import normal_form
 
 pytestmark = pytest.mark.spark
 
@@ -66,7 +73,7 @@ def balances(shop: Shop) -> set[tuple[int, int]]:
 
 def test_the_last_row_of_a_key_wins_in_any_order_and_counts_add_up(shop: Shop) -> None:
     rows = deposits("p-0", [1, 2, 3]) + deposits("p-1", [1, 2])
-    (receipt,) = StarRocksSink(shop.options(compact=True)).write(shop.frame(rows))
+    (receipt,) = StarRocksSink(shop.options()).write(shop.frame(rows))
     assert balances(shop) == {(0, 3), (1, 2)}
     assert (receipt.rows, receipt.compacted) == (10 + 10 + 5, 20 + 10)
     assert receipt.rows + receipt.compacted == len(rows)
@@ -77,21 +84,21 @@ def test_the_last_row_of_a_key_wins_in_any_order_and_counts_add_up(shop: Shop) -
 
 
 def test_without_it_an_arbitrary_order_decides(shop: Shop) -> None:
-    (receipt,) = StarRocksSink(shop.options()).write(shop.frame(deposits("p-0", [1, 2, 3])))
+    (receipt,) = StarRocksSink(shop.options(compact=False)).write(shop.frame(deposits("p-0", [1, 2, 3])))
     assert receipt.compacted == 0
     assert len(balances(shop)) > 1
 
 
 def test_a_transaction_that_loses_all_its_rows_still_moves_the_position(shop: Shop) -> None:
     rows = [change("p-0", position, 0, "accounts", {"id": 1, "balance": position}, end=True) for position in (1, 2, 3)]
-    (receipt,) = StarRocksSink(shop.options(compact=True)).write(shop.frame(rows))
+    (receipt,) = StarRocksSink(shop.options()).write(shop.frame(rows))
     assert (receipt.rows, receipt.compacted, receipt.source_transactions) == (1, 2, 3)
     assert [(span.first, span.last) for span in receipt.positions] == [(1, 3)]
     assert shop.ask("SELECT position FROM shop._starrocks_txn_sink_ledger WHERE kind = 'position'") == [(3,)]
 
 
 def test_deletes_and_rows_that_come_back(shop: Shop) -> None:
-    sink = StarRocksSink(shop.options(compact=True))
+    sink = StarRocksSink(shop.options())
     rows = [
         ("p-0", 1, 0, "accounts", '{"id":1,"balance":1}', False, "upsert"),
         ("p-0", 1, 1, "accounts", '{"id":2,"balance":1}', False, "upsert"),
@@ -107,7 +114,7 @@ def test_deletes_and_rows_that_come_back(shop: Shop) -> None:
 
 def test_each_lane_and_micro_batch_is_one_starrocks_transaction(shop: Shop) -> None:
     rows = [row for part in range(4) for row in deposits(f"p-{part}", range(1, 6))]
-    sink = StarRocksSink(shop.options(compact=True, lanes=2, commit_interval=0.001))
+    sink = StarRocksSink(shop.options(lanes=2, commit_interval=0.001))
     receipts = sink.write(shop.frame(rows).repartition(3))
     assert sorted(receipt.lane for receipt in receipts) == [0, 1]
     assert not any(receipt.recycled for receipt in receipts)
@@ -136,15 +143,13 @@ def test_keys_are_compared_by_the_columns_type(shop: Shop) -> None:
     ]
     rows = [("p-0", 1, seq, "typed", row, False) for seq, row in enumerate([*other, *same])]
     rows[-1] = (*rows[-1][:5], True)
-    (receipt,) = StarRocksSink(shop.options(compact=True)).write(shop.frame(rows))
+    (receipt,) = StarRocksSink(shop.options()).write(shop.frame(rows))
     assert (receipt.rows, receipt.compacted) == (5, 2)
     assert shop.ask("SELECT v FROM shop.typed ORDER BY v") == [(3,), (4,), (5,), (6,), (7,)]
 
 
 def test_typed_columns_and_other_names_in_the_frame(shop: Shop) -> None:
-    sink = StarRocksSink(
-        shop.options(compact=True), routes=[TableRoute("accounts", {"ID": "account", "balance": "amount"})]
-    )
+    sink = StarRocksSink(shop.options(), routes=[TableRoute("accounts", {"ID": "account", "balance": "amount"})])
     numbers = F.col("id")
     frame = shop.spark.range(40).select(
         F.lit("p-0").alias("source_partition"),
@@ -159,12 +164,16 @@ def test_typed_columns_and_other_names_in_the_frame(shop: Shop) -> None:
     assert shop.ask("SELECT id, balance FROM shop.accounts ORDER BY id") == [(0, 36), (1, 37), (2, 38), (3, 39)]
 
 
-def test_a_key_that_the_server_computes_is_refused(shop: Shop) -> None:
-    columns = {"accounts": {"columns": "raw, balance, `id` = raw + 1, moved = 2"}}
-    with pytest.raises(OptionError, match="columns of accounts computes its key column id"):
-        StarRocksSink(shop.options(compact=True, tables=columns)).write(shop.frame(deposits("p-0", [1])))
+def test_tables_whose_rows_may_not_replace_each_other_get_them_all(shop: Shop) -> None:
+    computed = {"accounts": {"columns": "raw, balance, `id` = raw + 1, moved = 2"}}
+    rows = [change("p-0", 1, seq, "accounts", {"raw": 1, "balance": 1}, end=seq == 1) for seq in (0, 1)]
+    for number, properties in enumerate((computed, {"accounts": {"where": "id > 0", "columns": "id = 1, balance"}})):
+        sink = StarRocksSink(shop.options(tables=properties, job=f"job-{number}"))
+        (receipt,) = sink.write(shop.frame(rows))
+        assert (receipt.rows, receipt.compacted) == (2, 0)
     plain = {"accounts": {"columns": "id, balance, moved"}}
-    StarRocksSink(shop.options(compact=True, tables=plain)).write(shop.frame(deposits("p-0", [1])))
+    (receipt,) = StarRocksSink(shop.options(tables=plain)).write(shop.frame(deposits("p-0", [2, 3])))
+    assert receipt.compacted == 10
 
 
 def test_rows_without_a_key_are_sent_and_judged_by_the_server(shop: Shop) -> None:
@@ -173,55 +182,80 @@ def test_rows_without_a_key_are_sent_and_judged_by_the_server(shop: Shop) -> Non
     )
     rows = [change("p-0", 1, 0, "defaults", {"v": 1}), change("p-0", 1, 1, "defaults", {"v": 1}, end=True)]
     with pytest.raises(PythonException, match=r"rejected 2 rows of defaults.*NULL in a NOT NULL column, column id"):
-        StarRocksSink(shop.options(compact=True)).write(shop.frame(rows))
+        StarRocksSink(shop.options()).write(shop.frame(rows))
     assert shop.ask("SELECT id, v FROM shop.defaults") == []
 
 
-def test_a_key_that_cannot_be_compared_fails_with_its_place_and_not_its_content(shop: Shop) -> None:
-    rows = [change("p-0", 4, 0, "accounts", {"id": "secret"}, end=True)]
-    sink = StarRocksSink(shop.options(compact=True))
-    with pytest.raises(SparkRuntimeException) as caught:
-        sink.write(shop.frame(rows))
-    said = str(caught.value)
-    assert "compact: the table accounts has a key that cannot be compared: its column id needs a whole number" in said
-    assert "met at source partition p-0, position 4" in said
-    assert "secret" not in said
-
-
-def test_a_table_that_came_later_fails_clearly(shop: Shop) -> None:
-    sink = StarRocksSink(shop.options(compact=True))
+def test_a_table_that_came_later_gets_all_rows_until_the_next_session(shop: Shop) -> None:
+    sink = StarRocksSink(shop.options())
     sink.write(shop.frame(deposits("p-0", [1])))
-    shop.ask("CREATE TABLE shop.later (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
-    rows = [change("p-0", 2, 0, "later", {"id": 1}, end=True)]
-    with pytest.raises(SparkRuntimeException, match="the table later did not exist when the query started"):
-        sink.write(shop.frame(rows))
-    sink.write(shop.frame(rows))  # the next session knows it
-    assert shop.ask("SELECT id FROM shop.later") == [(1,)]
+    shop.ask("CREATE TABLE shop.later (id BIGINT NOT NULL, v INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+
+    def twice(position: int) -> Any:
+        return shop.frame([change("p-0", position, seq, "later", {"id": 1, "v": seq}, end=seq == 1) for seq in (0, 1)])
+
+    assert [receipt.compacted for receipt in sink.write(twice(2))] == [0]
+    assert [receipt.compacted for receipt in StarRocksSink(shop.options()).write(twice(3))] == [1]
 
 
 def test_rows_without_positions_have_no_last_one(shop: Shop) -> None:
-    sink = StarRocksSink(shop.options(compact=True))
-    with pytest.raises(InputError, match=r"the rows have no positions, and compact is on.*to_starrocks_ops"):
-        sink.write(shop.frame(deposits("p-0", [1])).select("table", "row"))
+    sink = StarRocksSink(shop.options(delivery="at-least-once"))
+    (receipt,) = sink.write(shop.frame(deposits("p-0", [1, 2])).select("table", "row"))
+    assert receipt.compacted == 0
 
 
-TEXTS = [
-    *("1", "1.0", " 1 ", "+1", "-1", "-0", "0.00", "007", "1.5", ".5", "5.", "1e3", "true", "FALSE", "", "-", "x"),
-    *("12345678901234567890123456789012345678901", "-0012.3400", "2.", "2026-13-45", "\u0663", "é", "\t3\t", "3\n"),
-    *("2026-01-02", "2026/1/2", "20260102", " 20260102 ", "20260102030405", "2026-01-02 03:04", " 2026-1-2 "),
-    *("2026-01-02T3:4:5.6", "2026-01-02 03:04:05.0000001", "2026-01-02 03:04:05.123456", "2026-01-02 03:04:05Z"),
-]
+# --- each way in ---
+
+MANY = [1, 2, 3, 4, 5, 6]
+SMALL_LOADS = {"chunk_bytes": 400, "load_bytes": 1, "buffer_bytes": 2000, "retry_buffer_bytes": 1000}
 
 
-def test_the_jvm_and_the_rule_agree_on_every_text(spark: SparkSession) -> None:
-    rng = random.Random(7)
-    alphabet = "0123456789+-. :/Te"
-    texts = TEXTS + ["".join(rng.choices(alphabet, k=rng.randrange(12))) for _ in range(2000)]
-    columns = [KeyColumn("k", family, scale) for family in KeyType for scale in (None, 0, 2)]
-    frame = spark.createDataFrame([(text,) for text in texts], "text string").coalesce(1)
-    forms = frame.select(*(_normal_form(column, F.col("text")) for column in columns)).collect()
-    for text, row in zip(texts, forms, strict=True):
-        assert list(row) == [normal_form(column, text) for column in columns], text
+@pytest.mark.parametrize("limits", [{}, SMALL_LOADS], ids=["one load", "many loads"])
+@pytest.mark.parametrize("way", ["ready", "events", "lines", "stage", "typed", "csv", "data source"])
+def test_each_way_in_sends_one_row_per_key(shop: Shop, way: str, limits: dict[str, int]) -> None:
+    rows = deposits("p-0", MANY, keys=20)
+    changes = {**limits, "tables": {"accounts": {"format": "csv"}}} if way == "csv" else limits
+    write(shop, way, rows, changes)
+    assert balances(shop) == {(0, 6)}
+    assert shop.ask("SELECT count(*) FROM shop.accounts") == [(20,)]
+    if way not in ("typed", "csv"):  # these write one table
+        assert shop.written() == (6, 6)
+
+
+def write(shop: Shop, way: str, rows: list[Row], changes: dict[str, Any]) -> None:
+    """Write the rows of one partition, or of its accounts alone, as this way wants them."""
+    options, frame = shop.options(**changes), shop.frame(rows)
+    lines = shop.spark.createDataFrame([(line,) for line in events_of(rows)], "value string").coalesce(1)
+    parsed = parse_txn_events(lines, source_partition=None, position=None)
+    match way:
+        case "ready":
+            StarRocksSink(options).write(frame)
+        case "data source":
+            shop.spark.dataSource.register(StarRocksDataSource)
+            lane_partitioned(frame, options).write.format("starrocks_txn").mode("append").save()
+        case "lines":
+            StarRocksSink(options, assemble=TransactionAssembly(lines=IN_JSON)).write(lines)
+        case "events":
+            StarRocksSink(options, assemble=TransactionAssembly()).write(parsed)
+        case "stage":
+            StarRocksSink(options).write(assemble_transactions(parsed))
+        case _:
+            accounts = [(*row[:5], row[2] == 19) for row in rows if row[3] == "accounts"]
+            numbers = F.from_json("row", "id long, balance long, moved long")
+            typed = shop.frame(accounts).withColumn("row", numbers).select(*TRANSACTION_COLUMNS, "row.*")
+            StarRocksSink(options, routes=[TableRoute("accounts", ["id", "balance", "moved"])]).write(typed)
+
+
+def events_of(rows: list[Row]) -> Iterator[str]:
+    """Lines of TxnEvents that make `rows`, at positions of their own."""
+    position = 0
+    for (partition, number), group in groupby(rows, key=lambda row: row[:2]):
+        events = [{"type": "BEGIN"}]
+        events += [{"type": "DATA", "database": "shop", "table": row[3], "op": "c", "row": row[4]} for row in group]
+        for event in [*events, {"type": "END"}]:
+            position += 1
+            place = {"source_partition": partition, "position": position, "txn_id": str(number)}
+            yield orjson.dumps(place | event).decode()
 
 
 # --- exactly once ---
@@ -230,9 +264,9 @@ def test_the_jvm_and_the_rule_agree_on_every_text(spark: SparkSession) -> None:
 def test_a_replay_after_a_crash_between_commit_and_checkpoint_writes_nothing_twice(shop: Shop) -> None:
     shop.feed(deposits("p-0", [1, 2]))
     shop.feed(deposits("p-0", [3, 4]) + deposits("p-1", [1]))
-    shop.run(compact=True)
+    shop.run()
     shop.forget_commit(1)
-    assert shop.run(compact=True) == []
+    assert shop.run() == []
     assert balances(shop) == {(0, 4), (1, 1)}
     assert shop.written() == (5, 5)
 
@@ -241,10 +275,10 @@ def test_a_replay_that_is_cut_differently_is_exact(shop: Shop) -> None:
     """Old rows are visible already: they are skipped, and stand for no row that is still to be written."""
     shop.feed(deposits("p-0", [1, 2]))
     shop.feed(deposits("p-0", [3, 4]))
-    shop.run(compact=True)
+    shop.run()
     shop.forget_batches()
     shop.feed(deposits("p-0", [5, 6]) + deposits("p-1", [1, 2]))
-    (receipt,) = shop.run(compact=True, files=None)  # one micro-batch of all that
+    (receipt,) = shop.run(files=None)  # one micro-batch of all that
     assert receipt.batch_id == 0
     assert (receipt.rows, receipt.compacted) == (10 + 2 + 10 + 2, 20)
     assert balances(shop) == {(0, 6), (1, 2)}
@@ -257,9 +291,9 @@ def test_rows_of_a_key_that_two_partitions_write(shop: Shop) -> None:
     def shared(partition: str, position: int) -> list[Row]:
         return [change(partition, position, 0, "accounts", {"id": 1, "moved": 10 * position}, end=True)]
 
-    sink = StarRocksSink(shop.options(compact=True))
+    sink = StarRocksSink(shop.options())
     sink.write(shop.frame(shared("p-1", 1)))
-    (receipt,) = StarRocksSink(shop.options(compact=True)).write(shop.frame(shared("p-1", 1) + shared("p-0", 2)))
+    (receipt,) = StarRocksSink(shop.options()).write(shop.frame(shared("p-1", 1) + shared("p-0", 2)))
     assert (receipt.rows, receipt.compacted) == (1, 0)
     assert shop.ask("SELECT moved FROM shop.accounts") == [(20,)]
 
@@ -267,22 +301,16 @@ def test_rows_of_a_key_that_two_partitions_write(shop: Shop) -> None:
 def test_other_content_is_noticed_also_where_it_was_left_out(shop: Shop) -> None:
     rows = [change("p-0", 1, seq, "accounts", {"id": 1, "moved": seq}, end=seq == 1) for seq in (0, 1)]
     shop.feed(rows)
-    shop.run(compact=True)
+    shop.run()
     shop.forget_batches()
     shop.write_file("1.json", [change("p-0", 1, 0, "accounts", {"id": 1, "moved": 9}), rows[1]])
     with pytest.raises(StreamingQueryException, match=SourceChanged.__name__):
-        shop.run(compact=True)
+        shop.run()
 
 
 def test_a_lane_that_is_tried_again_compacts_alike(shop: Shop) -> None:
     shop.fault({"operation": "load", "times": 2, "action": "drop", "when": "before"})
-    (receipt,) = StarRocksSink(shop.options(compact=True)).write(shop.frame(deposits("p-0", [1, 2, 3])))
+    (receipt,) = StarRocksSink(shop.options()).write(shop.frame(deposits("p-0", [1, 2, 3])))
     assert receipt.attempts > 1
     assert (receipt.rows, receipt.compacted) == (13, 20)
     assert balances(shop) == {(0, 3)}
-
-
-def test_key_columns_that_the_server_does_not_tell_are_an_error(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "PRIMARY_KEYS", "DUP_KEYS")
-    with pytest.raises(OptionError, match="names no key column of items"):
-        StarRocksSink(shop.options(compact=True)).write(shop.frame(deposits("p-0", [1])))

@@ -75,7 +75,7 @@ def test_deletes_and_defaults_in_order(spark: SparkSession, server: Emulator) ->
         F.lit("v").alias("v"),
         F.when(F.col("id").between(300, 349), "delete").alias("op"),
     )
-    (receipt,) = sink(server, ["id", "v"], properties=CSV).write(frame)
+    (receipt,) = sink(server, ["id", "v"], properties=CSV, compact=False).write(frame)
     assert receipt.rows == 400
     assert query(server, "SELECT count(*), min(id), min(v), max(n) FROM shop.t") == [(50, 50, "v", 7)]
 

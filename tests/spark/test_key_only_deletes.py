@@ -85,7 +85,7 @@ def test_ready_rows(spark: SparkSession, server: Emulator) -> None:
 
 
 def test_ready_rows_of_which_only_the_last_is_sent(spark: SparkSession, server: Emulator) -> None:
-    StarRocksSink(options(server, compact=True)).write(ready(spark))
+    StarRocksSink(options(server)).write(ready(spark))
     assert left(server) == [(3,)]
 
 

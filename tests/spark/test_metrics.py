@@ -144,7 +144,7 @@ def test_a_delete_that_a_later_row_replaces_is_none(shop: Shop, metrics: Metrics
     changes = [(1, "delete"), (1, "insert"), (2, "insert"), (2, "delete"), (3, "insert")]
     rows = [("p-0", at, 0, "orders", f'{{"id": {key}}}', True, op) for at, (key, op) in enumerate(changes)]
     frame = shop.spark.createDataFrame(rows, SCHEMA + ", op string").coalesce(1)
-    (receipt,) = StarRocksSink(shop.options(compact=True), metrics=metrics).write(frame)
+    (receipt,) = StarRocksSink(shop.options(), metrics=metrics).write(frame)
     seen = values(metrics)
     assert (receipt.rows, receipt.compacted) == (3, 2)
     assert (seen['rows_total{op="upsert",table="orders"}'], seen['rows_total{op="delete",table="orders"}']) == (2, 1)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import orjson
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.actions import Action, LaneIdentity
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.region import CoordinatorLimits, TransactionEnds
+from starrocks_txn_sink.coordinator.region import CoordinatorLimits, RowIndex, TransactionEnds
+from starrocks_txn_sink.coordinator.write_buffer import Spill
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import labels
+from starrocks_txn_sink.rows.keys import TableKey, UniqueRows
 from starrocks_txn_sink.writer.runner import Performer
 from tests.support.manual_clock import ManualClock
 from tests.support.model_server import ModelServer
@@ -37,15 +42,33 @@ def small_limits(**changes: Any) -> CoordinatorLimits:
 class LaneDriver:
     """One lane: `write_transaction` and `finish` feed it, `settle` runs what is due until nothing more happens."""
 
-    def __init__(self, server: ModelServer, limits: CoordinatorLimits, seed: int = 0, deadline: float = 3600.0) -> None:
+    def __init__(
+        self,
+        server: ModelServer,
+        limits: CoordinatorLimits,
+        seed: int = 0,
+        deadline: float = 3600.0,
+        keys: Mapping[str, TableKey] | None = None,
+        spill: Spill | None = None,
+        *,
+        hold: bool = False,
+    ) -> None:
         self.clock = ManualClock()
         self.server = server
         self.rng = random.Random(seed)
         self.core = SharedTransactionCoordinator(
-            LaneIdentity("job", 0, 0), limits, labels("job", "e", 0, 0, 1), self.rng, self.clock.wall
+            LaneIdentity("job", 0, 0),
+            limits,
+            labels("job", "e", 0, 0, 1),
+            self.rng,
+            self.clock.wall,
+            spill=spill,
+            hold=hold,
         )
         options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
-        self.perform = Performer(options, server, self.clock, Deadline.after(deadline, self.clock), self.rng)
+        self.unique = UniqueRows(keys or {})
+        limit = Deadline.after(deadline, self.clock)
+        self.perform = Performer(options, server, self.clock, limit, self.rng, unique=self.unique)
         self.waiting: list[Action] = []
 
     def step(self) -> bool:
@@ -69,8 +92,9 @@ class LaneDriver:
     def write_rows(self, partition: str, table: str, rows: list[Any]) -> None:
         while self.core.saturated and self.step():
             pass
-        piece = memoryview(b"".join(b"," + orjson.dumps(row) for row in rows))
-        self.core.write(partition, table, piece, len(rows), self.clock.monotonic())
+        lines = [b"," + orjson.dumps(row) for row in rows]
+        index = RowIndex(np.zeros(len(rows), np.int64), np.array([0, *accumulate(map(len, lines))]))
+        self.core.write(partition, table, memoryview(b"".join(lines)), len(rows), self.clock.monotonic(), index)
 
     def end(self, partition: str, position: int) -> None:
         self.core.end_transactions(TransactionEnds(partition, position, position, 1), self.clock.monotonic())

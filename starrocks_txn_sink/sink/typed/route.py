@@ -6,20 +6,26 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.options import SinkOptions, TableOptions
+from starrocks_txn_sink.options import SinkOptions, TableOptions, load_properties
+from starrocks_txn_sink.options.combinations import NOT_COMPACTED
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW, RENAMING
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.columns import OP
+from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
 from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
+from starrocks_txn_sink.telemetry.logs import get_logger
+
+_log = get_logger("sink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,12 +327,65 @@ def delete_placeholders(
     for table, columns in required.items():
         if RENAMING & options.properties_of(table).keys():
             continue
-        values = {column.name: column.type.placeholder for column in columns}
+        values = {column.name: column.type.placeholder for column in columns if not column.key}
         keys = routed.get(table, {name.lower(): name for name in values})
         fields = {keys[name.lower()]: value for name, value in values.items() if value and name.lower() in keys}
         if fields:
             found[table] = fields
     return found
+
+
+def table_keys(
+    required: Mapping[str, Sequence[TargetColumn]], options: SinkOptions, routes: Sequence[TypedRoute] = ()
+) -> dict[str, TableKey]:
+    """The primary keys of tables (from their NOT NULL columns), as rows have them; `options` with the routes' columns.
+
+    A table is left out, and all of its rows are sent, if `compact` is off, if a later row of a key may not replace an
+    earlier one (`NOT_COMPACTED`), and if the rows have no key that can be read.
+    """
+    if not options.compact:
+        return {}
+    routed = {route.table: route for route in routes}
+    found: dict[str, TableKey] = {}
+    for table, columns in required.items():
+        key = [column for column in columns if column.key]
+        if not key or is_own_table(table):
+            continue
+        properties = options.properties_of(table)
+        why = next((why for each, why in NOT_COMPACTED.items() if each in load_properties.features(properties, "")), "")
+        written = _as_written(key, routed.get(table))
+        if not why and (written is None or _computes(properties.get("columns", ""), written)):
+            why = "the server computes the key, or the rows lack it"
+        if why or written is None:
+            _log.info("compact.skipped", table=table, why=why)
+        else:
+            found[table] = written
+    return found
+
+
+def _as_written(key: Sequence[TargetColumn], route: TypedRoute | None) -> TableKey | None:
+    """The key's columns as the rows of `route`, or JSON texts, have them; None if they lack one."""
+    columns = [KeyColumn.of(column.name, column.type.name, column.type.scale) for column in key]
+    if route is None:
+        return columns
+    places = {field.name.lower(): (number, field) for number, field in enumerate(route.fields)}
+    if not all(column.name.lower() in places and not places[column.name.lower()][1].fit.hexed for column in columns):
+        return None
+    found = [places[column.name.lower()] for column in columns]
+    return [
+        replace(column, field=field.key, place=place) for column, (place, field) in zip(columns, found, strict=True)
+    ]
+
+
+_COMPUTED: Final = re.compile(r"(?:^|,)\s*(`[^`]+`|\w+)\s*=(?!=)")
+
+
+def _computes(header: str, key: TableKey) -> bool:
+    """Whether the property `columns` computes a column of the key, or gives its field another name."""
+    if not header:
+        return False
+    computed = {name.strip("`").lower() for name in _COMPUTED.findall(header)}
+    return any(column.name.lower() in computed for column in key)
 
 
 def _unfit_for_csv(fields: Sequence[TypedField], own: str | None, *, op: bool) -> Iterator[str]:

@@ -17,8 +17,8 @@ _SELECT = (
 )
 COLUMNS_SQL = _SELECT.format("TABLE_NAME IN ({})")
 """Parameters: the database and the tables' names; replace `{}` by as many `%s`."""
-NOT_NULL_SQL = _SELECT.format("IS_NULLABLE = 'NO' AND COLUMN_KEY <> 'PRI'")
-"""The NOT NULL columns of all tables, without those of primary keys. Parameter: the database."""
+NOT_NULL_SQL = _SELECT.format("IS_NULLABLE = 'NO'")
+"""The NOT NULL columns of all tables, those of primary keys among them. Parameter: the database."""
 
 _WORD = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*")
 _NUMBERS = re.compile(r"\s*\(([\d\s,]*)\)")

@@ -106,7 +106,6 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"job": "zähler"}, "letters, digits"),
         ({"shuffle": "sometimes"}, "auto, true or false"),
         ({"shuffle": "false", "lanes": 2}, "shuffle is false, and there are 2 lanes"),
-        ({"shuffle": False, "compact": True, "query_url": "fe1"}, "shuffle is false, and compact is on"),
         ({"lanes": 0}, "lanes is 0"),
         ({"lanes": True}, "lanes is True"),
         ({"lanes": 1.5}, "lanes is 1.5"),

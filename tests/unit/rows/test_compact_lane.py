@@ -1,183 +1,201 @@
-"""Compaction in a lane: rows left out are marks that keep source transactions whole, and are counted."""
+"""Lanes that send one row per key, whatever the sizes of loads and buffers and the moment of a key's return."""
 
 from __future__ import annotations
 
-import itertools
-import zlib
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
-import pyarrow as pa
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.coordinator.actions import Receipt, RegionCount
-from starrocks_txn_sink.coordinator.region import RegionRows, Segment, TransactionEnds
-from starrocks_txn_sink.errors import OptionError, SourceChanged, TransactionTimedOut
-from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol.ledger import Position
-from starrocks_txn_sink.rows.columns import COLUMNS, FINGERPRINT
-from starrocks_txn_sink.rows.replay import Replay
-from starrocks_txn_sink.rows.segments import Segmenter
-from starrocks_txn_sink.writer.task import CompactedRows, limits
-from tests.support.key_forms import survivors
+from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.errors import BufferFull, KeyRepeated
+from starrocks_txn_sink.protocol.wire import Operation, Request
+from starrocks_txn_sink.rows.keys import KeyColumn
 from tests.support.lane_driver import LaneDriver, small_limits
-from tests.support.model_server import ModelServer
+from tests.support.model_server import Fault, ModelServer
 
-Row = tuple[str, int, str, bool, str]
-TYPES = (pa.string(), pa.int64(), pa.string(), pa.bool_(), pa.string(), pa.int64())
+KEYS = {"t": [KeyColumn.of("k", "BIGINT", None)]}
+Transaction = tuple[str, int, list[tuple[str, int]]]  # source partition, position, rows as (table, key)
 
 
 @st.composite
-def lanes(draw: st.DrawFn) -> list[Row]:
-    """Ordered rows of a lane whose payload is `,{key}` and a number: whole source transactions over two tables."""
-    rows: list[Row] = []
-    for partition in draw(st.lists(st.sampled_from("abc"), unique=True, min_size=1)):
-        for position, size in enumerate(draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))):
-            for seq in range(size):
-                key, name = draw(st.integers(0, 3)), draw(st.sampled_from(["t", "u"]))
-                rows.append((partition, position, name, seq == size - 1, f",{key}/{len(rows)}"))
-    return sorted(rows, key=lambda row: row[:2])
+def transactions(draw: st.DrawFn) -> list[Transaction]:
+    """Source transactions over two partitions and two tables; few keys, so that they come again."""
+    keys = st.integers(0, draw(st.sampled_from([2, 9, 500])))
+    rows = st.lists(st.tuples(st.sampled_from("tu"), keys), min_size=1, max_size=6)
+    return [(draw(st.sampled_from("pq")), position, draw(rows)) for position in range(1, 1 + draw(st.integers(1, 12)))]
 
 
-def compacted(rows: list[Row]) -> list[tuple[Row, int]]:
-    """What the sink's projection gives a lane: replaced rows without payload, and every row's hash as it came."""
-    kept = survivors([(row[2], row[4].split("/")[0]) for row in rows])
-    hashes = [zlib.crc32(row[4].encode()) for row in rows]
-    return [((*row[:4], row[4] if here else ""), number) for row, here, number in zip(rows, kept, hashes, strict=True)]
+class Disk:
+    """Takes so many bytes."""
+
+    def __init__(self, room: int = 1 << 30) -> None:
+        self.room, self.taken = room, 0
+
+    def take(self, chunks: Sequence[Chunk]) -> bool:
+        self.taken += sum(chunk.bytes for chunk in chunks)
+        return self.taken <= self.room
 
 
-def batch(rows: list[tuple[Row, int]]) -> pa.RecordBatch:
-    columns = zip(*((*row, number) for row, number in rows), strict=True)
-    arrays = [pa.array(list(column), kind) for column, kind in zip(columns, TYPES, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=[*COLUMNS, FINGERPRINT])
-
-
-def play(segmenter: Segmenter, rows: list[tuple[Row, int]], cuts: list[int]) -> list[Segment]:
-    bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
-    return [segment for low, high in itertools.pairwise(bounds) for segment in segmenter.split(batch(rows[low:high]))]
-
-
-@given(lanes(), st.lists(st.integers(0, 60), max_size=5))
-def test_every_source_transaction_ends_and_every_row_is_sent_or_counted(rows: list[Row], cuts: list[int]) -> None:
-    tally = CompactedRows()
-    segments = list(tally.filter_sent(play(Segmenter(), compacted(rows), cuts)))
-    written = [segment for segment in segments if isinstance(segment, RegionRows)]
-    assert all(segment.rows and segment.piece.nbytes for segment in written)
-    sent = b"".join(bytes(segment.piece) for segment in written).decode()
-    assert sorted(sent.split(",")[1:]) == sorted(row[4][1:] for row, _ in compacted(rows) if row[4])
-    counts = Counter((row[0], row[2]) for row in rows)
-    for segment in written:
-        counts[(segment.partition, segment.table)] -= segment.rows
-    assert +counts == tally.rows
-    assert sum(segment.count for segment in segments if isinstance(segment, TransactionEnds)) == sum(
-        row[3] for row in rows
-    )
-
-
-@given(lanes(), st.lists(st.integers(0, 60), max_size=5), st.integers(0, 60))
-def test_a_replay_that_is_cut_differently_has_the_same_fingerprints(rows: list[Row], cuts: list[int], cut: int) -> None:
-    """What is left out depends on the micro-batch; the fingerprint does not."""
-    ends = [place for place, row in enumerate(rows, start=1) if row[3]]
-    cut = ends[min(cut, len(ends) - 1)]
-    first = play(Segmenter(), compacted(rows[:cut]), cuts)
-    positions = {
-        segment.partition: Position(segment.partition, segment.last, "c", 0, "job-e-0-0-1", 0, segment.digest)
-        for segment in first
-        if isinstance(segment, TransactionEnds)
-    }
-    assert all(known.digest.startswith("hash1:") for known in positions.values())
-    again = play(Segmenter(Replay(positions)), compacted(rows), cuts)
-    assert (
-        sum(segment.count for segment in again if isinstance(segment, TransactionEnds))
-        == len(ends) - ends.index(cut) - 1
-    )
-
-
-def test_other_content_is_noticed_also_in_rows_that_are_left_out() -> None:
-    rows: list[Row] = [("p", 1, "t", False, ",1/old"), ("p", 1, "t", True, ",1/new")]
-    (_, ended) = play(Segmenter(), compacted(rows), [])
-    assert isinstance(ended, TransactionEnds)
-    known = {"p": Position("p", 1, "c", 0, "job-e-0-0-1", 0, ended.digest)}
-    changed: list[Row] = [("p", 1, "t", False, ",1/other"), ("p", 1, "t", True, ",1/new")]
-    with pytest.raises(SourceChanged):
-        play(Segmenter(Replay(known)), compacted(changed), [])
-
-
-def test_fingerprints_made_before_compact_was_turned_on_are_not_compared() -> None:
-    rows: list[Row] = [("p", 1, "t", True, ",1/a")]
-    known = {"p": Position("p", 1, "c", 0, "job-e-0-0-1", 0, "crc1:00000000")}
-    assert play(Segmenter(Replay(known)), compacted(rows), []) == []
-
-
-def test_receipts_say_what_was_left_out() -> None:
-    receipt = Receipt("l", 1, "j", 0, 0, (RegionCount("p", "t", 2, 20),), (), 1, 1, 0, recycled=False)
-    tally = CompactedRows(Counter({("p", "t"): 3, ("q", "t"): 4}))
-    (noted,) = tally.add_counts([receipt])
-    assert noted.regions == (RegionCount("p", "t", 2, 20, 3), RegionCount("q", "t", 0, 0, 4))
-    assert (noted.rows, noted.compacted) == (2, 7)
-    assert Receipt.from_json(noted.to_json()) == noted
-    assert CompactedRows().add_counts([receipt, receipt]) == [receipt, receipt]
-
-
-# --- one StarRocks transaction a lane and micro-batch ---
-
-
-def options(**changes: object) -> SinkOptions:
-    values = {"load_url": "http://fe:8030", "query_url": "mysql://fe:9030", "database": "shop", "compact": True}
-    return SinkOptions(**{**values, **changes})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("lanes", [1, 4])
-def test_a_lane_commits_only_when_its_rows_are_done(lanes: int) -> None:
-    made = limits(options(lanes=lanes, timeout=100))
-    assert made.commit_interval is None
-    assert made.recycle_at * made.timeout == float("inf")
-    other = limits(options(lanes=lanes, timeout=100, compact=False))
-    assert other.recycle_at == 0.8
-
-
-def test_a_micro_batch_that_outlives_the_timeout_fails_whole_and_says_what_to_do() -> None:
-    """At the recycle point a reader would see a part of it, and rows of that part may have been left out."""
-    made = limits(options(timeout=10))
-    server = ModelServer()
-    lane = LaneDriver(server, small_limits(timeout=10, recycle_at=made.recycle_at, commit_interval=None))
-    for position in range(9):
-        lane.write_rows("p", "t", [{"k": position}])
-        lane.end("p", position)
+def write(lane: LaneDriver, source: list[Transaction], pause: float = 0.0) -> None:
+    number = 0
+    for partition, position, rows in source:
+        for table, key in rows:
+            lane.write_rows(partition, table, [{"k": key, "n": (number := number + 1), "text": "x" * 20}])
+        lane.end(partition, position)
+        lane.clock.advance(pause)
         lane.settle()
-        lane.clock.advance(1.0)
-    assert lane.core.receipts == []
-    lane.clock.advance(2.0)
-    lane.settle()
     lane.finish()
-    assert isinstance(lane.core.error, TransactionTimedOut)
-    assert "make micro-batches smaller" in str(lane.core.error)
+
+
+def loads_of(server: ModelServer, label: str) -> list[tuple[str, bytes]]:
+    return (server.tasks.get(label) or server.history[label]).loads
+
+
+def sent(server: ModelServer) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """Rows by label, each with its table, of the StarRocks transactions that became visible."""
+    found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+    for label in server.commits:
+        found[label] = [(table, row) for table, body in loads_of(server, label) for row in orjson.loads(body)]
+    return found
+
+
+@given(transactions(), st.data())
+def test_a_transaction_has_one_row_of_each_key_the_last_one_and_counts_add_up(
+    source: list[Transaction], data: st.DataObject
+) -> None:
+    few = st.sampled_from([40, 100, 300, 100_000])
+    limits = small_limits(
+        buffer_bytes=data.draw(few),
+        chunk_bytes=data.draw(st.sampled_from([30, 100, 1000])),
+        load_bytes=data.draw(st.sampled_from([1, 100, 1000])),
+        retry_buffer_bytes=data.draw(few),
+        body_bytes=data.draw(few),
+        commit_interval=data.draw(st.sampled_from([None, 3.0])),
+    )
+    disk = Disk()
+    server = ModelServer()
+    lane = LaneDriver(
+        server, limits, seed=data.draw(st.integers(0, 99)), keys=KEYS, spill=disk.take, hold=data.draw(st.booleans())
+    )
+    write(lane, source, pause=data.draw(st.sampled_from([0.0, 1.0])))
+    assert lane.core.error is None
+    assert lane.core.buffered_bytes == 0
+    came = {
+        number: (partition, table, key)
+        for number, (partition, table, key) in enumerate(
+            ((partition, table, key) for partition, _, rows in source for table, key in rows), start=1
+        )
+    }
+    last_label: dict[int, int] = {}
+    for rows in sent(server).values():
+        keyed = [row["k"] for table, row in rows if table == "t"]
+        assert len(keyed) == len(set(keyed))
+        for table, row in rows:
+            assert came[row["n"]][1:] == (table, row["k"])
+            if table == "t":
+                last_label[row["k"]] = max(last_label.get(row["k"], 0), row["n"])
+    last = {(partition, key): number for number, (partition, table, key) in came.items() if table == "t"}
+    for key, number in last_label.items():
+        assert number == last[(came[number][0], key)]  # the order between source partitions is open
+    assert last_label.keys() == {key for _, key in last}
+    counts: Counter[tuple[str, str]] = Counter()
+    for receipt in lane.core.receipts:
+        for region in receipt.regions:
+            counts[(region.partition, region.table)] += region.rows + region.compacted
+    assert counts == Counter((partition, table) for partition, table, _ in came.values())
+    assert sum(receipt.rows for receipt in lane.core.receipts) == sum(map(len, sent(server).values()))
+    bodies = [body for label in server.commits for _, body in loads_of(server, label)]
+    assert sum(receipt.bytes for receipt in lane.core.receipts) == sum(len(body) - 1 for body in bodies)
+
+
+def one_source_transaction(keys: Sequence[int]) -> list[Transaction]:
+    return [("p", 1, [("t", key) for key in keys])]
+
+
+def test_a_key_that_comes_again_after_a_load_has_the_transaction_repeated_with_all_of_its_rows() -> None:
+    server = ModelServer()
+    lane = LaneDriver(server, small_limits(load_bytes=1, chunk_bytes=30), keys=KEYS, spill=Disk().take)
+    write(lane, [*one_source_transaction([1]), ("p", 2, [("t", 2)]), ("p", 3, [("t", 1)])], pause=1.0)
+    (receipt,) = lane.core.receipts
+    assert (receipt.rows, receipt.compacted, receipt.attempts) == (2, 1, 1)  # nothing failed
+    assert len([each for each in server.requests if each.operation is Operation.BEGIN]) == 2
+    assert lane.unique.repeated
+    assert server.open_labels() == []
+
+
+def test_keys_that_never_come_again_are_loaded_as_they_come() -> None:
+    server = ModelServer()
+    lane = LaneDriver(server, small_limits(load_bytes=1, chunk_bytes=30), keys=KEYS, spill=Disk().take)
+    write(lane, [("p", position, [("t", position)]) for position in range(1, 20)], pause=1.0)
+    (receipt,) = lane.core.receipts
+    assert receipt.loads > 2
+    assert not lane.unique.repeated
+
+
+def test_rows_that_are_held_back_and_do_not_fit_go_to_the_disk() -> None:
+    disk, server = Disk(), ModelServer()
+    limits = small_limits(buffer_bytes=200, chunk_bytes=60, body_bytes=100)
+    lane = LaneDriver(server, limits, keys=KEYS, spill=disk.take, hold=True)
+    write(lane, one_source_transaction([*range(20), *range(10)]))
+    (receipt,) = lane.core.receipts
+    assert (receipt.rows, receipt.compacted) == (20, 10)
+    assert disk.taken > 500
+    assert lane.core.buffered_peak < 400
+
+
+def test_a_full_disk_ends_a_lane_that_has_to_hold_its_rows() -> None:
+    lane = LaneDriver(
+        ModelServer(), small_limits(buffer_bytes=200, chunk_bytes=60), keys=KEYS, spill=Disk(300).take, hold=True
+    )
+    with pytest.raises(BufferFull):
+        write(lane, one_source_transaction(range(40)))
+
+
+def test_a_full_disk_costs_nothing_while_no_key_comes_again_and_else_the_attempt() -> None:
+    limits = small_limits(retry_buffer_bytes=50, load_bytes=1, chunk_bytes=30)
+    lane = LaneDriver(ModelServer(), limits, keys=KEYS, spill=Disk(0).take)
+    write(lane, one_source_transaction(range(20)))
+    assert lane.core.error is None
+    server = ModelServer()
+    lane = LaneDriver(server, limits, keys=KEYS, spill=Disk(0).take)
+    write(lane, [*one_source_transaction(range(20)), ("p", 2, [("t", 1)])], pause=1.0)
+    assert isinstance(lane.core.error, KeyRepeated)
+    assert "temporary files" in str(lane.core.error)
     assert lane.core.receipts == []
     assert server.open_labels() == []
 
 
-# --- options ---
+def test_a_failed_load_of_held_rows_is_repeated_in_the_same_order() -> None:
+    failed: list[Request] = []
+
+    def once(request: Request) -> Fault | None:
+        if (
+            request.operation is Operation.LOAD
+            and len([r for r in server.requests if r.operation is Operation.LOAD]) == 3
+        ):
+            failed.append(request)
+            return Fault.LOST_BEFORE
+        return None
+
+    server = ModelServer(faults=once)
+    limits = small_limits(chunk_bytes=60, body_bytes=100, buffer_bytes=200, retry_buffer_bytes=100)
+    lane = LaneDriver(server, limits, keys=KEYS, spill=Disk().take, hold=True)
+    write(lane, one_source_transaction([*range(12), *range(6)]))
+    (receipt,) = lane.core.receipts
+    assert failed
+    assert (receipt.rows, receipt.compacted, receipt.attempts) == (12, 6, 2)
+    (rows,) = sent(server).values()
+    assert sorted(row["n"] for _, row in rows) == list(range(7, 19))
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"query_url": None, "delivery": "at-least-once"}, "the sink reads the key columns over SQL"),
-        (
-            {"properties": {"partial_update": "true", "columns": "id,name"}},
-            "sets partial_update: several rows of a key",
-        ),
-        ({"properties": {"merge_condition": "version"}}, "an earlier row of a key may win"),
-        ({"properties": {"max_filter_ratio": "0.1"}}, "may leave out the last row of a key"),
-        ({"tables": {"orders": {"where": "id > 1"}}}, r"tables\['orders'\] sets where.*sink of their own"),
-        ({"tables": {"orders": {"jsonpaths": '["$.a"]'}}}, "changes the place of a row's key"),
-    ],
-)
-def test_what_cannot_go_with_compact_is_refused(changes: dict[str, object], says: str) -> None:
-    with pytest.raises(OptionError, match=says):
-        options(**changes)
-
-
-def test_what_changes_nothing_is_let_through() -> None:
-    assert options(properties={"max_filter_ratio": "0.0", "partial_update": "false", "columns": "id,v"}).compact
+def test_receipts_say_what_was_left_out() -> None:
+    regions = (RegionCount("p", "t", 2, 20, 3), RegionCount("q", "t", 0, 0, 4))
+    receipt = Receipt("l", 1, "j", 0, 0, regions, (), 1, 1, 0, recycled=False)
+    assert (receipt.rows, receipt.compacted) == (2, 7)
+    assert Receipt.from_json(receipt.to_json()) == receipt

@@ -55,7 +55,7 @@ def test_the_sinks_own_tables_stay_json() -> None:
     assert not options.writes_csv("_starrocks_txn_sink_ledger")
 
 
-@pytest.mark.parametrize("other", [{"on_bad_rows": "quarantine"}, {"compact": True}])
+@pytest.mark.parametrize("other", [{"on_bad_rows": "quarantine"}])
 @pytest.mark.parametrize("csv", [{"properties": {"format": "csv"}}, {"tables": {"t": {"format": "csv"}}}])
 def test_what_it_cannot_be_combined_with(csv: dict[str, object], other: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=r"csv.*Remove format"):

@@ -80,9 +80,7 @@ def test_what_they_were_made_with_may_not_change(name: str, value: str) -> None:
         travelled(SinkOptions(**SERVER)).sink_options({name: value})
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("compact", "true"), ("shuffle", "false"), ("metrics_port", "0"), ("schema_changes", "apply")]
-)
+@pytest.mark.parametrize(("name", "value"), [("shuffle", "false"), ("metrics_port", "0"), ("schema_changes", "apply")])
 def test_what_it_lacks_is_refused(name: str, value: str) -> None:
     with pytest.raises(OptionError, match=f"{name} .*the data source: .*Leave {name} out, or use StarRocksSink"):
         travelled(SinkOptions(**SERVER)).sink_options({name: value})

@@ -1,0 +1,448 @@
+"""Primary keys of rows: of the rows of one key in a StarRocks transaction only the last one is sent.
+
+The server promises no order between rows of one key in one StarRocks transaction (wire contract 4.10). So a load leaves
+out each row that a later one of the load replaces. A key that comes again in a later load of the same label cannot
+replace a row that is sent already: that load raises KeyRepeated, and the coordinator repeats the transaction with all
+of its rows at hand, newest load first, so that a load only has to leave out the keys that were sent before.
+
+A key is read from the row's own text, by the types of the table's key columns: integers as numbers, other types in one
+form for all texts that the server takes for the same value. A text outside the type's form is compared as it is: equal
+texts are equal keys. A row whose key is missing or NULL is always sent.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from starrocks_txn_sink.coordinator.actions import LoadAction
+from starrocks_txn_sink.coordinator.region import SEPARATOR, Chunk, Ints, RowIndex
+from starrocks_txn_sink.errors import KeyRepeated
+from starrocks_txn_sink.options.load_properties import CSV_COLUMN
+from starrocks_txn_sink.protocol.label import ReplacedRows
+from starrocks_txn_sink.rows import columns
+from starrocks_txn_sink.rows.json_objects import BLOCK_BYTES, Bools, Octets, layout
+
+_NUMBER: Final = re.compile(r"[ \t]*([+-]?)0*([0-9]*?)(?:\.([0-9]*?)0*)?[ \t]*")
+_DAY: Final = re.compile(r"[ \t]*([0-9]{4})([0-9]{2})([0-9]{2})[ \t]*")
+_MOMENT: Final = re.compile(r"[ \t]*([0-9]{4})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})([0-9]{2})[ \t]*")
+_TIME: Final = re.compile(
+    r"[ \t]*([0-9]{4})[-/]([0-9]{1,2})[-/]([0-9]{1,2})"
+    r"(?:[ T]([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]{1,6}))?)?)?[ \t]*"
+)
+_TRUTHS: Final = {"true": "1", "false": "0"}
+_JSON_DELETE: Final = (SEPARATOR + columns.DELETING).encode()
+_CSV_DELETE: Final = f"{CSV_COLUMN}1".encode()  # the last field is `__op`
+_NULL_CSV: Final = "\\N"
+_LINE_BREAK, _COLUMN = ord("\n"), ord(CSV_COLUMN)
+
+
+class KeyType(Enum):
+    """Groups of column types with one rule of comparison; the pattern matches texts that need no other form."""
+
+    BOOLEAN = "[01]"
+    INTEGER = "0|-?[1-9][0-9]*"
+    DECIMAL = r"0|-?(?:0|[1-9][0-9]*)\.[0-9]*[1-9]|-?[1-9][0-9]*"
+    DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    DATETIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}"
+    TEXT = "(?s:.*)"
+
+
+_KEY_TYPES: Final = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT"), KeyType.INTEGER),
+    **{kind.name: kind for kind in (KeyType.BOOLEAN, KeyType.DECIMAL, KeyType.DATE, KeyType.DATETIME)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column of a primary key; `scale` counts the digits behind a decimal's point (None: not known).
+
+    `field` is the column's member in a JSON row, `place` its place in a row of CSV.
+    """
+
+    name: str
+    key_type: KeyType
+    scale: int | None = None
+    field: str = ""
+    place: int | None = None
+
+    @classmethod
+    def of(cls, name: str, type_name: str, scale: int | None) -> KeyColumn:
+        """A column of the SQL type `type_name`, without its length."""
+        key_type = _KEY_TYPES.get(type_name, KeyType.TEXT)
+        return cls(name, key_type, scale if key_type is KeyType.DECIMAL else None, name)
+
+    @classmethod
+    def from_json(cls, key_type: str, **others: Any) -> KeyColumn:
+        """The column whose fields went through JSON."""
+        return cls(key_type=KeyType(key_type), **others)
+
+    def comparable(self, text: str) -> str | None:
+        """One text for all texts that the server takes for the same value; None for a text outside the type's form."""
+        match self.key_type:
+            case KeyType.TEXT:
+                return text
+            case KeyType.BOOLEAN:
+                number = self._number(text.lower())
+                return number and ("0" if number == "0" else "1")
+            case KeyType.DATE | KeyType.DATETIME:
+                return self._time(text)
+            case _:
+                return self._number(text)
+
+    def _number(self, text: str) -> str | None:
+        if self.key_type is not KeyType.DECIMAL:
+            text = _TRUTHS.get(text, text)
+        found = _NUMBER.fullmatch(text)
+        if found is None or not any(map(str.isdigit, text)):
+            return None
+        sign, whole, fraction = found[1], found[2] or "0", found[3] or ""
+        digits_kept = self.scale if self.key_type is KeyType.DECIMAL else 0
+        if digits_kept is not None and len(fraction) > digits_kept:
+            return None
+        digits = whole + (f".{fraction}" if fraction else "")
+        return f"-{digits}" if sign == "-" and digits != "0" else digits
+
+    def _time(self, text: str) -> str | None:
+        plain = _MOMENT.sub(r"\1-\2-\3 \4:\5:\6", _DAY.sub(r"\1-\2-\3", text) if _DAY.fullmatch(text) else text)
+        found = _TIME.fullmatch(plain)
+        if found is None:
+            return None
+        year, month, day, *clock = (found[group] or "" for group in range(1, 7))
+        date = f"{year}-{month:0>2}-{day:0>2}"
+        if self.key_type is KeyType.DATE:
+            return date
+        return f"{date} {':'.join(part.rjust(2, '0') for part in clock)}.{(found[7] or '').ljust(6, '0')}"
+
+
+TableKey = Sequence[KeyColumn]
+
+
+# --- keys of rows ---
+
+
+def read_keys(text: Octets, starts: Ints, key: TableKey) -> pa.Array:
+    """The keys of rows, one each: int64 for one integer column, else large strings; NULL for a row without a key.
+
+    `text` holds the rows, each with a separator of one byte in front; `starts` has the place of each separator, then
+    the end. Overwrites the separators of JSON rows.
+    """
+    if text[starts[0]] == ord(SEPARATOR):
+        text[starts[:-1]] = _LINE_BREAK
+        read = _read_members(text, starts, key)
+        parts = _parse_rows(text, starts, key) if read is None else read
+    else:
+        parts = _read_fields(text, starts, key)
+    if len(parts) == 1 and parts[0].type == pa.int64():
+        return parts[0]
+    texts = [_in_one_form(column, values) for column, values in zip(key, parts, strict=True)]
+    return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*_with_lengths(texts), _text(""))
+
+
+def _text(value: str) -> pa.Scalar:
+    return pa.scalar(value, pa.large_string())
+
+
+def _with_lengths(parts: Iterable[pa.Array]) -> list[pa.Array]:
+    """Each text behind its length: else two keys could be one text."""
+    return [
+        each
+        for part in parts
+        for each in (pc.binary_length(part).cast(pa.large_string()), pa.scalar(":", pa.large_string()), part)
+    ]
+
+
+def _read_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Array] | None:
+    """The key's members of JSON rows; None where Arrow cannot read them by their types, or not as so many rows."""
+    fields = pa.schema((each.field, pa.int64() if each.key_type is KeyType.INTEGER else pa.string()) for each in key)
+    longest = int(np.diff(starts).max())
+    reading = pj.ReadOptions(use_threads=False, block_size=max(BLOCK_BYTES, 2 * longest))  # a row must fit into a block
+    parsing = pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
+    try:
+        read = pj.read_json(pa.BufferReader(pa.py_buffer(text[starts[0] : starts[-1]])), reading, parsing)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return [read[each.field].combine_chunks() for each in key] if read.num_rows == len(starts) - 1 else None
+
+
+def _parse_rows(text: Octets, starts: Ints, key: TableKey) -> list[pa.Array]:
+    """The key's members as texts, row by row: for the few sources that write one type in several ways."""
+    bounds = starts.tolist()
+    members = [_members(text[low + 1 : high].tobytes()) for low, high in pairwise(bounds)]
+    return [pa.array([_plain(row.get(each.field)) for row in members], pa.large_string()) for each in key]
+
+
+def _members(row: bytes) -> Mapping[str, object]:
+    try:
+        found = json.loads(row, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _plain(value: object) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | dict):
+        return json.dumps(value, sort_keys=True)
+    return value if isinstance(value, str) else None
+
+
+def _read_fields(text: Octets, starts: Ints, key: TableKey) -> list[pa.Array]:
+    """The key's fields of rows in CSV, which all have the same number of fields and no quotes (`sink.typed`)."""
+    separators = np.flatnonzero(text[starts[0] : starts[-1]] == _COLUMN) + starts[0]
+    rows = len(starts) - 1
+    edges = np.column_stack((starts[:-1], separators.reshape(rows, -1), starts[1:]))
+    return [_cut_out(text, edges[:, each.place or 0] + 1, edges[:, (each.place or 0) + 1]) for each in key]
+
+
+def _cut_out(text: Octets, starts: Ints, ends: Ints) -> pa.Array:
+    lengths = ends - starts
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text[places])]
+    values = pa.Array.from_buffers(pa.large_string(), len(starts), buffers)
+    return pc.if_else(pc.equal(values, _NULL_CSV), pa.scalar(None, pa.large_string()), values)
+
+
+def _in_one_form(column: KeyColumn, values: pa.Array) -> pa.Array:
+    """Each value as `KeyColumn.comparable`; a text outside the type's form as it is, marked as such."""
+    if values.type == pa.int64():
+        return values.cast(pa.large_string())
+    texts = values.cast(pa.large_string())
+    if column.key_type is KeyType.TEXT:
+        return texts
+    plain = pc.match_substring_regex(texts, f"^(?:{column.key_type.value})$")
+    if pc.all(plain).as_py() is not False:
+        return texts
+    encoded = pc.dictionary_encode(texts)
+    forms = [column.comparable(text) for text in encoded.dictionary.to_pylist()]
+    marked = [
+        form if form is not None else f"?{text.as_py()}" for form, text in zip(forms, encoded.dictionary, strict=True)
+    ]
+    return pa.array(marked, pa.large_string()).take(encoded.indices)
+
+
+# --- which rows are sent ---
+
+
+def last_of_each(keys: pa.Array) -> Bools | None:
+    """Which rows no later row replaces; None if that is each of them."""
+    if keys.type == pa.int64() and not keys.null_count:
+        numbers = keys.to_numpy()
+        if bool((numbers[1:] > numbers[:-1]).all()):
+            return None
+    encoded = pc.dictionary_encode(keys)
+    if len(encoded.dictionary) == len(keys) - keys.null_count:
+        return None
+    codes = encoded.indices.fill_null(-1).to_numpy()
+    last = np.empty(len(encoded.dictionary) + 1, dtype=np.int64)
+    rows = np.arange(len(codes))
+    last[codes] = rows  # of equal codes the last one counts; the rows without a key share the last place
+    kept: Bools = (codes < 0) | (last[codes] == rows)
+    return kept
+
+
+def _one_type(*arrays: pa.Array | pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
+    """The arrays as they are if they have one type, else as texts: an integer's text is its form as a key."""
+    if len({each.type for each in arrays}) == 1:
+        return list(arrays)
+    return [each.cast(pa.large_string()) for each in arrays]
+
+
+@dataclass(slots=True)
+class SentKeys:
+    """The keys that one label has sent to one table; `_highest` while integers have only grown from load to load."""
+
+    _sent: pa.ChunkedArray | None = None
+    _highest: int | None = None
+
+    def contain(self, keys: pa.Array) -> Bools | None:
+        """Which of `keys` have been sent; None if none has."""
+        if self._sent is None or self._beyond(keys):
+            return None
+        sent, new = _one_type(self._sent, keys)
+        # The table of the smaller side is the cheaper one, and mostly nothing is found.
+        if not pc.any(pc.is_in(sent, value_set=new, skip_nulls=True)).as_py():
+            return None
+        found: Bools = pc.is_in(new, value_set=sent, skip_nulls=True).to_numpy(zero_copy_only=False)
+        return found
+
+    def add(self, keys: pa.Array) -> None:
+        grows = self._sent is None or self._beyond(keys)
+        self._highest = pc.max(keys).as_py() if grows and keys.type == pa.int64() else None
+        old, new = _one_type(pa.chunked_array([], keys.type) if self._sent is None else self._sent, keys)
+        self._sent = pa.chunked_array([*old.chunks, new])
+
+    def _beyond(self, keys: pa.Array) -> bool:
+        if self._highest is None or keys.type != pa.int64():
+            return False
+        lowest = pc.min(keys).as_py()
+        return lowest is None or lowest > self._highest
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The rows of a load that are sent, as pieces of its body; `replaced` counts the others by source partition.
+
+    `deletes` of these are deletes.
+    """
+
+    pieces: Sequence[memoryview]
+    replaced: Mapping[str, ReplacedRows] = field(default_factory=dict)
+    deletes: int = 0
+
+
+class UniqueRows:
+    """Leaves rows out of the loads of a lane, so that a StarRocks transaction has one row of each key.
+
+    `keys` has the primary keys by table; rows of other tables are sent as they are. For several threads, as long as a
+    table has one load at a time. `repeated` tells whether a key has come in two loads of a label; `replaced_deletes`
+    counts deletes that were not sent, by label and table.
+    """
+
+    def __init__(self, keys: Mapping[str, TableKey]) -> None:
+        self._keys = keys
+        self._label = ""
+        self._sent: dict[str, SentKeys] = {}
+        self.repeated = False
+        self.replaced_deletes: Counter[tuple[str, str]] = Counter()
+
+    def select(self, action: LoadAction) -> Selection:
+        """The rows of `action` that are sent; raises KeyRepeated if one of them would replace a row that is sent.
+
+        The loads of a table come newest first if the action says so; else in order.
+        """
+        key = self._keys.get(action.table)
+        if key is None:
+            return Selection(action.pieces)
+        if action.label != self._label:
+            self._label, self._sent = action.label, {}
+        rows = _LoadRows.of(action.chunks)
+        keys = read_keys(rows.text.copy(), rows.starts, key)
+        sent = self._sent.setdefault(action.table, SentKeys())
+        again, kept = sent.contain(keys), last_of_each(keys)
+        if again is not None:
+            self.repeated = True
+            if not action.newest_first:
+                raise KeyRepeated(
+                    "A key came again in a later load of the StarRocks transaction.",
+                    hint="Free space in the executor's directory for temporary files, so that the transaction can be "
+                    "repeated, or set compact=False.",
+                    table=action.table,
+                    label=action.label,
+                )
+            kept = ~again if kept is None else kept & ~again
+        sent.add(keys if kept is None else keys.filter(pa.array(kept)))
+        if kept is None:
+            return Selection(action.pieces)
+        selection = rows.select(action.chunks, kept)
+        self.replaced_deletes[(action.label, action.table)] += selection.deletes
+        return selection
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadRows:
+    """The rows of a load in one buffer; `starts` has the place of each row, then the end."""
+
+    text: Octets
+    starts: Ints
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk]) -> _LoadRows:
+        text = np.frombuffer(b"".join(piece for chunk in chunks for piece in chunk.pieces), dtype=np.uint8)
+        parts, size = [], 0
+        for chunk in chunks:
+            for piece, index in zip(chunk.pieces, chunk.row_indexes, strict=True):
+                if index is None:
+                    raise TypeError("The rows of a table whose keys are known need a row index.")
+                parts.append(index.offsets[:-1] + (size - int(index.offsets[0])))
+                size += piece.nbytes
+        return cls(text, np.concatenate((*parts, [size])))
+
+    def select(self, chunks: Sequence[Chunk], kept: Bools) -> Selection:
+        buffers = [None, pa.py_buffer(self.starts), pa.py_buffer(self.text)]
+        rows = pa.Array.from_buffers(pa.large_binary(), len(kept), buffers)
+        offsets, data = layout(rows.filter(pa.array(kept)))
+        replaced: dict[str, ReplacedRows] = {}
+        low, sizes = 0, np.diff(self.starts)
+        for chunk in chunks:
+            left_out = ~kept[low : low + chunk.rows]
+            count, size = int(np.count_nonzero(left_out)), int(sizes[low : low + chunk.rows][left_out].sum())
+            before = replaced.get(chunk.partition, ReplacedRows())
+            replaced[chunk.partition] = ReplacedRows(before.rows + count, before.bytes + size)
+            low += chunk.rows
+        piece = memoryview(data)[int(offsets[0]) : int(offsets[-1])]
+        found = {name: each for name, each in replaced.items() if each.rows}
+        return Selection([piece] if len(piece) else [], found, _count_deletes(rows.filter(pa.array(~kept))))
+
+
+def _count_deletes(rows: pa.Array) -> int:
+    in_json, in_csv = pc.starts_with(rows, _JSON_DELETE), pc.ends_with(rows, _CSV_DELETE)
+    return int(pc.sum(pc.or_(in_json, in_csv)).as_py() or 0)
+
+
+# --- rows that do not fit into memory ---
+
+
+_SEGMENT_BYTES: Final = 1 << 30
+
+
+class SpillFile:
+    """Files without a name that take chunks out of memory; each is gone with its last chunk, or with the process."""
+
+    def __init__(self) -> None:
+        self._content = memoryview(b"")
+        self._used = 0
+        self._file: IO[bytes] | None = None
+
+    def take(self, chunks: Sequence[Chunk]) -> bool:
+        """Write the rows of `chunks` and let their pieces point into a file; False if the disk does not take them."""
+        pieces = [piece for chunk in chunks for piece in chunk.pieces]
+        size = sum(piece.nbytes for piece in pieces)
+        try:
+            if self._file is None or self._used + size > len(self._content):
+                self._open_segment(max(size, _SEGMENT_BYTES))
+            assert self._file is not None
+            self._file.writelines(pieces)
+            self._file.flush()
+        except OSError:
+            return False
+        for chunk in chunks:
+            bounds = np.cumsum([self._used, *(piece.nbytes for piece in chunk.pieces)]).tolist()
+            chunk.pieces = [self._content[low:high] for low, high in pairwise(bounds)]
+            self._used = bounds[-1]
+            # Slices of arrays that belong to whole Arrow batches would keep the batches in memory.
+            copies = (index and RowIndex(index.positions.copy(), index.offsets.copy()) for index in chunk.row_indexes)
+            chunk.row_indexes = list(copies)
+        return True
+
+    def _open_segment(self, size: int) -> None:
+        """A sparse file and its mapping: each mapping keeps a file descriptor open, so there are few."""
+        folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]  # Spark's own disks for temporary files
+        self.close()
+        self._file = tempfile.TemporaryFile(dir=folder if Path(folder or "?").is_dir() else None)  # noqa: SIM115
+        self._file.truncate(size)
+        self._content, self._used = memoryview(mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ)), 0
+
+    def close(self) -> None:
+        """Take no more chunks; the rows stay as long as their pieces."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
