@@ -22,7 +22,7 @@ committed, and never after the deadline or an error from outside.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from enum import Enum
 
 from starrocks_txn_sink import errors
@@ -62,7 +62,7 @@ class SharedTransactionCoordinator:
     """One lane's shared StarRocks transaction over all its tables; the module's docstring says how to drive it.
 
     `entries` builds the ledger's rows and `log` those of the receipts' log; `wall` is the time in Unix seconds. With
-    `hold` batches are held from the start (`TransactionBatch`), which needs `spill`.
+    `hold` batches are held from the start, which needs `spill`; `spill` and `keyed` as in `WriteBuffer`.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class SharedTransactionCoordinator:
         log: EntriesBuilder | None = None,
         quarantine: Quarantine | None = None,
         spill: Spill | None = None,
+        keyed: Collection[str] = (),
         *,
         hold: bool = False,
     ) -> None:
@@ -89,7 +90,7 @@ class SharedTransactionCoordinator:
         self._quarantine = quarantine
         self._entries_sent = False
         self._requested_phase = Phase.IDLE
-        self._write_buffer = WriteBuffer(limits, spill, hold=hold)
+        self._write_buffer = WriteBuffer(limits, spill, keyed, hold=hold)
         self._phase = Phase.IDLE
         self._last_failure = ""
         self._label = ""
@@ -243,7 +244,7 @@ class SharedTransactionCoordinator:
             large_enough = batch.closed or full or batch.pending_bytes(table) >= self._limits.load_bytes
             if large_enough and table not in self._loading:
                 chunks = tuple(batch.take(table, self._limits.body_bytes))
-                action = actions.LoadAction(self._label, table, chunks, newest_first=batch.held)
+                action = actions.LoadAction(self._label, table, chunks, newest_first=batch.newest_first(table))
                 self._loading[table] = action
                 yield action
 

@@ -39,7 +39,7 @@ def bisect(batch: TransactionBatch) -> tuple[TransactionBatch, TransactionBatch]
     total = sum(len(found) for found in positions.values())
     if total < 2:
         return None
-    left, right = _closed_like(batch), _closed_like(batch)
+    left, right = batch.successor(), batch.successor()
     cut = _find_cut(positions, total // 2)
     names = list(positions)
     for chunk in batch.chunks():
@@ -86,10 +86,6 @@ def _indexed_pieces(chunk: Chunk) -> Iterator[tuple[memoryview, RowIndex]]:
         if row_index is None:
             raise RuntimeError("A chunk without a row index cannot be bisected.")
         yield piece, row_index
-
-
-def _closed_like(batch: TransactionBatch) -> TransactionBatch:
-    return TransactionBatch(batch.retry_limit, closed=True, recycled=batch.recycled)
 
 
 def _add_span(batch: TransactionBatch, name: str, found: Ints, whole: GrowingSpan) -> None:
@@ -165,7 +161,7 @@ class Quarantine:
         for table in dict.fromkeys(chunk.table for chunk in batch.chunks()):
             for piece in dead_letter_rows(place, table, self.columns(table), _table_rows(batch, table)):
                 dead_letters.append(memoryview(piece), 1)
-        replacement = TransactionBatch(batch.retry_limit, closed=True, recycled=batch.recycled)
+        replacement = batch.successor()
         replacement.inherit_dead_letters(batch)
         replacement.add_dead_letters(dead_letters, batch.spans, batch.counts)
         return replacement

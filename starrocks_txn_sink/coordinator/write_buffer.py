@@ -13,7 +13,7 @@ Pure: knows no labels and no server.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.coordinator import region as regions
@@ -43,8 +43,8 @@ class TransactionBatch:
     `sent` is None once the chunks outgrew the retry buffer and could not be spilled: the batch cannot be repeated then.
     `counts` has rows and bytes by (source partition, table), `replaced` those that loads left out.
 
-    A batch that is `held` is loaded when it is closed, its newest chunks first: then a row that a later one replaces
-    can be left out, although the two are too far apart for one load (`rows.keys`).
+    A batch that is `held` is loaded when it is closed, and of the tables `keyed` the newest chunks first: then a row
+    that a later one replaces can be left out, although the two are too far apart for one load (`rows.keys`).
 
     `dead_letters` are rows of the dead-letter table among the chunks. `dead_letter_spans` are their source
     transactions, which come before those of `spans`; `dead_letter_counts` are their rows and bytes.
@@ -52,6 +52,7 @@ class TransactionBatch:
 
     retry_limit: int
     spill: Spill | None = None
+    keyed: Collection[str] = ()
     held: bool = False
     pending: dict[str, deque[regions.Chunk]] = field(default_factory=dict)
     closed: bool = False
@@ -65,6 +66,12 @@ class TransactionBatch:
     dead_letters: list[regions.Chunk] = field(default_factory=list)
     dead_letter_spans: dict[str, GrowingSpan] = field(default_factory=dict)
     dead_letter_counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+
+    def successor(self) -> TransactionBatch:
+        """A closed batch without rows, for a part of this one's."""
+        return TransactionBatch(
+            self.retry_limit, self.spill, self.keyed, self.held, closed=True, recycled=self.recycled
+        )
 
     def add(self, chunk: regions.Chunk) -> None:
         """Take an inactive chunk; not allowed once the batch is closed."""
@@ -99,17 +106,22 @@ class TransactionBatch:
         """Remove and return the next chunks of `table`, in order: at least one, more up to `limit` bytes."""
         chunks = self.pending[table]
         taken: list[regions.Chunk] = []
-        size, end = 0, -1 if self.held else 0
+        newest_first = self.newest_first(table)
+        size, end = 0, -1 if newest_first else 0
         while chunks and (not taken or size + chunks[end].bytes <= limit):
             size += chunks[end].bytes
-            taken.append(chunks.pop() if self.held else chunks.popleft())
-        if self.held:
+            taken.append(chunks.pop() if newest_first else chunks.popleft())
+        if newest_first:
             taken.reverse()
-        self._keep(taken)
+        self._keep(taken, newest_first)
         self.loads += 1
         return taken
 
-    def _keep(self, chunks: list[regions.Chunk]) -> None:
+    def newest_first(self, table: str) -> bool:
+        """Whether the newest chunks of `table` are loaded first."""
+        return self.held and table in self.keyed
+
+    def _keep(self, chunks: list[regions.Chunk], newest_first: bool) -> None:
         if self.sent is None:
             return
         size = sum(chunk.memory for chunk in chunks)
@@ -119,7 +131,7 @@ class TransactionBatch:
                 return
             size = 0
         self.sent_bytes += size
-        self.sent = [*chunks, *self.sent] if self.held else [*self.sent, *chunks]
+        self.sent = [*chunks, *self.sent] if newest_first else [*self.sent, *chunks]
 
     def add_replaced(self, table: str, replaced: Mapping[str, ReplacedRows]) -> None:
         """Count rows that a load left out, by source partition."""
@@ -137,11 +149,11 @@ class TransactionBatch:
         if self.sent is None:
             raise RuntimeError("A transaction batch that has released its sent chunks cannot be rewound.")
         put_back = self.sent_bytes
-        if self.held:
-            for chunk in self.sent:
+        for chunk in self.sent:
+            if self.newest_first(chunk.table):
                 self.pending[chunk.table].append(chunk)
-        else:
-            for chunk in reversed(self.sent):
+        for chunk in reversed(self.sent):
+            if not self.newest_first(chunk.table):
                 self.pending[chunk.table].appendleft(chunk)
         self.sent, self.sent_bytes, self.loads, self.replaced = [], 0, 0, {}
         return put_back
@@ -245,12 +257,21 @@ class WriteBuffer:
 
     `batches` is never empty: the last batch takes inactive chunks, all others are closed. `open_partition` is the
     source partition with an open source transaction. `buffered_bytes` counts waiting rows and those of running loads;
-    `buffered_peak` is its maximum. `spill` takes rows that do not fit; without it batches are never held.
+    `buffered_peak` is its maximum. `spill` takes rows that do not fit; without it batches are never held. The rows of
+    the tables `keyed` replace each other.
     """
 
-    def __init__(self, limits: regions.CoordinatorLimits, spill: Spill | None = None, *, hold: bool = False) -> None:
+    def __init__(
+        self,
+        limits: regions.CoordinatorLimits,
+        spill: Spill | None = None,
+        keyed: Collection[str] = (),
+        *,
+        hold: bool = False,
+    ) -> None:
         self._limits = limits
         self._spill = spill
+        self._keyed = keyed
         self._hold = hold and spill is not None
         self._regions: dict[tuple[str, str], regions.Region] = {}
         self._open_regions = regions.OpenRegions()
@@ -350,7 +371,7 @@ class WriteBuffer:
 
     def _start_batch(self) -> None:
         spill = self._spill_chunks if self._spill is not None else None
-        self.batches.append(TransactionBatch(self._limits.retry_buffer_bytes, spill, self._hold))
+        self.batches.append(TransactionBatch(self._limits.retry_buffer_bytes, spill, self._keyed, self._hold))
 
     def _spill_chunks(self, chunks: Sequence[regions.Chunk]) -> bool:
         in_memory = [chunk for chunk in chunks if not chunk.spilled]

@@ -17,6 +17,7 @@ import mmap
 import os
 import re
 import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -436,13 +437,7 @@ class SpillFile:
     def _open_segment(self, size: int) -> None:
         """A sparse file and its mapping: each mapping keeps a file descriptor open, so there are few."""
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]  # Spark's own disks for temporary files
-        self.close()
         self._file = tempfile.TemporaryFile(dir=folder if Path(folder or "?").is_dir() else None)  # noqa: SIM115
+        weakref.finalize(self, self._file.close)
         self._file.truncate(size)
         self._content, self._used = memoryview(mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ)), 0
-
-    def close(self) -> None:
-        """Take no more chunks; the rows stay as long as their pieces."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None

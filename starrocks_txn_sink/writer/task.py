@@ -70,7 +70,6 @@ class OpenLane:
     core: SharedTransactionCoordinator
     performer: Performer
     segments: Iterator[Segment]
-    spill: SpillFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +160,7 @@ class LaneTask:
         steps = self.open(batches, attempt, ownership, resources, clock, deadline, rng, metrics, rows, listener)
         lane = run(steps, resources.transport, clock, deadline, resources.ledger, listener)
         runner = LaneRunner(lane.core, lane.performer, resources.threads, clock, deadline)
-        with contextlib.closing(lane.spill):
-            receipts = runner.run(lane.segments)
+        receipts = runner.run(lane.segments)
         filtered = lane.performer.filtered
         return [replace(receipt, filtered=filtered.get(receipt.label, {})) for receipt in receipts]
 
@@ -186,7 +184,7 @@ class LaneTask:
         the options' limits. Raises Fenced.
         """
         positions = yield from self._known_positions(attempt, ownership, rng)
-        spill, keys = SpillFile(), self.keys if self.marked else {}  # rows without positions have no order
+        keys = self.keys if self.marked else {}  # rows without positions have no order
         core = SharedTransactionCoordinator(
             LaneIdentity(self.job, attempt.lane, self.batch_id),
             coordinator_limits or limits(self.options, at_end_only=self.at_end_only),
@@ -196,7 +194,8 @@ class LaneTask:
             ownership.ledger_entries if ownership is not None else None,
             self._log(attempt.lane, clock),
             self._quarantine(clock),
-            spill.take if keys else None,
+            SpillFile().take if keys else None,
+            keys.keys(),
             hold=self.hold or attempt.retry,
         )
         unique = UniqueRows(keys)
@@ -222,7 +221,7 @@ class LaneTask:
             members = MemberNames(self._is_compared_by_name)
             metrics.attach_members(members)
             segments = members.read(segments)
-        return OpenLane(core, performer, segments, spill)
+        return OpenLane(core, performer, segments)
 
     def _is_compared_by_name(self, table: str) -> bool:
         """Whether the names in the JSON rows of `table` are those of columns, and the driver still wants them."""

@@ -198,7 +198,18 @@ class Driver(Node):
         assert ownership is not None
         ownership = replace(ownership, positions=dict(ownership.positions), skips=dict(ownership.skips))
         options = world.options_of(self.lanes)
-        task = LaneTask(options, JOB, self.epoch, self.checkpoint.name, self._batch, not self.plain, True, ownership)
+        task = LaneTask(
+            options,
+            JOB,
+            self.epoch,
+            self.checkpoint.name,
+            self._batch,
+            not self.plain,
+            True,
+            ownership,
+            keys=world.keys,
+            hold=self.session.hold,
+        )
         batches = plain_batches(slot.unit, world.rng) if slot.unit else batches_of(slot.transactions, world.rng)
         number = world.next_attempt()
         task, batches, rows = self._perhaps_unsorted(slot, task, batches, Random(f"{world.seed}/{number}"))
@@ -251,6 +262,7 @@ class Driver(Node):
         if asks and report.committed and report.listed is None:
             checker.report("other", f"{attempt.name} is the first to commit, and did not ask whether it is listed")
         self.session.learn_skips([report])
+        self.session.learn_keys([report])
 
     def task_failed(self, lane: int, error: BaseException) -> None:
         """Spark counts the failure: another try, or the end of the query."""

@@ -256,7 +256,7 @@ def _limits(world: World, task: LaneTask) -> CoordinatorLimits:
         retry_buffer_bytes=profile.retry_buffer_bytes,
         load_parallelism=profile.load_parallelism,
         max_attempts=world.options.max_attempts,
-        body_bytes=2000,
+        body_bytes=150 if world.keys else 2000,  # held rows of a table then need several loads
         recycle_at=math.inf if task.at_end_only else RECYCLE_AT,
         close_bytes=profile.load_bytes if world.options.quarantines else None,
     )

@@ -24,6 +24,7 @@ from starrocks_txn_sink.errors import (
 )
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import DRIVER, LANE, POSITION, lane_name
+from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.segments import RowsCutOff
 from starrocks_txn_sink.sink.continuity import Proof
 from tests.support.model_server import ModelServer
@@ -45,6 +46,8 @@ TIMEOUT = 60
 LONGEST_PAUSE = 60.0
 PLAIN = 8, 4  # schedules whose seed has this remainder have plain rows
 POISON = 8, 6  # and these have rows that the server rejects, under a quarantine
+KEYED = 3, 1  # and of these some rows have keys, and replace each other
+KEYS: dict[str, TableKey] = {"journal": [KeyColumn.of("k", "VARCHAR", None)]}
 MOST_DRIVERS = 8  # while there is trouble
 MOST_EVENTS = 60_000
 _EXPECTED = (
@@ -117,6 +120,9 @@ class World:
         make_checker = PlainChecker if self.plain else PoisonChecker if self.poison else Checker
         self.checker = make_checker(self.source, self.cluster.server.store, JOB, self.trace)
         self.checker.token_of = self._token_of
+        keyed = seed % KEYED[0] == KEYED[1] and not self.plain and not self.poison
+        self.keys: dict[str, TableKey] = dict(KEYS) if keyed else {}
+        self.checker.keyed = frozenset(self.keys)
         self.drivers: list[Driver] = []
         self.lanes: list[LaneAttempt] = []
         self.replays = Replays(self)

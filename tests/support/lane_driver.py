@@ -63,6 +63,7 @@ class LaneDriver:
             self.rng,
             self.clock.wall,
             spill=spill,
+            keyed=(keys or {}).keys(),
             hold=hold,
         )
         options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")

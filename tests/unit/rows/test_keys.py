@@ -269,7 +269,6 @@ def test_a_spilled_chunk_has_the_same_rows(tmp_path: Path, monkeypatch: pytest.M
         for chunk in chunks
         for piece, index in zip(chunk.pieces, chunk.row_indexes, strict=True)
     )
-    spill.close()
     assert list(tmp_path.iterdir()) == []  # the file has no name, so nothing is left behind
 
 
