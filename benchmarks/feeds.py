@@ -35,7 +35,7 @@ def events(spark: SparkSession, rows: int, partition: int, first: int = 0) -> Da
         F.when(data, "shop").alias("database"),
         F.when(data, F.when(place % 2 == 0, "orders").otherwise("items")).alias("table"),
         F.when(data, "c").alias("op"),
-        F.when(data, row(F.col("id"))).alias("row"),
+        F.when(data, row(F.col("id") + partition * 10**10)).alias("row"),
     )
 
 
@@ -60,7 +60,7 @@ def marked(spark: SparkSession, rows: int, partition: int) -> DataFrame:
         F.lit("shop").alias("database"),
         F.when(number % 2 == 0, "orders").otherwise("items").alias("table"),
         F.lit("c").alias("op"),
-        row(number).alias("row"),
+        row(number + partition * 10**10).alias("row"),
         (F.pmod(number, F.lit(ROWS)) == ROWS - 1).alias("transaction_end"),
     )
 

@@ -19,7 +19,7 @@ import sys
 from benchmarks.measure import line, say, where
 
 PARTITIONS = (1, 60)
-WAYS = ("fused", "stage")
+WAYS = ("lanes", "stage")
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=10_000)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--warm-up", type=int, default=25, help="micro-batches before anything is measured")
-    parser.add_argument("--only", default=",".join(WAYS), help="comma-separated: fused, stage")
+    parser.add_argument("--only", default=",".join(WAYS), help="comma-separated: lanes, stage")
     given = parser.parse_args()
     runs: dict[str, list[dict[str, float]]] = {}
     for _ in range(given.rounds):

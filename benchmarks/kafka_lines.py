@@ -52,8 +52,8 @@ def main() -> None:
 
 def _report(variants: list[Variant]) -> None:
     table("events in Kafka", variants)
-    fused = variants[-1]
-    ratios = {f"{fused.name} / {each.name}": round(fused.rate / each.rate, 3) for each in variants[:-1]}
+    in_lanes = variants[-1]
+    ratios = {f"{in_lanes.name} / {each.name}": round(in_lanes.rate / each.rate, 3) for each in variants[:-1]}
     for name, ratio in ratios.items():
         say(f"{name:52}{ratio:10.3f}")
     line("events in Kafka", figures(variants) | {"ratios": ratios})
@@ -87,7 +87,7 @@ def _variants(
     def clean() -> None:
         shutil.rmtree(checkpoint, ignore_errors=True)
 
-    fused = TransactionAssembly(lines=TxnEventLines())
+    in_lanes = TransactionAssembly(lines=TxnEventLines())
     events = topic(EVENTS, batch)
     whole = feeds.PARTITIONS * feeds.ROWS  # Kafka cuts by offsets, and ready source transactions must come whole
     ready = _ready(topic(READY, batch // feeds.EVENTS * feeds.ROWS // whole * whole))  # as many micro-batches
@@ -96,7 +96,7 @@ def _variants(
         Variant("jvm from_json, to noop", rows, lambda: run(feeds.parsed_in_jvm(events), None), clean),
         Variant("ready rows", rows, lambda: run(ready, StarRocksSink(sink())), clean),
         Variant("ready rows, as they come", rows, lambda: run(ready, StarRocksSink(sink(shuffle=False))), clean),
-        Variant("fused", rows, lambda: run(events, StarRocksSink(sink(), assemble=fused)), clean),
+        Variant("lanes", rows, lambda: run(events, StarRocksSink(sink(), assemble=in_lanes)), clean),
     ]
 
 

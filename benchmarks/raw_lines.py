@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--home", type=Path)
-    parser.add_argument("--only", default="", help="comma-separated: jvm, parse, fused, stage")
+    parser.add_argument("--only", default="", help="comma-separated: jvm, parse, lanes, stage")
     parser.add_argument("--conf", action="append", default=[], help="a Spark setting to try, as name=value")
     arguments = parser.parse_args()
     spark = session(**dict(one.split("=", 1) for one in arguments.conf))
@@ -63,11 +63,11 @@ def _variants(spark: SparkSession, server: NullServer, folder: Path, home: Path,
         shutil.rmtree(checkpoint, ignore_errors=True)
 
     parsed = parse_txn_events(source, source_partition=None, position=None)
-    fused = TransactionAssembly(lines=LINES)
+    in_lanes = TransactionAssembly(lines=LINES)
     return [
         Variant("jvm from_json, to noop", rows, lambda: run(feeds.parsed_in_jvm(source), None), clean),
         Variant("parse only, to noop", rows, lambda: run(parsed, None), clean),
-        Variant("fused", rows, lambda: run(source, StarRocksSink(options, assemble=fused)), clean),
+        Variant("lanes", rows, lambda: run(source, StarRocksSink(options, assemble=in_lanes)), clean),
         Variant("stage", rows, lambda: run(assemble_transactions(parsed), StarRocksSink(options)), clean),
     ]
 

@@ -62,8 +62,8 @@ _GOALS = (
     ("to_json, arrow", "to_json"),
     ("typed rows", "to_json"),
     ("typed rows, two lanes", "to_json"),
-    ("events, fused", "ready rows"),
-    ("events, fused with a shuffle", "ready rows, shuffled"),
+    ("events, in lanes", "ready rows"),
+    ("events, in lanes with a shuffle", "ready rows, shuffled"),
     ("events, stage", "ready rows, shuffled"),
 )
 
@@ -109,8 +109,8 @@ def _variants(spark: SparkSession, server: NullServer, home: Path, rows: int) ->
         Variant("to_json, arrow", rows, lambda: run(as_json, _to_python(2)), clean),
         Variant("typed rows", rows, lambda: run(typed, StarRocksSink(options(shuffle=False), routes=[route])), clean),
         Variant("typed rows, two lanes", rows, lambda: run(typed, StarRocksSink(options(2), routes=[route])), clean),
-        Variant("events, fused", rows, lambda: run(events, _fused(options())), clean),
-        Variant("events, fused with a shuffle", rows, lambda: run(events, _fused(options(2))), clean),
+        Variant("events, in lanes", rows, lambda: run(events, _in_lanes(options())), clean),
+        Variant("events, in lanes with a shuffle", rows, lambda: run(events, _in_lanes(options(2))), clean),
         Variant("events, stage", rows, lambda: run(assemble_transactions(events), StarRocksSink(options())), clean),
     ]
 
@@ -128,7 +128,7 @@ def _to_python(tasks: int) -> Callable[[DataFrame, int], None]:
     return write
 
 
-def _fused(options: SinkOptions) -> StarRocksSink:
+def _in_lanes(options: SinkOptions) -> StarRocksSink:
     return StarRocksSink(options, assemble=TransactionAssembly())
 
 

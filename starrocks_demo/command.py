@@ -27,7 +27,7 @@ class DemoOptions:
     warm_up: int = 6
     seed: int = 1
     lanes: int = 1
-    assemble: str = "fused"
+    assemble: str = "lanes"
     generation: str = "B"
     interval: float = 0.0
     data_dir: Path | None = None
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, metavar="N", help="start of the pseudo-random source transactions")
     add("--lanes", type=count, metavar="N", help="StarRocks transactions written side by side")
     where = "where source transactions are made whole: in the sink's lanes, or in a stateful stage of the query"
-    add("--assemble", choices=("fused", "stage"), help=where)
+    add("--assemble", choices=("lanes", "stage"), help=where)
     add("--generation", choices=("B", "C"), help="behaviour of the stand-in: B (4.0.7 and later) or C (newer)")
     pause = "seconds between two micro-batches; 0: as fast as it goes"
     add("--interval", type=_number(float, 0), metavar="S", help=pause)

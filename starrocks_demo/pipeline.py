@@ -82,11 +82,11 @@ def start_query(
     timed: tuple[str, ...] = ()
     if metrics is not None:
         rows, timed = rows.withColumn(EVENT_TIME, F.col("_metadata.file_modification_time")), (EVENT_TIME,)
-    fused = demo.assemble == "fused"
-    if not fused:
+    in_lanes = demo.assemble == "lanes"
+    if not in_lanes:
         events = parse_txn_events(rows, source_partition=None, position=None, keep=timed)
         rows = assemble_transactions(events, by="source_partition", passthrough=timed)
-    assemble = TransactionAssembly(lines=TxnEventLines(source_partition=None, position=None)) if fused else None
+    assemble = TransactionAssembly(lines=TxnEventLines(source_partition=None, position=None)) if in_lanes else None
     sink = StarRocksSink(options, assemble=assemble, listener=listener, metrics=metrics)
     return (
         rows.writeStream.foreachBatch(sink)

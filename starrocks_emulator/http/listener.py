@@ -164,6 +164,9 @@ class Listener:
     def stop(self) -> None:
         """Stop listening, end every connection, wait for the threads. Safe to call before `start`."""
         if self._thread.is_alive():
+            # The port is readable then, so that the thread sees its end now and not at its next look.
+            with contextlib.suppress(OSError):
+                self._server.socket.shutdown(socket.SHUT_RDWR)
             self._server.shutdown()
             self._thread.join()
         self._server.server_close()

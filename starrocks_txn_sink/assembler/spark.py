@@ -23,6 +23,7 @@ from starrocks_txn_sink.assembler.rules.incremental import assemble_sorted
 from starrocks_txn_sink.assembler.rules.intake import one_partition
 from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnOpenTimeout, Partition, Policy
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.protocol.ledger import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -124,7 +125,7 @@ def _check_type(name: str, kind: T.DataType, allowed: tuple[type[T.DataType], ..
 
 
 def _column(name: str) -> Column:
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))
 
 
 def _output(prepared: T.StructType) -> T.StructType:

@@ -18,6 +18,7 @@ from starrocks_txn_sink.changelog.rules.conversions import OpMapping, code_to_ki
 from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, Duration, Retention
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.telemetry.logs import get_logger
 
 InvalidOps = Literal["FAIL", "LOG", "SKIP"]
@@ -108,7 +109,7 @@ def from_changelog(
     optional = {"before": before, "after": after, "order_by": order_by, "uid": uid}
     rows.check_names({"op": op, "row_kind": row_kind}, optional)
     rows.check_flags(consume_full_deletes=consume_full_deletes, compact=compact)
-    rows.check_choice("invalid_op_handling", invalid_op_handling, get_args(InvalidOps))
+    check_choice("invalid_op_handling", invalid_op_handling, get_args(InvalidOps))
     mapping = code_to_kinds(op_mapping)
     keys = rows.column_names("partition_by", partition_by)
     order, passed = rows.require_columns(sequence, "sequence", df), rows.require_columns(passthrough, "passthrough", df)

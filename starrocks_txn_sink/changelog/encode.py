@@ -103,7 +103,7 @@ def to_changelog(
     normalizes = state_ttl is not None and produces_full_deletes
     partial = () if produces_full_deletes else (*keys, *order)
     encoder = conversions.ImageEncoder(codes, paired, bool(keys))
-    events = _encode(frame, shape, keys, order, encoder, settings, partial, normalizes=normalizes)
+    events = _Encoding(shape, keys, order, encoder, settings, partial, normalizes).events(frame)
     events = events.withColumn(op, rows.column(op) == "true") if flags else events
     return events.withMetadata(op, {KEY_DELETES: True}) if partial and DELETE in codes else events
 
@@ -115,31 +115,6 @@ def _known_key(frame: DataFrame, row_kind: str) -> tuple[str, ...]:
     if not keys or str(UPDATE_BEFORE) in known.get(POSSIBLE_KINDS, (str(UPDATE_BEFORE),)):
         return ()
     return tuple(keys) if is_unchanged_since(frame, row_kind, KEY, keys) else ()
-
-
-def _encode(
-    frame: DataFrame,
-    shape: _EventShape,
-    keys: Sequence[str],
-    order: Sequence[str],
-    encoder: conversions.ImageEncoder,
-    settings: StateSettings,
-    partial: Sequence[str],
-    *,
-    normalizes: bool,
-) -> DataFrame:
-    """The events; with `normalizes`, flat ones of a key are completed from state."""
-    codes = encoder.codes
-    if shape.nested and (encoder.paired or shape.shows_previous(codes)):
-        return _encode_images(frame, shape, keys, order, encoder, settings, partial)
-    if not shape.nested and keys and normalizes:
-        # The sequence travels beside the row: two rows that differ only in it are the same row.
-        given = KeyedInput.of_changes(frame, shape.row_kind, keys, order, beside=order)
-        done = run_rule(frame, given, NormalizeKey(codes), settings)
-        return done.select(F.col("kind").alias(shape.op), *(given.output(field.name) for field in shape.fields))
-    if encoder.paired:
-        codes = {kind: code for kind, code in codes.items() if kind is not UPDATE_BEFORE}
-    return _encode_without_state(frame, shape, codes, partial)
 
 
 def _compact(
@@ -224,52 +199,66 @@ def _event_shape(
     return _EventShape(row_kind, op, before, after, fields, beside)
 
 
-def _code_column(row_kind: str, codes: Mapping[RowKind, str]) -> Column:
-    code = F.lit(None).cast("string")
-    for kind, each in codes.items():
-        code = F.when(rows.column(row_kind) == str(kind), F.lit(each)).otherwise(code)
-    return code
+@dataclass(frozen=True, slots=True)
+class _Encoding:
+    """All that decides the events of a frame of changes; deletes keep only the `partial` columns, if there are any.
 
+    With `normalizes`, flat events of a key are completed from state.
+    """
 
-def _encode_without_state(
-    frame: DataFrame, shape: _EventShape, codes: Mapping[RowKind, str], partial: Sequence[str]
-) -> DataFrame:
-    kept = frame.filter(rows.column(shape.row_kind).isin([str(kind) for kind in codes]))
-    code = _code_column(shape.row_kind, codes)
-    if not shape.nested:
-        return kept.select(code.alias(shape.op), *(shape.value(field.name, partial) for field in shape.fields))
-    image, retracts = shape.image(partial), rows.column(shape.row_kind).isin(*_RETRACTS)
-    beside = [rows.column(name) for name in shape.passthrough]
-    return kept.select(*shape.event_columns(code, F.when(retracts, image), F.when(~retracts, image), beside))
+    shape: _EventShape
+    keys: Sequence[str]
+    order: Sequence[str]
+    encoder: conversions.ImageEncoder
+    settings: StateSettings
+    partial: Sequence[str]
+    normalizes: bool
 
+    def events(self, frame: DataFrame) -> DataFrame:
+        codes, shape = self.encoder.codes, self.shape
+        if shape.nested and (self.encoder.paired or shape.shows_previous(codes)):
+            return self._with_images(frame)
+        if not shape.nested and self.keys and self.normalizes:
+            # The sequence travels beside the row: two rows that differ only in it are the same row.
+            given = KeyedInput.of_changes(frame, shape.row_kind, self.keys, self.order, beside=self.order)
+            done = run_rule(frame, given, NormalizeKey(codes), self.settings)
+            return done.select(F.col("kind").alias(shape.op), *(given.output(field.name) for field in shape.fields))
+        return self._without_state(frame)
 
-def _encode_images(
-    frame: DataFrame,
-    shape: _EventShape,
-    keys: Sequence[str],
-    order: Sequence[str],
-    encoder: conversions.ImageEncoder,
-    settings: StateSettings,
-    partial: Sequence[str],
-) -> DataFrame:
-    if not keys and not encoder.paired:
-        raise OptionError(
-            "partition_by is not given, but the before image of an update is the key's previous row.",
-            hint="Name the key's columns with partition_by, or give UPDATE_BEFORE and UPDATE_AFTER one code.",
-        )
-    given = KeyedInput.of_changes(frame, shape.row_kind, keys, order, beside=shape.passthrough)
-    done = run_rule(frame, given, EncodeKey(encoder), settings)
-    before = F.col("before")
-    if partial:
-        is_delete = F.col("kind") == encoder.codes.get(DELETE, "")
-        before = F.when(is_delete, _key_only(before, shape, partial)).otherwise(before)
-    beside = map(given.output, shape.passthrough)
-    return done.select(*shape.event_columns(F.col("kind"), before, F.col("row"), list(beside)))
+    def _without_state(self, frame: DataFrame) -> DataFrame:
+        codes, shape = dict(self.encoder.codes), self.shape
+        if self.encoder.paired:
+            codes.pop(UPDATE_BEFORE, None)
+        row_kind = rows.column(shape.row_kind)
+        kept, code = frame.filter(row_kind.isin([str(kind) for kind in codes])), F.lit(None).cast("string")
+        for kind, each in codes.items():
+            code = F.when(row_kind == str(kind), F.lit(each)).otherwise(code)
+        if not shape.nested:
+            columns = (shape.value(field.name, self.partial) for field in shape.fields)
+            return kept.select(code.alias(shape.op), *columns)
+        image, retracts = shape.image(self.partial), row_kind.isin(*_RETRACTS)
+        beside = [rows.column(name) for name in shape.passthrough]
+        return kept.select(*shape.event_columns(code, F.when(retracts, image), F.when(~retracts, image), beside))
 
+    def _with_images(self, frame: DataFrame) -> DataFrame:
+        shape = self.shape
+        if not self.keys and not self.encoder.paired:
+            raise OptionError(
+                "partition_by is not given, but the before image of an update is the key's previous row.",
+                hint="Name the key's columns with partition_by, or give UPDATE_BEFORE and UPDATE_AFTER one code.",
+            )
+        given = KeyedInput.of_changes(frame, shape.row_kind, self.keys, self.order, beside=shape.passthrough)
+        done = run_rule(frame, given, EncodeKey(self.encoder), self.settings)
+        before = F.col("before")
+        if self.partial:
+            is_delete = F.col("kind") == self.encoder.codes.get(DELETE, "")
+            before = F.when(is_delete, self._key_only(before)).otherwise(before)
+        beside = map(given.output, shape.passthrough)
+        return done.select(*shape.event_columns(F.col("kind"), before, F.col("row"), list(beside)))
 
-def _key_only(image: Column, shape: _EventShape, partial: Sequence[str]) -> Column:
-    fields = [
-        (image.getField(each.name) if each.name in partial else F.lit(None).cast(each.dataType)).alias(each.name)
-        for each in shape.fields
-    ]
-    return F.struct(*fields)
+    def _key_only(self, image: Column) -> Column:
+        fields = []
+        for each in self.shape.fields:
+            kept = image.getField(each.name) if each.name in self.partial else F.lit(None).cast(each.dataType)
+            fields.append(kept.alias(each.name))
+        return F.struct(*fields)

@@ -17,6 +17,7 @@ from starrocks_txn_sink.changelog.rules.conversions import UPDATE_BEFORE, RowKin
 from starrocks_txn_sink.changelog.rules.keyed import Duration, MaterializeKey, Retention
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options.checks import check_choice
 
 Mode = Literal["auto", "none", "force"]
 
@@ -53,7 +54,7 @@ def upsert_materializer(
     non-deterministic functions without an upsert key, and about input without -U and without an upsert key.
     """
     rows.check_names({}, {"uid": uid})
-    rows.check_choice("mode", mode, get_args(Mode))
+    check_choice("mode", mode, get_args(Mode))
     rows.require_row_kind(df, row_kind)
     keys, order = rows.require_columns(sink_key, "sink_key", df), rows.require_columns(sequence, "sequence", df)
     identity = None if upsert_key is None else rows.require_columns(upsert_key, "upsert_key", df)

@@ -17,6 +17,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.changelog.rules.conversions import RowKind
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.protocol.ledger import quoted
 
 FORMATS: Final = {
     "timeZone": "UTC",
@@ -39,7 +40,7 @@ KIND_CODES: Final = tuple(str(kind) for kind in RowKind)
 
 def column(name: str) -> Column:
     """The column of exactly this name, even with dots."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))
 
 
 def to_text(columns: Iterable[Column]) -> Column:
@@ -75,12 +76,6 @@ def check_flags(**flags: bool) -> None:
     for parameter, value in flags.items():
         if not isinstance(value, bool):
             raise OptionError(f"{parameter} is {value!r}.", hint="Use True or False.")
-
-
-def check_choice(parameter: str, value: str, allowed: Sequence[str]) -> None:
-    """OptionError unless `value` is one of `allowed`."""
-    if value not in allowed:
-        raise OptionError(f"{parameter} is {value!r}.", hint=f"Use one of: {', '.join(allowed)}.")
 
 
 def require_columns(value: str | Sequence[str] | None, parameter: str, frame: DataFrame) -> tuple[str, ...]:

@@ -1,25 +1,88 @@
-"""Queries of ledger and log for one position, on the leader."""
+"""The location of a source transaction: queries of ledger and log for one position, on the leader.
+
+The ledger has the last visible position of each source partition; every position up to it is visible. The log has the
+labels. A position between two logged ends belongs to the source transaction with the next end.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
-from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE, LedgerPosition, LoggedSpan, PositionStatus, locate
+from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE
 from starrocks_txn_sink.sql.leader import LeaderConnection
 
 _SPAN = (
     "SELECT first_position, last_position, label, lane, batch, row_count, tables, loaded_at FROM {} "
     "WHERE job = %s AND source_partition = %s AND last_position {} %s ORDER BY last_position {} LIMIT 1"
 )
+
+
+class PositionStatus(Enum):
+    """Whether a position is visible, and whether the log names its label; `--json` shows the value."""
+
+    CONTAINED = "contained"
+    VISIBLE = "visible"
+    NOT_YET = "not yet"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPosition:
+    """Row of the ledger for a source partition; times are UTC of the server or the lane, as text."""
+
+    position: int
+    label: str
+    batch: int
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedSpan:
+    """Row of the log: the positions of a source partition that a label made visible."""
+
+    first: int
+    last: int
+    label: str
+    lane: int
+    batch: int
+    rows: int
+    tables: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedPosition:
+    """Answer for a position. `span` is set for CONTAINED; `reached` is the ledger's row, None without one.
+
+    `upper` is set for VISIBLE: the position was visible at that time, perhaps earlier.
+    """
+
+    status: PositionStatus
+    reached: LedgerPosition | None
+    span: LoggedSpan | None = None
+    upper: str = ""
+
+
+def locate(position: int, reached: LedgerPosition | None, around: Sequence[LoggedSpan]) -> LocatedPosition:
+    """Locate `position`; `around` are its neighbours in the log: the first end at or above, the last end below."""
+    if reached is None or position > reached.position:
+        return LocatedPosition(PositionStatus.NOT_YET, reached)
+    above = min((span for span in around if span.last >= position), key=lambda span: span.last, default=None)
+    if above is None:
+        return LocatedPosition(PositionStatus.VISIBLE, reached, upper=reached.since)
+    below = any(span.last < position for span in around)
+    if above.first <= position or below:
+        return LocatedPosition(PositionStatus.CONTAINED, reached, above)
+    return LocatedPosition(PositionStatus.VISIBLE, reached, upper=above.since)
 
 
 @dataclass(frozen=True, slots=True)

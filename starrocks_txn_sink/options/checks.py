@@ -62,6 +62,12 @@ def shuffle(name: str, value: Any) -> bool | str:
     return known[written]
 
 
+def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    """OptionError unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise OptionError(f"{name} is {value!r}.", hint=f"Use one of: {', '.join(allowed)}.")
+
+
 # --- several options ---
 
 

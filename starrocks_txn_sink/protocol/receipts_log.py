@@ -1,75 +1,8 @@
-"""The receipts' log: its table, and the location of a source transaction from ledger and log. Pure.
-
-The ledger has the last visible position of each source partition; every position up to it is visible. The log has the
-labels. A position between two logged ends belongs to the source transaction with the next end.
-"""
+"""The receipts' log: the positions of source partitions that each label made visible. Its table. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
-
 from starrocks_txn_sink.protocol.ledger import Sql, identifier, own_table_ddl
-
-
-class PositionStatus(Enum):
-    """Whether a position is visible, and whether the log names its label; `--json` shows the value."""
-
-    CONTAINED = "contained"
-    VISIBLE = "visible"
-    NOT_YET = "not yet"
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerPosition:
-    """Row of the ledger for a source partition; times are UTC of the server or the lane, as text."""
-
-    position: int
-    label: str
-    batch: int
-    since: str
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedSpan:
-    """Row of the log: the positions of a source partition that a label made visible."""
-
-    first: int
-    last: int
-    label: str
-    lane: int
-    batch: int
-    rows: int
-    tables: str
-    since: str
-
-
-@dataclass(frozen=True, slots=True)
-class LocatedPosition:
-    """Answer for a position. `span` is set for CONTAINED; `reached` is the ledger's row, None without one.
-
-    `upper` is set for VISIBLE: the position was visible at that time, perhaps earlier.
-    """
-
-    status: PositionStatus
-    reached: LedgerPosition | None
-    span: LoggedSpan | None = None
-    upper: str = ""
-
-
-def locate(position: int, reached: LedgerPosition | None, around: Sequence[LoggedSpan]) -> LocatedPosition:
-    """Locate `position`; `around` are its neighbours in the log: the first end at or above, the last end below."""
-    if reached is None or position > reached.position:
-        return LocatedPosition(PositionStatus.NOT_YET, reached)
-    above = min((span for span in around if span.last >= position), key=lambda span: span.last, default=None)
-    if above is None:
-        return LocatedPosition(PositionStatus.VISIBLE, reached, upper=reached.since)
-    below = any(span.last < position for span in around)
-    if above.first <= position or below:
-        return LocatedPosition(PositionStatus.CONTAINED, reached, above)
-    return LocatedPosition(PositionStatus.VISIBLE, reached, upper=above.since)
-
 
 LOG_TABLE = "_starrocks_txn_sink_receipts"
 

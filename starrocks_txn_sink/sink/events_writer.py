@@ -124,7 +124,7 @@ def _place(name: str | None, kind: str) -> Column:
 
 
 FOLDER: Final = "starrocks_txn_sink"
-STAGE: Final = "fused"  # the assembler's name in metrics, in place of a stage's own name
+STAGE: Final = "lanes"  # the assembler's name in metrics, in place of a stage's own name
 OLDEST_LIMIT: Final = 20  # open source transactions that an event lists one by one
 _MESSAGES: Final = T.StructType([T.StructField("message", T.StringType())])  # `messages.MESSAGES`, parsed
 _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.protocol.ledger import quoted
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, OnMalformed, TxnEventLines
 
 if TYPE_CHECKING:
@@ -107,10 +108,6 @@ def check_input(df: DataFrame, needed: tuple[str, ...], advice: str = "") -> Non
         )
 
 
-def quoted(name: str) -> str:
-    """A column's name as SQL writes it."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def named_column(name: str) -> Column:
+    """The column of exactly this name, even with dots."""
     return F.col(quoted(name))

@@ -67,7 +67,7 @@ def test_figures_appear_and_move(screen: Screen, metrics: MetricsServer, pipelin
     expect(page.locator("#partitions tbody tr")).to_have_count(4)
     expect(page.locator("#flow tbody tr")).to_have_count(3)
     expect(page.locator("#assembler tbody tr")).to_have_count(2)
-    expect(page.locator("#assembler tbody tr").first).to_contain_text("fused1 at 4711")
+    expect(page.locator("#assembler tbody tr").first).to_contain_text("lanes1 at 4711")
     expect(page.locator("#assembler tbody tr").last).to_contain_text("all others")
     first = page.locator("#transactions tbody tr").first
     expect(first).to_contain_text("#39order_events, order_items, orders")

@@ -162,6 +162,7 @@ def test_wrong_options_are_named(tmp_path: Path, words: list[str], complaint: by
     assert complaint in ended.stderr
 
 
+@pytest.mark.deep
 def test_the_test_of_the_page_runs_as_printed(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "emulator.md").read_text()
     (printed,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)

@@ -134,6 +134,7 @@ def test_whole_transactions_over_batches_partitions_and_a_restart(stream: Stream
     assert after == Counter(events=5, data=2, released=2, rows=5)
 
 
+@pytest.mark.deep
 def test_interleaved_transactions_survive_their_neighbours_end(stream: Stream) -> None:
     stream.all(script(1, "Ba Bb Da Db"), script(1, "Da Eb", 5), script(1, "Da Ea", 7), interleaved=True)
     assert [(r.txn_id, r.position, json.loads(r.row)["k"]) for r in stream.out] == [
@@ -141,6 +142,7 @@ def test_interleaved_transactions_survive_their_neighbours_end(stream: Stream) -
     ]  # fmt: skip
 
 
+@pytest.mark.deep
 @with_rocksdb
 def test_values_pass_unchanged(stream: Stream) -> None:
     """NULL stays NULL, no string becomes another, further columns keep their type."""
@@ -160,6 +162,7 @@ def test_values_pass_unchanged(stream: Stream) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.deep
 @with_rocksdb
 def test_a_source_transaction_that_cannot_be_whole_stops_the_query(stream: Stream) -> None:
     with pytest.raises(PySparkException, match=r"BEGIN was never seen.*partition=1, position=7, txn_id=t"):
@@ -167,6 +170,7 @@ def test_a_source_transaction_that_cannot_be_whole_stops_the_query(stream: Strea
     assert stream.out == []
 
 
+@pytest.mark.deep
 def test_open_too_long_is_dropped_whole_and_the_next_one_comes(stream: Stream) -> None:
     """A timeout that any later micro-batch is past: Spark's timer fires with no event of that partition."""
     query = stream.start(open_timeout="1ms", on_open_timeout="drop")
@@ -182,6 +186,7 @@ def dropped(query: StreamingQuery) -> int:
     return sum(each.observedMetrics["assemble_transactions"].dropped for each in query.recentProgress)
 
 
+@pytest.mark.deep
 @with_rocksdb
 def test_open_too_long_fails_with_the_place(stream: Stream) -> None:
     query = stream.start(open_timeout=0.001)
@@ -190,7 +195,9 @@ def test_open_too_long_fails_with_the_place(stream: Stream) -> None:
         query.awaitTermination(60)
 
 
-@pytest.mark.parametrize("kind", ["INT", "BIGINT", "STRING"])
+@pytest.mark.parametrize(
+    "kind", ["BIGINT", *(pytest.param(kind, marks=pytest.mark.deep) for kind in ("INT", "STRING"))]
+)
 def test_a_batch_frame_gives_what_a_stream_gives_after_all(spark: SparkSession, kind: str) -> None:
     events = [*script(2, "B D D E B D"), *script(1, "B D B D E"), *script(1, "B D", 1)]
     names = ["source_partition", "position", "type", "txn_id", "table", "row"]
@@ -203,6 +210,7 @@ def test_a_batch_frame_gives_what_a_stream_gives_after_all(spark: SparkSession, 
     assert sorted(found) == [(1, 5, 0, True, None), (2, 4, 0, False, None), (2, 4, 1, True, None)]
 
 
+@pytest.mark.deep
 def test_a_batch_frame_of_many_rows_stays_in_order(spark: SparkSession) -> None:
     """More rows than an Arrow batch holds, in one source transaction."""
     frame = spark.range(0, 50_002, 1, 4).selectExpr(

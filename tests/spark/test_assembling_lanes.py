@@ -27,6 +27,8 @@ def shop(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) ->
 
 
 both = pytest.mark.parametrize("shop", ["lines", "events"], indirect=True)
+# What comes after parsing is the same; the plain profile tries it with raw lines.
+either = pytest.mark.parametrize("shop", ["lines", pytest.param("events", marks=pytest.mark.deep)], indirect=True)
 
 
 @both
@@ -61,6 +63,7 @@ def test_a_replayed_micro_batch_starts_from_the_same_state_and_writes_nothing_tw
     assert shop.written() == (7, 7)
 
 
+@pytest.mark.deep
 def test_a_checkpoint_restored_from_an_older_copy_brings_its_state_along(shop: AssemblingShop) -> None:
     files: list[Path] = []
     for texts in (["B D D E B D"], ["D D"], ["D E"]):
@@ -74,6 +77,7 @@ def test_a_checkpoint_restored_from_an_older_copy_brings_its_state_along(shop: A
     assert shop.written() == (6, 6)
 
 
+@pytest.mark.deep
 def test_a_recreated_topic_under_the_same_job_is_an_error_before_anything_is_lost(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "B D D E B D E"))
     shop.put(script("p-0", "B D E", 8))
@@ -90,6 +94,7 @@ def _lines(file: Path) -> int:
     return len(file.read_bytes().splitlines())
 
 
+@pytest.mark.deep
 def test_micro_batches_that_start_at_0_again_take_no_state_from_before(shop: AssemblingShop) -> None:
     open_tail(shop)
     shop.go()
@@ -122,7 +127,7 @@ def test_rows_of_an_open_transaction_that_are_gone_are_an_error(shop: Assembling
         shop.go(assembly={"state_dir": str(shop.folder / "state")})
 
 
-@both
+@either
 def test_the_number_of_lanes_may_change_while_transactions_are_open(shop: AssemblingShop) -> None:
     parts = [f"p-{n}" for n in range(5)]
     for first, text in ((1, "B D D"), (4, "D E B D"), (8, "E")):
@@ -133,6 +138,7 @@ def test_the_number_of_lanes_may_change_while_transactions_are_open(shop: Assemb
     assert len(shop.state("batches")) == 3
 
 
+@pytest.mark.deep
 def test_state_is_kept_as_long_as_sparks_own_and_no_longer(shop: AssemblingShop) -> None:
     shop.spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     try:
@@ -165,14 +171,14 @@ def out_of_order(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "D D D D D D E", 6))
 
 
-@both
+@either
 def test_the_order_of_a_small_micro_batch_does_not_matter(shop: AssemblingShop) -> None:
     out_of_order(shop)
     assert [(r.rows, r.lane) for r in shop.go(files=2, shuffle=False)] == [(8, 0)]
     assert shop.written() == (8, 8)
 
 
-@both
+@either
 @pytest.mark.usefixtures("nothing_small")
 def test_events_out_of_order_are_sorted_after_nothing_was_committed(shop: AssemblingShop) -> None:
     out_of_order(shop)
@@ -180,6 +186,7 @@ def test_events_out_of_order_are_sorted_after_nothing_was_committed(shop: Assemb
     assert shop.written() == (8, 8)
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("nothing_small")
 def test_rows_that_arrive_long_before_their_begin_are_sorted_too(shop: AssemblingShop) -> None:
     """The rules see the beginning of the first file alone, where a BEGIN seems to be missing."""
@@ -208,7 +215,7 @@ def test_broken_source_transactions_fail_with_their_place_or_are_dropped(shop: A
     assert notice.fields["rows"] == 1
 
 
-@both
+@either
 def test_a_plain_frame_is_assembled_as_a_whole(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "B D E B D"), script("p-1", "B D D E"))
     shop.put(script("p-0", "D E B D", 6))

@@ -27,7 +27,7 @@ LEVELS = {"open", "open_rows", "state_bytes", "oldest_open"}
 def shop(spark: SparkSession, tmp_path: Path) -> Iterator[AssemblingShop]:
     with Emulator(tmp_path / "emulator") as server:
         made = AssemblingShop(spark, server, tmp_path)
-        for database in ("stage", "fused"):
+        for database in ("stage", "lanes"):
             made.ask(f"CREATE DATABASE {database}")
             for table in ("a", "b"):
                 made.ask(
@@ -58,11 +58,12 @@ def history(rng: random.Random) -> list[dict[str, Any]]:
     return events
 
 
+@pytest.mark.deep
 def test_both_ways_write_the_same(shop: AssemblingShop) -> None:
     events = history(random.Random(5))
     for start in range(0, len(events), len(events) // 4 + 1):
         shop.put_lines([orjson.dumps(event) for event in events[start : start + len(events) // 4 + 1]])
-    query, _, told = shop.begin("fused", database="fused", job="job")
+    query, _, told = shop.begin("lanes", database="lanes", job="job")
     assert query.awaitTermination(120)
     lines = shop.spark.readStream.option("maxFilesPerTrigger", 1).text(str(shop.source))
     rows = assemble_transactions(parse_txn_events(lines, source_partition=None, position=None))
@@ -71,13 +72,13 @@ def test_both_ways_write_the_same(shop: AssemblingShop) -> None:
     assert staged.awaitTermination(120)
 
     for table in ("a", "b"):
-        fused, stage = (shop.ask(f"SELECT id, note FROM {name}.{table} ORDER BY id") for name in ("fused", "stage"))
-        assert fused == stage
-        assert len(fused) > 10
+        lanes, stage = (shop.ask(f"SELECT id, note FROM {name}.{table} ORDER BY id") for name in ("lanes", "stage"))
+        assert lanes == stage
+        assert len(lanes) > 10
     ledger = (
         "SELECT name, position, batch, row_count, digest FROM {}._starrocks_txn_sink_ledger WHERE kind = 'position'"
     )
-    assert sorted(shop.ask(ledger.format("fused"))) == sorted(shop.ask(ledger.format("stage")))
+    assert sorted(shop.ask(ledger.format("lanes"))) == sorted(shop.ask(ledger.format("stage")))
     ours: Counter[str] = Counter()
     for event in told:
         if event.name == "assembler.counted":

@@ -18,6 +18,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "changelog-guide.md"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.deep
 def test_the_guides_snippets(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Emulator(tmp_path / "emulator") as server:
         connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)

@@ -333,6 +333,7 @@ def test_non_deterministic_functions_are_found_in_expressions_that_make_columns(
         assert non_deterministic_functions(made) == functions
 
 
+@pytest.mark.deep
 def test_the_key_of_an_upsert_stream_is_known_until_something_may_change_it(spark: SparkSession) -> None:
     events = spark.createDataFrame(
         [("c", 1, "a", 1), ("u", 1, "b", 2), ("d", 1, "b", 3)], "op string, id int, v string, lsn int"

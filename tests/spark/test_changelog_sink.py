@@ -144,6 +144,7 @@ def test_the_tables_equal_the_source(spark: SparkSession, server: Emulator, tmp_
     assert running.exception() is None
 
 
+@pytest.mark.deep
 def test_without_the_last_change_per_key_an_arbitrary_order_decides(spark: SparkSession, server: Emulator) -> None:
     """Why `to_starrocks_ops` chooses before the load: the same changes, written as they are, end otherwise."""
     rows = [("+I", key, "old", 1) for key in range(20)] + [("+U", key, "new", 2) for key in range(20)]

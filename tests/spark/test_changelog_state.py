@@ -61,6 +61,7 @@ def test_rows_that_wait_for_the_watermark_wait_over_a_restart(spark: SparkSessio
         assert query.observed("ordered-order", "late") == 1
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("provider")
 def test_previous_rows_outlive_a_restart_and_not_their_time(spark: SparkSession, tmp_path: Path) -> None:
     feed, time = Feed(spark, tmp_path, "op string, id int, name string"), FileTime(tmp_path / "time")
@@ -104,7 +105,7 @@ def test_a_before_image_waits_over_a_restart(spark: SparkSession, tmp_path: Path
         assert sorted(query.new()) == [("d", (2, 5), None), ("u", (1, 10), (1, 20))]
 
 
-@pytest.mark.parametrize("provider", STORES, indirect=True, ids=["rocksdb", "other"])
+@pytest.mark.deep
 @pytest.mark.usefixtures("provider")
 def test_the_rows_of_a_sink_key_are_remembered_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, tmp_path, "seq long, row_kind string, id int, level int")
@@ -196,6 +197,7 @@ class FormerProcessor(KeyProcessor):
         yield pd.DataFrame([], columns=OUTPUT_COLUMNS, dtype=object)
 
 
+@pytest.mark.deep
 def test_a_checkpoint_made_before_there_were_pages_goes_on(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.spark
 UPSERT = {"upsert": "INSERT, UPDATE_BEFORE, UPDATE_AFTER", "delete": "DELETE"}
 
 
+@pytest.mark.deep
 def test_an_upsert_stream_with_a_state_ttl_unzips_as_the_document_says(spark: SparkSession, tmp_path: Path) -> None:
     """4.1.2.2.2, to the minute."""
     feed, time = Feed(spark, tmp_path, "op string, id int, name string"), FileTime(tmp_path / "time")
@@ -210,7 +211,8 @@ ATTRIBUTES = "op string, aid int, attr string"
 OLD, MOVED = (1, 10, "a1"), (1, 20, "b1")
 
 
-@pytest.mark.parametrize("mode", ["auto", pytest.param("none", marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("mode", ["auto", "none"])
 def test_a_join_of_two_cdc_streams_whose_rows_arrive_out_of_order(
     spark: SparkSession, tmp_path: Path, mode: Any
 ) -> None:

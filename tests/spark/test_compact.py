@@ -112,6 +112,7 @@ def test_deletes_and_rows_that_come_back(shop: Shop) -> None:
     assert shop.ask("SELECT id, balance FROM shop.accounts") == [(2, 2)]
 
 
+@pytest.mark.deep
 def test_each_lane_and_micro_batch_is_one_starrocks_transaction(shop: Shop) -> None:
     rows = [row for part in range(4) for row in deposits(f"p-{part}", range(1, 6))]
     sink = StarRocksSink(shop.options(lanes=2, commit_interval=0.001))
@@ -210,8 +211,16 @@ MANY = [1, 2, 3, 4, 5, 6]
 SMALL_LOADS = {"chunk_bytes": 400, "load_bytes": 1, "buffer_bytes": 2000, "retry_buffer_bytes": 1000}
 
 
-@pytest.mark.parametrize("limits", [{}, SMALL_LOADS], ids=["one load", "many loads"])
-@pytest.mark.parametrize("way", ["ready", "events", "lines", "stage", "typed", "csv", "data source"])
+@pytest.mark.parametrize(
+    "limits", [{}, pytest.param(SMALL_LOADS, marks=pytest.mark.deep)], ids=["one load", "many loads"]
+)
+@pytest.mark.parametrize(
+    "way",
+    [
+        *("ready", "lines", "csv", "data source"),
+        *(pytest.param(way, marks=pytest.mark.deep) for way in ("events", "stage", "typed")),
+    ],
+)
 def test_each_way_in_sends_one_row_per_key(shop: Shop, way: str, limits: dict[str, int]) -> None:
     rows = deposits("p-0", MANY, keys=20)
     changes = {**limits, "tables": {"accounts": {"format": "csv"}}} if way == "csv" else limits
@@ -271,6 +280,7 @@ def test_a_replay_after_a_crash_between_commit_and_checkpoint_writes_nothing_twi
     assert shop.written() == (5, 5)
 
 
+@pytest.mark.deep
 def test_a_replay_that_is_cut_differently_is_exact(shop: Shop) -> None:
     """Old rows are visible already: they are skipped, and stand for no row that is still to be written."""
     shop.feed(deposits("p-0", [1, 2]))
@@ -285,6 +295,7 @@ def test_a_replay_that_is_cut_differently_is_exact(shop: Shop) -> None:
     assert shop.written() == (8, 8)
 
 
+@pytest.mark.deep
 def test_rows_of_a_key_that_two_partitions_write(shop: Shop) -> None:
     """p-1 is visible already, so its row must not make p-0's new one disappear."""
 
@@ -298,6 +309,7 @@ def test_rows_of_a_key_that_two_partitions_write(shop: Shop) -> None:
     assert shop.ask("SELECT moved FROM shop.accounts") == [(20,)]
 
 
+@pytest.mark.deep
 def test_other_content_is_noticed_also_where_it_was_left_out(shop: Shop) -> None:
     rows = [change("p-0", 1, seq, "accounts", {"id": 1, "moved": seq}, end=seq == 1) for seq in (0, 1)]
     shop.feed(rows)

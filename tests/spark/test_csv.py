@@ -80,6 +80,7 @@ def test_deletes_and_defaults_in_order(spark: SparkSession, server: Emulator) ->
     assert query(server, "SELECT count(*), min(id), min(v), max(n) FROM shop.t") == [(50, 50, "v", 7)]
 
 
+@pytest.mark.deep
 def test_what_csv_has_no_form_for_is_named(spark: SparkSession, server: Emulator) -> None:
     query(
         server,

@@ -102,6 +102,7 @@ def test_typed_rows_and_a_source_transaction_that_is_set_aside(shop: Shop) -> No
     assert shop.ask("SELECT position FROM shop._starrocks_txn_sink_dead_letter") == [(2,)]
 
 
+@pytest.mark.deep
 def test_without_a_ledger(shop: Shop) -> None:
     frame = lane_partitioned(shop.frame(rows_of("p-0", [1])), shop.options(query_url=None, delivery="at-least-once"))
     save(frame)
@@ -142,6 +143,7 @@ def test_rows_that_nobody_laid_out_are_refused_before_the_first_task(shop: Shop)
     assert (shop.written(), shop.ask("SHOW TABLES FROM shop")) == ((0, 0), [("items",)])
 
 
+@pytest.mark.deep
 def test_lanes_that_were_spread_anew_are_refused(shop: Shop) -> None:
     lanes = lane_partitioned(shop.frame(rows_of("p-0", range(9)) + rows_of("p-1", range(9))), shop.options(lanes=2))
     with pytest.raises(PythonException, match="lane_partitioned laid out: the frame was filtered, limited"):
@@ -149,6 +151,7 @@ def test_lanes_that_were_spread_anew_are_refused(shop: Shop) -> None:
     assert shop.written() == (0, 0)
 
 
+@pytest.mark.deep
 def test_a_failed_lane_leaves_no_label_of_the_others_open(shop: Shop) -> None:
     of_the_other = {"label": "^test-[0-9a-f]+-0-", "action": "delay", "times": 1}
     shop.fault({**of_the_other, "operation": "load", "table": "items", "when": "after", "seconds": 120})
@@ -182,6 +185,7 @@ def written_in_three_micro_batches(shop: Shop) -> None:
     assert shop.written() == (6, 6)
 
 
+@pytest.mark.deep
 def test_a_dropped_ledger_is_an_error_before_anything_is_written_twice(shop: Shop) -> None:
     written_in_three_micro_batches(shop)
     shop.forget_commit(2)
@@ -255,6 +259,7 @@ def test_an_older_run_ends_when_a_newer_one_has_begun(shop: Shop, monkeypatch: p
     assert shop.written() == (4, 4)
 
 
+@pytest.mark.deep
 def test_streams_need_a_job_and_spark_to_let_lanes_be_sorted(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1]))
     with pytest.raises(OptionError, match=f'spark.conf.set."{STREAM_CHECK}", "false"'):

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.spark
 README = Path(__file__).parents[2] / "README.md"
 
 
+@pytest.mark.deep
 def test_the_pipeline_of_the_readme_delivers(tmp_path: Path) -> None:
     (snippet,) = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
     workload = Workload(WorkloadOptions(partitions=2, bulk_every=0))

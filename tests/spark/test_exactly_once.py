@@ -49,6 +49,7 @@ def test_a_replayed_micro_batch_writes_nothing_twice(shop: Shop) -> None:
     assert ledger(shop) == [("p-0", 4, 1), ("p-1", 1, 1)]
 
 
+@pytest.mark.deep
 def test_positions_decide_when_batches_start_at_0_again_and_lanes_change(shop: Shop) -> None:
     for first in (1, 3):
         shop.feed([row for part in range(4) for row in rows_of(f"p-{part}", [first, first + 1])])
@@ -74,6 +75,7 @@ def test_other_content_at_the_ledgers_position_is_an_error_that_says_what_to_do(
     assert shop.run("another", job="another", files=None)[0].rows == 4  # the advice works
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("files", [None, 1])
 def test_a_recreated_source_under_the_same_job_is_an_error_before_anything_is_lost(
     shop: Shop, files: int | None
@@ -109,6 +111,7 @@ def test_a_dropped_ledger_is_an_error_before_anything_is_written_twice(shop: Sho
     assert shop.written() == (8, 6)  # which was accepted
 
 
+@pytest.mark.deep
 def test_a_ledger_from_before_the_checkpoint_is_an_error_before_anything_is_lost(shop: Shop) -> None:
     written_in_three_micro_batches(shop)
     shop.ask("DELETE FROM shop.items WHERE position > 1")  # restored from a backup of after the first micro-batch
@@ -123,6 +126,7 @@ def test_a_ledger_from_before_the_checkpoint_is_an_error_before_anything_is_lost
     assert [receipt.rows for receipt in shop.run()] == [2]
 
 
+@pytest.mark.deep
 def test_a_skip_goes_on_after_a_restart_in_the_middle_of_it(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [10, 20, 30]))
     shop.run()
@@ -154,6 +158,7 @@ def test_a_label_that_a_take_over_would_not_find_is_said_loudly_once_a_session(
     assert (said.levelname, "Let the loading user see its own loads" in said.getMessage()) == ("WARNING", True)
 
 
+@pytest.mark.deep
 def test_a_lost_checkpoint_with_the_same_job(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1, 2]))
     shop.feed(rows_of("p-0", [3]))
@@ -164,6 +169,7 @@ def test_a_lost_checkpoint_with_the_same_job(shop: Shop) -> None:
     assert shop.written() == (8, 8)
 
 
+@pytest.mark.deep
 def test_an_older_copy_of_the_checkpoint(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1]))
     shop.run()
@@ -195,6 +201,7 @@ def test_the_older_of_two_queries_under_one_job_is_fenced_and_names_the_other(sh
     assert shop.written() == (4, 4)
 
 
+@pytest.mark.deep
 def test_two_queries_of_one_sink_under_one_job_do_not_take_it_from_each_other_in_turns(shop: Shop) -> None:
     """As foreachBatch calls it: Spark tells query and run in properties of the thread."""
     sink = StarRocksSink(shop.options())
@@ -216,6 +223,7 @@ def test_two_queries_of_one_sink_under_one_job_do_not_take_it_from_each_other_in
     assert shop.written() == (6, 6)
 
 
+@pytest.mark.deep
 def test_two_threads_that_write_the_same_rows_write_them_once(shop: Shop) -> None:
     """They share the sink's session, so the owner check tells them nothing of each other."""
     sink, frame = StarRocksSink(shop.options()), shop.frame(rows_of("p-0", [2, 3]))
@@ -238,14 +246,18 @@ HTML = {"action": "answer", "status": 200, "headers": {"Content-Type": "text/htm
         pytest.param([{"action": "drop", "when": "before"}], id="lost-before", marks=pytest.mark.deep),
         pytest.param([{"action": "drop", "when": "after"}], id="lost-after"),
         pytest.param([{"action": "commit_ok_rolled_back"}], id="ok-but-rolled-back"),
-        pytest.param([{"action": "hold_commit", "seconds": 0.7}], id="committed-not-visible"),
+        pytest.param([{"action": "hold_commit", "seconds": 0.7}], id="committed-not-visible", marks=pytest.mark.deep),
         pytest.param([{**HTML, "when": "before"}], id="html-before", marks=pytest.mark.deep),
         pytest.param([{**HTML, "when": "after"}], id="html-after", marks=pytest.mark.deep),
         pytest.param(
-            [{"action": "forget_labels", "when": "after"}, {"action": "drop", "when": "after"}], id="forgotten"
+            [{"action": "forget_labels", "when": "after"}, {"action": "drop", "when": "after"}],
+            id="forgotten",
+            marks=pytest.mark.deep,
         ),
         pytest.param([{"action": "forget_labels", "when": "after"}], id="forgotten-after-ok", marks=pytest.mark.deep),
-        pytest.param([{"action": "restart_frontend", "when": "after"}], id="frontend-restarted"),
+        pytest.param(
+            [{"action": "restart_frontend", "when": "after"}], id="frontend-restarted", marks=pytest.mark.deep
+        ),
         pytest.param(
             [{"action": "answer", "status": 503, "body": "", "when": "after"}], id="503-after", marks=pytest.mark.deep
         ),
@@ -277,6 +289,7 @@ def test_plain_rows_replayed_write_nothing_twice(shop: Shop) -> None:
     assert shop.written() == (8, 8)
 
 
+@pytest.mark.deep
 def test_plain_rows_of_one_micro_batch_are_written_with_one_number_of_lanes(shop: Shop) -> None:
     shop.feed(rows_of("p-0", range(8)))
     receipts = shop.run(plain=True, lanes=2)
@@ -291,6 +304,7 @@ def test_plain_rows_of_one_micro_batch_are_written_with_one_number_of_lanes(shop
     assert shop.written() == (18, 18)
 
 
+@pytest.mark.deep
 def test_write_with_the_same_batch_id_twice_writes_once(shop: Shop) -> None:
     frame = shop.frame(rows_of("p-0", [1, 2])).select("table", "row")
     assert len(StarRocksSink(shop.options()).write(frame, batch_id=7)) == 1
@@ -316,6 +330,7 @@ def test_at_least_once_needs_no_sql_and_repeats_after_a_replay(shop: Shop) -> No
 # --- what it costs when nothing goes wrong ---
 
 
+@pytest.mark.deep
 def test_the_normal_path_costs_one_owner_check_and_one_state_query_a_transaction(shop: Shop) -> None:
     for first in (1, 3):
         shop.feed([row for part in range(2) for row in rows_of(f"p-{part}", [first, first + 1])])

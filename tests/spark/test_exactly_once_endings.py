@@ -62,6 +62,7 @@ def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drivers]:
     made.stop()
 
 
+@pytest.mark.deep
 def test_a_stop_leaves_no_label_open_and_publishes_nothing_unfinished(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1, 2]))
     shop.fault({"operation": "load", "table": "items", "action": "delay", "when": "after", "seconds": 120, "times": 1})
@@ -79,6 +80,7 @@ def test_a_stop_leaves_no_label_open_and_publishes_nothing_unfinished(shop: Shop
     assert shop.written() == (4, 4)
 
 
+@pytest.mark.deep
 def test_an_exception_in_one_lane_leaves_no_label_of_the_others_open(shop: Shop) -> None:
     """Also none that another lane's task begins after the failure: Spark lets it run on for up to 4 s."""
     of_the_other = {"label": "^test-[0-9a-f]+-0-", "action": "delay", "times": 1}
@@ -94,6 +96,7 @@ def test_an_exception_in_one_lane_leaves_no_label_of_the_others_open(shop: Shop)
     assert shop.written() == (0, 0)
 
 
+@pytest.mark.deep
 def test_a_failed_task_is_taken_over_by_its_retry(drivers: Drivers, tmp_path: Path) -> None:
     """More rows than are kept for another try (`retry_buffer_bytes`): Spark has to compute them again."""
     with Emulator(tmp_path / "emulator") as server, QueryProxy(server.query_port) as proxy:

@@ -117,11 +117,11 @@ def ends(work: Callable[[float], object], met: Callable[[], object], *kinds: typ
 @pytest.mark.parametrize(
     ("rule", "place"),
     [
-        ({"operation": "begin"}, "beginning|begin"),
-        ({"operation": "load_probe"}, "load"),
+        pytest.param({"operation": "begin"}, "beginning|begin", marks=pytest.mark.deep),
+        pytest.param({"operation": "load_probe"}, "load", marks=pytest.mark.deep),
         ({"operation": "load"}, "load"),
         ({"operation": "commit"}, "commit"),
-        ({"operation": "get_load_state"}, "commit"),
+        pytest.param({"operation": "get_load_state"}, "commit", marks=pytest.mark.deep),
     ],
     ids=lambda value: value["operation"] if isinstance(value, dict) else "",
 )
@@ -142,11 +142,11 @@ def test_a_lane_ends_by_its_deadline_wherever_the_server_hangs(shop: Shop, rule:
     ("statement", "place"),
     [
         ("SHOW FRONTENDS", "ledger"),
-        ("SELECT current_version", ""),
+        pytest.param("SELECT current_version", "", marks=pytest.mark.deep),
         ("INSERT INTO .*'driver'", "owner row"),
-        ("SELECT DISTINCT LABEL", "ListUnfinished"),
+        pytest.param("SELECT DISTINCT LABEL", "ListUnfinished", marks=pytest.mark.deep),
         ("INSERT INTO .*'marker'", "marker"),
-        ("SELECT name, position", "ReadPositions"),
+        pytest.param("SELECT name, position", "ReadPositions", marks=pytest.mark.deep),
     ],
 )
 def test_a_take_over_ends_by_its_deadline_wherever_the_query_port_hangs(shop: Shop, statement: str, place: str) -> None:
@@ -185,7 +185,9 @@ def test_an_owner_check_that_hangs_ends_by_the_deadline(shop: Shop) -> None:
     assert shop.written() == (0, 0)
 
 
-@pytest.mark.parametrize("operation", ["begin", "load_probe", "load", "commit"])
+@pytest.mark.parametrize(
+    "operation", ["load", "commit", *(pytest.param(name, marks=pytest.mark.deep) for name in ("begin", "load_probe"))]
+)
 def test_an_answer_that_cannot_get_better_ends_the_lane_at_once(shop: Shop, operation: str) -> None:
     session = open_session(shop.options(), "run", "test", "checkpoint")
     refusal = {"operation": operation, "action": "answer", "when": "before", "status": 413, "body": "<html>"}

@@ -89,6 +89,7 @@ def test_ready_rows_of_which_only_the_last_is_sent(spark: SparkSession, server: 
     assert left(server) == [(3,)]
 
 
+@pytest.mark.deep
 def test_the_data_source(spark: SparkSession, server: Emulator) -> None:
     asked = options(server)
     spark.dataSource.register(StarRocksDataSource)
@@ -161,7 +162,7 @@ def test_frames_know_that_deletes_carry_only_their_key(spark: SparkSession) -> N
     assert KEY_DELETES not in only_upserts.schema["op"].metadata
 
 
-@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.parametrize("form", ["json", pytest.param("csv", marks=pytest.mark.deep)])
 def test_typed_columns(spark: SparkSession, server: Emulator, form: str) -> None:
     query(server, "CREATE TABLE shop.n (id BIGINT NOT NULL, v VARCHAR(4) NOT NULL, b BOOLEAN NOT NULL, n INT NOT NULL,"
           " d DATE NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")  # fmt: skip

@@ -69,6 +69,7 @@ def test_where_columns_timezone_and_compression_of_a_table(spark: SparkSession, 
     assert rows(server)[2:] == [(5, 5, "x")]
 
 
+@pytest.mark.deep
 def test_a_filter_ratio_lets_bad_rows_go_and_strict_mode_makes_them_bad(spark: SparkSession, server: Emulator) -> None:
     lines = [(6, '{"id": 6, "a": 6}'), (7, '{"id": 7, "a": "many"}'), (8, '{"id": null}')]
     frame = spark.createDataFrame([("t", line) for _, line in lines], "table string, row string")
@@ -90,6 +91,7 @@ def test_a_filter_ratio_lets_bad_rows_go_and_strict_mode_makes_them_bad(spark: S
     assert rows(server) == [(6, 6, None)]
 
 
+@pytest.mark.deep
 def test_a_value_that_does_not_fit_fails_the_load_unless_strict_mode_is_off(
     spark: SparkSession, server: Emulator
 ) -> None:

@@ -62,9 +62,11 @@ def values(metrics: MetricsServer) -> dict[str, float]:
     }
 
 
-def test_a_query_that_repeats_an_attempt_fails_and_starts_again_counts_every_row_once(
-    shop: Shop, metrics: MetricsServer
-) -> None:
+def test_a_query_that_repeats_an_attempt_counts_every_row_once(shop: Shop, metrics: MetricsServer) -> None:
+    repeat_an_attempt(shop, metrics)
+
+
+def repeat_an_attempt(shop: Shop, metrics: MetricsServer) -> None:
     shop.feed(rows_of("p-0", [1, 2]) + rows_of("p-1", [7]))
     shop.fault({**ROLLED_BACK, "nth": 1})
     assert start(shop, metrics).awaitTermination(120)
@@ -82,6 +84,10 @@ def test_a_query_that_repeats_an_attempt_fails_and_starts_again_counts_every_row
     assert good['spark_phase_duration_seconds{phase="addBatch"}'] > 0
     assert get(metrics, "readyz")[0] == 503  # availableNow: the query has ended
 
+
+@pytest.mark.deep
+def test_a_query_that_fails_and_starts_again_counts_every_row_once(shop: Shop, metrics: MetricsServer) -> None:
+    repeat_an_attempt(shop, metrics)
     shop.feed(rows_of("p-0", [3]))
     shop.fault(ROLLED_BACK)
     with pytest.raises(StreamingQueryException):
@@ -121,6 +127,7 @@ def test_deletes_are_counted_where_rows_may_be_some(shop: Shop, metrics: Metrics
     assert (seen['rows_total{op="upsert",table="orders"}'], seen['rows_total{op="delete",table="orders"}']) == (3, 1)
 
 
+@pytest.mark.deep
 def test_deletes_of_csv_and_of_assembled_events_are_counted_too(shop: Shop, metrics: MetricsServer) -> None:
     shop.ask("CREATE TABLE shop.orders (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
     marks = [("p-0", key, 0, key, True, op) for key, op in enumerate(["insert", "delete", "D"])]
@@ -133,8 +140,8 @@ def test_deletes_of_csv_and_of_assembled_events_are_counted_too(shop: Shop, metr
     data = [("p-1", key, "DATA", "t", "orders", f'{{"id": {key}}}', op) for key, op in enumerate(["c", "d"], 1)]
     events = [("p-1", 0, "BEGIN", "t", None, None, None), *data, ("p-1", 3, "END", "t", None, None, None)]
     fields = "source_partition string, position bigint, type string, txn_id string, table string, row string, op string"
-    fused = StarRocksSink(shop.options(), assemble=TransactionAssembly(), metrics=metrics)
-    fused.write(shop.spark.createDataFrame(events, fields))
+    in_lanes = StarRocksSink(shop.options(), assemble=TransactionAssembly(), metrics=metrics)
+    in_lanes.write(shop.spark.createDataFrame(events, fields))
     seen = values(metrics)
     assert (seen['rows_total{op="upsert",table="orders"}'], seen['rows_total{op="delete",table="orders"}']) == (2, 3)
 

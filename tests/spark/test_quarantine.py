@@ -95,6 +95,7 @@ def test_bad_source_transactions_are_set_aside_whole(spark: SparkSession, server
     assert sum(one.rows + one.dead_lettered_rows for one in again) == 0
 
 
+@pytest.mark.deep
 def test_a_row_that_is_no_json_is_set_aside(spark: SparkSession, server: Emulator) -> None:
     broken = F.when((F.col("position") == 7) & (F.col("seq") == 1), F.lit('{"id": ')).otherwise(F.col("row"))
     receipts = sink(server, on_bad_rows="quarantine").write(frame(spark, set(), 1).withColumn("row", broken))

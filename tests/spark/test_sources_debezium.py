@@ -141,7 +141,10 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("bad", BAD)
+# The plain profile takes a value that is no JSON, one that is no object, and an operation that there is not.
+@pytest.mark.parametrize(
+    "bad", [pytest.param(bad, marks=[] if at in (0, 1, 4) else pytest.mark.deep) for at, bad in enumerate(BAD)]
+)
 def test_what_is_no_change_fails_with_its_place_or_is_left_out(spark: SparkSession, bad: str) -> None:
     values = change(ORDERS, "5:9", 1, {}), bad
     with pytest.raises(PySparkException, match=r"not a Debezium change event.*topic=shop\.public\.orders.*offset=1"):
@@ -149,6 +152,7 @@ def test_what_is_no_change_fails_with_its_place_or_is_left_out(spark: SparkSessi
     assert len(rows(spark, *values, on_malformed="drop")) == 1
 
 
+@pytest.mark.deep
 def test_what_is_no_marker_fails_with_its_place(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match=r"not a Debezium transaction marker.*offset=0"):
         markers(spark, {"status": "MAYBE", "id": "5:9"})
@@ -281,6 +285,7 @@ def test_rows_and_ends_meet_over_micro_batches_and_a_restart(stream: Stream) -> 
     assert observed(query)["repeated_rows"] == 1
 
 
+@pytest.mark.deep
 def test_what_never_adds_up_is_quarantined_by_the_timer(stream: Stream) -> None:
     query = stream.start(open_timeout="1ms", dead_letter_table="letters")
     stream.put(change(ORDERS, "5:90", 1, {"id": 1}), marker("END", "5:99", {"public.orders": 2}))
@@ -295,6 +300,7 @@ def test_what_never_adds_up_is_quarantined_by_the_timer(stream: Stream) -> None:
     assert observed(query)["quarantined"] == 1
 
 
+@pytest.mark.deep
 @with_rocksdb
 def test_what_is_malformed_and_dropped_is_counted(stream: Stream) -> None:
     query = stream.start(on_malformed="drop")
@@ -307,6 +313,7 @@ def test_what_is_malformed_and_dropped_is_counted(stream: Stream) -> None:
     assert observed(query, "parse_debezium_transactions") == {"malformed": 1}
 
 
+@pytest.mark.deep
 @with_rocksdb
 def test_an_event_that_cannot_be_placed_stops_the_query(stream: Stream) -> None:
     query = stream.start()

@@ -251,6 +251,7 @@ def test_without_sql_access_rows_go_by_their_own_types(spark: SparkSession, serv
     assert query(server, "SELECT v, n FROM shop.t") == [("ok", 7)]
 
 
+@pytest.mark.deep
 def test_tables_follow_the_frame_between_two_micro_batches(spark: SparkSession, server: Emulator) -> None:
     query(server, "CREATE TABLE shop.t (id BIGINT NOT NULL, n INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
     query(server, "INSERT INTO shop.t VALUES (7, 70)")

@@ -71,6 +71,7 @@ def test_after_a_small_micro_batch_the_next_is_not_sorted_and_replays_write_noth
     assert shop.written() == (36, 36)
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("six_are_few")
 def test_a_large_micro_batch_after_a_small_one_is_sorted_after_all(shop: Shop, sorts: list[int]) -> None:
     shop.feed(rows_of("p-0", [1]))
@@ -83,7 +84,9 @@ def test_a_large_micro_batch_after_a_small_one_is_sorted_after_all(shop: Shop, s
     assert shop.written() == (16, 16)
 
 
-@pytest.mark.parametrize("changes", [{"shuffle": True}, {"lanes": 2}, {"on_bad_rows": "quarantine"}])
+@pytest.mark.parametrize(
+    "changes", [pytest.param({"shuffle": True}, marks=pytest.mark.deep), {"lanes": 2}, {"on_bad_rows": "quarantine"}]
+)
 def test_rows_are_sorted_where_it_was_asked_for_or_is_needed(
     shop: Shop, sorts: list[int], changes: dict[str, Any]
 ) -> None:
@@ -104,6 +107,7 @@ def test_tasks_that_read_a_shuffle_are_not_made_one(shop: Shop, sorts: list[int]
     assert shop.written() == (24, 24)
 
 
+@pytest.mark.deep
 def test_without_a_shuffle_rows_in_order_are_written_however_many(
     shop: Shop, sorts: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +128,7 @@ def test_without_a_shuffle_rows_out_of_order_are_an_error_before_anything_is_com
     assert shop.written() == (0, 0)
 
 
+@pytest.mark.deep
 def test_plain_rows_need_no_order_at_all(shop: Shop) -> None:
     small_and_mixed(shop)
     receipts = shop.run(plain=True, shuffle=False)
@@ -131,6 +136,7 @@ def test_plain_rows_need_no_order_at_all(shop: Shop) -> None:
     assert shop.written() == (24, 24)
 
 
+@pytest.mark.deep
 def test_a_frame_goes_without_a_shuffle_only_if_asked(shop: Shop, sorts: list[int]) -> None:
     frame = shop.frame([*rows_of("p-1", [1, 2]), *rows_of("p-0", [1])]).coalesce(1)
 

@@ -131,4 +131,4 @@ class Pipeline:
         }
         counts["oldest_open"] = self.clock.wall() - 1.7
         first = {"partition": "1", "position": 4711, "since": counts["oldest_open"], "rows": 40, "bytes": 20_000}
-        self._tell("assembler.counted", query=QUERY, name=f"{QUERY}/fused", counts=counts, oldest=[first])
+        self._tell("assembler.counted", query=QUERY, name=f"{QUERY}/lanes", counts=counts, oldest=[first])

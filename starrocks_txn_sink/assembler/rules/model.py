@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.options.checks import check_choice
 
 SOURCE_PARTITION: Final = "source_partition"
 POSITION: Final = "position"
@@ -92,12 +93,6 @@ def check_open_timeout(limit: float | None) -> None:
     """OptionError for an `open_timeout` (seconds) that is not above zero."""
     if limit is not None and not limit > 0:
         raise OptionError("open_timeout must be above zero.", hint="Leave it out to wait for ever.")
-
-
-def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    """OptionError unless `value` is one of `allowed`."""
-    if value not in allowed:
-        raise OptionError(f"{name} is {value!r}.", hint=f"Use one of: {', '.join(allowed)}.")
 
 
 def seconds(value: float | timedelta | str | None) -> float | None:

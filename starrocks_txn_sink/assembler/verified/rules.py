@@ -23,6 +23,7 @@ from starrocks_txn_sink.assembler.verified import tally
 from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCounters, VerifiedIntake, VerifiedState
 from starrocks_txn_sink.assembler.verified.tally import Tally, TransactionClasses
 from starrocks_txn_sink.errors import SourceTransactionError
+from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.telemetry.events import Event
 
 OnOpenTimeout = Literal["quarantine", "fail"]
@@ -45,7 +46,7 @@ class VerifiedPolicy:
     dead_letter_table: str | None = None
 
     def __post_init__(self) -> None:
-        model.check_choice("on_open_timeout", self.on_open_timeout, get_args(OnOpenTimeout))
+        check_choice("on_open_timeout", self.on_open_timeout, get_args(OnOpenTimeout))
         model.check_open_timeout(self.open_timeout)
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from starrocks_txn_sink.errors import StarRocksSinkError
-from starrocks_txn_sink.operations.doctor import executors, frontends, libraries, privileges, server, transaction
+from starrocks_txn_sink.operations.doctor import frontends, libraries, privileges, server, transaction
 from starrocks_txn_sink.operations.doctor import target as doctor
 from starrocks_txn_sink.operations.doctor.tables import check_tables
 from starrocks_txn_sink.operations.doctor.target import DRIVER, Finding, Severity, Target, exit_code
@@ -79,7 +79,7 @@ SECTIONS: tuple[tuple[str, Section], ...] = (
     ("backends", transaction.check_backends),
     ("privileges", privileges.check_privileges),
     ("limits", server.check_limits),
-    ("executors", executors.check_executors),
+    ("executors", libraries.check_executors),
 )
 """In order of dependence: later sections use the version, leader, tables and endpoints that earlier ones found."""
 

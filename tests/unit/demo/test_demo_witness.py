@@ -13,6 +13,7 @@ import sqlglot
 from starrocks_demo.reader import WITNESS, Sample, judge
 from starrocks_demo.verdict import TABLES
 from starrocks_demo.workload import SourceTransaction, Workload, WorkloadOptions
+from tests.support.depth import is_deep, scaled
 
 (WITNESS_HERE,) = sqlglot.transpile(WITNESS, read="starrocks", write="duckdb")
 KINDS = {
@@ -28,7 +29,7 @@ Event = dict[str, Any]
 
 class Database:
     def __init__(self) -> None:
-        self.connection = duckdb.connect()
+        self.connection = duckdb.connect(config={"threads": 1})
         self.connection.execute("CREATE SCHEMA test")
         for table, columns in KINDS.items():
             self.connection.execute(f"CREATE TABLE test.{table} ({columns})")
@@ -85,7 +86,7 @@ def test_empty_tables_are_whole(database: Database) -> None:
 
 def test_whole_transactions_are_never_torn(database: Database) -> None:
     newest = {}
-    for transaction in transactions(40, abandoned_share=0.0):
+    for transaction in transactions(scaled(40), abandoned_share=0.0):
         database.apply(data(transaction))
         if transaction.txn_no:
             newest[transaction.partition] = transaction.txn_no
@@ -95,28 +96,28 @@ def test_whole_transactions_are_never_torn(database: Database) -> None:
 
 
 def test_every_cut_of_a_transaction_is_torn(database: Database) -> None:
-    seen = 0
-    for transaction in transactions(5, abandoned_share=0.0):
+    seen, count = 0, 5 if is_deep() else 2
+    for transaction in transactions(count, abandoned_share=0.0):
         events = data(transaction)
-        for cut in range(1, len(events)):
+        for cut in range(1, len(events), 1 if is_deep() else 5):
             seen += 1
             assert database.look_as_if(events[:cut]).torn, f"cut after {cut} of {len(events)} rows"
         database.apply(events)
-    assert seen > 80
+    assert seen > (16 if is_deep() else 3) * count
 
 
 @pytest.mark.parametrize("missing", ["orders", "order_items", "order_events"])
 def test_a_transaction_without_one_of_its_tables_is_torn(database: Database, missing: str) -> None:
     """As when a server publishes table after table."""
-    seen = 0
-    for transaction in transactions(15, abandoned_share=0.0):
+    seen, count = 0, scaled(15)
+    for transaction in transactions(count, abandoned_share=0.0):
         events = data(transaction)
         kept = [event for event in events if event["table"] != missing]
         if any(event["table"] == missing for event in events) and kept:
             seen += 1
             assert database.look_as_if(kept).torn
         database.apply(events)
-    assert seen > 10
+    assert seen > count / 2
 
 
 def test_a_second_copy_is_torn(database: Database) -> None:

@@ -386,8 +386,8 @@ def test_an_assembling_stage_is_shown_with_its_job_only_where_there_are_several(
     (one,) = shown()
     assert (one["stage"], one["open"], one["rows"], told.clock.wall() - one["since"]) == ("assemble", 2, 5, 4)
     told.tell("batch.started", job="other", batch_id=0, lanes=1, query="p")
-    told.tell("assembler.counted", query="p", name="p/fused", counts={**counts, "oldest_open": 1.0})
-    assert [one["stage"] for one in shown()] == ["other: fused", "shop: assemble"]  # the oldest first
+    told.tell("assembler.counted", query="p", name="p/lanes", counts={**counts, "oldest_open": 1.0})
+    assert [one["stage"] for one in shown()] == ["other: lanes", "shop: assemble"]  # the oldest first
 
 
 def test_open_source_transactions_are_shown_one_by_one_by_age_and_the_others_together() -> None:
@@ -404,11 +404,11 @@ def test_open_source_transactions_are_shown_one_by_one_by_age_and_the_others_tog
         found = dashboard_state(told.model, told.clock.wall(), LIMIT)["assembler"]["open_transactions"]
         return [(one["place"], one["open"], one["rows"], one["bytes"], now - one["since"]) for one in found]
 
-    told.tell("assembler.counted", query="q", name="q/fused", counts=counts, oldest=oldest)
+    told.tell("assembler.counted", query="q", name="q/lanes", counts=counts, oldest=oldest)
     assert shown() == [("p-0 at 12", 1, 4, 30, 40), ("p-1 at 70", 1, 2, 20, 8), ("all others", 1, 3, 20, 8)]
-    told.tell("assembler.counted", query="q", name="q/fused", counts={**counts, "open": 2}, oldest=oldest)
+    told.tell("assembler.counted", query="q", name="q/lanes", counts={**counts, "open": 2}, oldest=oldest)
     assert [place for place, *_ in shown()] == ["p-0 at 12", "p-1 at 70"]
-    told.tell("assembler.counted", query="q", name="q/fused", counts={**counts, "open": 0}, oldest=[])
+    told.tell("assembler.counted", query="q", name="q/lanes", counts={**counts, "open": 0}, oldest=[])
     assert shown() == []
 
 

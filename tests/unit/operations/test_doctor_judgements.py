@@ -16,14 +16,13 @@ from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.operations.doctor import libraries, privileges, server, tables, transaction
 from starrocks_txn_sink.operations.doctor import target as reach
 from starrocks_txn_sink.operations.doctor.command import json_document, summary_line, text_lines
-from starrocks_txn_sink.operations.doctor.executors import judge_reports
 from starrocks_txn_sink.operations.doctor.frontends import (
     judge_members,
     judge_query_leader,
     judge_redirect,
     judge_refusal,
 )
-from starrocks_txn_sink.operations.doctor.libraries import installed_versions
+from starrocks_txn_sink.operations.doctor.libraries import installed_versions, judge_reports
 from starrocks_txn_sink.operations.doctor.tables import TableDefinition
 from starrocks_txn_sink.operations.doctor.target import Finding, Severity, exit_code, failure, good, skipped, warning
 from starrocks_txn_sink.options.addresses import Address, RedirectRules

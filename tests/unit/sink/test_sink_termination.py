@@ -123,7 +123,7 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
         assert made.wait(20) == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("handler", ["lambda *_: os._exit(7)", "signal.SIG_IGN"])
+@pytest.mark.parametrize("handler", ["lambda *_: os._exit(7)", pytest.param("signal.SIG_IGN", marks=pytest.mark.deep)])
 def test_a_handler_of_the_applications_stays(handler: str) -> None:
     with process(
         f"""
@@ -140,7 +140,9 @@ def test_a_handler_of_the_applications_stays(handler: str) -> None:
         assert (said, made.returncode) == ("", 3)
 
 
-@pytest.mark.parametrize(("last", "status"), [("", 0), ("raise RuntimeError", 1), ("sys.exit(4)", 4)])
+@pytest.mark.parametrize(
+    ("last", "status"), [("", 0), ("raise RuntimeError", 1), pytest.param("sys.exit(4)", 4, marks=pytest.mark.deep)]
+)
 def test_a_program_that_ends_or_fails_gives_up_what_it_was_writing(last: str, status: int) -> None:
     with process(
         f"""
@@ -187,7 +189,13 @@ def test_a_forked_child_leaves_the_work_of_its_parent_alone() -> None:
         assert (said.splitlines(), made.returncode) == (["gave up child's", "child ended", "gave up parent's"], 0)
 
 
-@pytest.mark.parametrize("busy", ["time.sleep(60)", "threading.Event().wait()", "while True: pass"])
+@pytest.mark.parametrize(
+    "busy",
+    [
+        "time.sleep(60)",
+        *(pytest.param(busy, marks=pytest.mark.deep) for busy in ("threading.Event().wait()", "while True: pass")),
+    ],
+)
 def test_a_first_write_in_another_thread_takes_the_signal_whatever_the_main_thread_does(busy: str) -> None:
     said, status = terminated(
         f"""
@@ -265,6 +273,7 @@ def test_nothing_new_begins_while_the_rest_is_given_up() -> None:
     assert (said, status) == (["gave up a"], -signal.SIGTERM)
 
 
+@pytest.mark.deep
 def test_forked_children_that_are_ended_at_once_do_not_end_their_parent() -> None:
     with process(
         """
