@@ -190,6 +190,14 @@ ALERTS = (
         "They are not in the tables; somebody has to correct and repeat them.",
     ),
     Alert(
+        "StarRocksSinkUnknownColumns",
+        f"{_since('unknown_columns_total', '15m')} > 0",
+        "0m",
+        False,
+        "JSON rows have {{ $value }} names that are no columns of their table.",
+        "The server drops those values, and a column that no row names is NULL.",
+    ),
+    Alert(
         "StarRocksSinkTransactionsDropped",
         f"{_since('source_transactions_total', '15m', outcome='dropped')} > 0",
         "0m",

@@ -150,6 +150,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
             Panel("Requests", [(_rate("requests_total", "operation, status"), "{{operation}} {{status}}")], "ops"),
             Panel("Failed micro-batches", [(_rate("failed_batches_total", "instance"), "failed")], "ops"),
             Panel("Dead letters", [(_rate("dead_letter_rows_total", "table, reason"), "{{table}}: {{reason}}")], "ops"),
+            Panel("Unknown columns", [(f"sum by (table) ({metric('unknown_columns_total')})", "{{table}}")]),
         ),
     ),
     (

@@ -83,7 +83,8 @@ def assemble_debezium(
         timed=policy.open_timeout is not None,
     )
     counts = keyed_state.summed_counts(v.VerifiedCounters.names())
-    return assembled.observe(name, *counts).mapInArrow(keyed_state.unpack, _OUTPUT)
+    released = assembled.observe(name, *counts).mapInArrow(keyed_state.unpack, _OUTPUT)
+    return released.withMetadata(model.OP, rows.schema[model.OP].metadata)
 
 
 def _event_columns(frame: DataFrame, columns: tuple[str, ...], which: str) -> DataFrame:

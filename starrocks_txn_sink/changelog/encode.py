@@ -29,6 +29,7 @@ from starrocks_txn_sink.changelog.rules.conversions import DELETE, UPDATE_AFTER,
 from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, Duration, EncodeKey, NormalizeKey, Retention
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.rows.columns import KEY_DELETES
 
 _RETRACTS = (str(UPDATE_BEFORE), str(DELETE))
 
@@ -103,7 +104,8 @@ def to_changelog(
     partial = () if produces_full_deletes else (*keys, *order)
     encoder = conversions.ImageEncoder(codes, paired, bool(keys))
     events = _Encoding(shape, keys, order, encoder, settings, partial, normalizes).events(frame)
-    return events.withColumn(op, rows.column(op) == "true") if flags else events
+    events = events.withColumn(op, rows.column(op) == "true") if flags else events
+    return events.withMetadata(op, {KEY_DELETES: True}) if partial and DELETE in codes else events
 
 
 def _known_key(frame: DataFrame, row_kind: str) -> tuple[str, ...]:

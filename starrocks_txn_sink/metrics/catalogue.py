@@ -204,6 +204,13 @@ METRICS = (
         tuple((operation, Status.OK.value) for operation in OPERATIONS),
     ),
     Metric(
+        "unknown_columns_total",
+        _C,
+        "Names in JSON rows that are no columns of their table, so that the server drops their values; counted once a "
+        "session and table, in the first rows.",
+        ("table",),
+    ),
+    Metric(
         "dead_letter_rows_total", _C, "Rows written to the dead-letter table instead of their own.", ("table", "reason")
     ),
     # partitions

@@ -8,7 +8,7 @@ Events of the sink on the driver, and their fields:
     batch.failed        job, batch_id, seconds, code, report or None
     outage.met          the same; the driver waits and writes again    outage.ended   job, batch_id, seconds
     integrity.violated  kind (torn, duplicated, lost, source_changed, unlisted)
-    label.unlisted      job
+    label.unlisted      job                                columns.unknown  job, table, count
     rows.dead_lettered  table, reason, rows
     query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
 
@@ -244,6 +244,10 @@ class Model:
 
     def _on_label_unlisted(self, fields: Mapping[str, Any], now: float) -> None:  # noqa: ARG002
         self._on_integrity_violated({"kind": "unlisted"}, now)
+
+    def _on_columns_unknown(self, fields: Mapping[str, Any], now: float) -> None:
+        del now
+        self.metrics.add("unknown_columns_total", fields["count"], self.metrics.table(fields["table"]))
 
     def _on_rows_dead_lettered(self, fields: Mapping[str, Any], now: float) -> None:
         table = self.metrics.table(fields["table"])

@@ -21,6 +21,9 @@ _WHOLE = r"-?\d+"
 _RATIO = r"0(\.\d*)?|1(\.0*)?|\.\d+"
 _SWITCH = "true|false"
 
+RENAMING = frozenset(("columns", "jsonpaths", "json_root"))
+"""Properties with which the keys of a JSON row are not the names of columns."""
+
 ALLOWED: Mapping[str, tuple[str, str]] = {
     "columns": (_TEXT, "a list of columns"),
     "where": (_TEXT, "a condition"),

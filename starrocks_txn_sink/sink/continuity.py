@@ -20,12 +20,13 @@ import contextlib
 import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 import orjson
 
 from starrocks_txn_sink.assembler.rules.spill import StateDirectory
+from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import LedgerBehind
 from starrocks_txn_sink.protocol.fencing import TakenOver, retry_until_answered
 from starrocks_txn_sink.protocol.label import Steps
@@ -33,6 +34,7 @@ from starrocks_txn_sink.protocol.ledger import Position, ReadTraces, Traces
 from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.sink.lifecycle import run_with_timeout, start_thread
 from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.writer.messages import LaneReport
 
 FOLDER: Final = "visible"
 _KEPT: Final = 2  # the newest one may be the one of a micro-batch that Spark repeats
@@ -57,6 +59,12 @@ class Proof:
     positions: Mapping[str, int]
     skips: Mapping[str, Skip] = field(default_factory=dict)
     accepted: Sequence[str] = ()
+
+    def advanced(self, batch: int, receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> Proof:
+        """The proof after `batch`, whose lanes have sent `receipts` and `reports`."""
+        visible = {span.partition: span.last for receipt in receipts for span in receipt.positions}
+        skips = {name: skip for report in reports for name, skip in report.skips.items()}
+        return replace(self, batch=batch, positions={**self.positions, **visible}, skips={**self.skips, **skips})
 
     def to_json(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -161,12 +169,28 @@ class ProofLog:
                     found.append(Proof.from_json(file.read()))
         return found
 
+    def has_own(self) -> bool:
+        """Whether a proof of this very run is there; False where the files cannot be read."""
+        names: list[str] = []
+        with _ignored("read"):
+            names = self.directory.names(FOLDER)
+        return any(name.endswith(f"-{self.epoch}.json") for name in names)
+
     def record(self, proof: Proof) -> None:
         """Write `proof` in a thread, soon; a newer one replaces one that still waits."""
         with self._lock:
             self._next, idle = proof, not self._writing
             if idle:
                 self._writing = start_thread(self._write_waiting) is not None
+
+    def record_within(self, proof: Proof, seconds: float) -> None:
+        """Write `proof` and wait for it, at most `seconds`: for a process that ends."""
+
+        def write() -> None:
+            with _ignored("written"):
+                self.write(proof)
+
+        run_with_timeout([write], seconds)
 
     def _write_waiting(self) -> None:
         while (proof := self._take()) is not None:
@@ -187,6 +211,38 @@ class ProofLog:
         older, newer = [each for each in names if each < name], [each for each in names if each > name]
         for each in [*older[: 1 - _KEPT], *newer]:  # newer ones are of micro-batches that are counted anew
             self.directory.delete(f"{FOLDER}/{each}")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenQuery:
+    """A streaming query as the files of its checkpoint show it: its id, the running micro-batch, proofs.
+
+    `begins` says that there is no proof of this run yet.
+    """
+
+    query: str
+    resumption: Resumption
+    begins: bool
+
+
+def see_query(checkpoint: StateDirectory, proofs: ProofLog, seconds: float = 10.0) -> SeenQuery | None:
+    """The query with that checkpoint, for a process that cannot ask Spark; None where its files cannot be read.
+
+    Spark writes the offsets of a micro-batch before it runs, so the highest number is the one that runs.
+    """
+    found: list[SeenQuery] = []
+
+    def look() -> None:
+        with _ignored("read"):
+            batch = max(int(name) for name in checkpoint.names("offsets") if name.isdigit())
+            with checkpoint.open("metadata") as file:
+                query = str(orjson.loads(file.read())["id"])
+            found.append(
+                SeenQuery(query, Resumption(batch, proofs.read(seconds) if batch else ()), not proofs.has_own())
+            )
+
+    run_with_timeout([look], seconds)
+    return found[0] if found else None
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, datasource
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
+from starrocks_txn_sink.assembler.rules.spill import FileDirectory
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
@@ -34,8 +35,13 @@ from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, keyless
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.segments import check_row_numbers
-from starrocks_txn_sink.sink.projection import lane_input
+from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, ProofLog, see_query
+from starrocks_txn_sink.sink.events_writer import FOLDER
+from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, lane_input
 from starrocks_txn_sink.sink.session import (
+    UNLISTED,
+    Session,
+    compare_columns,
     job_of_frame,
     new_epoch,
     open_session,
@@ -50,7 +56,7 @@ from starrocks_txn_sink.sql.leader import LeaderConnection
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.telemetry.logs import LogSettings
-from starrocks_txn_sink.writer.messages import Message, of_kind
+from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -169,6 +175,8 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
             hint=f'Call spark.conf.set("{STREAM_CHECK}", "false") before, and set it to "true" again after start(); or '
             "use foreachBatch(StarRocksSink(options)), which does not need this setting.",
         )
+    if has_unfilled_deletes(frame, options):
+        logs.EventLogger("sink")(Event("deletes.unfilled", {"advice": UNFILLED_DELETES}))
     models, columns, required = _tables(options, [route.table for route in routes])
     typed = fit_routes(routes, frame, options, columns)
     placeholders = delete_placeholders(required, options, typed)
@@ -213,16 +221,22 @@ def _tables(
 
 FORMAT = "starrocks_txn"
 _ABORT_SECONDS = 6.0  # Spark ends the other tasks of a failed job only after up to 4 s, and they may begin labels
+_PROOF_SECONDS = 10.0
 _BATCH_ID = "batch_id"
+_CHECKPOINT = "checkpointLocation"
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # local properties of a micro-batch's tasks
 
 
 @dataclass(frozen=True, slots=True)
 class LaneMessage(datasource.WriterCommitMessage):
-    """A lane's message to the end of the write on the driver: its receipts and its report."""
+    """A lane's message to the end of the write on the driver: its receipts and its report.
+
+    Lane 0 also brings `before`, the proof of what the take-over found: the process that made it has ended.
+    """
 
     lane: int
     messages: tuple[Message, ...]
+    before: Proof | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,16 +244,18 @@ class LaneWrite:
     """One write over all lanes; made on the driver before the tasks start, and pickled into them."""
 
     task: LaneTask
+    before: Proof | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch], task: LaneTask | None = None) -> LaneMessage:
         """Write the rows of this task's lane, as `task` if that is given. Raises InputError for rows that changed since
         their layout."""
         attempt = Attempt.current()
         rows = check_row_numbers(batches, attempt.lane)
-        return LaneMessage(attempt.lane, tuple((task or self.task).messages(rows, attempt, SystemClock())))
+        messages = (task or self.task).messages(rows, attempt, SystemClock())
+        return LaneMessage(attempt.lane, tuple(messages), self.before if attempt.lane == 0 else None)
 
     def finish(self, messages: Sequence[datasource.WriterCommitMessage | None]) -> None:
-        """Check that every lane has sent its message, and log the receipts. Raises InputError."""
+        """Check that every lane has sent its message, and log receipts and warnings. Raises InputError."""
         arrived = [message for message in messages if isinstance(message, LaneMessage)]
         if sorted(message.lane for message in arrived) != list(range(self.task.options.lanes)):
             raise InputError(
@@ -250,8 +266,14 @@ class LaneWrite:
             )
         logs.apply_log_settings(self.task.logging)
         log = logs.EventLogger("sink")
-        for receipt in of_kind([each for message in arrived for each in message.messages], Receipt):
+        sent = [each for message in arrived for each in message.messages]
+        for receipt in of_kind(sent, Receipt):
             log(Event("receipt.collected", {"receipt": receipt}))
+        reports = of_kind(sent, LaneReport)
+        if any(report.listed is False for report in reports):
+            log(Event("label.unlisted", {"job": self.task.job, "advice": UNLISTED}))
+        for event in compare_columns(self.task.options, reports) or ():
+            log(Event(event.name, {"job": self.task.job, **event.fields}))
 
     def roll_back(self) -> None:
         """Roll back the tasks' open labels, and labels that they begin while Spark ends them."""
@@ -280,13 +302,17 @@ class StarRocksDataSource(datasource.DataSource):
         """For `.write`: takes the job over, on the driver, before the tasks start."""
         options, terms = self._read_terms(schema, overwrite)
         job = job_of_frame(options, positioned=terms.marked)
-        task = _take_over(options, terms, job, f"write-{job}")
+        session = open_session(options, f"write-{job}", job, f"write-{job}")
         number = _batch_id(self.options.get(_BATCH_ID))
+        task = _lane_task(session, options, terms, asks=True)
         task = replace(task, batch_id=microseconds() if number is None else number, streaming=False)
         return StarRocksWriter(LaneWrite(task))
 
     def streamWriter(self, schema: T.StructType, overwrite: bool) -> StarRocksStreamWriter:  # noqa: N802 - Spark's name
-        """For `.writeStream`, called for each micro-batch: takes the job over before its tasks start."""
+        """For `.writeStream`, called for each micro-batch: takes the job over before its tasks start.
+
+        Raises LedgerBehind when the ledger knows less than the query's checkpoint, as far as that can be read here.
+        """
         options, terms = self._read_terms(schema, overwrite)
         if options.job is None:
             raise OptionError(
@@ -294,11 +320,20 @@ class StarRocksDataSource(datasource.DataSource):
                 hint="Set `job` to a name that stays the same over restarts and that no other query uses.",
                 option="job",
             )
+        location = self.options.get(_CHECKPOINT, "").rstrip("/") if options.exactly_once else ""
+        proofs = FileDirectory(f"{location}/{FOLDER}") if location else None
         if self._unpickled:
             task = LaneTask(options, options.job, terms.epoch, "", 0, terms.marked, logging=terms.logging)
-        else:
-            task = _take_over(options, terms, options.job, f"{FORMAT}-{options.job}", terms.epoch)
-        return StarRocksStreamWriter(LaneWrite(task))
+            return StarRocksStreamWriter(LaneWrite(task), proofs)
+        seen = see_query(FileDirectory(location), ProofLog(proofs, terms.epoch)) if proofs is not None else None
+        checkpoint = seen.query if seen is not None else f"{FORMAT}-{options.job}"
+        resumption = seen.resumption if seen is not None else FROM_THE_BEGINNING
+        session = open_session(
+            options, checkpoint, options.job, checkpoint, run_epoch=terms.epoch, resumption=resumption
+        )
+        task = _lane_task(session, options, terms, asks=seen is not None and seen.begins)
+        before = session.proof(resumption.batch - 1) if seen is not None else None
+        return StarRocksStreamWriter(LaneWrite(task, before), proofs)
 
     def _read_terms(self, schema: T.StructType, overwrite: bool) -> tuple[SinkOptions, LaneTerms]:
         if overwrite:
@@ -310,20 +345,21 @@ class StarRocksDataSource(datasource.DataSource):
         return terms.sink_options(dict(self.options)), terms
 
 
-def _take_over(
-    options: SinkOptions, terms: LaneTerms, job: str, checkpoint: str, run_epoch: str | None = None
-) -> LaneTask:
-    """The task of a write's lanes, which have no micro-batch yet, after the job was taken over."""
-    session = open_session(options, checkpoint, job, checkpoint, run_epoch=run_epoch)
-    session.canary = False  # such a session is one micro-batch; nobody would hear the answer
+def _lane_task(session: Session, options: SinkOptions, terms: LaneTerms, *, asks: bool) -> LaneTask:
+    """The task of a write's lanes, which have no micro-batch yet, after the take-over.
+
+    With `asks` the lanes ask what is asked once a run: whether their labels are listed, and whether names are columns.
+    """
+    session.canary = asks
     return LaneTask(
         options,
-        job,
+        session.job,
         session.epoch,
-        checkpoint,
+        session.checkpoint,
         0,
         terms.marked,
         ownership=session.ownership,
+        compared=frozenset() if asks and options.query_addresses else None,
         keys=terms.keys,
         logging=terms.logging,
     )
@@ -347,9 +383,10 @@ class StarRocksWriter(datasource.DataSourceArrowWriter):
 
 @dataclass(frozen=True)
 class StarRocksStreamWriter(datasource.DataSourceStreamArrowWriter):
-    """Writes one micro-batch."""
+    """Writes one micro-batch; its proof goes into the directory `proofs`, beside Spark's logs."""
 
     lanes: LaneWrite
+    proofs: FileDirectory | None = None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
         context = TaskContext.get()
@@ -361,8 +398,17 @@ class StarRocksStreamWriter(datasource.DataSourceStreamArrowWriter):
             )
         return self.lanes.run(iterator, replace(self.lanes.task, checkpoint=query, batch_id=int(batch)))
 
-    def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+    def commit(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self.lanes.finish(messages)
+        arrived = [message for message in messages if isinstance(message, LaneMessage)]
+        before = next((message.before for message in arrived if message.before is not None), None)
+        if before is None or self.proofs is None:
+            return
+        sent = [each for message in arrived for each in message.messages]
+        receipts = of_kind(sent, Receipt)
+        proof = before.advanced(batchId, receipts, of_kind(sent, LaneReport))
+        if receipts or proof.skips:  # no proof without news: this run's first one says that its lanes have asked
+            ProofLog(self.proofs, self.lanes.task.epoch).record_within(proof, _PROOF_SECONDS)
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         self.lanes.roll_back()

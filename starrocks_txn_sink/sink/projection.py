@@ -21,6 +21,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.coordinator.region import SEPARATOR
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.rows import columns as names
@@ -110,12 +111,23 @@ def _deleted_column(frame: DataFrame) -> list[Column]:
     return [(~_is_upsert(_op())).alias(names.DELETED)] if names.OP in frame.columns else []
 
 
+UNFILLED_DELETES = (
+    "Deletes carry only their key: without query_url the server rejects them from tables with NOT NULL columns. "
+    "Set query_url, or give deletes their whole row."
+)
+
 # --- checks at call time ---
 
 
 def is_marked(frame: DataFrame) -> bool:
     """Whether the rows are marked with positions and ends, as far as the names of the columns say."""
     return not set(names.TRANSACTION_COLUMNS).isdisjoint(frame.columns)
+
+
+def has_unfilled_deletes(frame: DataFrame, options: SinkOptions) -> bool:
+    """Whether deletes carry only their key, as far as the frame knows, and nobody can fill NOT NULL columns."""
+    fields = (field for field in frame.schema.fields if field.name == names.OP)
+    return not options.query_addresses and any(field.metadata.get(names.KEY_DELETES) is True for field in fields)
 
 
 def _check_input(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:

@@ -11,7 +11,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
@@ -29,10 +29,21 @@ from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, Resump
 from starrocks_txn_sink.sink.typed.target import COLUMNS_SQL, NOT_NULL_SQL, TargetColumn, target_columns
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.port import LOGIN_OR_DATABASE
+from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import JobOwnership
 
 _CLEAN_UP_SECONDS = 5.0
+_COMPARE_SECONDS = 5.0
+_SHOWN_NAMES, _SHOWN_LETTERS = 5, 32  # a line of the log has at most 200 letters a field
+UNLISTED = (
+    "A take-over would not find this run's labels in information_schema.loads, so it could not end a writer that "
+    "sleeps: rows could come twice. Let the loading user see its own loads."
+)
+_UNKNOWN = (
+    "The server drops these values without a word. Correct the names in the rows (case counts), or add the columns to "
+    "the table."
+)
 _PAUSE = 0.5  # between two roll-backs of labels that ending tasks still begin
 # Spark ends the other tasks of a failed job only after up to 4 s, and they may begin labels until then.
 _LATER = (2.5, 3.5)
@@ -68,6 +79,7 @@ class Session:
     skips: dict[str, Skip] = field(default_factory=dict)  # of rows that the ledger has, over micro-batches
     accepted: Sequence[str] = ()  # acceptances of the ledger as it is
     canary: bool = True  # no lane has asked yet whether a take-over would find its label
+    compared: frozenset[str] = frozenset()  # tables whose columns were compared with the names in rows
 
     @property
     def ownership(self) -> JobOwnership | None:
@@ -101,6 +113,10 @@ class Session:
         listed = [report.listed for report in reports if report.listed is not None]
         self.canary = self.canary and not listed
         return False in listed
+
+    def learn_compared(self, named: Iterable[str]) -> None:
+        """Remember that the names in rows of these tables need no more comparison."""
+        self.compared |= frozenset(named)
 
     def learn_skips(self, reports: Sequence[LaneReport]) -> dict[str, int]:
         """Remember the skips of replayed rows for the next micro-batch of a streaming query.
@@ -284,6 +300,49 @@ def new_epoch(run_epoch: str | None = None) -> str:
     if run_epoch is not None:
         return f"{run_epoch}_{secrets.token_hex(4)}"
     return f"{microseconds():x}{secrets.token_hex(3)}"
+
+
+def compare_columns(options: SinkOptions, reports: Sequence[LaneReport]) -> list[Event] | None:
+    """Compare the names in the first JSON rows of tables with the tables' columns; None if the server does not answer.
+
+    `columns.unknown` is the event of a table that lacks a column which rows name: the server drops such a value
+    without a word (wire contract 5.4). `columns.unnamed` has the columns that those rows leave NULL, and no more than
+    that is wrong. The server compares names with their case. Without `query_url` there is nothing to compare.
+    """
+    found: dict[str, set[str]] = {}
+    for report in reports:
+        for table, names in report.members.items():
+            found.setdefault(table, set()).update(names)
+    if not found or not options.query_addresses:
+        return []
+    deadline = Deadline.after(_COMPARE_SECONDS, SystemClock())
+    try:
+        with contextlib.closing(LeaderConnection(options)) as connection:
+            tables = table_columns(connection, options.database, sorted(found), deadline)
+    except StarRocksSinkError:
+        return None
+    events = (_unmatched(table, found[table], columns) for table, columns in sorted(tables.items()))
+    return [event for event in events if event is not None]
+
+
+def _unmatched(table: str, names: Set[str], columns: Sequence[TargetColumn]) -> Event | None:
+    unknown = sorted(names - {column.name for column in columns})
+    # A default is left out: a missing key is NULL there too, but an AUTO_INCREMENT looks the same.
+    unnamed = [
+        column.name
+        for column in columns
+        if column.name not in names and not (column.key or column.generated or column.defaulted)
+    ]
+    fields = {"table": table, "count": len(unknown), "unknown": _list(unknown), "unnamed": _list(unnamed) or None}
+    if unknown:
+        return Event("columns.unknown", {**fields, "advice": _UNKNOWN})
+    return Event("columns.unnamed", {"table": table, "unnamed": _list(unnamed)}) if unnamed else None
+
+
+def _list(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(name[:_SHOWN_LETTERS] for name in names[:_SHOWN_NAMES])
+    return f"{shown}, and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else shown
 
 
 def table_models(connection: LeaderConnection, database: str, deadline: Deadline) -> dict[str, str]:

@@ -34,8 +34,16 @@ from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, query_directory, why_to_sort
 from starrocks_txn_sink.sink.lifecycle import Endpoint
 from starrocks_txn_sink.sink.outage import is_stopped, wait_out
-from starrocks_txn_sink.sink.projection import LaneInput, is_marked, lane_input
-from starrocks_txn_sink.sink.session import Session, clean_up, job_of_frame, open_session, roll_back_until
+from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
+from starrocks_txn_sink.sink.session import (
+    UNLISTED,
+    Session,
+    clean_up,
+    compare_columns,
+    job_of_frame,
+    open_session,
+    roll_back_until,
+)
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import (
     TableRoute,
@@ -294,6 +302,8 @@ class StarRocksSink:
             self._proofs[origin.job] = replace(proofs, epoch=session.epoch) if proofs is not None else None
             opened = {"job": origin.job, "exactly_once": self.options.exactly_once}
             self._listener(Event("session.opened", opened))
+            if has_unfilled_deletes(frame, self.options):
+                self._listener(Event("deletes.unfilled", {"job": origin.job, "advice": UNFILLED_DELETES}))
         try:
             with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
                 receipts = self._run_lanes(frame, origin, session)
@@ -331,12 +341,14 @@ class StarRocksSink:
             origin.batch_id,
             streaming=origin.streaming,
             ownership=session.ownership,
+            compared=session.compared if self.options.query_addresses else None,
             hold=session.hold,
         )
         receipts, reports = writer.write(frame, task, self._listener)
         session.learn_keys(reports)
+        self._compare_columns(session, reports)
         if session.learn_listed(reports):
-            self._listener(Event("label.unlisted", {"job": origin.job, "advice": _UNLISTED}))
+            self._listener(Event("label.unlisted", {"job": origin.job, "advice": UNLISTED}))
         begun = session.learn_skips(reports) if origin.streaming else {}  # frames of `write` come in any order
         if begun:
             few = dict(nsmallest(5, begun.items()))
@@ -344,6 +356,15 @@ class StarRocksSink:
         for report in reports:
             self._listener(Event("lane.reported", {"report": report}))
         return receipts
+
+    def _compare_columns(self, session: Session, reports: Sequence[LaneReport]) -> None:
+        """Say once a session and table which names in JSON rows are no columns."""
+        events = compare_columns(self.options, reports)
+        if events is None:  # the next micro-batch's lanes name them again
+            return
+        session.learn_compared(table for report in reports for table in report.members)
+        for event in events:
+            self._listener(Event(event.name, {"job": session.job, **event.fields}))
 
     def _open_writer(self, frame: DataFrame, origin: BatchOrigin, session: Session) -> EventsWriter | RowsWriter:
         if self.assemble is None:
@@ -365,11 +386,6 @@ class StarRocksSink:
             if statements:
                 self._events.emit(Event("schema.changed", {"statements": statements}))
 
-
-_UNLISTED: Final = (
-    "A take-over would not find this run's labels in information_schema.loads, so it could not end a writer that "
-    "sleeps: rows could come twice. Let the loading user see its own loads."
-)
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a streaming run's jobs by its run id
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from pyspark.sql import functions as F  # noqa: N812
 
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.rows.columns import KEY_DELETES
 from starrocks_txn_sink.sources.debezium_values import CHANGE, KEY, MARKER, PLACE, read_values
 from starrocks_txn_sink.sources.txn_event import check_input, named_column
 from starrocks_txn_sink.sources.txn_lines import OnMalformed, check_policy
@@ -150,7 +151,7 @@ def parse_debezium(
         _row_position(event["source"]).alias("position"),
         F.lit(None).cast("string").alias("database"),
         table.alias("table"),
-        op.alias("op"),
+        op.alias("op", metadata={KEY_DELETES: True} if deleted_row == "key" else {}),
         row.alias("row"),
     )
 

@@ -117,7 +117,8 @@ class LaneReport:
     when the lane fails later. Event times are seconds since the Unix epoch, by source partition. `skips` are those that
     this lane began or ended, by source partition, for the next micro-batch's lanes. `listed` says whether a take-over
     would have found the lane's label; None if it did not ask. `keys_repeated` says whether keys came in more than one
-    load of a StarRocks transaction.
+    load of a StarRocks transaction. `members` has the names in the first JSON rows by table, for tables that the driver
+    has not compared yet (`rows.json_objects.MemberNames`).
     """
 
     job: str
@@ -143,6 +144,7 @@ class LaneReport:
     event_times: dict[str, float] = field(default_factory=dict)
     skips: dict[str, Skip] = field(default_factory=dict)
     listed: bool | None = None
+    members: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keys_repeated: bool = False
 
     @classmethod
@@ -154,7 +156,9 @@ class LaneReport:
         }
         loads = tuple(TableLoads(**{**one, "buckets": tuple(one["buckets"])}) for one in value["loads"])
         skips = {name: Skip(**each) for name, each in value["skips"].items()}
-        return cls(**{**fields, "loads": loads, "latency": tuple(value["latency"]), "skips": skips})
+        members = {table: tuple(names) for table, names in value["members"].items()}
+        made = {"loads": loads, "latency": tuple(value["latency"]), "skips": skips, "members": members}
+        return cls(**{**fields, **made})
 
 
 MESSAGES: Final = "message string"

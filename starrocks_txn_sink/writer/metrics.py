@@ -27,6 +27,7 @@ from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknow
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation, Status
 from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSITION, TABLE, TRANSACTION_END
+from starrocks_txn_sink.rows.json_objects import MemberNames
 from starrocks_txn_sink.rows.keys import UniqueRows
 from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.telemetry.events import Event
@@ -83,6 +84,7 @@ class LaneMetrics:
         self._replay: Replay | None = None
         self._core: SharedTransactionCoordinator | None = None
         self._ownership: LaneOwnership | None = None
+        self._members: MemberNames | None = None
         self._unique: UniqueRows | None = None
 
     # --- what comes in ---
@@ -98,6 +100,10 @@ class LaneMetrics:
     def attach_ownership(self, ownership: LaneOwnership | None) -> None:
         """Have the report say whether the lane's label was listed."""
         self._ownership = ownership
+
+    def attach_members(self, members: MemberNames) -> None:
+        """Have the report of a lane that succeeds name the members of its first rows."""
+        self._members = members
 
     def attach_unique_rows(self, unique: UniqueRows) -> None:
         """Have the report say whether keys came again."""
@@ -225,6 +231,7 @@ class LaneMetrics:
                 replayed_transactions=self._replay.skipped_transactions if self._replay else 0,
                 skips={name: self._replay.skips[name] for name in self._replay.changed} if self._replay else {},
                 listed=self._ownership.listed if self._ownership is not None else None,
+                members=self._members.by_table if self._members is not None and error is None else {},
                 keys_repeated=self._unique is not None and self._unique.repeated,
                 buffer_peak=core.buffered_peak if core is not None else 0,
                 inflight_peak=self._inflight_peak,

@@ -28,12 +28,13 @@ from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits,
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
 from starrocks_txn_sink.errors import Unordered
 from starrocks_txn_sink.options import Compression, SinkOptions
+from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.protocol.fencing import fresh_tokens
 from starrocks_txn_sink.protocol.label import RetryPolicy, Steps, labels, run, run_of
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.columns import HASH, POSITION
-from starrocks_txn_sink.rows.json_objects import RowCheck
+from starrocks_txn_sink.rows.json_objects import MemberNames, RowCheck
 from starrocks_txn_sink.rows.keys import SpillFile, TableKey, UniqueRows
 from starrocks_txn_sink.rows.replay import Replay, Skip
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, rows_before_sentinel
@@ -78,6 +79,7 @@ class LaneTask:
     With `marked` rows carry positions and transaction ends; otherwise a lane's rows are one unpositioned batch. In a
     `streaming` query positions may not go back from one micro-batch to the next. Without `ownership` there is no
     ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row was read.
+    `compared` names the tables whose columns the driver has compared with rows; None if it cannot compare any.
     `keys` has the primary keys of the tables whose rows replace each other (`rows.keys`); with `hold` nothing is loaded
     before a StarRocks transaction's rows are there, because the keys of the last micro-batch came again and again.
     `logging` has the log settings of the driver.
@@ -92,6 +94,7 @@ class LaneTask:
     streaming: bool = True
     ownership: JobOwnership | None = None
     at_end_only: bool = False
+    compared: frozenset[str] | None = None
     keys: Mapping[str, TableKey] = field(default_factory=dict)
     hold: bool = False
     logging: logs.LogSettings | None = field(default_factory=logs.executor_log_settings)
@@ -213,7 +216,17 @@ class LaneTask:
             unique=unique,
             query=resources.connection.query if resources.connection is not None else None,
         )
-        return OpenLane(core, performer, self._segments(batches, attempt.lane, positions, metrics, rows))
+        segments = self._segments(batches, attempt.lane, positions, metrics, rows)
+        if metrics is not None and self.compared is not None:
+            members = MemberNames(self._is_compared_by_name)
+            metrics.attach_members(members)
+            segments = members.read(segments)
+        return OpenLane(core, performer, segments)
+
+    def _is_compared_by_name(self, table: str) -> bool:
+        """Whether the names in the JSON rows of `table` are those of columns, and the driver still wants them."""
+        known = self.compared is None or table in self.compared
+        return not known and not RENAMING & self.options.load_headers(table).keys()
 
     def _known_positions(
         self, attempt: Attempt, ownership: LaneOwnership | None, rng: random.Random

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksDataSource, TableRoute, lane_partitioned
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.operations.recover import inspect_job
 from starrocks_txn_sink.sink import data_source
 from starrocks_txn_sink.sink.data_source import STREAM_CHECK
 from tests.crash import workload
@@ -175,6 +176,62 @@ def test_a_replayed_micro_batch_writes_nothing_twice(shop: Shop) -> None:
     shop.forget_batches()
     stream(shop)
     assert shop.written() == (10, 10)
+
+
+def written_in_three_micro_batches(shop: Shop) -> None:
+    for position in (1, 2, 3):
+        shop.feed(rows_of("p-0", [position]))
+    stream(shop)
+    assert shop.written() == (6, 6)
+
+
+@pytest.mark.deep
+def test_a_dropped_ledger_is_an_error_before_anything_is_written_twice(shop: Shop) -> None:
+    written_in_three_micro_batches(shop)
+    shop.forget_commit(2)
+    shop.ask("DROP TABLE shop._starrocks_txn_sink_ledger")
+    with pytest.raises(StreamingQueryException, match=r"LedgerBehind.*no row of job test.*--accept-ledger"):
+        stream(shop)
+    assert shop.written() == (6, 6)
+
+
+def test_a_ledger_from_before_the_checkpoint_is_an_error_before_anything_is_lost(shop: Shop) -> None:
+    written_in_three_micro_batches(shop)
+    shop.ask("DELETE FROM shop.items WHERE position > 1")  # restored from a backup of after the first micro-batch
+    shop.ask("UPDATE shop._starrocks_txn_sink_ledger SET position = 1, batch = 0 WHERE kind = 'position'")
+    shop.feed(rows_of("p-0", [4]))
+    with pytest.raises(StreamingQueryException, match=r"LedgerBehind.*has position 1 .* p-0, but position 3 was"):
+        stream(shop)
+    assert shop.written() == (2, 2)
+    inspect_job(shop.options(), 30, accept=True)
+    stream(shop)
+    assert positions(shop) == [("p-0", 4)]
+    shop.ask("UPDATE shop._starrocks_txn_sink_ledger SET position = 1, batch = 0 WHERE kind = 'position'")
+    shop.feed(rows_of("p-0", [5]))
+    with pytest.raises(StreamingQueryException, match=r"LedgerBehind.*has position 1 .* p-0, but position 4 was"):
+        stream(shop)
+
+
+def test_the_lanes_of_a_run_ask_once(shop: Shop) -> None:
+    """Whether a take-over would find their labels, and whether names in rows are columns."""
+    for position in (1, 2):
+        shop.feed(rows_of("p-0", [position]))
+    with QueryProxy(shop.server.query_port) as proxy:
+        stream(shop, query_url=proxy.url)
+        assert asked(proxy) == (1, 1)
+        shop.feed(rows_of("p-0", [3]))
+        stream(shop, query_url=proxy.url)
+        assert asked(proxy) == (2, 2)
+        save(lane_partitioned(shop.frame(rows_of("p-1", [1])), shop.options(query_url=proxy.url)))
+        assert asked(proxy) == (3, 3)
+    assert shop.written() == (8, 8)
+
+
+def asked(proxy: QueryProxy) -> tuple[int, int]:
+    """Statements that list labels of a lane, and that read the columns of a table."""
+    listed = [sql for sql in proxy.statements if "FROM information_schema.loads" in sql and "-0-" in sql]
+    columns = [sql for sql in proxy.statements if "FROM information_schema.columns" in sql and "'items'" in sql]
+    return len(listed), len(columns)
 
 
 @pytest.mark.deep

@@ -9,14 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly, lane_partitioned
+from starrocks_txn_sink.assembler.debezium import assemble_debezium
+from starrocks_txn_sink.changelog import to_changelog
 from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.rows.columns import KEY_DELETES
 from starrocks_txn_sink.sink.data_source import StarRocksDataSource
 from starrocks_txn_sink.sink.projection import lane_input
+from starrocks_txn_sink.sources.debezium import parse_debezium, parse_debezium_transactions
+from starrocks_txn_sink.telemetry.events import Event
 from tests.support.query_port import query
 from tests.unit.rows.test_released_content import KEY_ONLY, REQUIRED
 
@@ -108,6 +114,52 @@ def test_lanes_that_assemble(spark: SparkSession, server: Emulator) -> None:
     events = data.unionByName(ends, allowMissingColumns=True).coalesce(1).sortWithinPartitions("position")
     StarRocksSink(options(server), assemble=TransactionAssembly()).write(events)
     assert left(server) == [(3,)]
+
+
+def said(events: list[Event]) -> list[str]:
+    return [event.name for event in events if event.name in ("deletes.unfilled", "receipt.collected", "batch.failed")]
+
+
+def test_without_sql_they_are_said_before_the_first_load(
+    spark: SparkSession, server: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server refuses such deletes from a table with NOT NULL columns, and takes them where all may be NULL."""
+    query(server, "CREATE TABLE shop.notes (id BIGINT NOT NULL, note INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    keyed = ready(spark).withMetadata("op", {KEY_DELETES: True})
+    blind = options(server, query_url=None, delivery="at-least-once")
+    events: list[Event] = []
+    sink = StarRocksSink(blind, listener=events.append)
+    with pytest.raises(PySparkException, match="RowsRejected"):
+        sink.write(keyed)
+    assert said(events) == ["deletes.unfilled", "batch.failed"]
+    notes = keyed.filter("op = 'd'").withColumns({"table": F.lit("notes"), "row": F.lit('{"id":1}')})
+    for _ in range(2):
+        sink.write(notes)
+    assert said(events)[2:] == ["deletes.unfilled", "receipt.collected", "receipt.collected"]
+    StarRocksSink(options(server), listener=events.append).write(keyed)
+    assert said(events)[5:] == ["receipt.collected"]
+    caplog.clear()
+    lane_partitioned(keyed, blind)
+    lane_partitioned(ready(spark), blind)
+    (line,) = [record for record in caplog.records if "deletes.unfilled" in record.getMessage()]
+    assert line.levelname == "WARNING"
+    assert line.getMessage().endswith("give deletes their whole row.'")
+
+
+def test_frames_know_that_deletes_carry_only_their_key(spark: SparkSession) -> None:
+    changes = spark.createDataFrame(
+        [("k", "v", "t", 0, 0)], "key string, value string, topic string, partition int, offset int"
+    )
+    for deleted_row, marked in (("key", True), ("before", None)):
+        rows = parse_debezium(changes, deleted_row=deleted_row)  # type: ignore[arg-type]
+        assembled = assemble_debezium(rows, parse_debezium_transactions(changes))
+        assert [frame.schema["op"].metadata.get(KEY_DELETES) for frame in (rows, assembled)] == [marked, marked]
+    kinds = spark.createDataFrame([("-D", 1, "a")], "row_kind string, id int, v string")
+    for full, marked in ((False, True), (True, None)):
+        events = to_changelog(kinds, partition_by="id", produces_full_deletes=full)
+        assert events.schema["op"].metadata.get(KEY_DELETES) is marked
+    only_upserts = to_changelog(kinds, partition_by="id", produces_full_deletes=False, op_mapping={"INSERT": "c"})
+    assert KEY_DELETES not in only_upserts.schema["op"].metadata
 
 
 @pytest.mark.parametrize("form", ["json", pytest.param("csv", marks=pytest.mark.deep)])

@@ -16,7 +16,7 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions, load_properties
 from starrocks_txn_sink.options.combinations import NOT_COMPACTED
 from starrocks_txn_sink.options.declarations import SchemaChanges
-from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
+from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW, RENAMING
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.columns import OP
@@ -325,7 +325,7 @@ def delete_placeholders(
     routed = {route.table: {field.name.lower(): field.key for field in route.fields} for route in routes}
     found: dict[str, dict[str, str]] = {}
     for table, columns in required.items():
-        if _RENAMING & options.properties_of(table).keys():
+        if RENAMING & options.properties_of(table).keys():
             continue
         values = {column.name: column.type.placeholder for column in columns if not column.key}
         keys = routed.get(table, {name.lower(): name for name in values})
@@ -386,9 +386,6 @@ def _computes(header: str, key: TableKey) -> bool:
         return False
     computed = {name.strip("`").lower() for name in _COMPUTED.findall(header)}
     return any(column.name.lower() in computed for column in key)
-
-
-_RENAMING = frozenset(("columns", "jsonpaths", "json_root"))
 
 
 def _unfit_for_csv(fields: Sequence[TypedField], own: str | None, *, op: bool) -> Iterator[str]:

@@ -135,6 +135,55 @@ def test_integers_stay_numbers_and_need_no_python_per_row() -> None:
     assert read_keys(text, starts, [INTEGER]).type == pa.int64()
 
 
+VALUES = (
+    st.integers(-(10**19), 10**19).map(str)
+    | st.integers(-9, 99).map(str)
+    | st.sampled_from(
+        ["-0", "0", "1.0", "1e3", '"7"', "null", "true", "{}", "-1.5", "01", "-", "", '""', '"a\\"b"', '"1']
+    )
+    | st.text(st.sampled_from('ab":,}é\\'), max_size=70).map(json.dumps)
+    | st.text("x", min_size=60, max_size=70).map(json.dumps)
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(['{"id":', '{"__op":1,"id":', '{"idx":1,"id":', '{"v":2,"id":', '{ "id":']),
+            VALUES,
+            st.sampled_from([',"name":', ',"v":1,"name":', ' ,"name":']),
+            VALUES,
+            st.sampled_from(["}", ',"v":1}', ' ,"id2":3}', " }", ',"v":{"id":5}}']),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from([(INTEGER,), (TEXT,), (INTEGER, TEXT), (TEXT, INTEGER)]),
+)
+def test_members_that_come_first_are_read_as_any_others(
+    parts: list[tuple[str, ...]], key: tuple[KeyColumn, ...]
+) -> None:
+    rows = ["".join(part) for part in parts]
+    wanted = []
+    for row in rows:
+        try:
+            wanted.append(expected_key(json.loads(row, parse_int=str, parse_float=str), *key))
+        except ValueError:
+            wanted.append(None)
+    found = keys_of(rows, *key)
+    for one, other in itertools.product(range(len(rows)), repeat=2):
+        assert (found[one] is None) == (wanted[one] is None)
+        if wanted[one] is not None:
+            assert (found[one] == found[other]) == (wanted[one] == wanted[other])
+    if len(key) == 1:
+        assert [None if each is None else [str(each)] for each in found] == wanted
+
+
+def test_a_long_name_is_read_to_the_end() -> None:
+    column = KeyColumn.of("n" * 500, "BIGINT", None)
+    assert keys_of([f'{{"{column.name}":{number}}}' for number in range(3)], column) == [0, 1, 2]
+
+
 def test_a_text_that_is_no_json_has_no_key() -> None:
     assert keys_of(['{"id":1}', '{"id":', "", '{"id":2}{"id":3}', "[1]"], INTEGER) == ["1", None, None, None, None]
 

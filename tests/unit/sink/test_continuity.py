@@ -11,12 +11,23 @@ from typing import Any
 import pytest
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt
 from starrocks_txn_sink.errors import LedgerBehind
 from starrocks_txn_sink.protocol.fencing import Scope, fresh_tokens, take_over
 from starrocks_txn_sink.protocol.label import run
 from starrocks_txn_sink.protocol.ledger import ACCEPTED, DRIVER, Owner, WriteMarker
 from starrocks_txn_sink.rows.replay import Skip
-from starrocks_txn_sink.sink.continuity import FOLDER, Proof, ProofLog, Resumed, Resumption, resume
+from starrocks_txn_sink.sink.continuity import (
+    FOLDER,
+    Proof,
+    ProofLog,
+    Resumed,
+    Resumption,
+    SeenQuery,
+    resume,
+    see_query,
+)
+from starrocks_txn_sink.writer.messages import LaneReport
 from tests.support.memory_directory import MemoryDirectory
 from tests.support.model_ledger import ModelLedger
 from tests.support.model_server import ModelServer
@@ -179,3 +190,44 @@ def wait(log: ProofLog) -> None:
     while log._writing:
         assert time.monotonic() < limit
         time.sleep(0.01)
+
+
+def seen(checkpoint: MemoryDirectory, log: ProofLog) -> SeenQuery:
+    found = see_query(checkpoint, log)
+    assert found is not None
+    return found
+
+
+def test_a_query_is_seen_by_the_files_of_its_checkpoint() -> None:
+    checkpoint, proofs = MemoryDirectory(), MemoryDirectory()
+    log = ProofLog(proofs, "run")
+    assert see_query(checkpoint, log) is None
+    checkpoint.write("offsets/0", b"v1")
+    assert see_query(checkpoint, log) is None
+    checkpoint.write("metadata", b'{"id":"q"}')
+    assert seen(checkpoint, log) == SeenQuery("q", Resumption(0), begins=True)
+    for number in range(1, 11):
+        checkpoint.write(f"offsets/{number}", b"v1")
+    log.record_within(proof(9, 5, []), 10)
+    assert seen(checkpoint, log) == SeenQuery("q", Resumption(10, [proof(9, 5, [])]), begins=False)
+    assert seen(checkpoint, ProofLog(proofs, "later")).begins
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_waited_for() -> None:
+    class Hangs(MemoryDirectory):
+        def names(self, folder: str) -> list[str]:
+            time.sleep(60)
+            return super().names(folder)
+
+    started = time.monotonic()
+    assert see_query(Hangs(), ProofLog(MemoryDirectory(), "run"), 0.1) is None
+    ProofLog(Hangs(), "run").record_within(proof(1, 1), 0.1)
+    assert time.monotonic() - started < 10
+
+
+def test_a_proof_advances_with_receipts_and_skips() -> None:
+    spans = (PositionSpan("p-0", 6, 8, 2, ""), PositionSpan("p-1", 1, 3, 3, ""))
+    receipt = Receipt("l", None, "job", 0, 4, (), spans, 1, 1, 0, recycled=False)
+    report = LaneReport("job", 0, 4, skips={"p-1": Skip(9, met=True)})
+    after = proof(3, 5, ["a"]).advanced(4, [receipt], [report])
+    assert after == Proof("job", 4, {"p-0": 8, "p-1": 3}, {**SKIPS, "p-1": Skip(9, met=True)}, ["a"])

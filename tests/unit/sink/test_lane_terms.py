@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
+from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, ROW_NUMBER_BITS
 from starrocks_txn_sink.rows.segments import check_row_numbers
-from starrocks_txn_sink.sink.data_source import LaneTerms, StarRocksDataSource
+from starrocks_txn_sink.sink.data_source import LaneMessage, LaneTerms, LaneWrite, StarRocksDataSource
 from starrocks_txn_sink.telemetry.logs import LogSettings
+from starrocks_txn_sink.writer.messages import LaneReport
+from starrocks_txn_sink.writer.task import LaneTask
+from tests.support.query_port import query
 
 SERVER: dict[str, Any] = {"load_url": "http://fe:8030", "query_url": "mysql://fe:9030", "database": "shop"}
 
@@ -116,3 +121,17 @@ def test_any_change_of_the_rows_is_noticed(data: st.DataObject) -> None:
         return
     with pytest.raises(InputError, match=f"rows of lane {lane} are not the ones"):
         list(check_row_numbers(batches(kept, [len(kept)]), lane))
+
+
+def test_the_end_of_a_write_says_what_the_lanes_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Emulator(tmp_path) as server:
+        query(server, "CREATE DATABASE shop")
+        query(server, "CREATE TABLE shop.t (id BIGINT, name INT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
+        options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", lanes=2)
+        lanes = LaneWrite(LaneTask(options, "job", "e1", "c", 0))
+        reports = [LaneReport("job", lane, 0, listed=lane == 1, members={"t": ("id", "nmae")}) for lane in (0, 1)]
+        lanes.finish([LaneMessage(lane, (report,)) for lane, report in enumerate(reports)])
+    assert [(record.levelname, record.getMessage().split(" advice=")[0]) for record in caplog.records] == [
+        ("WARNING", "label.unlisted job=job"),
+        ("WARNING", "columns.unknown job=job table=t count=1 unknown=nmae unnamed=name"),
+    ]

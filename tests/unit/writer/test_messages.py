@@ -73,6 +73,7 @@ reports = st.builds(
     latency_seconds=seconds,
     event_times=st.dictionaries(names, seconds, max_size=3),
     skips=st.dictionaries(names, st.builds(Skip, counts, st.booleans()), max_size=3),
+    members=st.dictionaries(names, st.lists(names, max_size=3).map(tuple), max_size=3),
 )
 carried = st.builds(
     CarriedState, st.just(AssemblerState()), st.dictionaries(counts, st.builds(BlobPlace, names, counts))

@@ -1,0 +1,132 @@
+"""JSON rows that name columns which their table lacks: the server drops the values, and the sink says so by name."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink import (
+    MetricsServer,
+    SinkOptions,
+    StarRocksSink,
+    TableRoute,
+    TransactionAssembly,
+    TxnEventLines,
+)
+from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.telemetry.events import Event
+from tests.support.query_port import query
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = (
+    "source_partition string, position long, seq long, op string, table string, row string, transaction_end boolean"
+)
+RIGHT = {"id": 1, "name": "Ann", "note": None}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "emulator") as emulator:
+        query(emulator, "CREATE DATABASE shop")
+        for table in ("people", "pets"):
+            query(
+                emulator,
+                f"CREATE TABLE shop.{table} (id BIGINT NOT NULL, name VARCHAR(9), note VARCHAR(9),"
+                " rank INT DEFAULT '7') PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
+            )
+        yield emulator
+
+
+def options(server: Emulator, **changes: Any) -> SinkOptions:
+    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    return SinkOptions(**{**values, **changes})
+
+
+def frame(spark: SparkSession, position: int, *rows: tuple[str, str, dict[str, Any]]) -> DataFrame:
+    """One source transaction of (op, table, row)."""
+    texts = [(op, table, json.dumps(row)) for op, table, row in rows]
+    return spark.createDataFrame(
+        [("p", position, seq, *text, seq == len(texts) - 1) for seq, text in enumerate(texts)], SCHEMA
+    )
+
+
+def said(events: list[Event]) -> list[tuple[str, str, Any, Any]]:
+    """Name, table, unknown and unnamed columns of each event about columns."""
+    about = [event for event in events if event.name.startswith("columns.")]
+    assert all(event.fields["job"] == "test" for event in about)
+    return [
+        (event.name, event.fields["table"], event.fields.get("unknown"), event.fields["unnamed"]) for event in about
+    ]
+
+
+def test_a_misspelt_column_is_said_once_a_session_and_table(
+    spark: SparkSession, server: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    events: list[Event] = []
+    with MetricsServer(0) as metrics:
+        sink = StarRocksSink(options(server, lanes=2), listener=events.append, metrics=metrics)
+        sink.write(
+            frame(spark, 1, ("d", "pets", {"id": 9}), ("u", "people", {"id": 1, "nmae": "Ann", "NOTE": "secret"}))
+        )
+        assert query(server, "SELECT id, name, note, rank FROM shop.people") == [(1, None, None, None)]
+        assert said(events) == [("columns.unknown", "people", "NOTE, nmae", "name, note")]
+        sink.write(frame(spark, 2, ("u", "pets", {"id": 1, "nmae": "Rex"}), ("u", "people", {"id": 2, "naem": "Bo"})))
+        assert said(events)[1:] == [("columns.unknown", "pets", "nmae", "name, note")]
+        counted = metrics.model.metrics.values("unknown_columns_total")
+    assert counted == {("people",): 2.0, ("pets",): 1.0}
+    lines = [record for record in caplog.records if "columns.unknown" in record.getMessage()]
+    assert [line.levelname for line in lines] == ["WARNING", "WARNING"]
+    assert all("add the columns" in line.getMessage() and "secret" not in line.getMessage() for line in lines)
+
+
+def test_rows_that_leave_a_column_out_are_no_alarm(
+    spark: SparkSession, server: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    events: list[Event] = []
+    sink = StarRocksSink(options(server), listener=events.append)
+    with caplog.at_level(logging.INFO, "starrocks_txn_sink"):
+        sink.write(
+            frame(spark, 1, ("u", "people", RIGHT), ("u", "pets", {"id": 1}), ("u", "pets", {"id": 2, "note": "n"}))
+        )
+    assert said(events) == [("columns.unnamed", "pets", None, "name")]
+    (line,) = [record for record in caplog.records if "columns." in record.getMessage()]
+    assert line.levelname == "INFO"
+
+
+def test_names_that_mean_something_else_are_not_compared(spark: SparkSession, server: Emulator) -> None:
+    events: list[Event] = []
+    columns = TableOptions(properties={"columns": "id, nmae, name=nmae"})
+    renamed = StarRocksSink(options(server, tables={"people": columns}), listener=events.append)
+    renamed.write(frame(spark, 1, ("u", "people", {"id": 1, "nmae": "Ann"})))
+    assert query(server, "SELECT name FROM shop.people") == [("Ann",)]
+    typed = StarRocksSink(options(server), listener=events.append, routes=[TableRoute("people", {"id": "key"})])
+    typed.write(spark.createDataFrame([(2,)], "key long"))
+    assert query(server, "SELECT count(*) FROM shop.people") == [(2,)]
+    without = {"query_url": None, "delivery": "at-least-once"}
+    StarRocksSink(options(server, **without), listener=events.append).write(
+        frame(spark, 1, ("u", "pets", {"id": 1, "nmae": "Rex"}))
+    )
+    assert said(events) == []
+
+
+def test_assembled_events_are_compared(spark: SparkSession, server: Emulator) -> None:
+    events: list[Event] = []
+    lines = [
+        {"type": "BEGIN", "txn_id": "t"},
+        {"type": "DATA", "txn_id": "t", "table": "people", "op": "u", "row": {"id": 1, "nmae": "Ann"}},
+        {"type": "END", "txn_id": "t"},
+    ]
+    texts = [("p", at, json.dumps(line)) for at, line in enumerate(lines)]
+    raw = spark.createDataFrame(texts, "source_partition string, position long, value string").coalesce(1)
+    assembly = TransactionAssembly(lines=TxnEventLines(source_partition="source_partition", position="position"))
+    changes = {"delivery": "at-least-once"}  # the names are compared without a ledger, too
+    StarRocksSink(options(server, **changes), assemble=assembly, listener=events.append).write(raw)
+    assert said(events) == [("columns.unknown", "people", "nmae", "name, note")]
