@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.options.combinations import Feature, Features
+from starrocks_txn_sink.options.combinations import NOT_COMPACTED, Feature, Features
 
 CSV_COLUMN, CSV_ROW = "\x01", "\x02"
 """Separators of columns and rows with `format` csv."""
@@ -118,6 +118,22 @@ def features(properties: Mapping[str, str], option: str) -> Features:
     if Feature.PARTIAL_UPDATE in found and "columns" not in properties:
         found[Feature.PARTIAL_UPDATE_UNNAMED] = f"{option} sets partial_update without columns"
     return found
+
+
+_COMPUTED = re.compile(r"(?:^|,)\s*(`[^`]+`|\w+)\s*=(?!=)")
+
+
+def why_not_compacted(properties: Mapping[str, str], key: Iterable[str]) -> str:
+    """Reason why all rows of a table with the primary key `key` are sent, whatever `compact` says; '' if there is none.
+
+    The property `columns` counts if it computes a column of the key, or gives its field another name.
+    """
+    used = features(properties, "")
+    reasons = [why for feature, why in NOT_COMPACTED.items() if feature in used]
+    computed = {name.strip("`").lower() for name in _COMPUTED.findall(properties.get("columns", ""))}
+    if any(name.lower() in computed for name in key):
+        reasons.append("the server computes the key")
+    return reasons[0] if reasons else ""
 
 
 def table_label(table: str) -> str:

@@ -1,4 +1,5 @@
-"""Tables: existence, model, and partitions that this server version cannot create in a multi-table load."""
+"""Tables: existence, model, and the faults of this server's version: partitions that a multi-table load cannot create,
+and the order of changes of one key."""
 
 from __future__ import annotations
 
@@ -9,17 +10,25 @@ from dataclasses import dataclass
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.operations.doctor.libraries import version_numbers
 from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, skipped, warning
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.load_properties import why_not_compacted
 from starrocks_txn_sink.protocol.ledger import identifier
+from starrocks_txn_sink.sql.connection import Row
 
 SINK_TABLE_PREFIX = "_starrocks_txn_sink_"
 _CONFIG = (
-    "SELECT TABLE_NAME, TABLE_MODEL, DISTRIBUTE_TYPE FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s"
+    "SELECT TABLE_NAME, TABLE_ENGINE, TABLE_MODEL, PRIMARY_KEY, DISTRIBUTE_TYPE FROM information_schema.tables_config "
+    "WHERE TABLE_SCHEMA = %s"
 )
 _NAMES = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s"
 
 # The last releases without the repair of partitions created in a multi-table load (wire contract 4.15; the exact
 # patch is not known, so later ones are believed).
 _LAST_WITHOUT = ((4, 0, 14), (4, 1, 4))
+
+# The first release that keeps the order of one key's changes in shared-data tables (wire contract 4.10). No patch of
+# the 4.0 line is known to have the repair, so all of them count as without it.
+_FIRST_IN_ORDER = (4, 1, 4)
 
 _PURPOSE = {
     "PRIMARY_KEYS": "PRIMARY KEY: upserts and deletes",
@@ -29,12 +38,34 @@ _PURPOSE = {
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """One table: `model` as in information_schema.tables_config, `create` from SHOW CREATE TABLE ('' if refused)."""
+    """One table: `engine`, `model` and `key` as in information_schema.tables_config, `create` from SHOW CREATE TABLE.
+
+    `create` is '' if the statement was refused; `key` has the primary key's columns.
+    """
 
     name: str
     model: str
     random_buckets: bool
     create: str = ""
+    engine: str = "OLAP"
+    key: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, row: Row, create: str) -> TableDefinition:
+        """The table of a row of information_schema.tables_config."""
+        return cls(
+            str(row["table_name"]),
+            str(row["table_model"]),
+            str(row.get("distribute_type")).upper().startswith("RANDOM"),
+            create,
+            str(row.get("table_engine")),
+            tuple(name.strip().strip("`") for name in str(row.get("primary_key") or "").split(",")),
+        )
+
+    @property
+    def shared_data(self) -> bool:
+        """Whether object storage holds the table, as in a cluster with run_mode shared_data."""
+        return self.engine.upper() == "CLOUD_NATIVE" or '"storage_volume"' in self.create
 
     @property
     def creates_partitions(self) -> bool:
@@ -56,18 +87,16 @@ def check_tables(target: Target) -> Iterator[Finding]:
     if not chosen:
         yield skipped("table.model", f"{database} has no table to check")
     for name in chosen:
-        row = found[name]
         create = ""
         try:
             answer = sql.rows(f"SHOW CREATE TABLE {identifier(database, name)}")
             create = str(answer[0].get("create table", "")) if answer else ""
         except QueryRefused as error:
             yield skipped("table.partitions", f"SHOW CREATE TABLE was refused: {error.message}", name)
-        seen = TableDefinition(
-            name, str(row["table_model"]), str(row.get("distribute_type")).upper().startswith("RANDOM"), create
-        )
+        seen = TableDefinition.of(found[name], create)
         yield judge_model(seen)
         yield from judge_partitions(seen, target.version)
+        yield from judge_order(seen, target.version, target.options)
 
 
 def judge_names(named: Sequence[str], names: set[str], loadable: set[str], database: str) -> Iterator[Finding]:
@@ -136,3 +165,23 @@ def can_create_partitions(version: str) -> bool:
         if numbers[:2] == last[:2]:
             return numbers > last
     return numbers > _LAST_WITHOUT[-1]
+
+
+def judge_order(seen: TableDefinition, version: str, options: SinkOptions) -> Iterator[Finding]:
+    """Finding for a table whose changes of one key the server may swap in a transaction; none for any other; pure."""
+    if not seen.shared_data or seen.model != "PRIMARY_KEYS" or version_numbers(version) >= _FIRST_IN_ORDER:
+        return
+    why = why_not_compacted(options.properties_of(seen.name), seen.key) if options.compact else "compact is off"
+    said = version or "(version unknown)"
+    if not why:
+        what = f"a StarRocks transaction gets one row per key, so StarRocks {said} cannot swap changes of a key"
+        yield good("table.order", what, seen.name)
+        return
+    yield warning(
+        "table.order",
+        f"All rows are sent ({why}), and StarRocks {said} may swap an upsert and a delete of one key.",
+        "Before 4.1.4 a PRIMARY KEY table in shared-data mode does not keep their order inside one transaction: "
+        "a deleted row can stay, and a row written anew can be missing.",
+        "Upgrade to StarRocks 4.1.4 or later, or let the sink send one row per key (compact, without that property).",
+        seen.name,
+    )

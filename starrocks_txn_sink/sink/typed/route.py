@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
@@ -14,7 +13,6 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions, load_properties
-from starrocks_txn_sink.options.combinations import NOT_COMPACTED
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW, RENAMING
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
@@ -341,7 +339,7 @@ def table_keys(
     """The primary keys of tables (from their NOT NULL columns), as rows have them; `options` with the routes' columns.
 
     A table is left out, and all of its rows are sent, if `compact` is off, if a later row of a key may not replace an
-    earlier one (`NOT_COMPACTED`), and if the rows have no key that can be read.
+    earlier one (`why_not_compacted`), and if the rows have no key that can be read.
     """
     if not options.compact:
         return {}
@@ -352,12 +350,10 @@ def table_keys(
         if not key or is_own_table(table):
             continue
         properties = options.properties_of(table)
-        why = next((why for each, why in NOT_COMPACTED.items() if each in load_properties.features(properties, "")), "")
+        why = load_properties.why_not_compacted(properties, [column.name for column in key])
         written = _as_written(key, routed.get(table))
-        if not why and (written is None or _computes(properties.get("columns", ""), written)):
-            why = "the server computes the key, or the rows lack it"
         if why or written is None:
-            _log.info("compact.skipped", table=table, why=why)
+            _log.info("compact.skipped", table=table, why=why or "the rows lack the key")
         else:
             found[table] = written
     return found
@@ -375,17 +371,6 @@ def _as_written(key: Sequence[TargetColumn], route: TypedRoute | None) -> TableK
     return [
         replace(column, field=field.key, place=place) for column, (place, field) in zip(columns, found, strict=True)
     ]
-
-
-_COMPUTED: Final = re.compile(r"(?:^|,)\s*(`[^`]+`|\w+)\s*=(?!=)")
-
-
-def _computes(header: str, key: TableKey) -> bool:
-    """Whether the property `columns` computes a column of the key, or gives its field another name."""
-    if not header:
-        return False
-    computed = {name.strip("`").lower() for name in _COMPUTED.findall(header)}
-    return any(column.name.lower() in computed for column in key)
 
 
 def _unfit_for_csv(fields: Sequence[TypedField], own: str | None, *, op: bool) -> Iterator[str]:

@@ -308,6 +308,15 @@ def test_tables_that_loads_cannot_extend_on_this_version(server: Emulator, capsy
     assert list(named.bad()) == ["table.missing"]
 
 
+def test_a_shared_data_table_whose_changes_this_version_may_swap(server: Emulator, capsys: Shown) -> None:
+    columns = ["TABLE_NAME", "TABLE_ENGINE", "TABLE_MODEL", "PRIMARY_KEY", "DISTRIBUTE_TYPE"]
+    rows: list[list[object]] = [["orders", "CLOUD_NATIVE", "PRIMARY_KEYS", "`id`", "HASH"]]
+    server.faults.replace([query_fault(r"information_schema\.tables_config", rows=rows, columns=columns)])
+    assert Visit(server, capsys).bad() == {}
+    visit = Visit(server, capsys, "--option", "compact=false")
+    assert (visit.code, list(visit.bad())) == (1, ["table.order"])
+
+
 def test_too_little_room_and_too_short_a_memory(tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "")
     limits = Limits(max_running_txn_num_per_db=4, label_keep_max_num=10, label_keep_max_second=3600)

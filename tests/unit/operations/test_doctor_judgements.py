@@ -25,6 +25,7 @@ from starrocks_txn_sink.operations.doctor.frontends import (
 from starrocks_txn_sink.operations.doctor.libraries import installed_versions, judge_reports
 from starrocks_txn_sink.operations.doctor.tables import TableDefinition
 from starrocks_txn_sink.operations.doctor.target import Finding, Severity, exit_code, failure, good, skipped, warning
+from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.addresses import Address, RedirectRules
 from starrocks_txn_sink.protocol.wire import Reply, Status
 
@@ -282,6 +283,59 @@ def test_a_random_table_is_a_warning_on_an_old_server_and_fine_on_a_new_one() ->
     assert severities(tables.judge_partitions(seen, "4.0.7")) == {"table.partitions": WARNING}
     assert severities(tables.judge_partitions(seen, "4.1.9")) == {"table.partitions": GOOD}
     assert not list(tables.judge_partitions(TableDefinition("t", "DUP_KEYS", False), "4.0.7"))
+
+
+LAKE = TableDefinition("t", "PRIMARY_KEYS", False, engine="CLOUD_NATIVE", key=("id",))
+
+
+def options_with(**given: Any) -> SinkOptions:
+    return SinkOptions(load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", **given)
+
+
+@pytest.mark.parametrize(
+    ("version", "swaps"),
+    [("4.0.7", True), ("4.0.20", True), ("4.1.3-ee", True), ("4.1.4", False), ("4.2.0", False), ("main", True)],
+)
+def test_versions_that_swap_changes_of_a_key_in_shared_data_tables(version: str, swaps: bool) -> None:
+    found = severities(tables.judge_order(LAKE, version, options_with(compact=False)))
+    assert found == ({"table.order": WARNING} if swaps else {})
+
+
+@pytest.mark.parametrize(
+    ("given", "severity", "said"),
+    [
+        ({}, GOOD, "one row per key"),
+        ({"compact": False}, WARNING, "compact is off"),
+        ({"tables": {"t": TableOptions(properties={"where": "id > 1"})}}, WARNING, "filter the last row"),
+        ({"tables": {"other": TableOptions(properties={"where": "id > 1"})}}, GOOD, "one row per key"),
+        ({"properties": {"columns": "k, `ID` = k + 1"}}, WARNING, "the server computes the key"),
+        ({"properties": {"columns": "id, note = upper(id)"}}, GOOD, "one row per key"),
+    ],
+)
+def test_a_table_whose_changes_can_be_swapped_matters_only_if_all_rows_are_sent(
+    given: dict[str, Any], severity: Severity, said: str
+) -> None:
+    (found,) = tables.judge_order(LAKE, "4.1.3", options_with(**given))
+    assert (complete(found).severity, found.place) == (severity, "t")
+    assert said in found.what
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        TableDefinition("t", "PRIMARY_KEYS", False, "CREATE TABLE t (id int)"),
+        TableDefinition("t", "DUP_KEYS", False, engine="CLOUD_NATIVE"),
+    ],
+)
+def test_tables_on_local_disks_and_without_deletes_have_nothing_to_swap(seen: TableDefinition) -> None:
+    assert not list(tables.judge_order(seen, "4.0.7", options_with(compact=False)))
+
+
+def test_a_table_is_read_from_its_row_and_its_statement() -> None:
+    row = {"table_name": "t", "table_engine": "OLAP", "table_model": "PRIMARY_KEYS", "primary_key": "`id`, `b`"}
+    seen = TableDefinition.of({**row, "distribute_type": "RANDOM"}, 'PROPERTIES ("storage_volume" = "builtin")')
+    assert (seen.key, seen.random_buckets, seen.shared_data) == (("id", "b"), True, True)
+    assert not TableDefinition.of({**row, "distribute_type": "HASH"}, "").shared_data
 
 
 @pytest.mark.parametrize(
