@@ -1,10 +1,15 @@
 """Rows per second of the changelog functions: stateless ones next to a plain projection, and those with state.
 
     python benchmarks/changelog.py [--rows 2000000] [--keys 20000] [--rounds 11] [--stateless]
+    python benchmarks/changelog.py --keyed 100,10000,100000 [--rounds 11] [--seconds 100]
 
 Everything is read from one Parquet file and thrown away (`noop`), so a plain projection is the ceiling. The variants
 take turns; each is compared with the projection of its own round, and the median of these ratios counts. What runs in
 the JVM alone is measured in CPU time; on a busy machine trust the ratios, not the figures.
+
+`--keyed` measures keyed state alone: a stream of micro-batches in which every key is updated once, for each number of
+keys. It counts the CPU time of the JVM and its workers, with and without the JVM's just-in-time compilers, which take
+half of it in a stream's first minutes. A number of keys ends after `--rounds` micro-batches or `--seconds`.
 """
 
 from __future__ import annotations
@@ -17,7 +22,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 from pyspark.sql import DataFrame, SparkSession
@@ -113,6 +120,67 @@ def streamed(variant: Variant, source: DataFrame, path: str, home: Path) -> floa
     return time.perf_counter() - started
 
 
+class CpuTime(NamedTuple):
+    """Seconds of CPU time: all of the JVM and its Python workers, and the JVM's just-in-time compilers alone."""
+
+    all: float
+    compilers: float
+
+    @classmethod
+    def so_far(cls, spark: SparkSession) -> CpuTime:
+        """CPU time since the start, of ended workers too. Compilers are known on Linux only, else 0."""
+        java = psutil.Process(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
+        total = sum(sum(process.cpu_times()[:4]) for process in (java, *java.children(recursive=True)))
+        compilers = 0.0
+        for thread in java.threads():
+            with suppress(OSError):
+                name = Path(f"/proc/{java.pid}/task/{thread.id}/comm").read_text()
+                compilers += thread.user_time + thread.system_time if "CompilerThre" in name else 0.0
+        return cls(float(total), compilers)
+
+    def since(self, before: CpuTime) -> CpuTime:
+        return CpuTime(self.all - before.all, self.compilers - before.compilers)
+
+
+def keyed_costs(spark: SparkSession, keys: int, rounds: int, limit: float, home: Path) -> list[CpuTime]:
+    """The cost of each micro-batch of `from_changelog` with previous rows; every key is updated once in it.
+
+    Two micro-batches come before them: the first fills the state, the second warms up.
+    """
+    (folder := home / "events").mkdir(parents=True)
+    number = F.col("id")
+    code, amount = F.lit("u").alias("op"), (number * 1.5).alias("amount")
+    stream = spark.readStream.schema("op string, id bigint, name string, amount double, lsn bigint").parquet(
+        str(folder)
+    )
+    writer = STATEFUL["from_changelog with previous rows"](stream).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(home / "checkpoint")).start()
+    costs: list[CpuTime] = []
+    ends_at = time.monotonic() + limit
+    for batch in range(rounds + 2):
+        name = F.concat(F.lit(f"name {batch} "), number.cast("string")).alias("name")
+        made = spark.range(keys).select(code, "id", name, amount, F.lit(batch).cast("bigint").alias("lsn"))
+        made.coalesce(1).write.parquet(str(home / f"made-{batch}"))
+        (file,) = (home / f"made-{batch}").glob("*.parquet")
+        before = CpuTime.so_far(spark)
+        file.rename(folder / file.name)
+        query.processAllAvailable()
+        costs += [CpuTime.so_far(spark).since(before)] if batch > 1 else []
+        if time.monotonic() > ends_at and costs:
+            break
+    query.stop()
+    return costs
+
+
+def measure_keyed(spark: SparkSession, sizes: list[int], rounds: int, limit: float, home: Path) -> None:
+    for place, keys in enumerate(sizes):
+        costs = keyed_costs(spark, keys, rounds, limit, home / str(place))
+        taken = statistics.median(cost.all for cost in costs)
+        bare = statistics.median(cost.all - cost.compilers for cost in costs)
+        show(f"keyed state, {keys} keys", keys, taken, f"per CPU second, {taken:.2f} s in median of {len(costs)}")
+        show(f"keyed state, {keys} keys, compiled", keys, bare, f"per CPU second without JIT compilers, {bare:.2f} s")
+
+
 def session() -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("benchmark")
@@ -147,7 +215,7 @@ SHOWN: dict[str, int] = {}
 
 def show(name: str, rows: int, taken: float, note: str) -> None:
     SHOWN[name] = round(rows / taken)
-    print(f"{name:45} {rows / taken / 1000:9.0f} k rows {note}", flush=True)  # noqa: T201
+    print(f"{name:45} {rows / taken / 1000:9.1f} k rows {note}", flush=True)  # noqa: T201
 
 
 def compare(source: DataFrame, rows: int, rounds: int) -> None:
@@ -168,27 +236,39 @@ def compare(source: DataFrame, rows: int, rounds: int) -> None:
         show(name, rows, statistics.median(times[name]), note)
 
 
+def measure_rows(spark: SparkSession, asked: argparse.Namespace, home: str) -> None:
+    """Rows of the stateless and the stateful variants."""
+    path = f"{home}/events"
+    events(spark, asked.rows, asked.keys).repartition(4).write.parquet(path)
+    source = spark.read.parquet(path)
+    compare(source, asked.rows, asked.rounds)
+    stateful = {} if asked.stateless else STATEFUL
+    for name, variant in stateful.items():
+        show(f"{name}, batch", asked.rows, seconds(variant(source)), "a second")
+    for number, (name, variant) in enumerate(stateful.items()):
+        taken = streamed(variant, source, path, Path(home) / f"checkpoint-{number}")
+        show(f"{name}, stream of 4 batches", asked.rows, taken, "a second, start-up included")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--keys", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--stateless", action="store_true", help="leave out what keeps state")
+    parser.add_argument("--keyed", help="measure keyed state alone, with these numbers of keys, as in 100,10000,100000")
+    parser.add_argument("--seconds", type=float, default=100.0, help="of one number of keys (default 100)")
     asked = parser.parse_args()
     spark = session()
     with tempfile.TemporaryDirectory() as home:
-        path = f"{home}/events"
-        events(spark, asked.rows, asked.keys).repartition(4).write.parquet(path)
-        source = spark.read.parquet(path)
-        compare(source, asked.rows, asked.rounds)
-        stateful = {} if asked.stateless else STATEFUL
-        for name, variant in stateful.items():
-            show(f"{name}, batch", asked.rows, seconds(variant(source)), "a second")
-        for number, (name, variant) in enumerate(stateful.items()):
-            taken = streamed(variant, source, path, Path(home) / f"checkpoint-{number}")
-            show(f"{name}, stream of 4 batches", asked.rows, taken, "a second, start-up included")
+        if asked.keyed:
+            sizes = [int(keys) for keys in asked.keyed.split(",")]
+            measure_keyed(spark, sizes, asked.rounds, asked.seconds, Path(home))
+        else:
+            measure_rows(spark, asked, home)
     spark.stop()
-    print(json.dumps({"benchmark": "changelog", "rows": asked.rows, "rows_per_second": SHOWN}), flush=True)  # noqa: T201
+    rows = None if asked.keyed else asked.rows
+    print(json.dumps({"benchmark": "changelog", "rows": rows, "rows_per_second": SHOWN}), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
