@@ -35,16 +35,24 @@ from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.columns import HASH, POSITION
 from starrocks_txn_sink.rows.json_objects import MemberNames, RowCheck
-from starrocks_txn_sink.rows.keys import SpillFile, TableKey, UniqueRows
+from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.replay import Replay, Skip
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, rows_before_sentinel
+from starrocks_txn_sink.rows.unique_rows import UniqueRows
 from starrocks_txn_sink.rows.unpositioned import unpositioned_segmenter
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out, ignore_event
 from starrocks_txn_sink.writer.messages import Message, OrderViolation, envelope, message_batch
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import LaneRunner, Performer
-from starrocks_txn_sink.writer.worker import RESOURCES, Attempt, WorkerResources, freeze_loaded_objects, resolve_attempt
+from starrocks_txn_sink.writer.worker import (
+    RESOURCES,
+    Attempt,
+    SpillFile,
+    WorkerResources,
+    freeze_loaded_objects,
+    resolve_attempt,
+)
 
 ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 

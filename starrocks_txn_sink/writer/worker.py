@@ -22,17 +22,26 @@ import contextlib
 import gc
 import hashlib
 import itertools
+import mmap
+import os
 import pickle
 import re
 import secrets
+import tempfile
 import threading
+import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from starrocks_txn_sink.coordinator.region import Chunk, RowIndex
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import PARTITION, TABLE, TASK
@@ -212,3 +221,44 @@ def freeze_loaded_objects() -> None:
     _frozen = True
     gc.collect()
     gc.freeze()
+
+
+_SEGMENT_BYTES: Final = 1 << 30
+
+
+class SpillFile:
+    """Files without a name that take chunks out of memory; each is gone with its last chunk, or with the process."""
+
+    def __init__(self) -> None:
+        self._content = memoryview(b"")
+        self._used = 0
+        self._file: IO[bytes] | None = None
+
+    def take(self, chunks: Sequence[Chunk]) -> bool:
+        """Write the rows of `chunks` and let their pieces point into a file; False if the disk does not take them."""
+        pieces = [piece for chunk in chunks for piece in chunk.pieces]
+        size = sum(piece.nbytes for piece in pieces)
+        try:
+            if self._file is None or self._used + size > len(self._content):
+                self._open_segment(max(size, _SEGMENT_BYTES))
+            assert self._file is not None
+            self._file.writelines(pieces)
+            self._file.flush()
+        except OSError:
+            return False
+        for chunk in chunks:
+            bounds = np.cumsum([self._used, *(piece.nbytes for piece in chunk.pieces)]).tolist()
+            chunk.pieces = [self._content[low:high] for low, high in pairwise(bounds)]
+            self._used = bounds[-1]
+            # Slices of arrays that belong to whole Arrow batches would keep the batches in memory.
+            copies = (index and RowIndex(index.positions.copy(), index.offsets.copy()) for index in chunk.row_indexes)
+            chunk.row_indexes = list(copies)
+        return True
+
+    def _open_segment(self, size: int) -> None:
+        """A sparse file and its mapping: each mapping keeps a file descriptor open, so there are few."""
+        folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]  # Spark's own disks for temporary files
+        self._file = tempfile.TemporaryFile(dir=folder if Path(folder or "?").is_dir() else None)  # noqa: SIM115
+        weakref.finalize(self, self._file.close)
+        self._file.truncate(size)
+        self._content, self._used = memoryview(mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ)), 0

@@ -1,0 +1,221 @@
+"""Which rows of a load are sent: of the rows of one key in a StarRocks transaction only the last one.
+
+The server promises no order between rows of one key in one StarRocks transaction (wire contract 4.10). So a load leaves
+out each row that a later one of the load replaces. A key that comes again in a later load of the same label cannot
+replace a row that is sent already: that load raises KeyRepeated, and the coordinator repeats the transaction with all
+of its rows at hand, newest load first, so that a load only has to leave out the keys that were sent before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.coordinator.actions import LoadAction
+from starrocks_txn_sink.coordinator.region import SEPARATOR, Chunk, Ints
+from starrocks_txn_sink.errors import KeyRepeated
+from starrocks_txn_sink.options.load_properties import CSV_COLUMN
+from starrocks_txn_sink.protocol.label import ReplacedRows
+from starrocks_txn_sink.rows import columns
+from starrocks_txn_sink.rows.json_objects import Bools, Octets, layout
+from starrocks_txn_sink.rows.keys import ROOM, TableKey, read_keys
+
+_JSON_DELETE: Final = (SEPARATOR + columns.DELETING).encode()
+_CSV_DELETE: Final = f"{CSV_COLUMN}1".encode()  # the last field is `__op`
+
+
+def last_of_each(keys: pa.Array) -> Bools | None:
+    """Which rows no later row replaces; None if that is each of them."""
+    if keys.type == pa.int64() and not keys.null_count:
+        numbers = keys.to_numpy()
+        if bool((numbers[1:] > numbers[:-1]).all()):
+            return None
+        ordered = np.sort(numbers)
+        if bool((ordered[1:] != ordered[:-1]).all()):
+            return None
+    encoded = pc.dictionary_encode(keys)
+    if len(encoded.dictionary) == len(keys) - keys.null_count:
+        return None
+    codes = encoded.indices.fill_null(-1).to_numpy()
+    last = np.empty(len(encoded.dictionary) + 1, dtype=np.int64)
+    rows = np.arange(len(codes))
+    last[codes] = rows  # of equal codes the last one counts; the rows without a key share the last place
+    kept: Bools = (codes < 0) | (last[codes] == rows)
+    return kept
+
+
+def _one_type(*arrays: pa.Array | pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
+    """The arrays as they are if they have one type, else as texts: an integer's text is its form as a key."""
+    if len({each.type for each in arrays}) == 1:
+        return list(arrays)
+    return [each.cast(pa.large_string()) for each in arrays]
+
+
+@dataclass(slots=True)
+class SentKeys:
+    """The keys that one label has sent to one table, by chunk.
+
+    Most integers grow from chunk to chunk, or stay within a range of their source partition: so of the chunks with
+    integers only those are looked at whose range meets the range of the new ones.
+    """
+
+    _chunks: list[pa.Array] = field(default_factory=list)
+    _ranges: list[tuple[int, int]] = field(default_factory=list)
+
+    def contain(self, keys: Sequence[pa.Array]) -> Bools | None:
+        """Which of the `keys` of a load's chunks have been sent; None if none has."""
+        found = [self._contain(chunk) for chunk in keys]
+        if all(each is None for each in found):
+            return None
+        return np.concatenate(
+            [np.zeros(len(chunk), bool) if each is None else each for chunk, each in zip(keys, found, strict=True)]
+        )
+
+    def _contain(self, keys: pa.Array) -> Bools | None:
+        low, high = _range_of(keys)
+        near = [
+            sent
+            for sent, (least, most) in zip(self._chunks, self._ranges, strict=True)
+            if low <= most and least <= high
+        ]
+        if not near:
+            return None
+        *sent, new = _one_type(*near, keys)
+        # The table of the smaller side is the cheaper one, and mostly nothing is found.
+        if not pc.any(pc.is_in(pa.chunked_array(sent), value_set=new, skip_nulls=True)).as_py():
+            return None
+        found: Bools = pc.is_in(new, value_set=pa.chunked_array(sent), skip_nulls=True).to_numpy(zero_copy_only=False)
+        return found
+
+    def add(self, keys: Sequence[pa.Array]) -> None:
+        """Remember the keys that are sent, by chunk."""
+        for chunk in keys:
+            if len(chunk):
+                self._chunks.append(chunk)
+                self._ranges.append(_range_of(chunk))
+
+
+_ANYWHERE: Final = (-(1 << 63), (1 << 63) - 1)
+
+
+def _range_of(keys: pa.Array) -> tuple[int, int]:
+    """The lowest and the highest of integers; texts may be anywhere, as integers in another spelling."""
+    if keys.type != pa.int64() or keys.null_count == len(keys):
+        return _ANYWHERE
+    bounds = pc.min_max(keys).as_py()
+    return bounds["min"], bounds["max"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The rows of a load that are sent, as pieces of its body; `replaced` counts the others by source partition.
+
+    `deletes` of these are deletes.
+    """
+
+    pieces: Sequence[memoryview]
+    replaced: Mapping[str, ReplacedRows] = field(default_factory=dict)
+    deletes: int = 0
+
+
+class UniqueRows:
+    """Leaves rows out of the loads of a lane, so that a StarRocks transaction has one row of each key.
+
+    `keys` has the primary keys by table; rows of other tables are sent as they are. For several threads, as long as a
+    table has one load at a time. `repeated` tells whether a key has come in two loads of a label; `replaced_deletes`
+    counts deletes that were not sent, by label and table.
+    """
+
+    def __init__(self, keys: Mapping[str, TableKey]) -> None:
+        self._keys = keys
+        self._label = ""
+        self._sent: dict[str, SentKeys] = {}
+        self.repeated = False
+        self.replaced_deletes: Counter[tuple[str, str]] = Counter()
+
+    def select(self, action: LoadAction) -> Selection:
+        """The rows of `action` that are sent; raises KeyRepeated if one of them would replace a row that is sent.
+
+        The loads of a table come newest first if the action says so; else in order.
+        """
+        key = self._keys.get(action.table)
+        if key is None:
+            return Selection(action.pieces)
+        if action.label != self._label:
+            self._label, self._sent = action.label, {}
+        rows = _LoadRows.of(action.chunks)
+        keys = read_keys(rows.text, rows.starts, key)
+        sent, by_chunk = self._sent.setdefault(action.table, SentKeys()), _slices(keys, action.chunks)
+        again, kept = sent.contain(by_chunk), last_of_each(keys)
+        if again is not None:
+            self.repeated = True
+            if not action.newest_first:
+                raise KeyRepeated(
+                    "A key came again in a later load of the StarRocks transaction.",
+                    hint="Free space in the executor's directory for temporary files, so that the transaction can be "
+                    "repeated, or set compact=False.",
+                    table=action.table,
+                    label=action.label,
+                )
+            kept = ~again if kept is None else kept & ~again
+        sent.add(by_chunk)
+        if kept is None:
+            return Selection(action.pieces)
+        selection = rows.select(action.chunks, kept)
+        self.replaced_deletes[(action.label, action.table)] += selection.deletes
+        return selection
+
+
+def _slices(keys: pa.Array, chunks: Sequence[Chunk]) -> list[pa.Array]:
+    bounds = pairwise([0, *accumulate(chunk.rows for chunk in chunks)])
+    return [keys.slice(low, high - low) for low, high in bounds]
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadRows:
+    """The rows of a load in one buffer; `starts` has the place of each row, then the end."""
+
+    text: Octets
+    starts: Ints
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk]) -> _LoadRows:
+        content = bytearray().join(piece for chunk in chunks for piece in chunk.pieces)
+        content.extend(bytes(ROOM))
+        text = np.frombuffer(content, dtype=np.uint8)
+        parts, size = [], 0
+        for chunk in chunks:
+            for piece, index in zip(chunk.pieces, chunk.row_indexes, strict=True):
+                if index is None:
+                    raise TypeError("The rows of a table whose keys are known need a row index.")
+                parts.append(index.offsets[:-1] + (size - int(index.offsets[0])))
+                size += piece.nbytes
+        return cls(text, np.concatenate((*parts, [size])))
+
+    def select(self, chunks: Sequence[Chunk], kept: Bools) -> Selection:
+        buffers = [None, pa.py_buffer(self.starts), pa.py_buffer(self.text)]
+        rows = pa.Array.from_buffers(pa.large_binary(), len(kept), buffers)
+        offsets, data = layout(rows.filter(pa.array(kept)))
+        replaced: dict[str, ReplacedRows] = {}
+        low, sizes = 0, np.diff(self.starts)
+        for chunk in chunks:
+            left_out = ~kept[low : low + chunk.rows]
+            count, size = int(np.count_nonzero(left_out)), int(sizes[low : low + chunk.rows][left_out].sum())
+            before = replaced.get(chunk.partition, ReplacedRows())
+            replaced[chunk.partition] = ReplacedRows(before.rows + count, before.bytes + size)
+            low += chunk.rows
+        piece = memoryview(data)[int(offsets[0]) : int(offsets[-1])]
+        found = {name: each for name, each in replaced.items() if each.rows}
+        return Selection([piece] if len(piece) else [], found, _count_deletes(rows.filter(pa.array(~kept))))
+
+
+def _count_deletes(rows: pa.Array) -> int:
+    in_json, in_csv = pc.starts_with(rows, _JSON_DELETE), pc.ends_with(rows, _CSV_DELETE)
+    return int(pc.sum(pc.or_(in_json, in_csv)).as_py() or 0)

@@ -1,0 +1,115 @@
+"""Which rows of a load are sent: against simple references in Python."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from starrocks_txn_sink.coordinator.actions import LoadAction
+from starrocks_txn_sink.coordinator.region import Chunk, RowIndex
+from starrocks_txn_sink.errors import KeyRepeated
+from starrocks_txn_sink.rows.keys import KeyColumn
+from starrocks_txn_sink.rows.unique_rows import UniqueRows, last_of_each
+
+INTEGER = KeyColumn.of("id", "BIGINT", None)
+
+
+@given(st.lists(st.none() | st.integers(0, 5)), st.booleans())
+def test_the_last_row_of_a_key_is_kept_and_each_row_without_one(keys: list[int | None], texts: bool) -> None:
+    last = {key: row for row, key in enumerate(keys)}
+    expected = [key is None or last[key] == row for row, key in enumerate(keys)]
+    values = pa.array(keys, pa.int64())
+    kept = last_of_each(values.cast(pa.large_string()) if texts else values)
+    assert (expected if kept is None else kept.tolist()) == expected
+    assert kept is None or not all(expected)
+
+
+Change = tuple[str, int]  # source partition, key
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> list[list[Chunk]]:
+    """Loads of one table, made of chunks whose rows are numbered."""
+    number = itertools.count()
+    made = []
+    for _ in range(draw(st.integers(1, 5))):
+        chunks = []
+        for partition in draw(st.lists(st.sampled_from("pq"), min_size=1, max_size=3)):
+            chunk = Chunk(partition, "t")
+            for _ in range(draw(st.integers(1, 3))):
+                keys = draw(st.lists(st.none() | st.integers(0, 30), min_size=1, max_size=4))
+                add_piece(chunk, [(key, next(number)) for key in keys])
+            chunks.append(chunk)
+        made.append(chunks)
+    return made
+
+
+def add_piece(chunk: Chunk, rows: Sequence[tuple[int | None, int]]) -> None:
+    lines = [
+        b"," + json.dumps({"v": number} if key is None else {"id": key, "v": number}).encode() for key, number in rows
+    ]
+    offsets = np.array([0, *itertools.accumulate(map(len, lines))]) + 5  # the piece is a slice of something larger
+    index = RowIndex(np.arange(len(lines)), offsets)
+    chunk.append(memoryview(b"".join(lines)), len(lines), index)
+
+
+def rows_in(pieces: Sequence[memoryview]) -> list[dict[str, int]]:
+    content = b"".join(pieces)
+    found: list[dict[str, int]] = json.loads(b"[" + content[1:] + b"]") if content else []
+    return found
+
+
+def send(unique: UniqueRows, label: str, chunks: list[list[Chunk]], *, newest_first: bool) -> Iterator[dict[str, int]]:
+    for load in reversed(chunks) if newest_first else chunks:
+        selection = unique.select(LoadAction(label, "t", tuple(load), newest_first))
+        sent, came = rows_in(selection.pieces), [row for chunk in load for row in rows_in(chunk.pieces)]
+        assert len(sent) + sum(each.rows for each in selection.replaced.values()) == len(came)
+        sizes = sum(chunk.bytes for chunk in load) - sum(piece.nbytes for piece in selection.pieces)
+        assert sum(each.bytes for each in selection.replaced.values()) == sizes
+        yield from sent
+
+
+@given(loads())
+def test_newest_first_leaves_the_last_row_of_each_key_however_many_loads(chunks: list[list[Chunk]]) -> None:
+    everything = [row for load in chunks for chunk in load for row in rows_in(chunk.pieces)]
+    last = {row["id"]: row["v"] for row in everything if "id" in row}
+    sent = list(send(UniqueRows({"t": [INTEGER]}), "label", chunks, newest_first=True))
+    assert sorted((row["id"], row["v"]) for row in sent if "id" in row) == sorted(last.items())
+    assert sorted(row["v"] for row in sent if "id" not in row) == [row["v"] for row in everything if "id" not in row]
+
+
+@given(loads())
+def test_in_order_a_key_that_comes_again_is_refused_and_else_nothing_is_missing(chunks: list[list[Chunk]]) -> None:
+    keys = [{row["id"] for chunk in load for row in rows_in(chunk.pieces) if "id" in row} for load in chunks]
+    again = any(one & other for one, other in itertools.combinations(keys, 2))
+    unique = UniqueRows({"t": [INTEGER]})
+    if again:
+        with pytest.raises(KeyRepeated):
+            list(send(unique, "label", chunks, newest_first=False))
+    else:
+        sent = list(send(unique, "label", chunks, newest_first=False))
+        assert {row["id"] for row in sent if "id" in row} == set().union(*keys)
+    assert unique.repeated is again
+    list(send(unique, "another label", chunks[:1], newest_first=False))  # knows nothing of the first
+
+
+def test_loads_whose_keys_are_spelled_differently_know_each_other() -> None:
+    unique = UniqueRows({"t": [INTEGER]})
+    one, other = Chunk("p", "t"), Chunk("p", "t")
+    add_piece(one, [(1, 0)])
+    other.append(memoryview(b',{"id":"01"}'), 1, RowIndex(np.arange(1), np.array([0, 12])))
+    unique.select(LoadAction("l", "t", (one,)))
+    with pytest.raises(KeyRepeated):
+        unique.select(LoadAction("l", "t", (other,)))
+
+
+def test_rows_of_other_tables_are_sent_as_they_are() -> None:
+    chunk = Chunk("p", "other", [memoryview(b',{"id":1},{"id":1}')], 2, 18, [None])
+    assert UniqueRows({"t": [INTEGER]}).select(LoadAction("l", "other", (chunk,))).pieces == chunk.pieces

@@ -1,0 +1,44 @@
+"""The file for rows that do not fit into memory."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.writer.worker import SpillFile
+from tests.unit.rows.test_unique_rows import add_piece
+
+
+def test_a_spilled_chunk_has_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
+    spill, rng = SpillFile(), random.Random(3)
+    before, chunks = [], []
+    for _ in range(5):
+        chunk = Chunk("p", "t")
+        for _ in range(3):
+            add_piece(chunk, [(rng.randrange(9), rng.randrange(10**9)) for _ in range(rng.randrange(1, 200))])
+        before.append([bytes(piece) for piece in chunk.pieces])
+        assert spill.take([chunk])
+        chunks.append(chunk)
+    assert [[bytes(piece) for piece in chunk.pieces] for chunk in chunks] == before
+    assert all(
+        index is not None and index.rows(piece)
+        for chunk in chunks
+        for piece, index in zip(chunk.pieces, chunk.row_indexes, strict=True)
+    )
+    assert list(tmp_path.iterdir()) == []  # the file has no name, so nothing is left behind
+
+
+def test_a_disk_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    chunk = Chunk("p", "t")
+    add_piece(chunk, [(1, 1)])
+    before = list(chunk.pieces)
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    assert SpillFile().take([chunk]) is False
+    assert chunk.pieces == before
