@@ -22,7 +22,7 @@ from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.region import Ints
-from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.errors import KeyRepeated, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation, Status
@@ -79,6 +79,7 @@ class LaneMetrics:
         self._running: Counter[str] = Counter()  # actions under way, by step
         self._since: dict[str, float] = {}  # when the first of them started
         self._phases: dict[str, float] = {}  # seconds since the last commit, by step
+        self._held_back = False  # the running StarRocks transaction is repeated with all of its rows at hand
         self._event_times = EventTimes()
         self._deletes = Deletes()
         self._replay: Replay | None = None
@@ -159,10 +160,14 @@ class LaneMetrics:
         now = self._clock.monotonic()
         self._running[step] -= 1
         if step == "rollback":
-            self._aborted += 1
+            self._aborted += not self._held_back
+            self._held_back = False
         elif not self._running[step]:
             self._phases[step] = self._phases.get(step, 0.0) + now - self._since[step]
         match outcome:
+            case KeyRepeated():  # nothing failed: the lane sends the same rows in another order
+                self._held_back = True
+                self._retries[("load", outcome.code)] += 1
             case StarRocksSinkError() if step != "rollback":
                 self._count_failure(step, outcome)
             case Loaded() if outcome.retries:

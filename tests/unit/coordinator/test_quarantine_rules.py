@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from starrocks_txn_sink.coordinator.region import RowIndex, TransactionEnds
 from starrocks_txn_sink.errors import InputError, RowsRejected
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import labels
+from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from tests.support.depth import examples
 from tests.support.lane_driver import LaneDriver, small_limits
 from tests.support.model_server import Fault, ModelServer, Task
@@ -39,8 +41,15 @@ class Judging(ModelServer):
 class QuarantineDriver(LaneDriver):
     """Feeds runs of source transactions, as the segmenter does: one piece a table, marked."""
 
-    def __init__(self, server: ModelServer, most: int = 100, seed: int = 0, **limits: Any) -> None:
-        super().__init__(server, small_limits(**limits), seed)
+    def __init__(
+        self,
+        server: ModelServer,
+        most: int = 100,
+        seed: int = 0,
+        keys: Mapping[str, TableKey] | None = None,
+        **limits: Any,
+    ) -> None:
+        super().__init__(server, small_limits(**limits), seed, keys=keys)
         self.quarantine = Quarantine("job", 3, most, lambda: "2026-01-01 00:00:00", lambda table: f"columns of {table}")
         self.core = SharedTransactionCoordinator(
             LaneIdentity("job", 0, 3),
@@ -49,6 +58,8 @@ class QuarantineDriver(LaneDriver):
             self.rng,
             self.clock.wall,
             quarantine=self.quarantine,
+            spill=(lambda _: True) if keys else None,
+            keyed=(keys or {}).keys(),
         )
 
     def feed(self, run: Transactions) -> None:
@@ -129,6 +140,45 @@ def test_the_bad_are_buried_whole_and_the_good_are_there_once_in_order(
     assert reached == {p: x for p, x, _ in everything}
     last = {span.partition: span.digest for receipt in receipts for span in receipt.positions}
     assert last == {p: f"digest {p} {x}" for p, x, _ in everything}
+
+
+@examples(150)
+@given(runs(), st.integers(0, 2**32), st.sampled_from([None, 60, 300]), st.sampled_from([1, 100, 500]))
+def test_rows_of_a_key_replace_each_other_among_the_good_and_dead_letters_are_whole(
+    feed: list[Transactions], seed: int, seal: int | None, load_bytes: int
+) -> None:
+    for _, _, tables in (one for run in feed for one in run):
+        for rows in tables.values():
+            for row in rows:
+                row["k"] = f"{row['p']}/{row['s'] % 2}"
+    server = Judging()
+    keys = {"a": [KeyColumn.of("k", "VARCHAR", None)]}
+    lane = QuarantineDriver(
+        server, seed=seed, keys=keys, close_bytes=seal, load_bytes=load_bytes, chunk_bytes=100, body_bytes=150
+    )
+    for run in feed:
+        lane.feed(run)
+        if seed % 3:
+            lane.settle()
+    lane.finish()
+    assert lane.core.error is None
+    everything = [one for run in feed for one in run]
+    dead_letters = visible(server, DEAD_LETTER_TABLE)
+    dead = {(one["source_partition"], one["position"]) for one in dead_letters}
+    rows_of = {(p, x): [row for rows in tables.values() for row in rows] for p, x, tables in everything}
+    assert len(dead_letters) == sum(len(rows_of[place]) for place in dead)
+    assert all(any(row.get("bad") for row in rows_of[place]) for place in dead)
+    good = [row for p, x, tables in everything if (p, x) not in dead for row in tables.get("a", ())]
+    found = visible(server, "a")
+    assert {row["k"]: (row["x"], row["s"]) for row in found} == {row["k"]: (row["x"], row["s"]) for row in good}
+    assert not any(row.get("bad") for row in found)
+    for label in server.commits:
+        task = server.tasks.get(label) or server.history[label]
+        sent = [row["k"] for table, body in task.loads if table == "a" for row in orjson.loads(body)]
+        assert len(sent) == len(set(sent))
+    receipts = lane.core.receipts
+    counted = sum(receipt.rows + receipt.compacted + receipt.dead_lettered_rows for receipt in receipts)
+    assert counted == sum(map(len, rows_of.values()))
 
 
 def one_transaction(position: int, bad: bool = False, filler: str = "") -> Transactions:

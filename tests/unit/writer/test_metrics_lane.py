@@ -9,7 +9,7 @@ import pytest
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt
-from starrocks_txn_sink.errors import LoadFailed, OutcomeUnknown
+from starrocks_txn_sink.errors import KeyRepeated, LoadFailed, OutcomeUnknown
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import Backoff, Committed, Loaded, Unknown
@@ -101,6 +101,16 @@ def test_a_failed_attempt_that_was_repeated(lane: Lane) -> None:
     assert report.error == ""
     assert ("rollback", "OK", 1) in report.requests
     assert sum(report.latency) == 2  # once, whatever was repeated
+
+
+def test_a_key_that_comes_again_is_no_failure() -> None:
+    metrics = LaneMetrics("job", 1, 3, "none", ManualClock())
+    for step, outcome in (("begin", None), ("load", KeyRepeated("A key came again.")), ("rollback", None)):
+        metrics(Event("step.started", {"step": step, "label": "l"}))
+        ended = "step.failed" if outcome else "step.completed"
+        metrics(Event(ended, {"step": step, "label": "l", "outcome": outcome}))
+    report = metrics.report(())
+    assert (report.aborted, report.errors, report.retries) == (0, (), (("load", "key_repeated", 1),))
 
 
 def test_a_lane_that_fails_tells_it_in_its_error(lane: Lane) -> None:
