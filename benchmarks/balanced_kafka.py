@@ -29,6 +29,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.measure import Variant, line, report, take_turns
 from benchmarks.spark import session
+from starrocks_txn_sink.sources import kafka_options
 from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, archives
@@ -74,8 +75,8 @@ def fill(servers: str, topic: str, rows: int) -> int:
 
 
 def spark_source(spark: SparkSession, servers: str, topic: str, batch: int) -> DataFrame:
-    options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
-    return spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=str(batch)).load()
+    options = kafka_options(servers, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=batch)
+    return spark.readStream.format("kafka").options(**options).load()
 
 
 def balanced_source(spark: SparkSession, servers: str, topic: str, batch: int) -> DataFrame:

@@ -4,9 +4,9 @@
 
 Four source partitions, which are the topic's. `ready rows` are the same rows in a topic of their own, already whole and
 marked, parsed by the JVM (`from_json`) and written without assembling; once shuffled, as they go by default, once as
-they come (`shuffle=False`). Reading the events' values and throwing them away, and the JVM parsing them and throwing
-the events away, stand beside it. CPU seconds are those of Spark and the broker together. Needs the broker that
-`make servers` fetches.
+they come (`shuffle=False`). The lanes read with `kafka_options`, as all others do, and with Kafka's defaults. Reading
+the events' values and throwing them away, and the JVM parsing them and throwing the events away, stand beside it. CPU
+seconds are those of Spark and the broker together. Needs the broker that `make servers` fetches.
 """
 
 from __future__ import annotations
@@ -24,10 +24,17 @@ from benchmarks.measure import Variant, figures, line, say, table, take_turns
 from benchmarks.null_server import NullServer
 from benchmarks.spark import session
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
+from starrocks_txn_sink.sources import kafka_options
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, archives
 
 EVENTS, READY = "events", "ready"
+KAFKA_DEFAULTS = {
+    "kafka.max.poll.records": "500",
+    "kafka.max.partition.fetch.bytes": str(1 << 20),
+    "kafka.fetch.max.bytes": str(50 << 20),
+    "kafka.receive.buffer.bytes": str(64 << 10),
+}
 ROW = "position LONG, seq LONG, database STRING, table STRING, op STRING, row STRING, transaction_end BOOLEAN"
 
 
@@ -70,9 +77,9 @@ def _fill(spark: SparkSession, servers: str, rows: int) -> None:
 def _variants(
     spark: SparkSession, servers: str, server: NullServer, checkpoint: Path, rows: int, batch: int
 ) -> list[Variant]:
-    def topic(name: str, most: int) -> DataFrame:
-        options = {"kafka.bootstrap.servers": servers, "subscribe": name, "startingOffsets": "earliest"}
-        return spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=str(most)).load()
+    def topic(name: str, most: int, **own: str) -> DataFrame:
+        options = kafka_options(servers, subscribe=name, startingOffsets="earliest", maxOffsetsPerTrigger=most, **own)
+        return spark.readStream.format("kafka").options(**options).load()
 
     def sink(shuffle: bool | str = "auto") -> SinkOptions:
         return SinkOptions(
@@ -88,7 +95,7 @@ def _variants(
         shutil.rmtree(checkpoint, ignore_errors=True)
 
     in_lanes = TransactionAssembly(lines=TxnEventLines())
-    events = topic(EVENTS, batch)
+    events, small_polls = topic(EVENTS, batch), topic(EVENTS, batch, **KAFKA_DEFAULTS)
     whole = feeds.PARTITIONS * feeds.ROWS  # Kafka cuts by offsets, and ready source transactions must come whole
     ready = _ready(topic(READY, batch // feeds.EVENTS * feeds.ROWS // whole * whole))  # as many micro-batches
     return [
@@ -96,6 +103,9 @@ def _variants(
         Variant("jvm from_json, to noop", rows, lambda: run(feeds.parsed_in_jvm(events), None), clean),
         Variant("ready rows", rows, lambda: run(ready, StarRocksSink(sink())), clean),
         Variant("ready rows, as they come", rows, lambda: run(ready, StarRocksSink(sink(shuffle=False))), clean),
+        Variant(
+            "lanes, Kafka's defaults", rows, lambda: run(small_polls, StarRocksSink(sink(), assemble=in_lanes)), clean
+        ),
         Variant("lanes", rows, lambda: run(events, StarRocksSink(sink(), assemble=in_lanes)), clean),
     ]
 

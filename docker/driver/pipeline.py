@@ -10,7 +10,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, assemble_debezium
-from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions
+from starrocks_txn_sink.sources import kafka_options, parse_debezium, parse_debezium_transactions
 
 KAFKA_READER = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -33,8 +33,8 @@ def session() -> SparkSession:
 
 
 def topics(spark: SparkSession, pattern: str) -> DataFrame:
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", os.environ["KAFKA"])
-    return reader.option("subscribePattern", pattern).option("startingOffsets", "earliest").load()
+    options = kafka_options(os.environ["KAFKA"], subscribePattern=pattern, startingOffsets="earliest")
+    return spark.readStream.format("kafka").options(**options).load()
 
 
 def main() -> None:

@@ -19,8 +19,6 @@ The rule of all moves: an unknown outcome is not failure. A batch is repeated on
 committed, and never after the deadline or an error from outside.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Collection, Iterator
 from enum import Enum

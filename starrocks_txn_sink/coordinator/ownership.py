@@ -5,8 +5,6 @@ state query a StarRocks transaction. A retry, and a lane with an unknown outcome
 after another reading of the owner (docs/exactly-once.md, "How it works").
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

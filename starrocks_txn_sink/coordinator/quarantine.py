@@ -5,8 +5,6 @@ parts. A part is a run of whole source transactions in order, with its own posit
 progress and none has to be taken back. Pure.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

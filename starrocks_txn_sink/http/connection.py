@@ -8,8 +8,6 @@ a request ends by its deadline even if the peer sends one byte at a time. Deadli
 error before the first byte proves that the request had no effect.
 """
 
-from __future__ import annotations
-
 import http.client
 import io
 import socket

@@ -10,8 +10,6 @@ except for a wrong password (401), a follower's redirect (307), an unknown path 
 other status comes from a proxy or another service (wire contract 1.1, 2, 6, 7.2).
 """
 
-from __future__ import annotations
-
 import re
 from base64 import b64encode
 from collections.abc import Mapping

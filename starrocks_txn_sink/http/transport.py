@@ -11,8 +11,6 @@ Repetition (wire contract 1.2, 2, 9): a request that had no effect for certain g
 get_load_state, which changes nothing, also after a lost reply. A request with a possible effect is sent once.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The endpoint, `docs/metrics.md`, the Grafana dashboard and the tests of the aler
 A label is bounded: never a StarRocks label, a transaction id, an offset or a message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum

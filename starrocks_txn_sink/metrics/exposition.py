@@ -1,7 +1,5 @@
 """Prometheus' text formats: a collector of prometheus-client that reads the model at each scrape."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import accumulate
 

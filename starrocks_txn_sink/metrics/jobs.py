@@ -1,7 +1,5 @@
 """The recent StarRocks transactions for the page, bounded in number and in detail."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

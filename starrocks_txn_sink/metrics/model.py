@@ -18,8 +18,6 @@ Metrics live on the driver, because executors are short-lived and no Prometheus 
 with its receipts, or in its error. So each count arrives once, even if Spark repeats a task.
 """
 
-from __future__ import annotations
-
 import platform
 import threading
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """Bounded collections of label values, so that a metric never has unlimited series."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Spark's progress of a query as a plain value, parsed from the JSON of a StreamingQueryProgress. Imports no Spark."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The document behind the page: `/api/state`. Pure; takes the model's lock."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

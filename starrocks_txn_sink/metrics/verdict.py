@@ -1,7 +1,5 @@
 """The state in one sentence, a light for each row of the dashboard, and readiness. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 

@@ -5,8 +5,6 @@ encoded primary key to 128 bytes; a source transaction that is dead-lettered aga
 a PRIMARY KEY table, because a replay deletes dead letters in the transaction that writes their rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

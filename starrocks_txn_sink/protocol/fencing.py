@@ -12,8 +12,6 @@ two writers can double or lose rows:
 4. *read*     Read owner and positions. If the owner is not our token, a newer writer took over, and we stop.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable

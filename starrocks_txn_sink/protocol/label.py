@@ -11,8 +11,6 @@ Labels are no locks: the server forgets them, and another writer can begin a for
 may write (`protocol.fencing`).
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import re

@@ -9,8 +9,6 @@ partition, so that its versions become visible in the order of the commits: the 
 (docs/exactly-once.md, "How it works").
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The receipts' log: the positions of source partitions that each label made visible. Its table. Pure."""
 
-from __future__ import annotations
-
 from starrocks_txn_sink.protocol.ledger import Sql, identifier, own_table_ddl
 
 LOG_TABLE = "_starrocks_txn_sink_receipts"

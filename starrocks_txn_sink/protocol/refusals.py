@@ -4,8 +4,6 @@ The transaction interface answers nearly every failure with `FAILED` and a text,
 attempt can succeed. Unknown texts count as transient; `max_attempts` bounds the attempts.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from starrocks_txn_sink import errors

@@ -4,8 +4,6 @@ The protocol modules yield `Request`s and take `Reply`s or `TransportError`s; `h
 simulator into calls of a model. A reply is always HTTP 200 plus JSON here: everything else is an error of `errors`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

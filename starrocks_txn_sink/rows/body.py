@@ -5,8 +5,6 @@ row comes with the separator in front (`,{"a":1}`): the first comma becomes the 
 would stay inside the array. Rows of CSV have the row delimiter in front, in the same way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Two projections make the same rows from this module: in the JVM (`sink.projectio
 (`assembler.rules.payload`).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

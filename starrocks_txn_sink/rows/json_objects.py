@@ -5,8 +5,6 @@ and a row with the member `__op` would be another operation than the event says.
 over its bytes, and looks closer only at rows that it cannot clear.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator

@@ -10,8 +10,6 @@ must be an error and no skipped row, so two rules hold:
   and the driver gives it to the next lanes.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

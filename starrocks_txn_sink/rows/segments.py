@@ -7,8 +7,6 @@ Torn input is an error before anything is committed: a source transaction withou
 that row, NULLs, and a lane without its sentinel, which Spark has cut off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise

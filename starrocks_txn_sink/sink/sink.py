@@ -53,6 +53,7 @@ from starrocks_txn_sink.sink.typed.route import (
     table_keys,
     with_columns,
 )
+from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.telemetry.events import Event, Listener, ignore_event
 from starrocks_txn_sink.telemetry.logs import get_logger
@@ -302,8 +303,7 @@ class StarRocksSink:
             self._proofs[origin.job] = replace(proofs, epoch=session.epoch) if proofs is not None else None
             opened = {"job": origin.job, "exactly_once": self.options.exactly_once}
             self._listener(Event("session.opened", opened))
-            if has_unfilled_deletes(frame, self.options):
-                self._listener(Event("deletes.unfilled", {"job": origin.job, "advice": UNFILLED_DELETES}))
+            self._advise(frame, origin)
         try:
             with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
                 receipts = self._run_lanes(frame, origin, session)
@@ -319,6 +319,13 @@ class StarRocksSink:
             proofs.record(session.proof(origin.batch_id))
         self._served.add(origin.job)
         return receipts
+
+    def _advise(self, frame: DataFrame, origin: BatchOrigin) -> None:
+        """Warn, when a session begins, about deletes that the server may reject and about a source that is slow."""
+        if has_unfilled_deletes(frame, self.options):
+            self._listener(Event("deletes.unfilled", {"job": origin.job, "advice": UNFILLED_DELETES}))
+        if origin.streaming and origin.job not in self._served and has_small_polls(frame):
+            self._listener(Event("source.slow", {"job": origin.job, "advice": SMALL_POLLS}))
 
     def _proof_log(self, frame: DataFrame, origin: BatchOrigin) -> ProofLog | None:
         """The proofs beside the query's checkpoint; None for a frame, without a ledger, and on Spark Connect."""

@@ -6,8 +6,6 @@ has queries passed on to the leader (wire contract 10.11), and a server that can
 every statement. All threads share one connection, because one per thread would be mostly idle.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

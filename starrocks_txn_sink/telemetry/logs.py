@@ -81,6 +81,7 @@ _LEVELS = {
     "label.unlisted": logging.WARNING,
     "columns.unknown": logging.WARNING,
     "deletes.unfilled": logging.WARNING,
+    "source.slow": logging.WARNING,
     "columns.unnamed": logging.INFO,
     "rows.dead_lettered": logging.WARNING,
     "write.progressed": logging.INFO,

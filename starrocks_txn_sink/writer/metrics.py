@@ -5,8 +5,6 @@ The coordinator knows nothing of it: performer and transport emit events (`telem
 From batches of rows it counts deletes, and takes the age of source transactions when they become visible.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

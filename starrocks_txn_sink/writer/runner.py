@@ -8,8 +8,6 @@ over SQL why rows were rejected: `information_schema.loads` has the counts by ta
 (wire contract 5.10, 6.5, 7.5). The server's reason repeats the row, so errors show only rule and column.
 """
 
-from __future__ import annotations
-
 import queue
 import random
 import re

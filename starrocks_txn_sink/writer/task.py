@@ -7,8 +7,6 @@ The first try at a lane does not claim it, every other try does (`writer.worker`
 end only: until the last row was read, a position that comes too late would be taken for a replay.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import random

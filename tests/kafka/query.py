@@ -22,7 +22,7 @@ from starrocks_txn_sink import (
     assemble_debezium,
     assemble_transactions,
 )
-from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions, parse_txn_events
+from starrocks_txn_sink.sources import kafka_options, parse_debezium, parse_debezium_transactions, parse_txn_events
 from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
 from tests.kafka.workload import CHANGES, EVENTS, MARKERS
 
@@ -31,7 +31,8 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 
 def main(task: dict[str, Any]) -> None:
     """`task` has servers, jars, folder, format (events, debezium), per_trigger, checkpoint, the sink's options; it may
-    have a trigger interval, `source` (balanced_kafka), `topic`, and `assemble` (lanes)."""
+    have a trigger interval, `source` (balanced_kafka), `options_of_kafka` (whether `kafka_options` makes them),
+    `topic`, and `assemble` (lanes)."""
     spark = _spark(Path(task["folder"]), task["jars"])
     spark.dataSource.register(BalancedKafka)
     frame, assemble = _frame(spark, task)
@@ -54,11 +55,13 @@ def _frame(spark: SparkSession, task: dict[str, Any]) -> tuple[DataFrame, Transa
 
 
 def _read(spark: SparkSession, task: dict[str, Any], **topics: str) -> DataFrame:
-    source = task.get("source", "kafka")
-    limit = {"kafka": "maxOffsetsPerTrigger", "balanced_kafka": "max_rows"}[source]
-    options = {"kafka.bootstrap.servers": task["servers"], "startingOffsets": "earliest"}
-    options |= {limit: str(task["per_trigger"])}
-    return spark.readStream.format(source).options(**options, **topics).load()
+    source, limit = task.get("source", "kafka"), str(task["per_trigger"])
+    if source == "kafka" and task.get("options_of_kafka", True):
+        options = kafka_options(task["servers"], startingOffsets="earliest", maxOffsetsPerTrigger=limit, **topics)
+    else:
+        name = {"kafka": "maxOffsetsPerTrigger", "balanced_kafka": "max_rows"}[source]
+        options = {"kafka.bootstrap.servers": task["servers"], "startingOffsets": "earliest", name: limit, **topics}
+    return spark.readStream.format(source).options(**options).load()
 
 
 def _spark(folder: Path, jars: str) -> SparkSession:

@@ -84,3 +84,28 @@ def test_debezium_rows_and_ends_of_many_partitions_over_a_killed_driver(
         query.kill()
     QueryProcess(run.task).finish(400)
     assert judge(run.shop.seen(), expected(1, transactions)) == Verdict()
+
+
+@pytest.mark.parametrize(
+    ("assemble", "options_of_kafka", "warnings"), [("stage", False, 1), ("lanes", False, 1), ("lanes", True, 0)]
+)
+def test_the_sink_warns_once_of_small_polls(
+    broker: Broker,
+    starrocks: EmulatorProcess,
+    spark_kafka: str,
+    tmp_path: Path,
+    assemble: str,
+    options_of_kafka: bool,
+    warnings: int,
+) -> None:
+    """Three micro-batches, with and without a shuffle between Kafka and the sink."""
+    partitions, transactions, topic = 2, 50, f"polls-{assemble}-{warnings}"
+    broker.create({topic: partitions})
+    send(broker.servers, txn_events(partitions, transactions, 4, topic))
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "events")
+    query = QueryProcess(
+        run.task | {"topic": topic, "assemble": assemble, "options_of_kafka": options_of_kafka, "per_trigger": 200}
+    )
+    query.finish(400)
+    assert judge(run.shop.seen(), expected(partitions, transactions)) == Verdict()
+    assert query.messages().count("source.slow") == warnings

@@ -1,1 +1,1 @@
-"""`format("balanced_kafka")`: the Spark source that reads Kafka balanced in event time."""
+"""Reading Kafka: options for Spark's own source, and `format("balanced_kafka")`, balanced in event time."""
