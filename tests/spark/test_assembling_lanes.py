@@ -114,6 +114,7 @@ def test_lost_state_is_an_error_that_says_what_to_do(shop: AssemblingShop) -> No
         shop.go()
 
 
+@pytest.mark.deep
 def test_rows_of_an_open_transaction_that_are_gone_are_an_error(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "B" + " D" * 600))
     shop.put(script("p-0", "E", 602))
@@ -215,6 +216,7 @@ def test_broken_source_transactions_fail_with_their_place_or_are_dropped(shop: A
     assert notice.fields["rows"] == 1
 
 
+@pytest.mark.deep
 @either
 def test_a_plain_frame_is_assembled_as_a_whole(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "B D E B D"), script("p-1", "B D D E"))

@@ -221,6 +221,7 @@ def test_the_running_query_names_the_place_and_not_the_content(
     assert "merge" not in message
 
 
+@pytest.mark.deep
 def test_skipped_events_are_gone_and_the_others_stay(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("INSERT", 1), ("x", 2), (None, 3), ("DELETE", 4)], "op string, id int").coalesce(1)
     for handling in ("SKIP", "LOG"):
@@ -276,6 +277,7 @@ def test_deletes_that_carry_only_their_key_need_an_upsert_key(spark: SparkSessio
     assert [row["row_kind"] for row in by_key.collect()] == ["+I", "-D"]
 
 
+@pytest.mark.deep
 def test_key_only_deletes_are_no_loss_where_nothing_is_missing(spark: SparkSession) -> None:
     events = spark.createDataFrame([], PEOPLE)
     upsert_materializer(from_changelog(events, consume_full_deletes=True), sink_key="id", sequence="lsn")

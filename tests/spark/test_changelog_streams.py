@@ -80,6 +80,7 @@ def test_event_time_order_waits_sorts_compacts_and_counts_what_is_late(spark: Sp
         assert query.observed("ordered-order", "late") == 3  # Record B was dropped
 
 
+@pytest.mark.deep
 def test_a_before_image_waits_for_its_after_image_over_micro_batches(spark: SparkSession, tmp_path: Path) -> None:
     """4.2.1.3.1: paired two minutes later; expired after five, the update leaves as an insert."""
     feed, time = Feed(spark, tmp_path, "row_kind string, id int, val int"), FileTime(tmp_path / "time")
@@ -262,6 +263,7 @@ def test_the_three_arrival_orders_end_alike(spark: SparkSession, arrivals: list[
     assert [tuple(row) for row in last.collect()] == [("upsert", *MOVED)]
 
 
+@pytest.mark.deep
 def test_rows_that_swap_their_keys_need_the_materializer(spark: SparkSession) -> None:
     """For a moment two rows claim each key; a retraction of the one that leaves must not delete the other."""
     rows = [

@@ -165,6 +165,7 @@ def test_typed_columns_and_other_names_in_the_frame(shop: Shop) -> None:
     assert shop.ask("SELECT id, balance FROM shop.accounts ORDER BY id") == [(0, 36), (1, 37), (2, 38), (3, 39)]
 
 
+@pytest.mark.deep
 def test_tables_whose_rows_may_not_replace_each_other_get_them_all(shop: Shop) -> None:
     computed = {"accounts": {"columns": "raw, balance, `id` = raw + 1, moved = 2"}}
     rows = [change("p-0", 1, seq, "accounts", {"raw": 1, "balance": 1}, end=seq == 1) for seq in (0, 1)]
@@ -187,6 +188,7 @@ def test_rows_without_a_key_are_sent_and_judged_by_the_server(shop: Shop) -> Non
     assert shop.ask("SELECT id, v FROM shop.defaults") == []
 
 
+@pytest.mark.deep
 def test_a_table_that_came_later_gets_all_rows_until_the_next_session(shop: Shop) -> None:
     sink = StarRocksSink(shop.options())
     sink.write(shop.frame(deposits("p-0", [1])))
@@ -270,6 +272,7 @@ def events_of(rows: list[Row]) -> Iterator[str]:
 # --- exactly once ---
 
 
+@pytest.mark.deep
 def test_a_replay_after_a_crash_between_commit_and_checkpoint_writes_nothing_twice(shop: Shop) -> None:
     shop.feed(deposits("p-0", [1, 2]))
     shop.feed(deposits("p-0", [3, 4]) + deposits("p-1", [1]))

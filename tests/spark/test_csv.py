@@ -60,6 +60,7 @@ def test_what_was_written_is_what_is_read(spark: SparkSession, server: Emulator,
             assert alike, (name, was, there)
 
 
+@pytest.mark.deep
 def test_deletes_and_defaults_in_order(spark: SparkSession, server: Emulator) -> None:
     query(
         server,

@@ -89,6 +89,7 @@ def test_plain_rows_are_told_apart_by_batch_id(shop: Shop) -> None:
     assert shop.written() == (8, 4)
 
 
+@pytest.mark.deep
 def test_typed_rows_and_a_source_transaction_that_is_set_aside(shop: Shop) -> None:
     shop.ask(
         "CREATE TABLE shop.t (id BIGINT NOT NULL, text VARCHAR(3), n INT NOT NULL DEFAULT '9')"
@@ -131,6 +132,7 @@ def test_the_python_of_the_page_runs(shop: Shop) -> None:
 # --- what is refused, and leaves nothing behind ---
 
 
+@pytest.mark.deep
 def test_rows_that_nobody_laid_out_are_refused_before_the_first_task(shop: Shop) -> None:
     frame = shop.frame(rows_of("p-0", [1]))
     lanes = lane_partitioned(frame, shop.options())
@@ -164,6 +166,7 @@ def test_a_failed_lane_leaves_no_label_of_the_others_open(shop: Shop) -> None:
 # --- streams ---
 
 
+@pytest.mark.deep
 def test_a_replayed_micro_batch_writes_nothing_twice(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1, 2]))
     shop.feed(rows_of("p-0", [3]) + rows_of("p-1", [1]))
@@ -195,6 +198,7 @@ def test_a_dropped_ledger_is_an_error_before_anything_is_written_twice(shop: Sho
     assert shop.written() == (6, 6)
 
 
+@pytest.mark.deep
 def test_a_ledger_from_before_the_checkpoint_is_an_error_before_anything_is_lost(shop: Shop) -> None:
     written_in_three_micro_batches(shop)
     shop.ask("DELETE FROM shop.items WHERE position > 1")  # restored from a backup of after the first micro-batch

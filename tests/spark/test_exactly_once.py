@@ -63,6 +63,7 @@ def test_positions_decide_when_batches_start_at_0_again_and_lanes_change(shop: S
     assert shop.written() == (40, 40)
 
 
+@pytest.mark.deep
 def test_other_content_at_the_ledgers_position_is_an_error_that_says_what_to_do(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1, 2]))
     shop.run()
@@ -277,6 +278,7 @@ def test_every_commit_ends_known(shop: Shop, faults: list[dict[str, Any]]) -> No
 # --- rows without positions, calls of write, no ledger ---
 
 
+@pytest.mark.deep
 def test_plain_rows_replayed_write_nothing_twice(shop: Shop) -> None:
     for first in (1, 3):
         shop.feed(rows_of("p-0", [first, first + 1]))

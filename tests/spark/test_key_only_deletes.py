@@ -120,6 +120,7 @@ def said(events: list[Event]) -> list[str]:
     return [event.name for event in events if event.name in ("deletes.unfilled", "receipt.collected", "batch.failed")]
 
 
+@pytest.mark.deep
 def test_without_sql_they_are_said_before_the_first_load(
     spark: SparkSession, server: Emulator, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,6 +147,7 @@ def test_without_sql_they_are_said_before_the_first_load(
     assert line.getMessage().endswith("give deletes their whole row.'")
 
 
+@pytest.mark.deep
 def test_frames_know_that_deletes_carry_only_their_key(spark: SparkSession) -> None:
     changes = spark.createDataFrame(
         [("k", "v", "t", 0, 0)], "key string, value string, topic string, partition int, offset int"

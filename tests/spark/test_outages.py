@@ -29,6 +29,7 @@ def tries(shop: Shop) -> int:
     return sum(int(rule["matched"]) for rule in shop.server.faults.report()["rules"])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "operation", [*(pytest.param(name, marks=pytest.mark.deep) for name in ("begin", "load")), "commit"]
 )

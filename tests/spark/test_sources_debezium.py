@@ -341,6 +341,7 @@ def test_an_event_that_cannot_be_placed_stops_the_query(stream: Stream) -> None:
         query.processAllAvailable()
 
 
+@pytest.mark.deep
 def test_a_batch_frame_gives_what_a_stream_gives_after_all(spark: SparkSession) -> None:
     changes = [message(n, change(ORDERS, "5:90", n, {"id": n})) for n in (3, 1, 2)]
     ends = [message(1, marker("END", "5:99", {"public.orders": 3}), "shop.transaction")]

@@ -173,6 +173,7 @@ def expected(name: str, value: Any) -> Any:
     return PAIRS[name][3](value)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", [random.randrange(10**6)], ids=lambda seed: f"seed={seed}")
 def test_what_was_written_is_what_is_read(spark: SparkSession, server: Emulator, seed: int) -> None:
     rng = random.Random(seed)
@@ -224,6 +225,7 @@ FAULTS: dict[str, tuple[str, Callable[[], Column]]] = {
 }
 
 
+@pytest.mark.deep
 def test_values_that_the_server_would_reject_or_change_fail_with_their_place(
     spark: SparkSession, server: Emulator
 ) -> None:
@@ -274,6 +276,7 @@ def test_tables_follow_the_frame_between_two_micro_batches(spark: SparkSession, 
     assert [len(event.fields["statements"]) for event in seen if event.name == "schema.changed"] == [2]
 
 
+@pytest.mark.deep
 def test_new_tables_and_ignored_columns(spark: SparkSession, server: Emulator) -> None:
     values: dict[str, Any] = {
         "load_url": server.load_url,

@@ -101,6 +101,7 @@ def test_rows_that_leave_a_column_out_are_no_alarm(
     assert line.levelname == "INFO"
 
 
+@pytest.mark.deep
 def test_names_that_mean_something_else_are_not_compared(spark: SparkSession, server: Emulator) -> None:
     events: list[Event] = []
     columns = TableOptions(properties={"columns": "id, nmae, name=nmae"})

@@ -56,6 +56,7 @@ def small_and_mixed(shop: Shop, *firsts: int) -> None:
         shop.feed([*rows_of("p-0", range(first + 1, first + 5)), *rows_of("p-1", [first])])
 
 
+@pytest.mark.deep
 def test_after_a_small_micro_batch_the_next_is_not_sorted_and_replays_write_nothing_twice(
     shop: Shop, sorts: list[int]
 ) -> None:

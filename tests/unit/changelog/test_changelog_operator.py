@@ -227,6 +227,7 @@ def test_a_row_of_a_key_with_many_is_written_alone() -> None:
     assert [row[:2] for row in output(operator, changes(("k", 10_002, "-D", "row 9999")))] == [("+U", "row 9998")]
 
 
+@pytest.mark.deep
 def test_rows_that_claim_a_key_cost_the_same_however_many_they_are() -> None:
     def seconds(count: int) -> float:
         added = [InputChange("+I", f"row {n}") for n in range(count)]

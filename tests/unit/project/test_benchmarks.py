@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 FAMILY = """
 import json, subprocess, sys
 from benchmarks.family import Family
@@ -52,6 +54,7 @@ def test_a_server_of_a_benchmark_does_not_count() -> None:
         assert seen["rss"] == 0
 
 
+@pytest.mark.deep
 def test_the_cost_of_metrics_is_measured() -> None:
     figures = run("-m", "benchmarks.metrics", "--rows", "2000", "--rounds", "1")
     assert (figures["benchmark"], figures["rows"]) == ("metrics", 2000)
