@@ -9,7 +9,7 @@ of its rows at hand, newest load first, so that a load only has to leave out the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Final
@@ -28,6 +28,7 @@ from starrocks_txn_sink.rows.json_objects import Bools, Octets, layout
 from starrocks_txn_sink.rows.keys import ROOM, TableKey, read_keys
 
 _JSON_DELETE: Final = (SEPARATOR + columns.DELETING).encode()
+_GROUP_BYTES: Final = 4 << 20
 _CSV_DELETE: Final = f"{CSV_COLUMN}1".encode()  # the last field is `__op`
 
 
@@ -115,14 +116,10 @@ def _range_of(keys: pa.Array) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rows of a load that are sent, as pieces of its body; `replaced` counts the others by source partition.
-
-    `deletes` of these are deletes.
-    """
+    """The rows of a load that are sent, as pieces of its body; `replaced` counts the others by source partition."""
 
     pieces: Sequence[memoryview]
     replaced: Mapping[str, ReplacedRows] = field(default_factory=dict)
-    deletes: int = 0
 
 
 class UniqueRows:
@@ -150,10 +147,10 @@ class UniqueRows:
             return Selection(action.pieces)
         if action.label != self._label:
             self._label, self._sent = action.label, {}
-        rows = _LoadRows.of(action.chunks)
-        keys = read_keys(rows.text, rows.starts, key)
-        sent, by_chunk = self._sent.setdefault(action.table, SentKeys()), _slices(keys, action.chunks)
-        again, kept = sent.contain(by_chunk), last_of_each(keys)
+        groups = list(_groups(action.chunks))
+        by_chunk = [keys for group in groups for keys in _ChunkRows.of(group).keys(key)]
+        sent = self._sent.setdefault(action.table, SentKeys())
+        again, kept = sent.contain(by_chunk), last_of_each(pa.concat_arrays(_one_type(*by_chunk)))
         if again is not None:
             self.repeated = True
             if not action.newest_first:
@@ -168,25 +165,47 @@ class UniqueRows:
         sent.add(by_chunk)
         if kept is None:
             return Selection(action.pieces)
-        selection = rows.select(action.chunks, kept)
-        self.replaced_deletes[(action.label, action.table)] += selection.deletes
-        return selection
+        return self._select(action, groups, kept)
+
+    def _select(self, action: LoadAction, groups: Sequence[Sequence[Chunk]], kept: Bools) -> Selection:
+        pieces: list[memoryview] = []
+        replaced: dict[str, ReplacedRows] = {}
+        low = 0
+        for group in groups:
+            high = low + sum(chunk.rows for chunk in group)
+            if kept[low:high].all():
+                pieces += [piece for chunk in group for piece in chunk.pieces]
+            else:
+                piece, deletes = _ChunkRows.of(group).select(kept[low:high], replaced)
+                pieces += [piece] if len(piece) else []
+                self.replaced_deletes[(action.label, action.table)] += deletes
+            low = high
+        return Selection(pieces, replaced)
 
 
-def _slices(keys: pa.Array, chunks: Sequence[Chunk]) -> list[pa.Array]:
-    bounds = pairwise([0, *accumulate(chunk.rows for chunk in chunks)])
-    return [keys.slice(low, high - low) for low, high in bounds]
+def _groups(chunks: Sequence[Chunk]) -> Iterator[Sequence[Chunk]]:
+    """The chunks, some at a time: their rows are copied into one buffer, which should be neither large nor tiny."""
+    group: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        if group and size + chunk.bytes > _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(chunk)
+        size += chunk.bytes
+    yield group
 
 
 @dataclass(frozen=True, slots=True)
-class _LoadRows:
-    """The rows of a load in one buffer; `starts` has the place of each row, then the end."""
+class _ChunkRows:
+    """The rows of chunks in one buffer; `starts` has the place of each row, then the end."""
 
+    chunks: Sequence[Chunk]
     text: Octets
     starts: Ints
 
     @classmethod
-    def of(cls, chunks: Sequence[Chunk]) -> _LoadRows:
+    def of(cls, chunks: Sequence[Chunk]) -> _ChunkRows:
         content = bytearray().join(piece for chunk in chunks for piece in chunk.pieces)
         content.extend(bytes(ROOM))
         text = np.frombuffer(content, dtype=np.uint8)
@@ -197,23 +216,29 @@ class _LoadRows:
                     raise TypeError("The rows of a table whose keys are known need a row index.")
                 parts.append(index.offsets[:-1] + (size - int(index.offsets[0])))
                 size += piece.nbytes
-        return cls(text, np.concatenate((*parts, [size])))
+        return cls(chunks, text, np.concatenate((*parts, [size])))
 
-    def select(self, chunks: Sequence[Chunk], kept: Bools) -> Selection:
+    def keys(self, key: TableKey) -> list[pa.Array]:
+        """The keys of each chunk's rows."""
+        keys = read_keys(self.text, self.starts, key)
+        return [keys.slice(low, high - low) for low, high in self._bounds()]
+
+    def _bounds(self) -> Iterator[tuple[int, int]]:
+        return pairwise([0, *accumulate(chunk.rows for chunk in self.chunks)])
+
+    def select(self, kept: Bools, replaced: dict[str, ReplacedRows]) -> tuple[memoryview, int]:
+        """The `kept` rows, and the number of deletes among the others, which `replaced` counts by source partition."""
         buffers = [None, pa.py_buffer(self.starts), pa.py_buffer(self.text)]
         rows = pa.Array.from_buffers(pa.large_binary(), len(kept), buffers)
         offsets, data = layout(rows.filter(pa.array(kept)))
-        replaced: dict[str, ReplacedRows] = {}
-        low, sizes = 0, np.diff(self.starts)
-        for chunk in chunks:
-            left_out = ~kept[low : low + chunk.rows]
-            count, size = int(np.count_nonzero(left_out)), int(sizes[low : low + chunk.rows][left_out].sum())
-            before = replaced.get(chunk.partition, ReplacedRows())
-            replaced[chunk.partition] = ReplacedRows(before.rows + count, before.bytes + size)
-            low += chunk.rows
-        piece = memoryview(data)[int(offsets[0]) : int(offsets[-1])]
-        found = {name: each for name, each in replaced.items() if each.rows}
-        return Selection([piece] if len(piece) else [], found, _count_deletes(rows.filter(pa.array(~kept))))
+        sizes = np.diff(self.starts)
+        for chunk, (low, high) in zip(self.chunks, self._bounds(), strict=True):
+            left_out = ~kept[low:high]
+            if left_out.any():
+                before = replaced.get(chunk.partition, ReplacedRows())
+                count, size = int(np.count_nonzero(left_out)), int(sizes[low:high][left_out].sum())
+                replaced[chunk.partition] = ReplacedRows(before.rows + count, before.bytes + size)
+        return memoryview(data)[int(offsets[0]) : int(offsets[-1])], _count_deletes(rows.filter(pa.array(~kept)))
 
 
 def _count_deletes(rows: pa.Array) -> int:
