@@ -33,7 +33,7 @@ from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, Owner, row_
 from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
-from starrocks_txn_sink.writer.runner import explain_rejection
+from starrocks_txn_sink.writer.runner import explain_rejection, may_be_rows
 
 REPLAY = "replay"
 """Takes the place of the driver's run in labels and owner rows; a run of a driver begins with a hexadecimal time."""
@@ -185,9 +185,10 @@ def _require_visible(
     if isinstance(outcome, Committed):
         return
     error = outcome.error
-    if isinstance(outcome, Aborted) and isinstance(error, RowsRejected):
+    if isinstance(outcome, Aborted) and may_be_rows(error):
         limit = Deadline.after(_EXPLAIN_SECONDS, SystemClock())
         error = explain_rejection(error, connection.query, outcome.label, limit, values=options.show_rejected_values)
+    if isinstance(error, RowsRejected):
         error.advice = (
             f"Correct the column content of {DEAD_LETTER_TABLE} (UPDATE), or the target table, and replay again; "
             "source transactions still listed are not written."

@@ -14,12 +14,14 @@ from starrocks_txn_sink.protocol.wire import Reply
 _BAD_ROWS = (
     "abnormal data more than max filter",
     "too many filtered rows",
-    "No rows were imported",
     "primary key size exceed",
     "JSON parse error",
     "Failed to parse json",
     "Failed to iterate document stream",
 )
+# Also the server's text for its own troubles (wire contract 4.9, 10.4): no proof without a log of rejected rows.
+NO_ROWS = "No rows were imported"
+_LOG_OF_ROWS = "tracking_url"
 # The server rejects such requests, whatever the rows.
 _BAD_REQUESTS = (
     "Failed to find table",
@@ -75,7 +77,7 @@ def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
 def commit_error(reply: Reply, label: str) -> StarRocksSinkError:
     """The error for a commit that certainly had no effect."""
     text, place = _text(reply), _context(reply, label)
-    if _contains_any(text, _BAD_ROWS):
+    if _contains_any(text, _BAD_ROWS) or (NO_ROWS in text and _LOG_OF_ROWS in text):
         return errors.RowsRejected(
             f"The server rejected rows, so nothing of the transaction became visible: {text}", **place
         )

@@ -23,10 +23,11 @@ from starrocks_txn_sink.coordinator import actions
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.region import RegionRows, Segment, TransactionEnds
-from starrocks_txn_sink.errors import DeadlineExceeded, OutcomeUnknown, RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.errors import CommitFailed, DeadlineExceeded, OutcomeUnknown, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Ledger, RetryPolicy, Steps, Unknown, run
+from starrocks_txn_sink.protocol.refusals import NO_ROWS
 from starrocks_txn_sink.protocol.wire import Transport
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.rows.unique_rows import UniqueRows
@@ -240,10 +241,9 @@ def filtered_rows(query: Query, label: str, deadline: Deadline) -> dict[str, int
         return {}
 
 
-def with_reasons(error: RowsRejected, found: Rejections, *, values: bool = False) -> RowsRejected:
-    """`error` with tables, counts and reasons; with `values` the server's own log lines, which repeat rows."""
-    if not found.rows and not found.lines:
-        return error
+def with_reasons(error: StarRocksSinkError, found: Rejections, *, values: bool = False) -> RowsRejected:
+    """`error` as RowsRejected, with tables, counts and reasons; with `values` the server's own log lines, which repeat
+    rows."""
     counts = ", ".join(f"{rows} row{'s' if rows > 1 else ''} of {table}" for table, rows in sorted(found.rows.items()))
     lines = found.lines[:_MOST_REASONS] if values else reasons(found.lines)
     why = "; ".join(line[:_SHOWN_BYTES] for line in lines)
@@ -267,14 +267,26 @@ def reasons(lines: Iterable[str]) -> list[str]:
     return [*most, "…"] if len(counted) > _MOST_REASONS else most
 
 
+def may_be_rows(error: StarRocksSinkError) -> bool:
+    """Whether a commit's error says, or leaves open, that rows are at fault."""
+    return isinstance(error, RowsRejected) or (isinstance(error, CommitFailed) and NO_ROWS in error.message)
+
+
 def explain_rejection(
-    error: RowsRejected, query: Query, label: str, deadline: Deadline, *, values: bool = False
-) -> RowsRejected:
-    """As `explained`; the error as it is when the server cannot be asked: the question must not hide it."""
+    error: StarRocksSinkError, query: Query, label: str, deadline: Deadline, *, values: bool = False
+) -> StarRocksSinkError:
+    """`error` as `with_reasons`, once the server has shown rejected rows.
+
+    Without them, and when the server cannot be asked, the error stays as it is: the question must not hide it, and "No
+    rows were imported" alone is the server's trouble, which passes.
+    """
     try:
-        return with_reasons(error, query_rejections(query, label, deadline), values=values)
+        found = query_rejections(query, label, deadline)
     except (StarRocksSinkError, ValueError):
         return error
+    if not found.rows and not found.lines:
+        return error
+    return with_reasons(error, found, values=values)
 
 
 _EXPLAIN_SECONDS = 10.0  # for the query of rejected rows
@@ -382,7 +394,7 @@ class Performer:
         limit = Deadline.after(min(_EXPLAIN_SECONDS, self.deadline.remaining()), self.clock)
         if isinstance(result, Committed) and self.options.allows_filtered_rows:
             self.filtered[result.label] = filtered_rows(self.query, result.label, limit)
-        if not isinstance(result, Aborted) or not isinstance(result.error, RowsRejected):
+        if not isinstance(result, Aborted) or not may_be_rows(result.error):
             return result
         values = self.options.show_rejected_values
         error = explain_rejection(result.error, self.query, result.label, limit, values=values)

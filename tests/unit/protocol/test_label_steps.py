@@ -139,7 +139,8 @@ def test_a_server_that_cannot_be_asked_is_asked_until_the_deadline() -> None:
     [
         ("abnormal data more than max filter rate, tracking_url: http://be/log", RowsRejected),
         ("too many filtered rows", RowsRejected),
-        ("No rows were imported from upstream", RowsRejected),
+        ("No rows were imported from upstream, tracking_url: http://be/log", RowsRejected),
+        ("No rows were imported from upstream", CommitFailed),
         ("primary key size exceed the limit", RowsRejected),
         ("current running txns on db 1 is 1000, larger than limit 1000", TooManyTransactions),
         ("coordinator could not finished before job timeout", TransactionTimedOut),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import QueryFailed, RowsRejected
-from starrocks_txn_sink.writer.runner import Rejections, explain_rejection, reasons, with_reasons
+from starrocks_txn_sink.errors import CommitFailed, QueryFailed, RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.writer.runner import Rejections, explain_rejection, may_be_rows, reasons, with_reasons
 
 ERROR = RowsRejected("The server rejected rows: abnormal data", label="l1", status="FAILED")
 SECRET = "4111-1111"
@@ -71,3 +71,27 @@ def test_a_server_that_does_not_answer_hides_nothing() -> None:
     assert explain_rejection(ERROR, query, "l1", Deadline.after(1, SystemClock())) is ERROR
     nothing = explain_rejection(ERROR, lambda *_: [], "l1", Deadline.after(1, SystemClock()))
     assert nothing is ERROR
+
+
+NO_ROWS = CommitFailed("The server did not commit: No rows were imported from upstream", label="l1", status="FAILED")
+
+
+@pytest.mark.parametrize(
+    ("counts", "logs", "kind"),
+    [([], [], CommitFailed), ([("t", 2)], [], RowsRejected), ([], [("Error: NULL value. Row: [NULL]",)], RowsRejected)],
+)
+def test_rows_are_at_fault_only_if_the_server_shows_some(
+    counts: list[tuple[Any, ...]], logs: list[tuple[Any, ...]], kind: type[StarRocksSinkError]
+) -> None:
+    def query(sql: str, *_: object) -> list[tuple[Any, ...]]:
+        return counts if "FILTERED_ROWS" in sql else logs
+
+    assert may_be_rows(NO_ROWS)
+    found = explain_rejection(NO_ROWS, query, "l1", Deadline.after(1, SystemClock()))
+    assert type(found) is kind
+    assert found.context["label"] == "l1"
+
+
+def test_other_failures_of_a_commit_are_no_question_of_rows() -> None:
+    assert not may_be_rows(CommitFailed("The server did not commit: too many versions"))
+    assert may_be_rows(ERROR)
