@@ -38,6 +38,8 @@ _DELETING: Final = f"{columns.DELETING},".encode()
 _NUMBER_BYTES: Final = 19  # of 18 digits, which surely fit 64 bits, and the next sign
 _TEXT_BYTES: Final = 66  # of 64 characters, their quotes not counted, and the next sign
 _BLOCK_ROWS: Final = 1 << 12
+_JSON_NUMBER: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
+_IN_NUMBER: Final = np.isin(np.arange(256), list(b"0123456789+-.eE"))
 ROOM: Final = 256  # behind the last row, so that all rows are read alike
 _NULL_CSV: Final = "\\N"
 _LINE_BREAK, _COLUMN, _QUOTE, _BACKSLASH = map(ord, ("\n", CSV_COLUMN, '"', "\\"))
@@ -146,6 +148,13 @@ def read_keys(text: Octets, starts: Ints, key: TableKey) -> pa.Array:
     return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*_with_lengths(texts), _text(""))
 
 
+def of_one_type(*arrays: pa.Array | pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
+    """The arrays as they are if they have one type, else as texts: an integer's text is its form as a key."""
+    if len({each.type for each in arrays}) == 1:
+        return list(arrays)
+    return [each.cast(pa.large_string()) for each in arrays]
+
+
 def _text(value: str) -> pa.Scalar:
     return pa.scalar(value, pa.large_string())
 
@@ -178,17 +187,25 @@ def _read_first_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Ar
         for column, parts in zip(key, found, strict=True):
             start = b"{" if column is key[0] else b","
             skipped = _skip_name(text, at, start, f'"{column.field}":'.encode())
-            number = column.key_type is KeyType.INTEGER
-            size = _NUMBER_BYTES if number else _TEXT_BYTES
-            heads = windows[size][at + skipped].T if skipped is not None else None
-            read = None if heads is None else _parse_numbers(heads) if number else _find_quotes(heads)
-            if skipped is None or read is None:
+            if skipped is None:
                 return None
-            values, length = read
             at = at + skipped
-            parts.append(pa.array(values) if number else _cut_out(text, at + 1, at + length - 1))
-            at = at + length
-    return [pa.chunked_array(parts).combine_chunks() for parts in found]
+            numbers = _parse_numbers(windows[_NUMBER_BYTES][at].T) if column.key_type is KeyType.INTEGER else None
+            quotes = 0
+            if numbers is not None:
+                values, lengths = pa.array(numbers[0]), numbers[1]
+            else:
+                heads = windows[_TEXT_BYTES][at].T
+                quotes = int(heads[0, 0] == _QUOTE)
+                ends = _find_quotes(heads) if quotes else _find_delimiters(heads)
+                if ends is None:
+                    return None
+                values, lengths = _cut_out(text, at + quotes, at + ends - quotes), ends
+                if not quotes and not pc.all(pc.match_substring_regex(values, _JSON_NUMBER)).as_py():
+                    return None
+            parts.append(values)
+            at = at + lengths
+    return [pa.concat_arrays(of_one_type(*parts)) for parts in found]
 
 
 def _skip_name(text: Octets, at: Ints, start: bytes, name: bytes) -> Ints | None:
@@ -236,7 +253,24 @@ def _parse_numbers(heads: npt.NDArray[np.uint8]) -> tuple[Ints, Ints] | None:
     return None
 
 
-def _find_quotes(heads: npt.NDArray[np.uint8]) -> tuple[None, Ints] | None:
+def _find_delimiters(heads: npt.NDArray[np.uint8]) -> Ints | None:
+    """The lengths of the JSON numbers that texts begin with; None if one begins with anything else."""
+    lengths = np.zeros(heads.shape[1], np.int64)
+    going = np.ones(heads.shape[1], dtype=bool)
+    for place, letter in enumerate(heads):
+        still = going & _IN_NUMBER[letter]
+        ended = going & ~still
+        if ended.any():
+            if not place or not _ends_value(letter[ended]):
+                return None
+            lengths[ended] = place
+        going = still
+        if not going.any():
+            return lengths
+    return None
+
+
+def _find_quotes(heads: npt.NDArray[np.uint8]) -> Ints | None:
     """The lengths of the JSON strings that texts begin with, with their quotes; None if one is escaped or too long."""
     lengths = np.zeros(heads.shape[1], np.int64)
     going = heads[0] == _QUOTE
@@ -252,7 +286,7 @@ def _find_quotes(heads: npt.NDArray[np.uint8]) -> tuple[None, Ints] | None:
             lengths[ended] = place + 1
             going = going & ~ended
             if not going.any():
-                return None, lengths
+                return lengths
     return None
 
 

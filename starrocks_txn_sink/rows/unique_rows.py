@@ -25,7 +25,7 @@ from starrocks_txn_sink.options.load_properties import CSV_COLUMN
 from starrocks_txn_sink.protocol.label import ReplacedRows
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.json_objects import Bools, Octets, layout
-from starrocks_txn_sink.rows.keys import ROOM, TableKey, read_keys
+from starrocks_txn_sink.rows.keys import ROOM, TableKey, of_one_type, read_keys
 
 _JSON_DELETE: Final = (SEPARATOR + columns.DELETING).encode()
 _GROUP_BYTES: Final = 4 << 20
@@ -50,13 +50,6 @@ def last_of_each(keys: pa.Array) -> Bools | None:
     last[codes] = rows  # of equal codes the last one counts; the rows without a key share the last place
     kept: Bools = (codes < 0) | (last[codes] == rows)
     return kept
-
-
-def _one_type(*arrays: pa.Array | pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
-    """The arrays as they are if they have one type, else as texts: an integer's text is its form as a key."""
-    if len({each.type for each in arrays}) == 1:
-        return list(arrays)
-    return [each.cast(pa.large_string()) for each in arrays]
 
 
 @dataclass(slots=True)
@@ -88,7 +81,7 @@ class SentKeys:
         ]
         if not near:
             return None
-        *sent, new = _one_type(*near, keys)
+        *sent, new = of_one_type(*near, keys)
         # The table of the smaller side is the cheaper one, and mostly nothing is found.
         if not pc.any(pc.is_in(pa.chunked_array(sent), value_set=new, skip_nulls=True)).as_py():
             return None
@@ -150,7 +143,7 @@ class UniqueRows:
         groups = list(_groups(action.chunks))
         by_chunk = [keys for group in groups for keys in _ChunkRows.of(group).keys(key)]
         sent = self._sent.setdefault(action.table, SentKeys())
-        again, kept = sent.contain(by_chunk), last_of_each(pa.concat_arrays(_one_type(*by_chunk)))
+        again, kept = sent.contain(by_chunk), last_of_each(pa.concat_arrays(of_one_type(*by_chunk)))
         if again is not None:
             self.repeated = True
             if not action.newest_first:

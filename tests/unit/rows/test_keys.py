@@ -174,6 +174,11 @@ def test_members_that_come_first_are_read_as_any_others(
         assert [None if each is None else [str(each)] for each in found] == wanted
 
 
+@pytest.mark.parametrize("value", ["01", "1.", "+1", "1-2", "-", "1e", "--1"])
+def test_a_number_that_json_does_not_have_is_no_key(value: str) -> None:
+    assert keys_of([f'{{"id":{value}}}', '{"id":7}'], INTEGER) == [None, "7"]
+
+
 def test_a_long_name_is_read_to_the_end() -> None:
     column = KeyColumn.of("n" * 500, "BIGINT", None)
     assert keys_of([f'{{"{column.name}":{number}}}' for number in range(3)], column) == [0, 1, 2]
