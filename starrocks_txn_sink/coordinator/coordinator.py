@@ -346,7 +346,8 @@ class SharedTransactionCoordinator:
         try:
             self._write_buffer.hold_back(batch)
         except errors.BufferFull as full:
-            self._fail_for_good(full)
+            self.error = full
+            self._move(Phase.FAILED)
             return
         self._retries, self.error, self._not_before = self._retries + 1, None, now
         self._move(Phase.IDLE)
@@ -391,7 +392,7 @@ class SharedTransactionCoordinator:
             self._move(Phase.ABORTING)
 
     def _fail_for_good(self, error: errors.StarRocksSinkError) -> None:
-        self.error = error if isinstance(self.error, errors.KeyRepeated) else self.error or error
+        self.error = self.error or error
         self._move(Phase.FAILED)
 
     def _move(self, target: Phase) -> None:

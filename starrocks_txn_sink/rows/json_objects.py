@@ -141,9 +141,11 @@ def _doubtful_rows(payload: pa.Array, deleted: Bools | None) -> Ints:
     bounds, data = layout(payload)
     content = np.frombuffer(data, dtype=np.uint8)
     starts, ends, there = bounds[:-1], bounds[1:], np.arange(len(payload))
-    if (starts == ends).any() or (content[starts] != _JSON).any():  # a compacted row has no payload
-        there = np.flatnonzero(ends > starts)
-        there = there[content[starts[there]] == _JSON]
+    empty: Ints = np.flatnonzero(starts == ends)
+    if len(empty):  # not even a separator: no projection of the sink makes such a row
+        return empty
+    if (content[starts] != _JSON).any():
+        there = np.flatnonzero(content[starts] == _JSON)
         starts, ends = starts[there], ends[there]
     if not len(there):
         return there

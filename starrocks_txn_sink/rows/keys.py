@@ -145,7 +145,7 @@ def read_keys(text: Octets, starts: Ints, key: TableKey) -> pa.Array:
     if len(parts) == 1 and parts[0].type == pa.int64():
         return parts[0]
     texts = [_in_one_form(column, values) for column, values in zip(key, parts, strict=True)]
-    return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*_with_lengths(texts), _text(""))
+    return texts[0] if len(texts) == 1 else _joined(texts)
 
 
 def of_one_type(*arrays: pa.Array | pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
@@ -155,17 +155,11 @@ def of_one_type(*arrays: pa.Array | pa.ChunkedArray) -> list[pa.Array | pa.Chunk
     return [each.cast(pa.large_string()) for each in arrays]
 
 
-def _text(value: str) -> pa.Scalar:
-    return pa.scalar(value, pa.large_string())
-
-
-def _with_lengths(parts: Iterable[pa.Array]) -> list[pa.Array]:
-    """Each text behind its length: else two keys could be one text."""
-    return [
-        each
-        for part in parts
-        for each in (pc.binary_length(part).cast(pa.large_string()), pa.scalar(":", pa.large_string()), part)
-    ]
+def _joined(parts: Iterable[pa.Array]) -> pa.Array:
+    """One text for each key, every part behind its length: else two keys could be one text."""
+    colon, nothing = (pa.scalar(text, pa.large_string()) for text in (":", ""))
+    pieces = [each for part in parts for each in (pc.binary_length(part).cast(pa.large_string()), colon, part)]
+    return pc.binary_join_element_wise(*pieces, nothing)
 
 
 # --- members that rows begin with ---
@@ -209,14 +203,13 @@ def _read_first_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Ar
 
 
 def _skip_name(text: Octets, at: Ints, start: bytes, name: bytes) -> Ints | None:
-    """The lengths of `start` and `name` at each place, or of the sink's own first member of a delete and `name`."""
+    """The length of `start` and `name` at each place, `start` being a brace or, in a delete, also the sink's member
+    behind it; None if a place has anything else."""
     heads = sliding_window_view(text, len(_DELETING) + len(name))[at].T
-    plain, deleting = _begins_with(heads, start + name), None
-    if not plain.all():
-        deleting = _begins_with(heads, _DELETING + name) if start == b"{" else ~plain
-        if not (plain | deleting).all() or start != b"{":
-            return None
-    return np.where(plain, len(start) + len(name), len(_DELETING) + len(name))
+    plain = _begins_with(heads, start + name)
+    if not plain.all() and not (start == b"{" and (plain | _begins_with(heads, _DELETING + name)).all()):
+        return None
+    return np.where(plain, len(start), len(_DELETING)) + len(name)
 
 
 def _begins_with(heads: npt.NDArray[np.uint8], prefix: bytes) -> Bools:
@@ -363,7 +356,6 @@ def _in_one_form(column: KeyColumn, values: pa.Array) -> pa.Array:
         return texts
     encoded = pc.dictionary_encode(texts)
     forms = [column.comparable(text) for text in encoded.dictionary.to_pylist()]
-    marked = [
-        form if form is not None else f"?{text.as_py()}" for form, text in zip(forms, encoded.dictionary, strict=True)
-    ]
+    pairs = zip(forms, encoded.dictionary.to_pylist(), strict=True)
+    marked = [f"?{text}" if form is None else form for form, text in pairs]
     return pa.array(marked, pa.large_string()).take(encoded.indices)

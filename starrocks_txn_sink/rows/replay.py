@@ -29,22 +29,20 @@ _CHANGED_HINT: Final = (
     "check_replays=False."
 )
 
+_KIND: Final = "crc1:"  # of a fingerprint; those of another kind are not compared
+
 Bools = npt.NDArray[np.bool_]
 PartitionRun = tuple[str, int, int]  # source partition, first row, row after the last
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """Arrays of a batch of rows: `bounds` are the byte offsets of each row's payload in `data`, then the end.
-
-    `kind` names the kind of fingerprint; fingerprints of different kinds are not compared.
-    """
+    """Arrays of a batch of rows: `bounds` are the byte offsets of each row's payload in `data`, then the end."""
 
     positions: Ints
     ends: Bools
     bounds: Ints
     data: memoryview
-    kind: str = "crc1:"
 
     def fingerprint(self, low: int, high: int, start: int) -> int:
         """Checksum of rows `low` to `high` (exclusive), continued from `start`."""
@@ -98,7 +96,7 @@ class Replay:
                 continue
             begin, seed = (int(ended[-2]) + 1, 0) if ended.size > 1 else (low, start)
             after = int(ended[-1]) + 1
-            found[partition] = _digest_text(rows.kind, rows.fingerprint(begin, after, seed))
+            found[partition] = _digest_text(rows.fingerprint(begin, after, seed))
             self._partition, self._open_checksum = partition, rows.fingerprint(after, high, 0)
         return found
 
@@ -161,7 +159,7 @@ class Replay:
 
     def _compare(self, partition: str, low: int, high: int, start: int, rows: BatchRows) -> None:
         known = self.committed.get(partition)
-        if known is None or not self.compare or not known.digest.startswith(rows.kind):
+        if known is None or not self.compare or not known.digest.startswith(_KIND):
             return
         first, after = (
             low + int(np.searchsorted(rows.positions[low:high], known.position, side=side))
@@ -169,7 +167,7 @@ class Replay:
         )
         if after == first or not rows.ends[after - 1]:
             return
-        if _digest_text(rows.kind, rows.fingerprint(first, after, start if first == low else 0)) != known.digest:
+        if _digest_text(rows.fingerprint(first, after, start if first == low else 0)) != known.digest:
             raise source_changed(f"source partition {partition}, position {known.position}", known)
 
 
@@ -182,5 +180,5 @@ def source_changed(place: str, known: Position) -> SourceChanged:
     )
 
 
-def _digest_text(kind: str, checksum: int) -> str:
-    return f"{kind}{checksum:08x}"
+def _digest_text(checksum: int) -> str:
+    return f"{_KIND}{checksum:08x}"

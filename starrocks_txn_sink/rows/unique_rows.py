@@ -54,12 +54,13 @@ def last_of_each(keys: pa.Array) -> Bools | None:
 
 @dataclass(slots=True)
 class SentKeys:
-    """The keys that one label has sent to one table, by chunk.
+    """The keys that `label` has sent to one table, by chunk.
 
     Most integers grow from chunk to chunk, or stay within a range of their source partition: so of the chunks with
     integers only those are looked at whose range meets the range of the new ones.
     """
 
+    label: str
     _chunks: list[pa.Array] = field(default_factory=list)
     _ranges: list[tuple[int, int]] = field(default_factory=list)
 
@@ -125,7 +126,6 @@ class UniqueRows:
 
     def __init__(self, keys: Mapping[str, TableKey]) -> None:
         self._keys = keys
-        self._label = ""
         self._sent: dict[str, SentKeys] = {}
         self.repeated = False
         self.replaced_deletes: Counter[tuple[str, str]] = Counter()
@@ -138,11 +138,11 @@ class UniqueRows:
         key = self._keys.get(action.table)
         if key is None:
             return Selection(action.pieces)
-        if action.label != self._label:
-            self._label, self._sent = action.label, {}
+        sent = self._sent.get(action.table)
+        if sent is None or sent.label != action.label:  # by table: the loads of others may run in other threads
+            sent = self._sent[action.table] = SentKeys(action.label)
         groups = list(_groups(action.chunks))
         by_chunk = [keys for group in groups for keys in _ChunkRows.of(group).keys(key)]
-        sent = self._sent.setdefault(action.table, SentKeys())
         again, kept = sent.contain(by_chunk), last_of_each(pa.concat_arrays(of_one_type(*by_chunk)))
         if again is not None:
             self.repeated = True

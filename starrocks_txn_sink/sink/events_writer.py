@@ -8,7 +8,7 @@ arrival order and checks the order (`writer.assembling`).
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from heapq import nsmallest
@@ -33,6 +33,7 @@ from starrocks_txn_sink.protocol.fencing import check_owner
 from starrocks_txn_sink.protocol.ledger import Owner
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME, keyless
+from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session, run_once
@@ -143,12 +144,17 @@ class _SchemaColumns:
 
 @dataclass(slots=True)
 class EventsWriter:
-    """Runs the micro-batches of one session; without a log each frame is independent (`StarRocksSink.write`)."""
+    """Runs the micro-batches of one session; without a log each frame is independent (`StarRocksSink.write`).
+
+    `content` makes payloads of the events' rows; `keys` as in `LaneTask`.
+    """
 
     assembly: TransactionAssembly
     session: Session
     log: ManifestLog | None
     sort: bool
+    content: PayloadEncoder
+    keys: Mapping[str, TableKey]
     _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by whether events are sorted
 
     @classmethod
@@ -156,9 +162,11 @@ class EventsWriter:
         cls, assembly: TransactionAssembly, options: SinkOptions, session: Session, frame: DataFrame, query: str | None
     ) -> EventsWriter:
         """A writer for a streaming query (`query` is its id, or its job if the id is hidden), or for a frame (None)."""
-        sort = _sorted_first(options)
+        required = session.required
+        content = PayloadEncoder(options.database, keyless(session.models), delete_placeholders(required, options))
+        terms = _sorted_first(options), content, table_keys(required, options)
         if query is None:
-            return cls(assembly, session, None, sort)
+            return cls(assembly, session, None, *terms)
         directory = query_directory(frame, assembly, query)
         if directory is None:
             raise OptionError(
@@ -168,7 +176,7 @@ class EventsWriter:
                 option="state_dir",
             )
         keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
-        return cls(assembly, session, ManifestLog.open(directory, session.epoch, query, keep), sort)
+        return cls(assembly, session, ManifestLog.open(directory, session.epoch, query, keep), *terms)
 
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener) -> tuple[list[Receipt], list[LaneReport]]:
         """Write one micro-batch of events."""
@@ -199,11 +207,7 @@ class EventsWriter:
         rows, lines = self._project(frame, task)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
-            content=PayloadEncoder(
-                task.options.database,
-                keyless(self.session.models),
-                delete_placeholders(self.session.required, task.options),
-            ),
+            content=self.content,
             now=now,
             directory=self.log.directory if self.log is not None else None,
             stem=self.log.stem(task.batch_id) if self.log is not None else "frame",
@@ -214,8 +218,7 @@ class EventsWriter:
             sortable=task.options.shuffle is not False,
             small_rows=SMALL_ROWS,
         )
-        keys = table_keys(self.session.required, task.options)
-        lane_task = AssemblingLaneTask(replace(task, at_end_only=not self.sort, keys=keys), assembly)
+        lane_task = AssemblingLaneTask(replace(task, at_end_only=not self.sort, keys=self.keys), assembly)
         return [decode(row[0]) for row in rows.mapInArrow(lane_task, _MESSAGES).collect()]
 
     def _project(self, frame: DataFrame, task: LaneTask) -> tuple[DataFrame, TxnEventLines | None]:

@@ -63,8 +63,8 @@ def lane_input(
     """Project `frame` and spread it over `lanes`; `keyless` names the tables without a primary key.
 
     With `name_task` a row of each lane names the Spark attempt that reads it (`writer.worker`); `guarded` as in
-    `TypedRoute.row`; without `sort` the one lane gets its rows
-    in arrival order, without a shuffle. Deletes get `placeholders` where they lack them.
+    `TypedRoute.row`; without `sort` the one lane gets its rows in arrival order, without a shuffle. Deletes get
+    `placeholders` where they lack them.
 
     Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
     deletes for a table without a primary key fail the job, with their source partition and position.

@@ -86,8 +86,8 @@ class LaneTask:
     `streaming` query positions may not go back from one micro-batch to the next. Without `ownership` there is no
     ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row was read.
     `compared` names the tables whose columns the driver has compared with rows; None if it cannot compare any.
-    `keys` has the primary keys of the tables whose rows replace each other (`rows.keys`); with `hold` nothing is loaded
-    before a StarRocks transaction's rows are there, because the keys of the last micro-batch came again and again.
+    `keys` has the primary keys of the tables whose rows replace each other (`rows.unique_rows`); with `hold` nothing is
+    loaded before a StarRocks transaction's rows are there, because the last micro-batch's keys came again and again.
     `logging` has the log settings of the driver.
     """
 

@@ -38,7 +38,8 @@ def keys_of_an_attempt_are_known_to_the_next(put: Any) -> None:
     right = UniqueRows.select
 
     def broken(self: Any, action: Any) -> Any:
-        self._label = action.label
+        for sent in self._sent.values():
+            sent.label = action.label
         return right(self, action)
 
     put(UniqueRows, "select", broken)

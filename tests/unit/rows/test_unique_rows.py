@@ -110,6 +110,20 @@ def test_loads_whose_keys_are_spelled_differently_know_each_other() -> None:
         unique.select(LoadAction("l", "t", (other,)))
 
 
+def test_a_label_that_one_table_has_begun_takes_no_keys_from_another() -> None:
+    """Tables are loaded in threads of their own: none of them may reset what another has just noted."""
+    unique = UniqueRows({"t": [INTEGER], "u": [INTEGER]})
+    chunks = {}
+    for table in "tu":
+        chunks[table] = Chunk("p", table)
+        add_piece(chunks[table], [(1, 0)])
+    unique.select(LoadAction("first", "t", (chunks["t"],)))
+    unique.select(LoadAction("second", "u", (chunks["u"],)))
+    with pytest.raises(KeyRepeated):
+        unique.select(LoadAction("first", "t", (chunks["t"],)))
+    unique.select(LoadAction("second", "t", (chunks["t"],)))
+
+
 def test_rows_of_other_tables_are_sent_as_they_are() -> None:
     chunk = Chunk("p", "other", [memoryview(b',{"id":1},{"id":1}')], 2, 18, [None])
     assert UniqueRows({"t": [INTEGER]}).select(LoadAction("l", "other", (chunk,))).pieces == chunk.pieces
