@@ -81,8 +81,8 @@ def _check(own: Mapping[str, str], *, twice: bool) -> None:
     if unknown:
         raise OptionError(
             f"Spark's Kafka source has no option {', '.join(unknown)}.",
-            hint='Kafka\'s own options have the prefix, as in **{"kafka.security.protocol": "SSL"}. Add an option of a '
-            "newer Spark behind it, with .option(…).",
+            hint="Topics go into subscribe, subscribePattern or assign. Kafka's own options have the prefix, as in "
+            '**{"kafka.security.protocol": "SSL"}. Add an option of a newer Spark with .option(…).',
             option=unknown[0],
         )
     if twice:
