@@ -22,6 +22,9 @@ $(STAMP): requirements.lock pyproject.toml starrocks_txn_sink/__init__.py
 demo: setup
 	$(BIN)/python -m starrocks_txn_sink demo $(ARGS)
 
+# The workers, and hundreds of processes that the tests start, would otherwise compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Each worker has a Spark of its own; a test often waits, so there is one worker more than cores, up to four.
 # ARGS="-n 0" does without workers.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -le 3 ] && echo $$((n + 1)) || echo 4)

@@ -33,7 +33,13 @@ class SqlClient:
         """Run one statement and return its rows; any error closes the connection."""
         if self._connection is None:
             self._connection = pymysql.connect(
-                host="127.0.0.1", port=self._port, user="root", autocommit=True, connect_timeout=10, read_timeout=60
+                host="127.0.0.1",
+                port=self._port,
+                user="root",
+                autocommit=True,
+                connect_timeout=10,
+                read_timeout=60,
+                ssl_disabled=True,
             )
         try:
             with self._connection.cursor() as cursor:

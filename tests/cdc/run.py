@@ -10,8 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pymysql
-
 from starrocks_emulator.process import EmulatorProcess
 from tests.cdc import shop
 from tests.cdc.connect import Connect
@@ -21,6 +19,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, archives
 from tests.kafka.query_process import QueryProcess
 from tests.kafka.workload import MARKERS
+from tests.support.query_port import query
 
 _WAIT = 400.0
 
@@ -118,12 +117,7 @@ def _asking(starrocks: EmulatorProcess) -> Callable[[str], list[tuple[Any, ...]]
     settings = starrocks.settings
 
     def ask(sql: str) -> list[tuple[Any, ...]]:
-        with pymysql.connect(
-            host="127.0.0.1", port=starrocks.query_port, user=settings.user, password=settings.password,
-            autocommit=True,
-        ) as connection, connection.cursor() as cursor:  # fmt: skip
-            cursor.execute(sql)
-            return list(cursor.fetchall())
+        return query(starrocks, sql, user=settings.user, password=settings.password)
 
     return ask
 

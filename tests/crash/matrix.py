@@ -23,6 +23,7 @@ from tests.crash.driver_process import DriverEnded, DriverProcess
 from tests.crash.query_proxy import Hold, QueryProxy
 from tests.crash.sites import LATE_SECONDS, Site
 from tests.crash.workload import Verdict
+from tests.support.query_port import query
 
 _TIMEOUT = 8  # seconds that a StarRocks transaction lives; a paused driver sleeps longer
 _REACH_SECONDS = 90.0
@@ -262,12 +263,7 @@ class Matrix:
         return self._driver
 
     def _ask(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        connection = pymysql.connect(
-            host="127.0.0.1", port=self._server.query_port, user="root", autocommit=True, read_timeout=20
-        )
-        with connection, connection.cursor() as cursor:
-            cursor.execute(sql, parameters or None)
-            return list(cursor.fetchall())
+        return query(self._server, sql, *parameters, read_timeout=20)
 
     def _judge(self, case: Case) -> None:
         final = workload.judge(self._ask(workload.JUDGEMENT.format(case.database)), workload.expected())

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 import requests
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
+from tests.support.query_port import query
 
 AUTH = ("root", "")
 LABEL = "job-1"
@@ -61,14 +61,7 @@ class Faulty:
         return len(self.sql("SELECT * FROM shop.t"))
 
     def sql(self, statement: str) -> list[Any]:
-        port = self.emulator.query_port
-        connection = pymysql.connect(host="127.0.0.1", port=port, user="root", password="", autocommit=True)
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(statement)
-                return list(cursor.fetchall())
-        finally:
-            connection.close()
+        return query(self.emulator, statement)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import pymysql
 import pytest
 import requests
 
@@ -147,7 +146,4 @@ def test_a_taken_port_fails_the_start_and_leaves_nothing(tmp_path: Path) -> None
 @pytest.mark.parametrize(("generation", "version"), [("B", "4.0.7-emulator"), ("C", "4.1.5-emulator")])
 def test_each_generation_tells_a_version_that_the_sink_supports(tmp_path: Path, generation: str, version: str) -> None:
     with Emulator(tmp_path, Settings(generation=Generation(generation))) as emulator:
-        connection = pymysql.connect(host="127.0.0.1", port=emulator.query_port, user="root")
-        with connection, connection.cursor() as cursor:
-            cursor.execute("SELECT current_version()")
-            assert cursor.fetchall() == ((version,),)
+        assert execute(emulator, "SELECT current_version()") == [(version,)]

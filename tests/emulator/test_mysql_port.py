@@ -14,6 +14,7 @@ import pytest
 
 from starrocks_emulator.sql.mysql import QueryListener
 from starrocks_emulator.tables.store import Store
+from tests.support import query_port
 from tests.support.store_setup import load, with_tables
 
 
@@ -28,8 +29,7 @@ def listener(tmp_path: Path) -> Iterator[QueryListener]:
 
 
 def connect(listener: QueryListener, **more: Any) -> pymysql.Connection[Any]:
-    options: dict[str, Any] = {"user": "root", "password": "pw", "autocommit": True, **more}
-    return pymysql.connect(host="127.0.0.1", port=listener.port, **options)
+    return query_port.connect(listener.port, **{"password": "pw", **more})
 
 
 def test_no_statement_reads_a_file_of_this_machine(listener: QueryListener, tmp_path: Path) -> None:

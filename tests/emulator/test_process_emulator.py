@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -15,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pymysql
 import pytest
 import requests
 
 import starrocks_emulator
 from starrocks_emulator.process import EmulatorProcess, EmulatorProcessFailed
 from starrocks_emulator.settings import Generation, Settings
+from tests.support.query_port import query
 
 SETTINGS = Settings(Generation.C, user="app", password="s3cret")
 
@@ -35,12 +34,7 @@ def process(tmp_path: Path) -> Iterator[EmulatorProcess]:
 
 
 def sql(process: EmulatorProcess, statement: str) -> list[Any]:
-    connection = pymysql.connect(
-        host="127.0.0.1", port=process.query_port, user="app", password="s3cret", autocommit=True
-    )
-    with contextlib.closing(connection), connection.cursor() as cursor:
-        cursor.execute(statement)
-        return list(cursor.fetchall())
+    return query(process, statement, user="app", password="s3cret")
 
 
 def op(process: EmulatorProcess, operation: str, label: str) -> requests.Response:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pymysql
-
 from starrocks_emulator.process import EmulatorProcess
 from tests.crash.workload import JUDGEMENT, ddl
+from tests.support.query_port import query
 
 DATABASE = "shop"
 
@@ -33,12 +32,7 @@ class Shop:
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         settings = self._starrocks.settings
-        with pymysql.connect(
-            host="127.0.0.1", port=self._starrocks.query_port, user=settings.user, password=settings.password,
-            autocommit=True,
-        ) as connection, connection.cursor() as cursor:  # fmt: skip
-            cursor.execute(sql)
-            return list(cursor.fetchall())
+        return query(self._starrocks, sql, user=settings.user, password=settings.password)
 
     def seen(self) -> list[tuple[Any, ...]]:
         """What `judge` judges."""

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 from pyspark.sql import SparkSession
 
 from starrocks_emulator.server import Emulator
+from tests.support.query_port import query
 
 pytestmark = pytest.mark.spark
 
@@ -21,22 +21,20 @@ BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 @pytest.mark.deep
 def test_the_guides_snippets(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Emulator(tmp_path / "emulator") as server:
-        connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
-        with connection, connection.cursor() as cursor:
-            cursor.execute("CREATE DATABASE shop")
-            cursor.execute(
-                "CREATE TABLE shop.customers (id BIGINT NOT NULL, name VARCHAR(64)) PRIMARY KEY(id)"
-                " DISTRIBUTED BY HASH(id)"
-            )
-            names: dict[str, Any] = {"spark": spark, "load_url": server.load_url, "query_url": server.query_url}
-            checked = 0
-            for kind, content in BLOCK.findall(GUIDE.read_text()):
-                if kind == "python":
-                    capsys.readouterr()
-                    exec(content, names)
-                else:
-                    checked += 1
-                    assert capsys.readouterr().out.strip() == content.strip()
-            assert checked == 7
-            cursor.execute("SELECT id, name FROM shop.customers")
-            assert list(cursor.fetchall()) == [(7, "Bob")]
+        query(server, "CREATE DATABASE shop")
+        query(
+            server,
+            "CREATE TABLE shop.customers (id BIGINT NOT NULL, name VARCHAR(64)) PRIMARY KEY(id)"
+            " DISTRIBUTED BY HASH(id)",
+        )
+        names: dict[str, Any] = {"spark": spark, "load_url": server.load_url, "query_url": server.query_url}
+        checked = 0
+        for kind, content in BLOCK.findall(GUIDE.read_text()):
+            if kind == "python":
+                capsys.readouterr()
+                exec(content, names)
+            else:
+                checked += 1
+                assert capsys.readouterr().out.strip() == content.strip()
+        assert checked == 7
+        assert query(server, "SELECT id, name FROM shop.customers") == [(7, "Bob")]

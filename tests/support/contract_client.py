@@ -52,6 +52,7 @@ class Server:
             autocommit=True,
             connect_timeout=10,
             read_timeout=30,
+            ssl_disabled=True,
         )
         with contextlib.closing(connection), connection.cursor() as cursor:
             cursor.execute(statement)

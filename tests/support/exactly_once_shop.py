@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
-import pymysql
 from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink
+from tests.support.query_port import query
 
 NAMES = ("source_partition", "position", "seq", "table", "row", "transaction_end")
 SCHEMA = "source_partition string, position long, seq long, table string, row string, transaction_end boolean"
@@ -61,10 +61,7 @@ class Shop:
     # --- the server ---
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
-        connection = pymysql.connect(host="127.0.0.1", port=self.server.query_port, user="root", autocommit=True)
-        with connection, connection.cursor() as cursor:
-            cursor.execute(sql)
-            return list(cursor.fetchall())
+        return query(self.server, sql)
 
     def written(self) -> tuple[int, int]:
         """Rows, and different rows: they are equal as long as nothing was written twice."""

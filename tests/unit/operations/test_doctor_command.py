@@ -13,7 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 
 from starrocks_emulator.server import Emulator
@@ -116,12 +115,8 @@ def test_a_healthy_server_has_nothing_in_the_way(server: Emulator, capsys: Shown
 
 def test_nothing_is_left_on_the_server(server: Emulator, capsys: Shown) -> None:
     Visit(server, capsys)
-    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", password=PASSWORD)
-    with connection, connection.cursor() as cursor:
-        cursor.execute("SELECT STATE FROM information_schema.loads")
-        assert {row[0] for row in cursor.fetchall()} <= {"CANCELLED"}
-        cursor.execute("SHOW TABLES FROM shop")
-        assert [row[0] for row in cursor.fetchall()] == ["events", "orders"]
+    assert {state for (state,) in ask(server, "SELECT STATE FROM information_schema.loads")} <= {"CANCELLED"}
+    assert [row[0] for row in ask(server, "SHOW TABLES FROM shop")] == ["events", "orders"]
 
 
 def test_people_get_lines(server: Emulator, capsys: Shown) -> None:
@@ -327,9 +322,7 @@ def test_too_little_room_and_too_short_a_memory(tmp_path: Path, capsys: Shown, m
     os.utime(commit, (time.time() - 7200, time.time() - 7200))
     words = ["--option", "lanes=8", "--checkpoint", str(checkpoint)]
     with Emulator(tmp_path / "data", Settings(limits=limits)) as server:
-        connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
-        with connection, connection.cursor() as cursor:
-            cursor.execute("CREATE DATABASE shop")
+        query(server, "CREATE DATABASE shop")
         place = ["--load-url", server.load_url, "--query-url", server.query_url, "--database", "shop"]
         assert cli.main(["doctor", *place, "--no-spark", "--json", *words]) == 2
         with_ledger = json.loads(capsys.readouterr().out)["findings"]

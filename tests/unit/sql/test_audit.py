@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 
 from starrocks_emulator.server import Emulator
@@ -23,6 +22,7 @@ from starrocks_txn_sink.sql.audit import AuditConnection, Auditor, AuditWatch, E
 from starrocks_txn_sink.sql.connection import Excerpt
 from starrocks_txn_sink.telemetry.events import Event, ignore_event
 from tests.support.manual_clock import ManualClock
+from tests.support.query_port import connect
 
 CANARY = "row-value-of-the-customer"
 ONE_SUM = (
@@ -47,8 +47,7 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
 
 
 def execute(server: Emulator, *statements: str) -> None:
-    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
-    with connection, connection.cursor() as cursor:
+    with connect(server.query_port) as connection, connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
 

@@ -25,6 +25,7 @@ from starrocks_txn_sink.protocol.wire import Reply, Request
 from starrocks_txn_sink.sink.session import Session, open_session
 from starrocks_txn_sink.sql.connection import SqlConnection
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from tests.support.query_port import connect
 
 OWNERS = "SELECT count(*) FROM shop._starrocks_txn_sink_ledger WHERE kind = 'driver'"
 
@@ -37,8 +38,7 @@ def server(tmp_path: Path) -> Iterator[Emulator]:
 
 
 def ask(port: int, sql: str) -> list[dict[str, Any]]:
-    connection = pymysql.connect(host="127.0.0.1", port=port, user="root", autocommit=True)
-    with connection, connection.cursor(pymysql.cursors.DictCursor) as cursor:
+    with connect(port) as connection, connection.cursor(pymysql.cursors.DictCursor) as cursor:
         cursor.execute(sql)
         return list(cursor.fetchall())
 

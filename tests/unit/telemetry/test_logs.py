@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pymysql
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +29,7 @@ from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
+from tests.support.query_port import query
 
 PASSWORD = "canary-of-the-password"
 ROW = "canary-of-the-row"
@@ -170,14 +170,9 @@ def test_no_name_of_the_source_moves_the_terminal(form: str) -> None:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Emulator]:
     with Emulator(tmp_path / "data", Settings(password=PASSWORD)) as emulator:
-        connection = pymysql.connect(
-            host="127.0.0.1", port=emulator.query_port, user="root", password=PASSWORD, autocommit=True
-        )
-        with connection, connection.cursor() as cursor:
-            cursor.execute("CREATE DATABASE shop")
-            cursor.execute(
-                "CREATE TABLE shop.items (id BIGINT NOT NULL, note VARCHAR(99)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
-            )
+        query(emulator, "CREATE DATABASE shop", password=PASSWORD)
+        ddl = "CREATE TABLE shop.items (id BIGINT NOT NULL, note VARCHAR(99)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+        query(emulator, ddl, password=PASSWORD)
         yield emulator
 
 
