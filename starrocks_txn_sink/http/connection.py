@@ -27,10 +27,12 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import BadReply, NotSent, OptionError, ReplyLost, StarRocksSinkError, TransportError
-from starrocks_txn_sink.http.messages import REPLY_LIMIT
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import Body
+
+REPLY_LIMIT = 1 << 20
+"""Most bytes of a reply; the longest real ones have a few hundred."""
 
 
 class BodyPieces:

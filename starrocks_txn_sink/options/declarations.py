@@ -41,16 +41,12 @@ class OnBadRows(Enum):
 
 
 class Compression(Enum):
-    """Compression of load bodies: `value` is the option's text, `header` the header `compression`."""
+    """Compression of load bodies: `value` is the option's text, and the header `compression` except for `none`."""
 
     NONE = "none"
     GZIP = "gzip"
     LZ4_FRAME = "lz4_frame"
     ZSTD = "zstd"
-
-    @property
-    def header(self) -> str | None:
-        return None if self is Compression.NONE else self.value
 
     @property
     def csv_format(self) -> str:

@@ -339,9 +339,9 @@ class SinkOptions:
             made = {"format": self.compression_of(table).csv_format, **CSV_HEADERS}
             left_out = load_properties.SET_BY_SINK | {"compression"}
             return {name: value for name, value in headers.items() if name not in left_out} | made
-        compression = self.compression_of(table).header
+        compression = self.compression_of(table)
         headers.pop("compression", None)
-        return headers if compression is None else {**headers, "compression": compression}
+        return headers if compression is Compression.NONE else {**headers, "compression": compression.value}
 
     @property
     def allows_filtered_rows(self) -> bool:

@@ -1,4 +1,4 @@
-"""Malformed and random answers of a server, read by `http.messages`, fed to the protocol of a label.
+"""Malformed and random answers of a server, read by `http.transport`, fed to the protocol of a label.
 
 Only typed errors may come out, and `Committed` only when a get_load_state said VISIBLE; whether one did is read
 from the bytes by another JSON reader.
@@ -14,7 +14,7 @@ from typing import Any
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import NotSent, ReplyLost, StarRocksSinkError
-from starrocks_txn_sink.http.messages import read_load_state, read_reply
+from starrocks_txn_sink.http.transport import read_load_state, read_reply
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.fencing import roll_back_until_confirmed
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, RetryPolicy, Steps, Unknown, run

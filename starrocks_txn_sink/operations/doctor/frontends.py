@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRefused, StarRocksSinkError
-from starrocks_txn_sink.http.messages import read_load_state
+from starrocks_txn_sink.http.transport import read_load_state
 from starrocks_txn_sink.operations.doctor.server import judge_versions
 from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Target, failure, good, warning
 from starrocks_txn_sink.options import SinkOptions

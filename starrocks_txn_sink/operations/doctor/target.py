@@ -12,7 +12,7 @@ from enum import Enum
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused
 from starrocks_txn_sink.http.connection import Exchange, HttpResponse, ThreadConnections
-from starrocks_txn_sink.http.messages import METHODS, basic_authorization, headers_of, path_of
+from starrocks_txn_sink.http.transport import METHODS, basic_authorization, headers_of, path_of
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import Request

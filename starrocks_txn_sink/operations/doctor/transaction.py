@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.connection import HttpResponse
-from starrocks_txn_sink.http.messages import read_reply
+from starrocks_txn_sink.http.transport import read_reply
 from starrocks_txn_sink.operations.doctor.frontends import judge_redirect
 from starrocks_txn_sink.operations.doctor.server import judge_versions
 from starrocks_txn_sink.operations.doctor.target import Finding, Target, failure, good, skipped, warning

@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from starrocks_txn_sink.errors import AuthenticationFailed, BadReply, HttpRefused, StarRocksSinkError
-from starrocks_txn_sink.http.messages import REPLY_LIMIT, read_load_state, read_reply
+from starrocks_txn_sink.http.connection import REPLY_LIMIT
+from starrocks_txn_sink.http.transport import read_load_state, read_reply
 from starrocks_txn_sink.protocol.wire import LabelState, Reply, Status
 
 
