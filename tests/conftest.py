@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -14,6 +15,13 @@ UNIT = Path(__file__).parent / "unit"
 UNIT_SECONDS = 60
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", jvm.options())
+gc.disable()  # while tests are collected: nearly all objects stay, and to look for others takes a third of the time
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

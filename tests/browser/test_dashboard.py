@@ -184,6 +184,7 @@ def test_everybody_can_read_it(
     assert page.locator("main .figures dt, main .figures dd, figcaption").evaluate_all(two_lines) == []
 
 
+@pytest.mark.deep
 @screens(1440, 390)
 def test_everybody_can_read_the_runbook(screen: Screen, metrics: MetricsServer, scheme: str, width: int) -> None:
     page = screen.open(metrics.url, width=width, scheme=scheme)

@@ -26,12 +26,11 @@ def shop(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) ->
         assert made.open_labels() == []
 
 
-both = pytest.mark.parametrize("shop", ["lines", "events"], indirect=True)
 # What comes after parsing is the same; the plain profile tries it with raw lines.
 either = pytest.mark.parametrize("shop", ["lines", pytest.param("events", marks=pytest.mark.deep)], indirect=True)
 
 
-@both
+@either
 def test_open_transactions_are_carried_over_batches_and_a_restart(shop: AssemblingShop) -> None:
     shop.put(script("p-0", "B D D E B D"), script("p-1", "B D"))
     shop.put(script("p-0", "D", 7))
@@ -128,6 +127,7 @@ def test_rows_of_an_open_transaction_that_are_gone_are_an_error(shop: Assembling
         shop.go(assembly={"state_dir": str(shop.folder / "state")})
 
 
+@pytest.mark.deep
 @either
 def test_the_number_of_lanes_may_change_while_transactions_are_open(shop: AssemblingShop) -> None:
     parts = [f"p-{n}" for n in range(5)]

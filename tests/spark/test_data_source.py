@@ -216,6 +216,7 @@ def test_a_ledger_from_before_the_checkpoint_is_an_error_before_anything_is_lost
         stream(shop)
 
 
+@pytest.mark.deep
 def test_the_lanes_of_a_run_ask_once(shop: Shop) -> None:
     """Whether a take-over would find their labels, and whether names in rows are columns."""
     for position in (1, 2):

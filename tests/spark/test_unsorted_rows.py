@@ -86,7 +86,12 @@ def test_a_large_micro_batch_after_a_small_one_is_sorted_after_all(shop: Shop, s
 
 
 @pytest.mark.parametrize(
-    "changes", [pytest.param({"shuffle": True}, marks=pytest.mark.deep), {"lanes": 2}, {"on_bad_rows": "quarantine"}]
+    "changes",
+    [
+        pytest.param({"shuffle": True}, marks=pytest.mark.deep),
+        pytest.param({"lanes": 2}, marks=pytest.mark.deep),
+        {"on_bad_rows": "quarantine"},
+    ],
 )
 def test_rows_are_sorted_where_it_was_asked_for_or_is_needed(
     shop: Shop, sorts: list[int], changes: dict[str, Any]
