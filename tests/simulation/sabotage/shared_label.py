@@ -7,12 +7,13 @@ from typing import Any
 
 from starrocks_txn_sink.coordinator import shared_label
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
+from starrocks_txn_sink.coordinator.shared_label import LaneShare
 from starrocks_txn_sink.errors import CommitFailed
 from starrocks_txn_sink.protocol import fencing
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown, labels
 from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.sink import lanes
-from starrocks_txn_sink.writer.messages import LaneFailure, LaneShare, of_kind
+from starrocks_txn_sink.writer.messages import LaneFailure, of_kind
 from starrocks_txn_sink.writer.task import LaneTask
 
 from .. import shared_driver
@@ -32,7 +33,7 @@ def a_source_partition_in_two_tasks_is_not_noticed(put: Any) -> None:
 
 @shared_bug
 def the_shared_label_is_committed_although_a_lane_has_failed(put: Any) -> None:
-    right = shared_driver.judge
+    right = lanes.judge
 
     def broken(messages: Any, task: Any) -> Any:
         some = of_kind(messages, LaneShare)
@@ -51,6 +52,7 @@ def a_shared_label_is_committed_without_its_positions(put: Any) -> None:
     right = shared_label.commit_shared
 
     def broken(label: Any, contents: Any, entries: Any, fenced: Any) -> Any:
+        del entries
         return right(label, contents, (), fenced=fenced)
 
     put(shared_driver, "commit_shared", broken)
