@@ -118,7 +118,8 @@ class LaneReport:
     this lane began or ended, by source partition, for the next micro-batch's lanes. `listed` says whether a take-over
     would have found the lane's label; None if it did not ask. `keys_repeated` says whether keys came in more than one
     load of a StarRocks transaction. `members` has the names in the first JSON rows by table, for tables that the driver
-    has not compared yet (`rows.json_objects.MemberNames`).
+    has not compared yet (`rows.json_objects.MemberNames`). `failure` has message, advice and place of the error
+    that the lane failed with.
     """
 
     job: str
@@ -146,6 +147,7 @@ class LaneReport:
     listed: bool | None = None
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keys_repeated: bool = False
+    failure: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, value: dict[str, Any]) -> LaneReport:

@@ -24,7 +24,7 @@ from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner,
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, Segment
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
-from starrocks_txn_sink.errors import Unordered
+from starrocks_txn_sink.errors import StarRocksSinkError, Unordered
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.protocol.fencing import fresh_tokens
@@ -140,6 +140,9 @@ class LaneTask:
         except BaseException as error:
             with contextlib.suppress(Exception):  # a failing report must not hide the error
                 error.add_note(envelope(metrics.report((), error)))
+            if type(error) is not StarRocksSinkError and isinstance(error, StarRocksSinkError):
+                # Spark prints the traceback for each try of the task; the message and its place say it all.
+                raise error.with_traceback(None) from None
             raise
 
     def _metrics(self, attempt: Attempt, clock: Clock) -> LaneMetrics:
