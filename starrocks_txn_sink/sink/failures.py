@@ -24,7 +24,16 @@ from functools import cache
 from importlib import metadata
 from typing import Any, Final
 
-from starrocks_txn_sink.errors import Outage, OutcomeUnknown, StarRocksSinkError, Terminal, Transient, printable
+from starrocks_txn_sink.errors import (
+    InputError,
+    Outage,
+    OutcomeUnknown,
+    StarRocksSinkError,
+    Terminal,
+    Transient,
+    printable,
+)
+from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFUSED
 from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
 
 _DELAY: Final = 2.0  # seconds: Spark logs a failed query within one
@@ -35,6 +44,7 @@ SPARK: Final = "spark"
 """Code of errors from outside the sink: Spark's own, a user's function, a stop."""
 
 _RAISED: Final = re.compile(r"starrocks_txn_sink\.[\w.]*?\.?(\w+): (.+)")
+_REFUSED_ROW: Final = re.compile(re.escape(REFUSED) + r"([^\n]+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 _INTERRUPTED: Final = (
     *("InterruptedException", "InterruptedIOException", "ClosedByInterruptException"),
     *("cancelled as part of cancellation", "cancelled part of cancelled job group", "was cancelled"),
@@ -137,6 +147,14 @@ def error_in_text(text: str) -> StarRocksSinkError | None:
             if kind.__name__ == name:
                 return kind(message)
     return None
+
+
+def refused_row(text: str) -> InputError | None:
+    """The sink's refusal of a row in the JVM, found in the text of Spark's exception."""
+    found = _REFUSED_ROW.search(text)
+    if found is None:
+        return None
+    return InputError(found[1], hint=KEYLESS_ADVICE if NO_PRIMARY_KEY[1] in found[1] else None)
 
 
 def text_of(error: BaseException) -> str:

@@ -42,10 +42,19 @@ from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import DeadlineExceeded, Fenced, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.failures import FAILURES, SPARK, Failure, is_interruption, lane_error, text_of
+from starrocks_txn_sink.sink.failures import (
+    FAILURES,
+    SPARK,
+    Failure,
+    is_interruption,
+    lane_error,
+    refused_row,
+    text_of,
+)
+from starrocks_txn_sink.sink.open_transactions import OpenTransactionWatch
 from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out
 from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger
-from starrocks_txn_sink.writer.messages import read_envelope
+from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
 
 _log = get_logger("metrics")
 _log_sink = get_logger("sink")
@@ -405,7 +414,9 @@ class SinkEvents:
 
     def __init__(self, options: SinkOptions, listener: Listener, endpoint: Endpoint | None) -> None:
         self.endpoint = endpoint if endpoint is not None else _shared_endpoint(options)
-        self.emit = fan_out((_LINES, listener) if self.endpoint is None else (_LINES, listener, self.endpoint))
+        self._open = OpenTransactionWatch(_LINES)
+        targets = (_LINES, self._open, listener)
+        self.emit = fan_out(targets if self.endpoint is None else (*targets, self.endpoint))
         versions = {"version": __version__, "spark": pyspark.__version__}
         limits = {"buffer_bytes": options.buffer_bytes, "timeout": options.timeout}
         self._made = Event("sink.made", {**limits, **versions})
@@ -435,7 +446,7 @@ class SinkEvents:
             yield receipts
         except BaseException as error:
             report = read_envelope(text_of(error))
-            ours = error if isinstance(error, StarRocksSinkError) else lane_error(report) if report else None
+            ours = _own_error(error, report)
             code = ours.code if ours is not None else (report.error if report else "") or SPARK
             seconds = time.monotonic() - started
             _log_sink.debug("batch.traceback", **place, exc_info=error)
@@ -446,6 +457,8 @@ class SinkEvents:
                 raise
             raise ours.with_traceback(None) from None  # what Spark prints of it, Spark prints several times
         FAILURES.forget(query)
+        if query:
+            self._open.follow_stages(frame, query)
         for receipt in receipts:
             self.emit(Event("receipt.collected", {"receipt": receipt}))
         seconds = time.monotonic() - started
@@ -461,6 +474,13 @@ class SinkEvents:
                 self.endpoint.watch(SparkSession.builder.getOrCreate())
         except Exception as error:  # broken metrics must not stop a job
             _log.warning("metrics.broken", why=str(error))
+
+
+def _own_error(error: BaseException, report: LaneReport | None) -> StarRocksSinkError | None:
+    """The sink's error behind `error`: itself, that of a lane, or the refusal of a row in the JVM."""
+    if isinstance(error, StarRocksSinkError):
+        return error
+    return lane_error(report) if report is not None else refused_row(text_of(error))
 
 
 def _ends_with_query(frame: DataFrame, error: Exception) -> bool:

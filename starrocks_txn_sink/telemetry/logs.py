@@ -84,6 +84,7 @@ _LEVELS = {
     "source.slow": logging.WARNING,
     "columns.unnamed": logging.INFO,
     "rows.dead_lettered": logging.WARNING,
+    "transaction.open": logging.WARNING,
     "write.progressed": logging.INFO,
     "outage.waiting": logging.WARNING,
     "outage.ended": logging.INFO,
