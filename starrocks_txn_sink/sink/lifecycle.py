@@ -53,7 +53,7 @@ from starrocks_txn_sink.sink.failures import (
 )
 from starrocks_txn_sink.sink.open_transactions import OpenTransactionWatch
 from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out
-from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger
+from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger, shares_stderr
 from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
 
 _log = get_logger("metrics")
@@ -384,6 +384,16 @@ def choose_display(context: Any, listener: Listener, stream: TextIO | None = Non
     return ProgressLog(listener)
 
 
+def end_progress_bar(frame: DataFrame) -> None:
+    """End the progress bar of Spark's console and clear its line: JSON lines go to the same stream."""
+    context = context_of(frame)
+    with contextlib.suppress(Exception):  # Spark Connect has no context, and another Spark no such bar
+        bar = context._jsc.sc().progressBar()
+        if bar.isDefined():
+            bar.get().finishAll()
+            bar.get().stop()
+
+
 def read_task_progress(context: Any, tag: str) -> TaskProgress | None:
     """The progress of the jobs with `tag`; None before the first one."""
     jobs = list(context._jsc.sc().statusTracker().getJobIdsForTag(tag))
@@ -439,6 +449,8 @@ class SinkEvents:
         lane's error leaves it as the lane raised it, not as Spark's text. Spark's own errors stay untouched.
         """
         started, receipts = time.monotonic(), list[Receipt]()
+        if shares_stderr():
+            end_progress_bar(frame)
         self._start_endpoint(frame, query)
         place = {"job": job, "batch_id": batch_id}
         self.emit(Event("batch.started", {**place, "lanes": lanes, "query": query}))
@@ -462,7 +474,9 @@ class SinkEvents:
         for receipt in receipts:
             self.emit(Event("receipt.collected", {"receipt": receipt}))
         seconds = time.monotonic() - started
-        self.emit(Event("batch.completed", {**place, "seconds": seconds, "receipts": len(receipts)}))
+        done = {"receipts": len(receipts), "rows": sum(one.rows for one in receipts)}
+        done["source_transactions"] = sum(one.source_transactions for one in receipts)
+        self.emit(Event("batch.completed", {**place, "seconds": seconds, **done}))
 
     def _start_endpoint(self, frame: DataFrame, query: str) -> None:
         if self.endpoint is None:

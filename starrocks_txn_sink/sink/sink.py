@@ -135,7 +135,7 @@ class RowsWriter:
         why = why_to_sort(messages, self.options, "rows")
         if why is None:
             return messages
-        _log.info("rows.sorted", why=why, batch=task.batch_id)
+        _log.debug("rows.sorted", why=why, batch=task.batch_id)
         return None
 
     def _remember_size(self, receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> None:
