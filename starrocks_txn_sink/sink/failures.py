@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cache
 from importlib import metadata
 from typing import Any, Final
 
@@ -40,6 +40,8 @@ _DELAY: Final = 2.0  # seconds: Spark logs a failed query within one
 _LONGEST: Final = 600  # characters of a line of the block
 _QUERIES: Final = 100  # queries whose last failure is kept
 _DOCUMENT: Final = "docs/operations.md"
+RUNBOOK_VARIABLE: Final = "STARROCKS_TXN_SINK_RUNBOOK"
+"""The environment variable with the address of another copy of the runbook."""
 SPARK: Final = "spark"
 """Code of errors from outside the sink: Spark's own, a user's function, a stop."""
 
@@ -103,9 +105,10 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _LONGEST else line[:_LONGEST] + "…"
 
 
-@cache
 def runbook_link(anchor: str) -> str:
-    """The runbook's section as a link into the project's repository; its path where the package is not installed."""
+    """A link to the runbook's section: under RUNBOOK_VARIABLE, else in the project's repository, else its path."""
+    if base := os.environ.get(RUNBOOK_VARIABLE):
+        return f"{base}#{anchor}"
     with contextlib.suppress(metadata.PackageNotFoundError):
         for entry in metadata.metadata("starrocks-txn-sink").get_all("Project-URL") or ():
             name, _, address = entry.partition(", ")

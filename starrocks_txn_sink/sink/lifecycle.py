@@ -430,6 +430,7 @@ class SinkEvents:
         versions = {"version": __version__, "spark": pyspark.__version__}
         limits = {"buffer_bytes": options.buffer_bytes, "timeout": options.timeout}
         self._made = Event("sink.made", {**limits, **versions})
+        self._database = options.database
         self._settles_doubts = options.exactly_once  # the take-over of a restart finds the outcome of a commit
         if self.endpoint is not None and not is_remote():  # with Spark Connect the sink works in another process
             self.endpoint.start()
@@ -453,7 +454,7 @@ class SinkEvents:
             end_progress_bar(frame)
         self._start_endpoint(frame, query)
         place = {"job": job, "batch_id": batch_id}
-        self.emit(Event("batch.started", {**place, "lanes": lanes, "query": query}))
+        self.emit(Event("batch.started", {**place, "lanes": lanes, "query": query, "database": self._database}))
         try:
             yield receipts
         except BaseException as error:

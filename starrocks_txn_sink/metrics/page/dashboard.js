@@ -25,7 +25,7 @@ const since = (now, at) => at ? `${time(Math.max(0, now - at))} ago` : NOTHING;
 
 function figures(row, ...pairs) {
   return el("dl", { class: "figures" }, pairs.map(([name, value, kind]) => {
-    const [unit, text] = FIGURES[row][name];
+    const [unit, text] = FIGURES[row][name] ?? ["", ""];
     return el("div", { class: kind || "", title: text }, el("dt", {}, name),
       el("dd", {}, value, unit && value !== NOTHING ? el("small", {}, ` ${unit}`) : null));
   }));

@@ -13,7 +13,8 @@ export const FIGURES = {
     "last commit": ["ago", "Time since rows last became visible in StarRocks."],
     "visible in, p50": ["", "Half of the source transactions were visible within this time of their event time. Needs the column event_time."],
     "visible in, p99": ["", "99 of 100 source transactions were visible within this time of their event time. Needs the column event_time."],
-    behind: ["offsets", "Offsets of the source that no micro-batch has read, as of Spark's last report."],
+    behind: ["offsets", "Offsets of the source that no ended micro-batch has read."],
+    "oldest row waits": ["", "Time for which the oldest unread row of the source has waited."],
     "micro-batch": ["", "Number of the last micro-batch that committed."],
   },
   flow: {
@@ -79,6 +80,8 @@ export const GRAPHS = {
   "violations a second": "Proofs that readers saw, or could see, wrong data.",
   "source → visible, p50 and p99": "Time from a source transaction's event time to its visibility. Needs the column event_time.",
   "micro-batch in the sink": "Duration of each micro-batch in the sink.",
+  "rows waiting in the source": "Rows of the source that no ended micro-batch has read.",
+  "oldest row in the source waits": "Time for which the oldest unread row of the source has waited.",
   "source transactions a second": "Source transactions that became visible.",
   "rows a second": "Rows that became visible.",
   "commit → visible, p50 and p99": "Time from the commit request until all rows were visible.",

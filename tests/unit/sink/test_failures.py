@@ -120,5 +120,7 @@ def test_the_block_follows_the_traceback_of_a_program_that_ends() -> None:
     assert lines.index("starrocks-txn-sink: Busy.") > lines.index("RuntimeError: what Spark raises")
 
 
-def test_the_link_leads_to_the_runbook() -> None:
+def test_the_link_leads_to_the_runbook(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runbook_link("error-spark") == f"{RUNBOOK}#error-spark"
+    monkeypatch.setenv("STARROCKS_TXN_SINK_RUNBOOK", "https://wiki/sink")
+    assert runbook_link("error-spark") == "https://wiki/sink#error-spark"
