@@ -31,6 +31,7 @@ from starrocks_txn_sink.errors import (
     StarRocksSinkError,
     Terminal,
     Transient,
+    class_of,
     printable,
 )
 from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFUSED
@@ -128,14 +129,13 @@ def _classes(root: type[StarRocksSinkError] = StarRocksSinkError) -> Iterator[ty
 
 def is_outage_code(code: str) -> bool:
     """Whether errors of this code say that StarRocks cannot serve at the moment."""
-    return any(kind.code == code and issubclass(kind, Outage) for kind in _classes())
+    return issubclass(class_of(code), Outage)
 
 
 def lane_error(report: LaneReport) -> StarRocksSinkError | None:
     """The error that a lane failed with, made again from its report; None for a code that this process has not."""
-    kind = next((kind for kind in _classes() if kind.code == report.error), None)
-    told = report.failure
-    if kind is None or not told:
+    kind, told = class_of(report.error), report.failure
+    if kind.code != report.error or not told:
         return None
     return kind(str(told["message"]), hint=str(told["advice"]), **told["place"])
 

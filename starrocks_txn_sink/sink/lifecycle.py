@@ -51,7 +51,7 @@ from starrocks_txn_sink.sink.failures import (
     refused_row,
     text_of,
 )
-from starrocks_txn_sink.sink.open_transactions import OpenTransactionWatch
+from starrocks_txn_sink.sink.open_transactions import STAGES, OpenTransactionWatch
 from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out
 from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger, shares_stderr
 from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
@@ -471,7 +471,7 @@ class SinkEvents:
             raise ours.with_traceback(None) from None  # what Spark prints of it, Spark prints several times
         FAILURES.forget(query)
         if query:
-            self._open.follow_stages(frame, query)
+            STAGES.follow(self._open, frame)
         for receipt in receipts:
             self.emit(Event("receipt.collected", {"receipt": receipt}))
         seconds = time.monotonic() - started

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from starrocks_txn_sink.assembler.keyed_state import PLANNED
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.metrics.jobs import AssemblerLevels
 from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
@@ -38,8 +40,6 @@ class OpenTransactionWatch:
         self._levels = AssemblerLevels()
         self._said: dict[tuple[str, float], float] = {}  # by stage and opening: when to warn next
         self._timer: threading.Timer | None = None
-        self._progress: ProgressWatch | None = None
-        self._queries: set[str] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenTransactionWatch, (self._emit,)
@@ -50,16 +50,8 @@ class OpenTransactionWatch:
             return
         fields = event.fields
         with self._guard:
-            self._queries.add(fields["query"])
             self._levels.add_counts(fields["name"], fields["counts"], self._clock.wall(), fields.get("oldest", ()))
         self._look_later()
-
-    def follow_stages(self, frame: DataFrame, query: str) -> None:
-        """Have Spark's progress tell the counts of stages, unless the lanes of `query` tell theirs."""
-        if query in self._queries or self._progress is not None or getattr(frame.sparkSession, "_sc", None) is None:
-            return
-        with contextlib.suppress(Exception):  # watching never breaks a commit
-            self._progress = ProgressWatch(SparkSession.builder.getOrCreate(), self)
 
     def look(self) -> bool:
         """Warn if it is time; whether a source transaction is open."""
@@ -93,3 +85,30 @@ class OpenTransactionWatch:
         self._timer = None
         if still:
             self._look_later()
+
+
+class _StageCounts:
+    """Passes the counts of stages to all watches of this process; Spark calls one listener, not one for each sink."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._watches = weakref.WeakSet[OpenTransactionWatch]()
+        self._session: Any = None
+
+    def __call__(self, event: Event) -> None:
+        for watch in list(self._watches):
+            watch(event)
+
+    def follow(self, watch: OpenTransactionWatch, frame: DataFrame) -> None:
+        """Have `watch` get the counts of the stages in this process, if there are any and Spark tells them."""
+        if not PLANNED.is_set() or getattr(frame.sparkSession, "_sc", None) is None:
+            return
+        with self._guard, contextlib.suppress(Exception):  # watching never breaks a commit
+            self._watches.add(watch)
+            session = SparkSession.builder.getOrCreate()
+            if self._session is not session:
+                self._session = session
+                ProgressWatch(session, self)
+
+
+STAGES: Final = _StageCounts()

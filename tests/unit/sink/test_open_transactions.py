@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.sink.open_transactions import OpenTransactionWatch
+from starrocks_txn_sink.sink import open_transactions
+from starrocks_txn_sink.sink.open_transactions import OpenTransactionWatch, _StageCounts
 from starrocks_txn_sink.telemetry.events import Event, ignore_event
 from tests.support.manual_clock import ManualClock
 
@@ -85,3 +88,29 @@ def test_it_travels_without_its_knowledge() -> None:
     watch = OpenTransactionWatch(ignore_event)
     watch(Event("batch.completed", {}))
     assert not pickle.loads(pickle.dumps(watch)).look()
+
+
+def test_one_listener_of_spark_serves_all_sinks_and_none_where_no_stage_is_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+    session = SimpleNamespace()
+    builder, planned = SimpleNamespace(getOrCreate=lambda: session), threading.Event()
+    monkeypatch.setattr(open_transactions, "ProgressWatch", lambda session, emit: made.append((session, emit)))
+    monkeypatch.setattr(open_transactions, "SparkSession", SimpleNamespace(builder=builder))
+    monkeypatch.setattr(open_transactions, "PLANNED", planned)
+    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(_sc=object()))
+    one, other, stages = Watched(monkeypatch), Watched(monkeypatch), _StageCounts()
+    stages.follow(one.watch, frame)
+    assert made == []
+    planned.set()
+    stages.follow(one.watch, frame)
+    stages.follow(other.watch, frame)
+    stages.follow(other.watch, frame)
+    assert made == [(session, stages)]
+    counts = {"events": 1, "open": 1, "open_rows": 1}
+    stages(Event("assembler.counted", {"query": "q", "name": "q/a", "counts": counts}))
+    for each in (one, other):
+        each.clock.sleep(61)
+        each.watch.look()
+        assert each.warned() == [61]
