@@ -49,6 +49,10 @@ _NOISY: Final = (  # their lines repeat a failure that the block says; the execu
     "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
     "org.apache.spark.api.python.PythonRunner",
 )
+_SPARK_HAS_ENDED: Final = "Spark has ended: its JVM does not answer, or its SparkContext was stopped."
+_START_THE_PROCESS: Final = (
+    "Start the process again; the driver's log above has the reason, such as memory or a signal."
+)
 _TERMINATED: Final = "terminated with exception: "
 
 _log = get_logger("supervisor")
@@ -200,6 +204,8 @@ def _failure_of(query: Any, error: BaseException) -> Failure:
         return recorded
     if isinstance(error, StarRocksSinkError):
         return Failure.of(error)
+    if query is not None and _spark_has_ended():
+        return Failure(SPARK, _SPARK_HAS_ENDED, _START_THE_PROCESS, FailureKind.UNKNOWN)
     text = text_of(error)
     named = error_in_text(text)
     if named is not None:

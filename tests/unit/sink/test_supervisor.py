@@ -142,11 +142,12 @@ def test_a_bug_in_the_users_function_is_raised() -> None:
         run_forever(lambda: 1 / 0)
 
 
-def test_without_spark_no_restart_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spark_no_restart_helps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(supervisor, "_spark_has_ended", lambda: True)
     start, started = in_turn(lambda: Query(ConnectionError("refused")))
     assert run_forever(start, policy=AT_ONCE) == ExitCode.GAVE_UP
     assert len(started) == 1
+    assert capsys.readouterr().err.lstrip().startswith("starrocks-txn-sink: Spark has ended")
 
 
 def test_sigterm_stops_the_query_and_ends_well() -> None:
