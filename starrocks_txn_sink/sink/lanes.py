@@ -183,7 +183,7 @@ class _Attempt:
         tries: int,
     ) -> None:
         options, session, clock, task = shared.options, shared.session, shared.clock, shared.task
-        self.reports: list[Message] = []
+        self.reports: list[LaneReport] = []
         self._label, self._tries, self._clock, self._session, self._task = label, tries, clock, session, task
         encoding = Compression(options.compression).value
         self._metrics = LaneMetrics(session.job, 0, task.batch_id, encoding, clock)
@@ -219,7 +219,8 @@ class _Attempt:
             perform_all(roll_back(self._label), self._perform)
             raise
         receipts = self._conclude(of_kind(messages, LaneShare))
-        return [*receipts, *self.reports, *of_kind(messages, CarryOver), self._metrics.report(receipts)]
+        reports = [each.commit(receipts[0].committed_at) for each in self.reports] if receipts else self.reports
+        return [*receipts, *reports, *of_kind(messages, CarryOver), self._metrics.report(receipts)]
 
     def _conclude(self, shares: Sequence[LaneShare]) -> list[Receipt]:
         """Commit, unless all rows were in StarRocks already, or wait for their END."""
