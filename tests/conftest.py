@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from starrocks_txn_sink.telemetry.logs import REPEATS
 from tests import jvm
 from tests.support import depth
 
@@ -22,6 +23,12 @@ gc.disable()  # while tests are collected: nearly all objects stay, and to look 
 def pytest_runtestloop() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _log_as_if_for_the_first_time() -> None:
+    """A warning that another test has caused is no repetition."""
+    REPEATS.clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
