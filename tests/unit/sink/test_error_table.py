@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pymysql
 import pytest
 
 from starrocks_emulator.server import Emulator
@@ -26,6 +25,7 @@ from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 from tests.support.assembler_model import Ev, table
 from tests.support.incremental_bench import IncrementalBench, named
+from tests.support.query_port import query
 
 Call = Callable[[Emulator], object]
 
@@ -34,15 +34,13 @@ Call = Callable[[Emulator], object]
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     folder: Path = tmp_path_factory.mktemp("emulator")
     with Emulator(folder, Settings(password="right")) as emulator:
-        connection = pymysql.connect(
-            host="127.0.0.1", port=emulator.query_port, user="root", password="right", autocommit=True
+        query(emulator, "CREATE DATABASE shop", password="right")
+        query(
+            emulator,
+            "CREATE TABLE shop.items (id BIGINT NOT NULL, name VARCHAR(5) NOT NULL, price DECIMAL(9, 2))"
+            " PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
+            password="right",
         )
-        with connection, connection.cursor() as cursor:
-            cursor.execute("CREATE DATABASE shop")
-            cursor.execute(
-                "CREATE TABLE shop.items (id BIGINT NOT NULL, name VARCHAR(5) NOT NULL, price DECIMAL(9, 2))"
-                " PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
-            )
         yield emulator
     RESOURCES.close()
 
