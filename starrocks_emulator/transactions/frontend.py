@@ -193,4 +193,4 @@ def refresh_committed(memory: FrontendMemory) -> None:
 def _finish_tables(memory: FrontendMemory, task: Task | None, txn_id: int) -> None:
     if task is not None and task.txn_id == txn_id:
         for load in task.tables.values():
-            load.state, load.finished_at = "FINISHED", memory.clock.wall()
+            load.state, load.finished_at = memory.final_load_state("FINISHED"), memory.clock.wall()
