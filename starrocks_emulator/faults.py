@@ -49,6 +49,7 @@ class Action(Enum):
     RUNNING_LIMIT = "running_limit"
     PUBLISH_APART = "publish_apart"
     DENY = "deny"
+    ABORT_PENDING = "abort_pending"
 
 
 IN_COURSE = frozenset(
@@ -59,6 +60,7 @@ IN_COURSE = frozenset(
         Action.COMMIT_OK_ROLLED_BACK,
         Action.RUNNING_LIMIT,
         Action.PUBLISH_APART,
+        Action.ABORT_PENDING,
     }
 )
 

@@ -264,6 +264,14 @@ def test_a_query_sees_one_table_early_unless_it_locks_the_database(faulty: Fault
     assert faulty.state() == "VISIBLE"
 
 
+def test_a_rollback_may_be_pending(faulty: Faulty) -> None:
+    """Wire contract 2.2, 10.5."""
+    faulty.begun_and_loaded()
+    faulty.plan({"operation": "rollback", "action": "abort_pending", "times": 2})
+    said = [faulty.op("rollback").json()["Message"] for _ in range(3)]
+    assert ["rollback pending" in said[0], "already in progress" in said[1], "already aborted" in said[2]] == [True] * 3
+
+
 def test_a_privilege_is_denied_by_401(faulty: Faulty) -> None:
     """Wire contract 7.2."""
     faulty.plan({"operation": "get_load_state", "action": "deny"})

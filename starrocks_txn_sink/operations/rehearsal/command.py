@@ -190,7 +190,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         options = command_line.server_options(args, database=args.database)
         options.read_password()
-        with closing(Stage(options, terms, _to_stderr)) as stage, _interrupted_once():
+        with closing(Stage(options, terms, _to_stderr)) as stage, interrupted_once():
             began, start = stage.clock.wall(), time.monotonic()
             results = collect(stage, show)
             if args.json:
@@ -215,13 +215,16 @@ def collect(stage: Stage, show: Callable[[str], None], checks: Sequence[Check] =
     except KeyboardInterrupt:
         seen = {result.check.name for result in results}
         results += [Result(check, _NO_LOOK, 0.0) for check in checks if check.name not in seen]
-        results += [] if CLEARED.name in seen else [_cleared(stage)]
-        show("Interrupted: open labels were rolled back, and the scratch tables dropped.")
+        show("Interrupted.")
+        if CLEARED.name not in seen:
+            results.append(_cleared(stage))
+            for line in text_lines(results[-1]):
+                show(line)
     return results
 
 
 @contextlib.contextmanager
-def _interrupted_once() -> Iterator[None]:
+def interrupted_once() -> Iterator[None]:
     """The first Ctrl-C or SIGTERM raises KeyboardInterrupt; later ones do not disturb the dropping of tables."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -37,6 +37,9 @@ PREFIX = "rehearsal"
 STEP_SECONDS = 60.0
 """Limit of one request, and of the wait for a commit to be visible."""
 
+UNREGISTERED_SECONDS = 5.0
+"""Limit of the wait for a committed label that is neither COMMITTED nor VISIBLE (wire contract 3.2: the hole of B)."""
+
 LARGE_TEXT = 1_000_000
 _LIFETIME = 600  # seconds of a rehearsal's transaction; the server ends it then if the rehearsal was killed
 _FRONTEND_BUSY = 0.02
@@ -286,10 +289,13 @@ class Stage:
 
     def await_visible(self, label: Label) -> float:
         """Seconds until the label is VISIBLE; raises Surprise if it is not in time."""
-        began, deadline = self.clock.monotonic(), self.deadline()
+        began, longest, soon = self.clock.monotonic(), self.deadline(), self.deadline(UNREGISTERED_SECONDS)
         while (state := self.state(label)) is not LabelState.VISIBLE:
+            deadline = longest if state is LabelState.COMMITTED else soon
             if deadline.expired() or state is LabelState.ABORTED:
-                raise Surprise(f"a committed label is {state.value if state else 'without state'}, not VISIBLE")
+                raise Surprise(
+                    f"a commit was answered OK, but its label is {state.value if state else 'without state'}"
+                )
             self.clock.sleep(_FRONTEND_BUSY)
         self._open.discard(label.name)
         return self.clock.monotonic() - began

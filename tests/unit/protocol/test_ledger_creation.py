@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import Settings
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.errors import QueryRefused
 from starrocks_txn_sink.protocol.ledger import create_table
@@ -20,7 +21,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "exactly-once.md"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Emulator]:
-    with Emulator(tmp_path) as made:
+    with Emulator(tmp_path, Settings(backends=3)) as made:
         ask(made, "CREATE DATABASE shop")
         yield made
 
