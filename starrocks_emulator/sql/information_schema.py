@@ -124,7 +124,7 @@ def _column(table: Table, column: Column, place: int) -> Mapping[str, Any]:
         "TABLE_NAME": table.name,
         "COLUMN_NAME": column.name,
         "ORDINAL_POSITION": place,
-        "COLUMN_DEFAULT": column.default.text if column.default else None,
+        "COLUMN_DEFAULT": column.default.text if column.default and not column.default.counts else None,
         "IS_NULLABLE": "YES" if column.nullable else "NO",
         "DATA_TYPE": kind.data_type,
         "CHARACTER_MAXIMUM_LENGTH": characters,

@@ -91,7 +91,7 @@ def _columns(store: Store, session: QuerySession, match: re.Match[str]) -> Answe
 
 def _short_column(table: Table, column: Column) -> tuple[str | None, ...]:
     key = "true" if table.is_key(column) else "false"
-    default = column.default.text if column.default else None
+    default = column.default.text if column.default and not column.default.counts else None
     return column.name, column.type.text, "YES" if column.nullable else "NO", key, default, ""
 
 
@@ -117,7 +117,9 @@ def create_statement(table: Table) -> str:
 
 def _column_clause(column: Column) -> str:
     clause = f"`{column.name}` {column.type.text} {'NULL' if column.nullable else 'NOT NULL'}"
-    if column.default:
+    if column.default and column.default.counts:
+        clause += f" {column.default.text}"
+    elif column.default:
         clause += f" DEFAULT {column.default.text}" if column.default.function else f' DEFAULT "{column.default.text}"'
     return f'{clause} COMMENT "{column.comment}"'
 
