@@ -224,7 +224,7 @@ def test_a_dead_backend_is_reported_and_not_probed(server: Emulator, capsys: Sho
 
 
 def test_a_ledger_with_more_replicas_than_live_backends(server: Emulator, capsys: Shown) -> None:
-    rows = [["127.0.0.1", "true"], ["127.0.0.1", "true"], ["127.0.0.1", "false"]]
+    rows: list[list[object]] = [["127.0.0.1", "true"], ["127.0.0.1", "true"], ["127.0.0.1", "false"]]
     server.faults.replace([query_fault("SHOW BACKENDS", rows=rows, columns=["IP", "Alive"])])
     visit = Visit(server, capsys, "--option", "ledger_replication=3")
     assert "set ledger_replication=2" in visit.bad("failure")["ledger.replicas"]["advice"]
@@ -240,9 +240,7 @@ def test_committed_labels_that_are_listed_as_open_are_no_running_transactions(
     with Emulator(tmp_path, settings) as server:
         for statement in TABLES:
             ask(server, statement)
-        options = SinkOptions(
-            load_url=server.load_url, query_url=server.query_url, database="shop", password=PASSWORD
-        )
+        options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", password=PASSWORD)
         deadline = Deadline.after(60, SystemClock())
         with closing(HttpTransport(options)) as transport:
             for number in range(6):
