@@ -224,7 +224,7 @@ def test_each_difference_has_its_verdict(
 
 
 def test_loads_that_stay_preparing_are_harmless_and_said(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.operations.rehearsal.transactions._SETTLE_SECONDS", 0.2)
+    monkeypatch.setattr("starrocks_txn_sink.operations.rehearsal.labels._SETTLE_SECONDS", 0.2)
     found = looked_at(start(loads_stay_preparing=True), "label.states", "takeover")
     assert (found["label.states"].verdict, found["takeover"].verdict) == (Verdict.HARMLESS, Verdict.AS_EXPECTED)
     assert "4.1.3" in found["label.states"].why
@@ -265,3 +265,20 @@ def test_the_doctor_can_rehearse_too(
     assert [one["check"] for one in found] == [check.name for check in (*command.CHECKS, command.CLEARED)]
     assert {one["severity"] for one in found} == {"good", "skipped"}
     assert databases(server) == {"information_schema"}
+
+
+def test_a_ledger_that_a_job_uses_meanwhile_is_not_dropped(start: Start) -> None:
+    server = start()
+
+    def job_starts(_: Stage) -> Finding:
+        query(
+            server,
+            f"INSERT INTO scratch.{LEDGER_TABLE} (id, job, kind, name) VALUES ('1', 'j', 'position', 'p')",
+            password=PASSWORD,
+        )
+        return Finding(Verdict.AS_EXPECTED, "")
+
+    with contextlib.closing(_stage(server)) as stage:
+        results = command.collect(stage, lambda _: None, (*command.CHECKS[:5], Check("job", "", (), job_starts)))
+    assert results[-1].finding.advice == f"Drop {LEDGER_TABLE}."
+    assert query(server, "SHOW TABLES FROM scratch", password=PASSWORD) == [(LEDGER_TABLE,)]
