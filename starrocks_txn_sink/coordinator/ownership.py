@@ -13,7 +13,7 @@ import orjson
 
 from starrocks_txn_sink.coordinator.actions import PositionSpan
 from starrocks_txn_sink.coordinator.region import Chunk
-from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, TransactionBatch
+from starrocks_txn_sink.coordinator.write_buffer import Contents, EntriesBuilder
 from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown, TransportError
 from starrocks_txn_sink.protocol import fencing
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown
@@ -49,6 +49,8 @@ class LaneOwnership:
         scope = fencing.Scope(self.job, self.database, self.owner)
         taken = yield from fencing.take_over(scope, self.new_token, rng, self.driver_token)
         self.owner = taken.owner
+        if taken.owner.lane is None:  # the driver's own
+            self.driver_token = taken.owner.token
         self.known_labels = labels_of(taken.positions)
         return taken
 
@@ -86,7 +88,7 @@ class LaneOwnership:
             if lane.matches(other) and not other.startswith(ours):
                 raise _fenced_by(other, label)
 
-    def ledger_entries(self, label: str, batch: TransactionBatch) -> Chunk:
+    def ledger_entries(self, label: str, batch: Contents) -> Chunk:
         """The position rows of `batch` as a chunk of the ledger's table; the user's row counts do not include them."""
         rows = batch.rows_by_partition()
         positions = [
@@ -141,18 +143,18 @@ def labels_of(positions: Mapping[str, Position]) -> frozenset[str]:
     return frozenset(position.label for position in positions.values())
 
 
-def first_owner(epoch: str, checkpoint: str, batch: int, lane: int) -> Owner:
+def first_owner(epoch: str, checkpoint: str, batch: int, lane: int | None) -> Owner:
     """The owner of an attempt before any claim: without a token."""
     return Owner("", epoch, checkpoint, batch, lane)
 
 
-def log_entries(job: str, lane: int, batch_id: int, now_text: Callable[[], str]) -> EntriesBuilder:
+def log_entries(job: str, lane: int | None, batch_id: int, now_text: Callable[[], str]) -> EntriesBuilder:
     """A builder of rows for the receipts' log, one for each source partition of a batch.
 
     `now_text` returns the time as a DATETIME literal in UTC.
     """
 
-    def entries(label: str, batch: TransactionBatch) -> Chunk:
+    def entries(label: str, batch: Contents) -> Chunk:
         chunk, at, tables = Chunk("", LOG_TABLE), now_text(), _tables(batch)
         counts = batch.rows_by_partition()
         rows = [
@@ -177,7 +179,7 @@ def log_entries(job: str, lane: int, batch_id: int, now_text: Callable[[], str])
     return entries
 
 
-def _tables(batch: TransactionBatch) -> dict[str, list[str]]:
+def _tables(batch: Contents) -> dict[str, list[str]]:
     """Tables with rows of each source partition."""
     tables: dict[str, list[str]] = {}
     for count in batch.region_counts():

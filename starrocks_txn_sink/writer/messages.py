@@ -1,7 +1,9 @@
 """The messages from a lane to its driver: one tagged union, one encoder, one decoder.
 
 A lane that succeeds sends its receipts and then its report; an assembling lane also sends its CarryOver. A lane whose
-rows must be sorted first sends an OrderViolation and nothing else. Each message is a line of JSON with its `kind`.
+rows must be sorted first sends an OrderViolation and nothing else. Under a shared label a lane sends its LaneShare in
+place of receipts, and its failure is a LaneFailure: a failed task would be run again by Spark, in vain
+(`coordinator.shared_label`). Each message is a line of JSON with its `kind`.
 
 A lane that fails has to fail its Spark task, or Spark would not run the task again. PySpark gives the driver only the
 text of a failed task's error: the error object stays on the executor, and Spark drops the accumulators of failed tasks.
@@ -32,6 +34,8 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.coordinator.actions import Receipt, receipt_of
+from starrocks_txn_sink.coordinator.shared_label import LaneShare
+from starrocks_txn_sink.errors import StarRocksSinkError, class_of
 from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.telemetry.events import Event
 
@@ -213,15 +217,48 @@ class OrderViolation:
     why: str
 
 
-Message = Receipt | LaneReport | CarryOver | OrderViolation
-MessageType = TypeVar("MessageType", Receipt, LaneReport, CarryOver, OrderViolation)
+@dataclass(frozen=True, slots=True)
+class LaneFailure:
+    """The error of a lane under a shared label; `at` is its time in seconds since the Unix epoch."""
 
-_KINDS: Final = {Receipt: "receipt", LaneReport: "report", CarryOver: "carried", OrderViolation: "order_violation"}
+    code: str
+    message: str
+    hint: str
+    context: dict[str, Any]
+    at: float
+
+    @classmethod
+    def of_error(cls, error: StarRocksSinkError, at: float) -> LaneFailure:
+        shown = {
+            name: value if isinstance(value, (int, float)) else str(value) for name, value in error.context.items()
+        }
+        return cls(error.code, error.message, error.advice, shown, at)
+
+    def error(self) -> StarRocksSinkError:
+        """The error, in the class that it had."""
+        return class_of(self.code)(self.message, hint=self.hint, **self.context)
+
+
+Message = Receipt | LaneReport | CarryOver | OrderViolation | LaneShare | LaneFailure
+MessageType = TypeVar("MessageType", Receipt, LaneReport, CarryOver, OrderViolation, LaneShare, LaneFailure)
+
+_KINDS: Final[dict[type, str]] = {
+    Receipt: "receipt",
+    LaneReport: "report",
+    CarryOver: "carried",
+    OrderViolation: "order_violation",
+    LaneShare: "share",
+    LaneFailure: "failure",
+}
 _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "receipt": receipt_of,
     "report": LaneReport.of,
     "carried": CarryOver.of,
     "order_violation": lambda fields: OrderViolation(**fields),
+    "share": lambda fields: LaneShare(
+        **{**fields, "loaded": tuple(map(receipt_of, fields["loaded"])), "partitions": tuple(fields["partitions"])}
+    ),
+    "failure": lambda fields: LaneFailure(**fields),
 }
 
 

@@ -20,6 +20,7 @@ from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.region import Ints
+from starrocks_txn_sink.coordinator.shared_label import LaneShare
 from starrocks_txn_sink.errors import KeyRepeated, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.protocol.ledger import Position
@@ -28,6 +29,7 @@ from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSI
 from starrocks_txn_sink.rows.json_objects import MemberNames
 from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.rows.unique_rows import UniqueRows
+from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.writer.messages import Durations, Floats, LaneReport, TableLoads
 
@@ -81,6 +83,7 @@ class LaneMetrics:
         self._event_times = EventTimes()
         self._deletes = Deletes()
         self._replay: Replay | None = None
+        self._unit: UnpositionedSegmenter | None = None
         self._core: SharedTransactionCoordinator | None = None
         self._ownership: LaneOwnership | None = None
         self._members: MemberNames | None = None
@@ -112,6 +115,16 @@ class LaneMetrics:
         """For rows with positions: `replay` knows which rows are new, and how many were skipped."""
         self._replay = replay
         self._deletes = Deletes(replay.committed)
+
+    def attach_unit(self, unit: UnpositionedSegmenter) -> None:
+        """For rows without positions: `unit` counts them, and adds up their hashes."""
+        self._unit = unit
+
+    def share(self, loaded: Sequence[Receipt]) -> LaneShare:
+        """The lane's share of a shared label."""
+        if self._unit is not None:
+            return LaneShare(tuple(loaded), rows=self._unit.rows, sum=self._unit.sum)
+        return LaneShare(tuple(loaded), tuple(sorted(self._replay.partitions)) if self._replay is not None else ())
 
     def read_batch(self, batch: pa.RecordBatch) -> None:
         """Count the deletes and keep the event times of a batch of rows, in the lane's order."""
@@ -212,6 +225,7 @@ class LaneMetrics:
         A failing lane delivers no receipts, so committed transactions are counted from its coordinator.
         """
         core = self._core
+        done = core.receipts if core is not None else receipts
         latency, event_times = self._event_times.latencies(receipts)
         with self._lock:
             code = error.code if isinstance(error, StarRocksSinkError) else "" if error is None else "sink_error"
@@ -220,7 +234,7 @@ class LaneMetrics:
                 errors[code] += 1
             return replace(
                 self._report,
-                committed=len(core.receipts if core is not None else receipts),
+                committed=0 if core is not None and core.shared else len(done),
                 aborted=self._aborted,
                 in_doubt=self._in_doubt,
                 unsettled=self._unsettled,

@@ -122,7 +122,7 @@ def check_limits(target: Target) -> Iterator[Finding]:
         (database, *_ENDED_STATES),
     )
     running = _count_running(target, database, [str(row["label"]) for row in listed])
-    yield judge_headroom(running, target.options.lanes, config)
+    yield judge_headroom(running, target.options.lane_count, config)
 
 
 def _count_running(target: Target, database: str, labels: Sequence[str]) -> int:
