@@ -28,6 +28,8 @@ MOST_TABLES = 200
 class LaneOwnership:
     """One attempt at a lane, as the ledger knows it. `owner.token` is empty until the lane is taken over.
 
+    Without a lane it is the driver's, for a shared label (`coordinator.shared_label`).
+
     `known_labels` are the labels of the positions that this attempt has read; its own commits are not among them.
 
     With `canary` the first check also asks whether a take-over would find our label, which has loads by then: `listed`
@@ -49,8 +51,6 @@ class LaneOwnership:
         scope = fencing.Scope(self.job, self.database, self.owner)
         taken = yield from fencing.take_over(scope, self.new_token, rng, self.driver_token)
         self.owner = taken.owner
-        if taken.owner.lane is None:  # the driver's own
-            self.driver_token = taken.owner.token
         self.known_labels = labels_of(taken.positions)
         return taken
 
@@ -72,6 +72,10 @@ class LaneOwnership:
         if another writer took over, or has written some of these rows meanwhile.
         """
         yield from fencing.roll_back_until_confirmed(Label(self.database, label), rng)
+        if self.owner.lane is None:  # a shared label: nobody but the driver commits, so there is nobody to exclude
+            scope = fencing.Scope(self.job, self.database, self.owner)
+            positions = yield from fencing.read_positions(scope, self.new_token, rng, self.driver_token)
+            return _outcome_of(label, spans, positions)
         before = self.known_labels
         taken = yield from self.take_over(rng)
         self._refuse_other_writers(label, before, taken.positions)

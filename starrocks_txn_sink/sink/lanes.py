@@ -183,12 +183,11 @@ class _Attempt:
         tries: int,
     ) -> None:
         options, session, clock, task = shared.options, shared.session, shared.clock, shared.task
-        self.reports: list[Message] = []
+        self.reports: list[LaneReport] = []
         self._label, self._tries, self._clock, self._session, self._task = label, tries, clock, session, task
         encoding = Compression(options.compression).value
-        self._may_sort = options.shuffle is not False and options.transactions is not Transactions.BATCH
         self._metrics = LaneMetrics(session.job, 0, task.batch_id, encoding, clock)
-        self._ownership = self._own(options, rng) if session.token else None
+        self._ownership = own_label(options, session, task.batch_id, rng, clock) if session.token else None
         if self._ownership is not None:
             self._metrics.attach_ownership(self._ownership)
         log = EventLogger("sink", job=session.job, batch=task.batch_id)
@@ -205,19 +204,6 @@ class _Attempt:
             query=resources.connection.query if resources.connection is not None else None,
         )
 
-    def _own(self, options: SinkOptions, rng: random.Random) -> LaneOwnership:
-        session, batch = self._session, self._task.batch_id
-        return LaneOwnership(
-            session.job,
-            options.database,
-            session.token,
-            first_owner(session.epoch, session.checkpoint, batch, None),
-            fresh_tokens(session.epoch, 0, rng),
-            partial(now_text, self._clock),
-            labels_of(session.positions),
-            session.canary,
-        )
-
     def run(self, task: LaneTask, run_lanes: RunLanes) -> list[Message]:
         """The messages as of SharedLabelRun.run; raises the first failure after the label was rolled back."""
         self._perform(BeginAction(self._label))
@@ -225,17 +211,16 @@ class _Attempt:
         try:
             messages = run_lanes(task)
             self.reports += of_kind(messages, LaneReport)
-            failures = of_kind(messages, LaneFailure)
-            violations = _find_violations(messages) if task.marked else []
-            if violations and (self._may_sort or not failures):
+            violations = judge(messages, task)
+            if violations:
                 perform_all(roll_back(self._label), self._perform)
                 return [*self.reports, *violations]
-            _raise_failure(failures)
         except BaseException:
             perform_all(roll_back(self._label), self._perform)
             raise
         receipts = self._conclude(of_kind(messages, LaneShare))
-        return [*receipts, *self.reports, *of_kind(messages, CarryOver), self._metrics.report(receipts)]
+        reports = [each.commit(receipts[0].committed_at) for each in self.reports] if receipts else self.reports
+        return [*receipts, *reports, *of_kind(messages, CarryOver), self._metrics.report(receipts)]
 
     def _conclude(self, shares: Sequence[LaneShare]) -> list[Receipt]:
         """Commit, unless all rows were in StarRocks already, or wait for their END."""
@@ -268,36 +253,42 @@ class _Attempt:
             text = partial(now_text, self._clock)
             entries.append(log_entries(self._session.job, None, self._task.batch_id, text))
         steps = commit_shared(self._label, contents, entries, fenced=self._ownership is not None)
-        try:
-            outcome = perform_all(steps, self._perform)
-        finally:
-            if self._ownership is not None:  # an unknown outcome takes the job over anew
-                self._session.token = self._ownership.driver_token
+        outcome = perform_all(steps, self._perform)
         receipt = contents.receipt(outcome, 0, self._tries, self._clock.wall())
         (detailed,) = self._metrics.add_details([receipt])
         return detailed
 
 
-def _find_violations(messages: Sequence[Message]) -> list[OrderViolation]:
-    """Why the rows may have to be sorted first.
+def own_label(options: SinkOptions, session: Session, batch: int, rng: random.Random, clock: Clock) -> LaneOwnership:
+    """The driver's ownership of a shared label for micro-batch `batch`."""
+    return LaneOwnership(
+        session.job,
+        options.database,
+        session.token,
+        first_owner(session.epoch, session.checkpoint, batch, None),
+        fresh_tokens(session.epoch, 0, rng),
+        partial(now_text, clock),
+        labels_of(session.positions),
+        session.canary,
+    )
+
+
+def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:
+    """Why the rows have to be sorted first; empty if the label can be committed.
 
     A source transaction that two tasks read in part looks torn in both, so the lanes' errors about the input are no
-    verdict yet.
+    verdict, unless the options leave no other way. Otherwise raises the failure that explains the most: one that no
+    repetition cures, then the first one. A lane that fails rolls the label back, so the others fail soon after it.
     """
+    failures = of_kind(messages, LaneFailure)
     violations = of_kind(messages, OrderViolation)
     twice = find_shared_partition(of_kind(messages, LaneShare))
     if twice is not None:
         violations.append(OrderViolation(f"Source partition {twice} came in two tasks."))
-    torn = (InputError, SourceChanged)
-    failures = of_kind(messages, LaneFailure)
-    return violations + [OrderViolation(each.message) for each in failures if isinstance(each.error(), torn)]
-
-
-def _raise_failure(failures: Sequence[LaneFailure]) -> None:
-    """Raise the error that explains the most: one that no repetition cures, then the first one.
-
-    A lane that fails rolls the label back, so the others fail soon after it.
-    """
-    if failures:
-        ordered = sorted(failures, key=lambda each: (each.error().retryable, each.at))
-        raise ordered[0].error()
+    may_sort = task.options.shuffle is not False and task.options.transactions is not Transactions.BATCH
+    if task.marked and may_sort:
+        torn = (each for each in failures if isinstance(each.error(), (InputError, SourceChanged)))
+        violations += [OrderViolation(each.message) for each in torn]
+    if failures and not violations:
+        raise min(failures, key=lambda each: (each.error().retryable, each.at)).error()
+    return violations

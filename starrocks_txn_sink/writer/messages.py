@@ -23,7 +23,7 @@ import contextlib
 import itertools
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -122,7 +122,9 @@ class LaneReport:
     this lane began or ended, by source partition, for the next micro-batch's lanes. `listed` says whether a take-over
     would have found the lane's label; None if it did not ask. `keys_repeated` says whether keys came in more than one
     load of a StarRocks transaction. `members` has the names in the first JSON rows by table, for tables that the driver
-    has not compared yet (`rows.json_objects.MemberNames`).
+    has not compared yet (`rows.json_objects.MemberNames`). Under a shared label a lane does not know when its rows are
+    visible, so `ages` has how old source transactions were at `loaded_at` (seconds since the Unix epoch), each age
+    with a count; `commit` makes latencies of them.
     """
 
     job: str
@@ -150,11 +152,21 @@ class LaneReport:
     listed: bool | None = None
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keys_repeated: bool = False
+    ages: tuple[tuple[float, int], ...] = ()
+    loaded_at: float = 0.0
+
+    def commit(self, at: float) -> LaneReport:
+        """The report once the lane's rows are visible, `at` seconds since the Unix epoch."""
+        if not self.ages:
+            return self
+        latency, (ages, counts) = Durations(), zip(*self.ages, strict=True)
+        latency.add_all(np.repeat(np.array(ages) + (at - self.loaded_at), counts))
+        return replace(self, latency=tuple(latency.counts), latency_seconds=latency.total, ages=(), loaded_at=0.0)
 
     @classmethod
     def of(cls, value: dict[str, Any]) -> LaneReport:
         """The report with the fields of `value`, in JSON's types."""
-        lists = ("requests", "retries", "errors")
+        lists = ("requests", "retries", "errors", "ages")
         fields: dict[str, Any] = {
             name: tuple(map(tuple, found)) if name in lists else found for name, found in value.items()
         }
