@@ -112,11 +112,12 @@ browser:
 integration: setup
 	$(BIN)/python -m pytest -p integration.plugin $(ARGS) tests/contract integration
 
-# docs/conformance.md, from a run of the contract suite; REAL=junit.xml adds a run against a real server.
+# docs/conformance.md, from a run of the contract suite; REAL=junit.xml adds a run against a real server, REHEARSALS="a.json b.json"
+# reports of `starrocks-txn-sink rehearse --json`.
 conformance: setup
 	mkdir -p artifacts
 	$(BIN)/python -m pytest -q -p integration.plugin --starrocks stand-in --junitxml artifacts/contract.xml tests/contract
-	$(BIN)/python -m integration.conformance --stand-in artifacts/contract.xml $(if $(REAL),--real $(REAL))
+	$(BIN)/python -m integration.conformance --stand-in artifacts/contract.xml $(if $(REAL),--real $(REAL)) $(if $(REHEARSALS),--rehearsals $(REHEARSALS))
 
 # Wheel and sdist, built and installed into an empty environment.
 .PHONY: package api news

@@ -1,19 +1,31 @@
 """docs/conformance.md: every rule of the wire contract that the contract suite checks, and where it was seen to hold.
 
-    python -m integration.conformance --stand-in stand-in.xml [--real real.xml]
+    python -m integration.conformance --stand-in stand-in.xml [--real real.xml] [--rehearsals report.json …]
 
-reads pytest's JUnit files. A server that was not run is told of as such.
+reads pytest's JUnit files, rehearses the stand-in, and reads reports of rehearsals (docs/rehearsal.md). A server that
+was not run is told of as such.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import json
 import re
+import tempfile
+import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import Generation, Settings
+from starrocks_txn_sink import SinkOptions
+from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED, collect, json_document
+from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms
 
 ROOT = Path(__file__).parents[1]
 SUITE = ROOT / "tests" / "contract"
@@ -26,12 +38,21 @@ _HEAD = """# Conformance
 What the sink relies on, and where it was seen to hold. Each line is a test of `tests/contract`; sections are those of
 [the wire contract](wire-contract.md), which was read from StarRocks' sources, documentation and recorded replies.
 *stand-in* is the emulator of this package, in its generations B (4.0.7 and later, 4.1) and C (newer patches); *real* is
-StarRocks in a container.
+StarRocks in a container, or the cluster of somebody who sent a rehearsal's report ([rehearsal.md](rehearsal.md)).
 
-The real column is filled by `make integration` where a Docker engine is; **so far nothing has been run against a real
-StarRocks**, so a "passes" below says that the stand-in follows the contract as we read it, not that StarRocks does.
+The real columns are filled by `make integration` where a Docker engine is, and by reports; **so far nothing has been
+run against a real StarRocks**, so a "passes" below says that the stand-in follows the contract as we read it, not that
+StarRocks does.
 
-Made by `make conformance`; a test keeps the list of rules up to date.
+Made by `make conformance`; a test keeps the lists up to date.
+
+## Rehearsal
+
+What `starrocks-txn-sink rehearse` found.
+
+{rehearsal}
+
+## Contract suite
 
 | rule | sections | stand-in | real |
 |---|---|---|---|
@@ -86,22 +107,67 @@ def _outcome(case: ET.Element) -> str:
     return "skipped" if "skipped" in kinds else "passes"
 
 
-def page(stand_in: dict[tuple[str, str], str], real: dict[tuple[str, str], str]) -> str:
+def rehearse_stand_in() -> Iterator[dict[str, Any]]:
+    """The reports of the stand-in, one a generation."""
+    for generation in Generation:
+        with tempfile.TemporaryDirectory() as folder, Emulator(Path(folder), Settings(generation)) as emulator:
+            options = SinkOptions(load_url=emulator.load_url, query_url=emulator.query_url, database="scratch")
+            yield rehearsal_report(options, Terms(seconds=2.0, megabytes=1.0))
+
+
+def rehearsal_report(options: SinkOptions, terms: Terms) -> dict[str, Any]:
+    """The report of a rehearsal in the options' database."""
+    began, start = time.time(), time.monotonic()
+    with contextlib.closing(Stage(options, terms)) as stage:
+        found = collect(stage, lambda _: None)
+        return json_document(stage, found, began, time.monotonic() - start)
+
+
+def rehearsal_table(reports: Iterable[Mapping[str, Any]]) -> str:
+    """Verdicts by check: those of the stand-in, and those of real servers."""
+    verdicts: dict[tuple[str, bool], list[str]] = {}
+    for report in reports:
+        version = str(report["version"])
+        for one in report["checks"]:
+            real = not version.endswith("-emulator")
+            verdicts.setdefault((str(one["check"]), real), []).append(f"{one['verdict']} ({version})")
+    lines = ["| check | sections | stand-in | real |", "|---|---|---|---|"]
+    for check in (*CHECKS, CLEARED):
+        cells = (_joined(verdicts.get((check.name, real), ())) for real in (False, True))
+        lines.append(f"| {check.name} | {', '.join(check.sections)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _joined(verdicts: Sequence[str]) -> str:
+    """One word for equal verdicts of the stand-in, else each with its version."""
+    words = {verdict.partition(" (")[0] for verdict in verdicts}
+    if len(words) == 1 and all(verdict.endswith("-emulator)") for verdict in verdicts):
+        return words.pop()
+    return "; ".join(verdicts) or NOT_RUN
+
+
+def page(
+    stand_in: dict[tuple[str, str], str],
+    real: dict[tuple[str, str], str],
+    rehearsals: Iterable[Mapping[str, Any]] = (),
+) -> str:
     """The page's text."""
     lines = []
     for rule in rules():
         key = (rule.module, rule.name)
         cells = (rule.text, ", ".join(rule.sections), stand_in.get(key, NOT_RUN), real.get(key, NOT_RUN))
         lines.append("| " + " | ".join(cells) + " |")
-    return _HEAD + "\n".join(lines) + "\n"
+    return _HEAD.replace("{rehearsal}", rehearsal_table(rehearsals)) + "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write docs/conformance.md from JUnit files.")
     parser.add_argument("--stand-in", type=Path, nargs="*", default=[])
     parser.add_argument("--real", type=Path, nargs="*", default=[])
+    parser.add_argument("--rehearsals", type=Path, nargs="*", default=[], help="reports of `rehearse --json`")
     args = parser.parse_args()
-    PAGE.write_text(page(results(args.stand_in), results(args.real)), encoding="utf-8")
+    reports = [*rehearse_stand_in(), *(json.loads(file.read_text(encoding="utf-8")) for file in args.rehearsals)]
+    PAGE.write_text(page(results(args.stand_in), results(args.real), reports), encoding="utf-8")
 
 
 if __name__ == "__main__":

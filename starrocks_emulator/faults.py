@@ -47,10 +47,21 @@ class Action(Enum):
     HOLD_COMMIT = "hold_commit"
     COMMIT_OK_ROLLED_BACK = "commit_ok_rolled_back"
     RUNNING_LIMIT = "running_limit"
+    PUBLISH_APART = "publish_apart"
+    DENY = "deny"
+    ABORT_PENDING = "abort_pending"
 
 
 IN_COURSE = frozenset(
-    {Action.CUT_BODY, Action.BUSY, Action.HOLD_COMMIT, Action.COMMIT_OK_ROLLED_BACK, Action.RUNNING_LIMIT}
+    {
+        Action.CUT_BODY,
+        Action.BUSY,
+        Action.HOLD_COMMIT,
+        Action.COMMIT_OK_ROLLED_BACK,
+        Action.RUNNING_LIMIT,
+        Action.PUBLISH_APART,
+        Action.ABORT_PENDING,
+    }
 )
 
 
@@ -66,8 +77,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of a plan. `seconds` belongs to delay, hang and hold_commit (null: until released); `bytes` to cut_body;
-    `status`, `headers`, `body` to answer; `forget` (a regular expression) to forget_labels."""
+    """One line of a plan. `seconds` belongs to delay, hang, publish_apart and hold_commit (null: until released);
+    `bytes` to cut_body; `status`, `headers`, `body` to answer; `forget` (a regular expression) to forget_labels."""
 
     action: Action
     when: str = "before"

@@ -105,7 +105,7 @@ class Emulator(StandIn):
         names = body_names()
         for place in range(settings.backends):
             backend = Backend(store, settings.limits, names)
-            service = BackendService(credentials, backend, gate, store.tracking_log)
+            service = BackendService(backend, gate, store.tracking_log)
             listener = self._listen(settings.be_port if place == 0 else 0, service, f"be-{place}")
             backend.address = (listener.host, listener.port)
             self._backends.append((backend, listener))
@@ -141,7 +141,7 @@ class Emulator(StandIn):
             leader=lambda: listener is self._query,
             version=self.settings.generation.version,
             http_port=self.fe_port,
-            be_http_port=self.be_port,
+            be_http_ports=lambda: tuple(self.be_ports),
             config=asdict(self.settings.limits),
             gate=QueryGate(self.faults, self._stopping.wait),
             peers=lambda: tuple(other.frontend for other in self._query_listeners() if other is not listener),

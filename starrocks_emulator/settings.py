@@ -42,7 +42,10 @@ class RowOrder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Server configuration with the server's names; seconds, counts and megabytes (wire contract 3.3, 4.13, 5.9)."""
+    """Server configuration with the server's names; seconds, counts and megabytes (wire contract 3.3, 4.13, 5.9).
+
+    `query_timeout` is generation B's inner clock (4.12). `default_replication_num` is that of the all-in-one image.
+    """
 
     label_keep_max_num: int = 1000
     label_keep_max_second: float = 259_200
@@ -54,6 +57,8 @@ class Limits:
     streaming_load_max_mb: int = 102_400
     streaming_load_max_batch_size_mb: int = 100
     default_timeout_second: float = 20
+    query_timeout: float = 300
+    default_replication_num: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ class Settings:
     a follower's query port shows an older state until it is told to catch up.
 
     `row_order` says how rows of one key inside one transaction follow each other; the server promises nothing.
+    `loads_stay_preparing`: information_schema.loads shows the loads of committed labels as PREPARING for ever, as
+    releases before 4.1.3 do (wire contract 4.15).
     """
 
     generation: Generation = Generation.B
@@ -76,3 +83,4 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     row_order: RowOrder = RowOrder.ARRIVAL
     row_order_seed: int = 0
+    loads_stay_preparing: bool = False

@@ -63,6 +63,12 @@ COMMANDS = (
         error_code=2,
     ),
     Command(
+        "rehearse",
+        "starrocks_txn_sink.operations.rehearsal.command",
+        "find out on scratch tables whether a server does what the sink relies on, and report each difference",
+        error_code=3,
+    ),
+    Command(
         "audit",
         "starrocks_txn_sink.operations.audit",
         "check an invariant over several tables repeatedly while a job writes; every violation is a torn read",

@@ -17,6 +17,7 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 from starrocks_txn_sink.cli import COMMANDS, Command
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, MetricKind
 from starrocks_txn_sink.metrics.series import bounds
+from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import (
     ALWAYS_SORTED,
@@ -266,12 +267,22 @@ def _default(action: argparse.Action) -> str:
     return f"`{action.default}`"
 
 
+# --- docs/rehearsal.md ---
+
+
+def checks() -> str:
+    """Every check of a rehearsal, with the sections of the wire contract."""
+    rows = ((f"`{check.name}`", check.expects, ", ".join(check.sections)) for check in (*CHECKS, CLEARED))
+    return table("check | expected | sections", rows)
+
+
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/cli.md": {"commands": commands},
     "docs/combinations.md": {"pairs": pairs, "conflicts": conflicts, "consequences": consequences},
     "docs/metrics.md": {"metrics": metrics, "buckets": buckets, "alerts": alerts},
     "docs/migration.md": {"flink-options": flink_options},
     "docs/options.md": {"options": options},
+    "docs/rehearsal.md": {"checks": checks},
     "docs/types.md": {"types": types},
 }
 """The generated parts of each page."""

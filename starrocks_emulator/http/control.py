@@ -11,7 +11,7 @@ from starrocks_emulator.faults import IN_COURSE, LONGEST_WAIT, Action, Call, Fau
 from starrocks_emulator.http.listener import Hangup, HttpBody
 from starrocks_emulator.settings import SettingError
 from starrocks_emulator.transactions.commit import CommitFaults
-from starrocks_emulator.transactions.messages import Request, Response, not_found, single_line
+from starrocks_emulator.transactions.messages import Request, Response, not_found, single_line, unauthorized
 
 _PLAN_LIMIT = 1024 * 1024
 
@@ -35,8 +35,12 @@ class InCourse:
     def commit(self) -> CommitFaults:
         hold = next((rule for rule in self.rules if rule.action is Action.HOLD_COMMIT), None)
         seconds = None if hold is None else math.inf if hold.seconds is None else hold.seconds
+        apart = next((rule for rule in self.rules if rule.action is Action.PUBLISH_APART), None)
         return CommitFaults(
-            seconds, self.has(Action.COMMIT_OK_ROLLED_BACK), running_limit=self.has(Action.RUNNING_LIMIT)
+            seconds,
+            self.has(Action.COMMIT_OK_ROLLED_BACK),
+            running_limit=self.has(Action.RUNNING_LIMIT),
+            apart=None if apart is None else apart.seconds or 0.0,
         )
 
 
@@ -83,6 +87,10 @@ class FaultGate:
                 raise Hangup(reset=rule.action is Action.RESET)
             case Action.ANSWER:
                 return Response(rule.status, rule.body.encode(), rule.headers)
+            case Action.DENY:
+                return unauthorized(
+                    "Access denied; you need (at least one of) the INSERT privilege(s) for this operation"
+                )
             case Action.FORGET_LABELS:
                 levers.forget_labels(rule.forget)
             case Action.RESTART_FRONTEND:

@@ -94,7 +94,7 @@ class LeaderFrontend(Service):
         operations: dict[str, Callable[[TransactionParameters], messages.Body]] = {
             "begin": self._frontend.begin,
             "commit": lambda known: self._committer.commit(known, faults.commit),
-            "rollback": self._frontend.rollback,
+            "rollback": lambda known: self._frontend.rollback(known, pending=faults.has(Action.ABORT_PENDING)),
             "prepare": _prepare,
         }
         return messages.frontend_json(operations[operation](parameters))

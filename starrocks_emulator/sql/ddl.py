@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sqlglot import exp
 
-from starrocks_emulator.tables.catalog import CatalogError, Column, Default, Model, Table
+from starrocks_emulator.tables.catalog import AUTO_INCREMENT, CatalogError, Column, Default, Model, Table
 from starrocks_emulator.tables.types import UnsupportedType, parse_type
 
 _KEY_PROPERTIES: tuple[tuple[type[exp.Expr], Model], ...] = (
@@ -103,6 +103,10 @@ def column_definition(part: exp.ColumnDef) -> Column:
             nullable = bool(rule.args.get("allow_null"))
         elif isinstance(rule, exp.DefaultColumnConstraint):
             default = _default(rule.this, part.name)
+        elif isinstance(rule, exp.AutoIncrementColumnConstraint):
+            if column_type.name != "BIGINT":
+                raise CatalogError(f"The AUTO_INCREMENT column must be BIGINT: {part.name}")
+            nullable, default = False, Default(AUTO_INCREMENT, function=True)
         elif isinstance(rule, exp.CommentColumnConstraint):
             comment = rule.this.name
         elif not isinstance(rule, _IGNORED_CONSTRAINTS):

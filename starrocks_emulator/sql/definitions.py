@@ -23,6 +23,11 @@ Step = Callable[[duckdb.DuckDBPyConnection], None]
 
 def create(store: Store, session: QuerySession, tree: exp.Create) -> None:
     """CREATE DATABASE or CREATE TABLE."""
+    with store.engine.writing:  # between the look and the creation nobody else creates it
+        _create(store, session, tree)
+
+
+def _create(store: Store, session: QuerySession, tree: exp.Create) -> None:
     exists_is_fine = bool(tree.args.get("exists"))
     if tree.kind in ("DATABASE", "SCHEMA"):
         name = tree.this.name
@@ -32,9 +37,23 @@ def create(store: Store, session: QuerySession, tree: exp.Create) -> None:
         named = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
         table = table_definition(tree, database_of(session, named))
         if not (exists_is_fine and store.registry.find(table.database, table.name)):
+            _check_replication(session, table)
             _define(store, [], lambda cursor: store.registry.create_table(cursor, table))
     else:
         raise SqlError(f"CREATE {tree.kind} cannot be served by the stand-in.")
+
+
+def _check_replication(session: QuerySession, table: Table) -> None:
+    """Refuse more replicas than there are backends (wire contract 10.8)."""
+    front = session.frontend
+    wanted = table.properties.get("replication_num") or str(front.config.get("default_replication_num", 1))
+    alive = [10001 + place for place in range(len(front.be_http_ports))]
+    if wanted.isdecimal() and int(wanted) > max(1, len(alive)):
+        raise SqlError(
+            "Unexpected exception: Table replication num should be less than or equal to the number of available BE "
+            "nodes. You can change this default by setting the replication_num table properties. Current alive backend "
+            f"is {alive}. , table={table.name}, default_replication_num={wanted}"
+        )
 
 
 def drop(store: Store, session: QuerySession, tree: exp.Drop) -> None:

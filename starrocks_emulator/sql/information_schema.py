@@ -51,7 +51,7 @@ _SHAPES: dict[str, dict[str, pa.DataType]] = {
     "loads": _shape(
         "LABEL PROFILE_ID DB_NAME TABLE_NAME USER WAREHOUSE STATE PROGRESS TYPE PRIORITY RUNTIME_DETAILS CREATE_TIME"
         " LOAD_START_TIME LOAD_COMMIT_TIME LOAD_FINISH_TIME PROPERTIES ERROR_MSG TRACKING_SQL REJECTED_RECORD_PATH",
-        "ID JOB_ID SCAN_ROWS SCAN_BYTES FILTERED_ROWS UNSELECTED_ROWS SINK_ROWS TXN_ID",
+        "ID JOB_ID SCAN_ROWS SCAN_BYTES FILTERED_ROWS UNSELECTED_ROWS SINK_ROWS",
     ),
     "load_tracking_logs": _shape("ID LABEL DATABASE_NAME TABLE_NAME TYPE TRACKING_LOG", "JOB_ID"),
 }
@@ -124,7 +124,7 @@ def _column(table: Table, column: Column, place: int) -> Mapping[str, Any]:
         "TABLE_NAME": table.name,
         "COLUMN_NAME": column.name,
         "ORDINAL_POSITION": place,
-        "COLUMN_DEFAULT": column.default.text if column.default else None,
+        "COLUMN_DEFAULT": column.default.text if column.default and not column.default.counts else None,
         "IS_NULLABLE": "YES" if column.nullable else "NO",
         "DATA_TYPE": kind.data_type,
         "CHARACTER_MAXIMUM_LENGTH": characters,
@@ -220,7 +220,6 @@ def _row(memory: FrontendMemory, task: Task, load: TableLoad) -> dict[str, Any]:
         "FILTERED_ROWS": filtered,
         "UNSELECTED_ROWS": unselected,
         "SINK_ROWS": sunk,
-        "TXN_ID": task.txn_id,
         "RUNTIME_DETAILS": f'{{"txn_id": {task.txn_id}}}',
         "CREATE_TIME": _text(load.created_at),
         "LOAD_START_TIME": _text(load.created_at),

@@ -101,7 +101,7 @@ class QueryListener:
         leader: Callable[[], bool] = lambda: True,
         version: str = DEFAULT_VERSION,
         http_port: int = 0,
-        be_http_port: int = 0,
+        be_http_ports: Callable[[], tuple[int, ...]] = tuple,
         peers: Callable[[], tuple[Frontend, ...]] = tuple,
         config: Mapping[str, object] | None = None,
         gate: QueryGate | None = None,
@@ -112,7 +112,7 @@ class QueryListener:
         self._login = user, password
         self._leader = leader
         self._version = version
-        self._ports = http_port, be_http_port
+        self._ports = http_port, be_http_ports
         self._peers = peers
         self._config = config or {}
         self._gate = gate or QueryGate(FaultPlan(), lambda _: None)
@@ -171,15 +171,13 @@ class QueryListener:
         return _Session(lambda: self.store, self._workers, self._frontend, self._version, self._gate)
 
     def _frontend(self) -> Frontend:
-        http_port, be_http_port = self._ports
-        return replace(
-            self.frontend, peers=self._peers(), http_port=http_port, be_http_port=be_http_port, config=self._config
-        )
+        return replace(self.frontend, peers=self._peers(), config=self._config)
 
     @property
     def frontend(self) -> Frontend:
         """This frontend as another one shows it."""
-        return Frontend(self._host, self._ports[0], self.port, self._ports[1], self._leader())
+        http_port, be_http_ports = self._ports
+        return Frontend(self._host, http_port, self.port, be_http_ports(), self._leader())
 
 
 class _Server(MysqlServer):  # type: ignore[misc]  # the library has no types

@@ -11,6 +11,9 @@ SYNTAX, NO_DATABASE, UNKNOWN_ERROR, LOCK_TIMEOUT = 1064, 1046, 1105, 1205
 FORWARD_MODE = "follower_query_forward_mode"
 """With `leader` a follower passes queries on, too."""
 
+LOCK_DATABASE = "cbo_use_lock_db"
+"""A variable that SHOW VARIABLES leaves out: SELECT is planned under the database's lock (wire contract 4.11)."""
+
 _VARIABLES = {
     "autocommit": "1",
     "character_set_client": "utf8mb4",
@@ -56,7 +59,7 @@ class Frontend:
     host: str = "127.0.0.1"
     http_port: int = 0
     query_port: int = 0
-    be_http_port: int = 0
+    be_http_ports: tuple[int, ...] = ()
     leader: bool = True
     peers: tuple[Frontend, ...] = ()
     config: Mapping[str, object] = field(default_factory=dict)
@@ -72,6 +75,10 @@ class QuerySession:
     connection_id: int = 0
     frontend: Frontend = field(default_factory=Frontend)
     variables: dict[str, str] = field(default_factory=lambda: dict(_VARIABLES))
+
+    @property
+    def locks_database(self) -> bool:
+        return self.variables.get(LOCK_DATABASE, "").lower() in ("true", "1", "on")
 
 
 @dataclass(frozen=True, slots=True)

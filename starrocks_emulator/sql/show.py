@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from starrocks_emulator.sql.session import NO_DATABASE, Answer, QuerySession, SqlError, text_answer
+from starrocks_emulator.sql.session import LOCK_DATABASE, NO_DATABASE, Answer, QuerySession, SqlError, text_answer
 from starrocks_emulator.tables.catalog import UNKNOWN_TABLE, Column, Table
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _columns(store: Store, session: QuerySession, match: re.Match[str]) -> Answe
 
 def _short_column(table: Table, column: Column) -> tuple[str | None, ...]:
     key = "true" if table.is_key(column) else "false"
-    default = column.default.text if column.default else None
+    default = column.default.text if column.default and not column.default.counts else None
     return column.name, column.type.text, "YES" if column.nullable else "NO", key, default, ""
 
 
@@ -116,7 +117,9 @@ def create_statement(table: Table) -> str:
 
 def _column_clause(column: Column) -> str:
     clause = f"`{column.name}` {column.type.text} {'NULL' if column.nullable else 'NOT NULL'}"
-    if column.default:
+    if column.default and column.default.counts:
+        clause += f" {column.default.text}"
+    elif column.default:
         clause += f" DEFAULT {column.default.text}" if column.default.function else f' DEFAULT "{column.default.text}"'
     return f'{clause} COMMENT "{column.comment}"'
 
@@ -133,7 +136,8 @@ def _create_database(store: Store, _session: QuerySession, match: re.Match[str])
 
 
 def _variables(_store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
-    rows = [(name, value) for name, value in sorted(session.variables.items()) if _matches(name, match["like"])]
+    shown = {name: value for name, value in session.variables.items() if name != LOCK_DATABASE}
+    rows = [(name, value) for name, value in sorted(shown.items()) if _matches(name, match["like"])]
     return text_answer(["Variable_name", "Value"], rows)
 
 
@@ -176,9 +180,11 @@ def _backends(_store: Store, session: QuerySession, _match: re.Match[str]) -> An
         "ErrMsg",
         "Version",
     ]
-    return text_answer(
-        names, [(10001, front.host, 9050, 9060, front.be_http_port, 8060, "true", "false", "", session.version)]
-    )
+    rows = [
+        (number, front.host, 9050, 9060, port, 8060, "true", "false", "", session.version)
+        for number, port in enumerate(front.be_http_ports, 10001)
+    ]
+    return text_answer(names, rows)
 
 
 def _grants(_store: Store, session: QuerySession, _match: re.Match[str]) -> Answer:
@@ -201,6 +207,23 @@ def _transaction(store: Store, _session: QuerySession, match: re.Match[str]) -> 
     return text_answer(names, [(record.txn_id, record.label, record.state, record.finished_at) for record in found])
 
 
+def _proc_transactions(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
+    """SHOW PROC '/transactions/<database>/finished': committed transactions, the newest first."""
+    database = _bare(match["database"])
+    store.registry.check_database(database)
+    names = [
+        *("TransactionId", "Label", "Coordinator", "TransactionStatus", "LoadJobSourceType", "PrepareTime"),
+        *("CommitTime", "PublishTime", "FinishTime", "Reason", "ErrorReplicasCount", "ListenerId", "TimeoutMs"),
+    ]
+    finished = [record for record in store.transactions() if record.db == database and record.state == "VISIBLE"]
+    rows = []
+    for record in reversed(finished if match["kind"].lower() == "finished" else []):
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.finished_at))
+        source = "MULTI_STATEMENT_STREAMING"
+        rows.append((record.txn_id, record.label, "FE: 127.0.0.1", record.state, source, at, at, at, at, "", 0, -1, 0))
+    return text_answer(names, rows)
+
+
 def _nothing(_store: Store, _session: QuerySession, _match: re.Match[str]) -> Answer:
     return text_answer(["Level", "Code", "Message"], [])
 
@@ -219,6 +242,10 @@ _HANDLERS: list[tuple[re.Pattern[str], Handler]] = [
         (r"SHOW\s+BACKENDS", _backends),
         (r"SHOW\s+GRANTS(?:\s+FOR\s+.+)?", _grants),
         (rf"ADMIN\s+SHOW\s+FRONTEND\s+CONFIG{_LIKE}", _config),
+        (
+            rf"SHOW\s+PROC\s+['\"]/transactions/(?P<database>{_NAME})/(?P<kind>finished|running)['\"]",
+            _proc_transactions,
+        ),
         (rf"SHOW\s+TRANSACTION{_FROM}\s+WHERE\s+ID\s*=\s*(?P<id>\d+)", _transaction),
         (r"SHOW\s+(?:WARNINGS|ERRORS|(?:GLOBAL\s+|SESSION\s+)?STATUS|COMPUTE\s+NODES)\b.*", _nothing),
     )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import cast
 
 from starrocks_emulator.tables.engine import Engine
@@ -112,7 +112,8 @@ def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
 
 
 def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
-    with store.engine.cursor() as cursor:
+    lock = store.engine.writing if session.locks_database else nullcontext()
+    with lock, store.engine.cursor() as cursor:
         cursor.execute(duckdb_sql(store, session, cursor, tree))
         columns = [(str(column[0]), str(column[1])) for column in cursor.description or []]
         return Answer(columns, cursor.fetchall())
@@ -129,7 +130,9 @@ def _set(session: QuerySession, tree: exp.Set) -> None:
     for item in tree.expressions:
         assignment = item.this
         if isinstance(assignment, exp.EQ):
-            session.variables[assignment.this.name.lower()] = assignment.expression.name
+            value = assignment.expression
+            text = str(value.this).lower() if isinstance(value, exp.Boolean) else value.name
+            session.variables[assignment.this.name.lower()] = text
 
 
 _Change = Callable[["Store", QuerySession, duckdb.DuckDBPyConnection, Any], int]
@@ -177,6 +180,7 @@ class _OldEngine:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.writing = engine.writing
         self._guard = threading.RLock()
         self._stack = ExitStack()
         self._session: duckdb.DuckDBPyConnection | None = None

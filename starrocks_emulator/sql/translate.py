@@ -51,7 +51,16 @@ def duckdb_sql(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConne
             function = functions.get(node.name.upper())
         return function() if function else node
 
-    return tree.copy().transform(rewrite, copy=False).sql(dialect="duckdb", copy=False)
+    return _with_escapes(tree.copy().transform(rewrite, copy=False)).sql(dialect="duckdb", copy=False)
+
+
+def _with_escapes(tree: exp.Expr) -> exp.Expr:
+    """Give each LIKE the escape character that it has in StarRocks unless it names one: the backslash."""
+    for like in list(tree.find_all(exp.Like)):
+        if not isinstance(like.parent, exp.Escape):
+            escape = exp.Escape(this=like.copy(), expression=exp.Literal.string("\\"))
+            like.replace(escape)
+    return tree
 
 
 def with_names(tree: exp.Query) -> exp.Query:

@@ -16,6 +16,9 @@ UNKNOWN_DATABASE, DATABASE_EXISTS, TABLE_EXISTS, UNKNOWN_TABLE = 1049, 1007, 105
 RESERVED_DATABASES = frozenset({"information_schema", "_statistics_", "sys"})
 
 
+AUTO_INCREMENT = "AUTO_INCREMENT"
+
+
 class CatalogError(Exception):
     """A statement that the catalog refuses; `code` is the MySQL error code."""
 
@@ -54,16 +57,23 @@ class Model(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """A column's default: a constant text, or one of the functions `CURRENT_TIMESTAMP` and `uuid()`."""
+    """A column's default: a constant text, one of the functions `CURRENT_TIMESTAMP` and `uuid()`, or AUTO_INCREMENT."""
 
     text: str
     function: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is AUTO_INCREMENT: a new number for each row without one."""
+        return self.function and self.text == AUTO_INCREMENT
 
     @property
     def sql(self) -> str:
         """The SQL expression whose text is the default."""
         if not self.function:
             return literal(self.text)
+        if self.counts:
+            return "CAST(nextval('meta.auto_increment') AS VARCHAR)"
         if self.text == "uuid()":
             return "CAST(uuid() AS VARCHAR)"
         return "strftime(CAST(now() AS TIMESTAMP), '%Y-%m-%d %H:%M:%S')"
@@ -158,6 +168,7 @@ class Registry:
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
         cursor.execute("CREATE SCHEMA IF NOT EXISTS meta")
+        cursor.execute("CREATE SEQUENCE IF NOT EXISTS meta.auto_increment")
         cursor.execute("CREATE TABLE IF NOT EXISTS meta.databases (name VARCHAR)")
         cursor.execute("CREATE TABLE IF NOT EXISTS meta.tables (database VARCHAR, name VARCHAR, definition VARCHAR)")
         self._tables: dict[str, dict[str, Table]] = {}

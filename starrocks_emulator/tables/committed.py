@@ -174,14 +174,18 @@ def keep_rows(cursor: duckdb.DuckDBPyConnection, txn_id: int, name: TableName, m
     )
 
 
-def publish_rows(cursor: duckdb.DuckDBPyConnection, registry: Registry, txn_id: int) -> None:
-    """Apply the rows that were put aside for `txn_id`, inside the caller's transaction."""
-    kept: Sequence[tuple[str, str, str, str]] = cursor.execute(
-        "SELECT database, name, manner, relation FROM meta.waiting WHERE txn_id = ? ORDER BY place", [txn_id]
+def publish_rows(
+    cursor: duckdb.DuckDBPyConnection, registry: Registry, txn_id: int, only: TableName | None = None
+) -> None:
+    """Apply the rows that were put aside for `txn_id`, or those of one table, inside the caller's transaction."""
+    kept: Sequence[tuple[int, str, str, str, str]] = cursor.execute(
+        "SELECT place, database, name, manner, relation FROM meta.waiting WHERE txn_id = ? ORDER BY place", [txn_id]
     ).fetchall()
-    for database, name, manner, relation in kept:
+    for place, database, name, manner, relation in kept:
+        if only not in (None, (database, name)):
+            continue
         table = registry.find(database, name)
         if table is not None:
             apply_rows(cursor, table, Manner.from_json(manner), relation)
         cursor.execute(f"DROP TABLE {relation}")
-    cursor.execute("DELETE FROM meta.waiting WHERE txn_id = ?", [txn_id])
+        cursor.execute("DELETE FROM meta.waiting WHERE place = ?", [place])

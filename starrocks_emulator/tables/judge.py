@@ -169,6 +169,8 @@ def _text_sql(plan: Plan, column: Column) -> str:
     place = plan.mapping.place_of(column.name)
     if place is None:
         return column.default.sql if column.default else "CAST(NULL AS VARCHAR)"
+    if column.default and column.default.counts:
+        return f"coalesce({_source_text(plan, column, place)}, {column.default.sql})"
     if column.type.is_json and isinstance(plan.layout, JsonLayout):
         return f"nullif(CAST(json_extract(document, {literal(plan.layout.paths[place])}) AS VARCHAR), 'null')"
     return _source_text(plan, column, place)

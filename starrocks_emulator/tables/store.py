@@ -7,10 +7,12 @@ One StarRocks transaction is one DuckDB transaction over all its tables: readers
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import duckdb
@@ -63,6 +65,9 @@ class TableCounts:
     filtered: int
     unselected: int
     bytes: int
+
+
+_NOT_APART: Mapping[int, float] = MappingProxyType({})
 
 
 def _no_url(log_id: str) -> str:
@@ -215,14 +220,23 @@ class Store:
         except MissingDefault as error:
             raise CommitRejected(rows.plan.table.name, str(error)) from error
 
-    def publish(self, txn_id: int) -> None:
-        """Make an invisible commit visible as soon as those before it are; nothing happens when it already is."""
+    def publish(self, txn_id: int, apart: float | None = None) -> None:
+        """Make an invisible commit visible as soon as those before it are; nothing happens when it already is.
+
+        With `apart` its tables become visible one after the other, so many seconds apart: what a query meets that is
+        planned without a lock (wire contract 4.11). Whoever takes the writer's lock sees all or nothing.
+        """
         with self._engine.writing, self._engine.cursor() as cursor:
             self._queue.release(txn_id)
-            self._publish_ready(cursor)
+            self._publish_ready(cursor, {} if apart is None else {txn_id: apart})
 
-    def _publish_ready(self, cursor: duckdb.DuckDBPyConnection) -> None:
+    def _publish_ready(self, cursor: duckdb.DuckDBPyConnection, apart: Mapping[int, float] = _NOT_APART) -> None:
         while (entry := self._queue.next_ready()) is not None:
+            if entry.txn_id in apart:
+                for table in sorted(entry.tables)[:-1]:
+                    with self._engine.transaction(cursor):
+                        publish_rows(cursor, self.registry, entry.txn_id, table)
+                    time.sleep(apart[entry.txn_id])
             with self._engine.transaction(cursor):
                 publish_rows(cursor, self.registry, entry.txn_id)
                 self._committed.write_visible(cursor, entry.txn_id)

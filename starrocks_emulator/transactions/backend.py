@@ -72,6 +72,8 @@ class Storage(Protocol):
         self, db: str, txn_id: int, label: str, loads: Sequence[tuple[Any, Sequence[Path]]], *, visible: bool = True
     ) -> Mapping[str, Counts]: ...
 
+    def publish(self, txn_id: int, apart: float | None = None) -> None: ...
+
     def transactions(self) -> Sequence[RecordedTransaction]: ...
 
     def forget(self, label: str) -> None: ...
@@ -100,6 +102,7 @@ class LoadContext:
     plan: Any
     busy: threading.Lock = field(default_factory=threading.Lock)
     files: list[Path] = field(default_factory=list)
+    half: bytes = b""
     announced_bytes: int = 0
     received_bytes: int = 0
     failed: bool = False
@@ -254,9 +257,8 @@ class Backend:
             size = self._spool(context, body, path, cut_after)
             kept = self._keep(context, path)
         except BodyBroken:
-            # What a broken CSV body had already sent is in the pipe; a JSON body is buffered whole and lost.
-            context.failed = True
-            kept = context.streams_pieces and self._keep(context, path)
+            # What a broken CSV body had sent is in the pipe; half a JSON waits for the next body (wire contract 4.8).
+            kept = self._keep(context, path) if context.streams_pieces else self._buffer(context, path)
             raise
         except LoadRefused:
             context.failed = True
@@ -272,6 +274,7 @@ class Backend:
         view = memoryview(bytearray(PIECE if body.length is None else max(1, min(PIECE, body.length))))
         size = 0
         with path.open("wb", buffering=0) as file:
+            file.write(context.half)
             while count := body.readinto(view):
                 if cut_after is not None and size + count >= cut_after:
                     file.write(view[: max(0, cut_after - size)])
@@ -286,12 +289,17 @@ class Backend:
         with self._guard:
             if context.closed:
                 return False
-            size = path.stat().st_size
+            size, context.half = path.stat().st_size, b""
             context.received_bytes += size
             context.files.append(path)
             if len(context.files) == 1:
                 self._storage.judge_ahead(context.plan, path)
             return True
+
+    def _buffer(self, context: LoadContext, path: Path) -> bool:
+        """Half a JSON body stays in the context's buffer, in front of the next body. The file is not kept."""
+        context.half = path.read_bytes()
+        return False
 
     def take(self, label: str, table: str) -> LoadContext:
         """Close a table's context for commit and hand it over; its files are the caller's to delete.

@@ -82,11 +82,13 @@ class Publisher:
 
 @dataclass(frozen=True, slots=True)
 class CommitFaults:
-    """What the fault plan wants of one commit. `hold` is in seconds; infinity waits for a release."""
+    """What the fault plan wants of one commit. `hold` is in seconds; infinity waits for a release. `apart`: its tables
+    become visible one after the other, so many seconds apart."""
 
     hold: float | None = None
     rolled_back: bool = False
     running_limit: bool = False
+    apart: float | None = None
 
 
 class TableFailed(Exception):
@@ -113,13 +115,19 @@ class Committer:
             if refused is not None or task is None:
                 return refused or {}
             task.move(TaskState.COMMITING)
-            if task.expired(memory.clock.monotonic()):
+            if task.expired(memory.clock.monotonic()) or self._inner_clock_passed(task):
                 return self._fail(task, TableFailed("", _DEADLINE_CAUSE))
             if not task.tables:
                 self._settle(task)
                 return ok()
         with memory.commit_under_way():
             return self._commit_tables(task, faults)
+
+    def _inner_clock_passed(self, task: Task) -> bool:
+        """Generation B: whether the loads' own timeout has passed, which begin does not set (wire contract 4.12)."""
+        settings = self._memory.settings
+        seconds = self._memory.clock.monotonic() - task.begun_at
+        return settings.generation is Generation.B and bool(task.tables) and seconds > settings.limits.query_timeout
 
     def _commit_tables(self, task: Task, faults: CommitFaults) -> Body:
         contexts: list[LoadContext] = []
@@ -172,10 +180,10 @@ class Committer:
         return None
 
     def _roll_back_silently(self, task: Task, reason: str) -> None:
+        """The hole of B: the label stays PREPARE until its inner timeout (wire contract 3.2, 10.7). Lock held."""
         memory = self._memory
-        entry = memory.history.get(task.txn_id)
-        if entry is not None:
-            entry.state, entry.reason, entry.finished_at = LabelState.ABORTED, reason, memory.clock.monotonic()
+        if memory.history.get(task.txn_id) is not None:
+            memory.holes[task.txn_id] = task.begun_at + memory.settings.limits.query_timeout
         self._settle(task)
         for load in task.tables.values():
             load.state, load.error, load.finished_at = "CANCELLED", reason, memory.clock.wall()
@@ -183,8 +191,9 @@ class Committer:
     def _store(self, task: Task, contexts: list[LoadContext], faults: CommitFaults) -> None:
         memory = self._memory
         loads = [(context.plan, tuple(context.files)) for context in contexts]
+        at_once = faults.hold is None and faults.apart is None
         try:
-            counts = memory.storage.commit(task.database, task.txn_id, task.label, loads, visible=faults.hold is None)
+            counts = memory.storage.commit(task.database, task.txn_id, task.label, loads, visible=at_once)
         except CommitRejected as rejected:
             raise TableFailed(rejected.table, rejected.cause, rejected) from rejected
         with memory.lock:
@@ -192,9 +201,11 @@ class Committer:
             entry.finished_at = memory.clock.monotonic()
             self._settle(task)
             for table, load in task.tables.items():
-                load.state, load.counts = "COMMITED", counts.get(table)
+                load.state, load.counts = memory.final_load_state("COMMITED"), counts.get(table)
         if faults.hold is not None:
             self._publisher.hold(task.txn_id, faults.hold)
+        elif faults.apart is not None:
+            memory.storage.publish(task.txn_id, faults.apart)
         refresh_committed(memory)
         with memory.lock:
             memory.evict_transactions()

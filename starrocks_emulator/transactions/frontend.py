@@ -119,14 +119,23 @@ class Frontend:
             if task.state is TaskState.BEGIN:
                 self._memory.abort(task, f"LOAD exception: {error.message}", error.message)
 
-    def rollback(self, parameters: TransactionParameters) -> Body:
+    def rollback(self, parameters: TransactionParameters, *, pending: bool = False) -> Body:
+        """Abort the task; with `pending`, from the fault plan, only begin to, until a rollback comes without it."""
         memory = self._memory
         with memory.lock:
             memory.sweep()
             task = memory.tasks.get(parameters.label)
+            if task is not None and task.state is TaskState.ABORTING and not pending:
+                memory.abort(task, "manual abort", "")
             refused = refusal(task, parameters.label, Operation.ROLLBACK)
             if refused is not None or task is None:
                 return refused or {}
+            if pending:
+                task.move(TaskState.ABORTING)
+                return ok(
+                    f"stream load {task.label} abort initiated, rollback pending (background retry will continue), "
+                    f"label is {task.label}, txnId is {task.txn_id}"
+                )
             memory.abort(task, "manual abort", "")
             return ok(f"stream load {parameters.label} abort")
 
@@ -193,4 +202,4 @@ def refresh_committed(memory: FrontendMemory) -> None:
 def _finish_tables(memory: FrontendMemory, task: Task | None, txn_id: int) -> None:
     if task is not None and task.txn_id == txn_id:
         for load in task.tables.values():
-            load.state, load.finished_at = "FINISHED", memory.clock.wall()
+            load.state, load.finished_at = memory.final_load_state("FINISHED"), memory.clock.wall()

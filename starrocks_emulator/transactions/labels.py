@@ -88,6 +88,12 @@ class Task:
             raise IllegalMove(f"{self.state.name} -> {to.name}")
         self.state = to
 
+    def recover(self) -> None:
+        """What a restarted frontend makes of the task: CANCELLED, in whatever state it was (wire contract 10.5)."""
+        self.state = TaskState.CANCELLED
+        self.error = self.error or "cancelled after FE restart"
+        self.tables = {}
+
     @property
     def final(self) -> bool:
         return self.state in FINAL

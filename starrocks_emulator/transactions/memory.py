@@ -72,6 +72,7 @@ class FrontendMemory:
     tasks: dict[str, Task] = field(default_factory=dict)
     history: TransactionHistory = field(default_factory=TransactionHistory)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    holes: dict[int, float] = field(default_factory=dict)
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(10_001))
     _forgotten: list[str] = field(default_factory=list)
     _commits: threading.Condition = field(default_factory=threading.Condition)
@@ -98,12 +99,17 @@ class FrontendMemory:
         limits = self.settings.limits
         if now >= self._next_timeout_check:
             self._next_timeout_check = now + self._timeout_interval
+            self.end_holes(now)
             for task in timed_out(self.tasks, now):
                 milliseconds = int((task.deadline - task.begun_at) * 1000)
                 self.abort(task, "timeout", f"transaction timeout after {milliseconds}ms")
         if now >= self._next_clean:
             self._next_clean = now + limits.label_clean_interval_second
             self._purge(tasks_too_old(self.tasks, now, limits))
+
+    def final_load_state(self, state: str) -> str:
+        """State of a committed load in information_schema.loads (wire contract 4.15)."""
+        return "PREPARING" if self.settings.loads_stay_preparing else state
 
     def make_room(self) -> None:
         """The purge that a new task triggers when there are too many (wire contract 3.3). Lock held."""
@@ -125,6 +131,12 @@ class FrontendMemory:
             self._purge([label for label, task in self.tasks.items() if task.final and matches(label)])
             self._drop([entry for entry in self.history.finished() if matches(entry.label)])
         self.forget_durably()
+
+    def end_holes(self, now: float) -> None:
+        """ABORTED for what a commit of generation B rolled back silently, once its inner timeout has passed."""
+        for txn_id in [txn_id for txn_id, until in self.holes.items() if now >= until]:
+            del self.holes[txn_id]
+            self._abort_registered(txn_id, "timeout by txn manager")
 
     def _purge(self, labels: Sequence[str]) -> None:
         for label in labels:
@@ -174,7 +186,11 @@ class FrontendMemory:
                 self._commits.notify_all()
 
     def restart(self) -> None:
-        """Forget every task, as a restarted frontend does. Registered and committed data stay (wire contract 3.2)."""
+        """Cancel every task, committed ones too, as a restarted frontend does (wire contract 10.5).
+
+        Tasks are in the journal since their begin; their tables and their states are not. Registered transactions and
+        committed data stay.
+        """
         with self._commits:
             self._restarting = True
             self._commits.wait_for(lambda: self._committing == 0, _RESTART_PATIENCE)
@@ -183,7 +199,7 @@ class FrontendMemory:
                 for task in self.tasks.values():
                     if not task.final:
                         self.abort(task, "recover after FE restart", "cancelled after FE restart")
-                self.tasks.clear()
+                    task.recover()
         finally:
             with self._commits:
                 self._restarting = False

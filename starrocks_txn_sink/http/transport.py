@@ -363,7 +363,7 @@ def read_load_state(http_status: int, body: bytes) -> Reply:
 def _fields(http_status: int, body: bytes) -> dict[str, Any]:
     """The reply's JSON object with lower-case keys; among keys that differ in case only, the first wins."""
     if http_status == 401:
-        raise AuthenticationFailed("StarRocks rejected the user name or password (HTTP 401).", status=401)
+        raise _denied(body)
     if len(body) > REPLY_LIMIT:
         raise _bad_reply(http_status, f"more than {REPLY_LIMIT} bytes")
     try:
@@ -378,6 +378,17 @@ def _fields(http_status: int, body: bytes) -> dict[str, Any]:
     if http_status != 200:
         raise _bad_reply(http_status, "JSON", excerpt=fields.get("message") or fields.get("msg"))
     return fields
+
+
+def _denied(body: bytes) -> AuthenticationFailed:
+    """The error for HTTP 401: a wrong password, or a privilege that the user lacks (wire contract 7.2)."""
+    if b"privilege" not in body[:REPLY_LIMIT].lower():
+        return AuthenticationFailed("StarRocks rejected the user name or password (HTTP 401).", status=401)
+    return AuthenticationFailed(
+        "StarRocks accepted the password, but the user lacks a privilege (HTTP 401).",
+        hint="Grant INSERT on all tables of the database to the user.",
+        status=401,
+    )
 
 
 def _status(fields: dict[str, Any], http_status: int) -> Status:

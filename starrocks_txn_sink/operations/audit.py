@@ -35,16 +35,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--evidence", metavar="PATH", help="also write the first violation's rows to this file, as JSON"
     )
+    parser.add_argument(
+        "--lock-database",
+        action="store_true",
+        help="read as readers do that must not see half of a commit: SET cbo_use_lock_db = true",
+    )
     parser.add_argument("--json", action="store_true", help="print one line of JSON at the end")
 
 
 def run(args: argparse.Namespace) -> int:
     """Take samples until a signal or a limit ends it, print the result and return the exit code."""
-    audit = Audit(_statement(args), args.interval, args.rows, args.evidence)
+    audit = Audit(_statement(args), args.interval, args.rows, args.evidence, args.lock_database)
     options = command_line.server_options(args, database=_DATABASE)
     options.read_password()
     clock = SystemClock()
-    with contextlib.closing(AuditConnection(options)) as reader, _stop_on_signals() as stop:
+    with (
+        contextlib.closing(AuditConnection(options, lock_database=audit.lock_database)) as reader,
+        _stop_on_signals() as stop,
+    ):
         auditor = Auditor(audit, reader, clock)
         limit = Deadline.after(args.seconds, clock) if args.seconds is not None else None
         auditor.run(stop, lambda: _is_over(auditor, limit, stop_at_first=args.stop_at_first))

@@ -138,7 +138,9 @@ class SinkOptions:
         "Whether the sink creates missing tables of its own: the ledger and the dead-letter table.", default=True
     )
     ledger_replication: int | None = kind.COUNT(
-        "Replicas of the ledger's table at its creation.", default=None, default_text="the server's"
+        "Replicas of the ledger's table at its creation.",
+        default=None,
+        default_text="the server's, at most one a backend",
     )
     receipts_log: bool = kind.SWITCH(
         "Whether the sink logs every commit in the table `_starrocks_txn_sink_receipts`, so that the command `where` "

@@ -23,7 +23,7 @@ from starrocks_txn_sink.errors import Fenced, StarRocksSinkError, TransportError
 from starrocks_txn_sink.protocol import ledger, refusals
 from starrocks_txn_sink.protocol.label import Backoff, Label, LabelPrefix, LedgerRequest, Steps, Wait, run_of
 from starrocks_txn_sink.protocol.ledger import Owner, Owners, Position, ReadOwners
-from starrocks_txn_sink.protocol.wire import Operation, Reply
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply
 
 NewToken = Callable[[], str]
 
@@ -124,10 +124,17 @@ def _roll_back_unfinished(scope: Scope, rng: random.Random) -> Steps[None]:
 
 
 def roll_back_until_confirmed(label: Label, rng: random.Random) -> Steps[None]:
-    """Repeat the rollback until the server says that `label` has ended, either way; the deadline bounds it."""
+    """Repeat the rollback until the server says that `label` has ended, either way; the deadline bounds it.
+
+    A label that is committed is left alone: some releases list each committed one as unfinished (wire contract 10.6).
+    Only that state counts here: it is durable, and any other one may be out of date or unregistered.
+    """
+    answer = yield label.request(Operation.LOAD_STATE)
+    if isinstance(answer, Reply) and answer.state in (LabelState.COMMITTED, LabelState.VISIBLE):
+        return
     for tries in itertools.count():
         answer = yield label.request(Operation.ROLLBACK)
-        if isinstance(answer, Reply) and (answer.ok or _has_ended(answer)):
+        if isinstance(answer, Reply) and (refusals.is_rolled_back(answer) or _has_ended(answer)):
             return
         yield Wait(BACKOFF.seconds(tries, rng), f"label {label.name} being rolled back")
 

@@ -344,7 +344,7 @@ def _commit_again(label: Label) -> Steps[Outcome | None]:
 def _after_refusal(label: Label, refusal: Reply, retry_policy: RetryPolicy, rng: random.Random) -> Steps[Outcome]:
     """The outcome of a commit that was answered FAILED: Aborted only if the label can be rolled back."""
     answer = yield label.request(Operation.ROLLBACK)
-    if isinstance(answer, Reply) and answer.ok:
+    if isinstance(answer, Reply) and refusals.is_rolled_back(answer):
         return Aborted(label.name, refusals.commit_error(refusal, label.name))
     state = _state((yield label.request(Operation.LOAD_STATE)))
     if state is LabelState.ABORTED:

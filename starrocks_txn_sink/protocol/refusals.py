@@ -57,6 +57,7 @@ _MESSAGE_LIMIT = 600
 
 ALREADY_COMMITTING = "is already committing"
 DURING_COMMITTING = "during committing"
+_ROLLBACK_PENDING = ("rollback pending", "abort is already in progress")
 CANNOT_ABORT_VISIBLE = "Can not abort VISIBLE"
 
 
@@ -117,6 +118,14 @@ def _context(reply: Reply, label: str, table: str | None = None) -> dict[str, An
 
 def _contains_any(text: str, fragments: tuple[str, ...]) -> bool:
     return any(fragment in text for fragment in fragments)
+
+
+def is_rolled_back(reply: Reply) -> bool:
+    """Whether a reply to a rollback says that it is done.
+
+    Generation C also says OK to a rollback that is only begun, and it may still end committed (wire contract 10.5).
+    """
+    return reply.ok and not _contains_any(reply.message, _ROLLBACK_PENDING)
 
 
 def is_gone(reply: Reply) -> bool:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.actions import Receipt
@@ -22,11 +23,18 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import require_supported
 from starrocks_txn_sink.protocol import dead_letters, fencing, receipts_log
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Result, Steps, run
-from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, Position
+from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, Position, identifier
 from starrocks_txn_sink.rows.columns import PRIMARY_KEYS
 from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, Resumption, resume
-from starrocks_txn_sink.sink.typed.target import COLUMNS_SQL, NOT_NULL_SQL, TargetColumn, target_columns
+from starrocks_txn_sink.sink.typed.target import (
+    COLUMNS_SQL,
+    NOT_NULL_SQL,
+    TargetColumn,
+    may_count,
+    target_columns,
+    with_counters,
+)
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.port import LOGIN_OR_DATABASE
 from starrocks_txn_sink.telemetry.events import Event
@@ -48,8 +56,8 @@ _PAUSE = 0.5  # between two roll-backs of labels that ending tasks still begin
 # Spark ends the other tasks of a failed job only after up to 4 s, and they may begin labels until then.
 _LATER = (2.5, 3.5)
 _BY_HAND = (
-    "Grant CREATE TABLE on the database, or create the {} table by hand (docs/{} has its DDL) and set "
-    "ledger_create=False."
+    "Grant CREATE TABLE on the database, set ledger_replication to at most the number of backends, or create the {} "
+    "table by hand (docs/{} has its DDL) and set ledger_create=False."
 )
 _CREATE_IS_OFF = (
     "ledger_create is off: create the ledger's table by hand (docs/exactly-once.md has its DDL), and grant SELECT and "
@@ -180,8 +188,8 @@ def open_session(
             _open_log(options, job, connection, clock, deadline)
         if options.quarantines and options.ledger_create:
             with advising(_BY_HAND.format("dead-letter", "dead-letter.md")):
-                ddl = dead_letters.create_table(options.database, options.ledger_replication)
-                connection.query(ddl, (), deadline)
+                ddl = partial(dead_letters.create_table, options.database)
+                connection.create_table(ddl, options.ledger_replication, deadline)
         if options.exactly_once:
             ledger = SqlLedger(connection, options.database)
             _take_over(options, session, ledger, clock, deadline, run_epoch, resumption)
@@ -219,11 +227,12 @@ def _take_over(
 
 @contextlib.contextmanager
 def advising(advice: str) -> Iterator[None]:
-    """Give a QueryRefused from inside this advice, unless no privilege is at fault but the login or the database."""
+    """Give a QueryRefused from inside this advice, unless the login, the database or the number of backends is at
+    fault, and no privilege."""
     try:
         yield
     except QueryRefused as refused:
-        if refused.context.get("number") not in LOGIN_OR_DATABASE:
+        if "backends" not in refused.context and refused.context.get("number") not in LOGIN_OR_DATABASE:
             refused.advice = advice
         raise
 
@@ -233,7 +242,8 @@ def _open_log(options: SinkOptions, job: str, connection: LeaderConnection, cloc
     oldest = time.gmtime(clock.wall() - options.receipts_log_days * 86_400)
     forget = receipts_log.delete_older(options.database, job, time.strftime("%Y-%m-%d %H:%M:%S", oldest))
     with advising("Grant CREATE TABLE on the database, or set receipts_log=False."):
-        connection.query(receipts_log.create_table(options.database, options.ledger_replication), (), deadline)
+        ddl = partial(receipts_log.create_table, options.database)
+        connection.create_table(ddl, options.ledger_replication, deadline)
     with contextlib.suppress(QueryRefused):  # without the DELETE privilege the log only grows
         connection.query(*forget, deadline)
 
@@ -370,7 +380,13 @@ def table_columns(
     if not names:
         return {}
     sql = COLUMNS_SQL.format(", ".join(["%s"] * len(names)))
-    return target_columns(connection.query(sql, (database, *names), deadline))
+    found = target_columns(connection.query(sql, (database, *names), deadline))
+    for table, columns in found.items():
+        if may_count(columns):
+            with contextlib.suppress(QueryRefused):  # then it counts as a column that a row must have
+                ddl = connection.query(f"SHOW CREATE TABLE {identifier(database, table)}", (), deadline)
+                found[table] = with_counters(columns, str(ddl[0][1]) if ddl else "")
+    return found
 
 
 def required_columns(

@@ -31,13 +31,17 @@ class Audit:
     Each row that `sql` returns is a violation, and no row means that the invariant holds:
     `SELECT * FROM (SELECT (SELECT sum(cents) FROM a) + (SELECT sum(cents) FROM b) AS total) t WHERE total <> 100000`.
     The auditor keeps up to `evidence_rows` rows of the first violation, and writes them to `evidence_file` if set; no
-    event and no log has them. Raises OptionError for a statement that is no SELECT, or a number out of range.
+    event and no log has them. By default it reads like any client: StarRocks plans a SELECT without a lock, so that it
+    may, rarely, meet one table before a publish and another one after it. With `lock_database` it reads as readers do
+    that must not (`SET cbo_use_lock_db = true`). Raises OptionError for a statement that is no SELECT, or a number out
+    of range.
     """
 
     sql: str
     interval: float = 1.0
     evidence_rows: int = 20
     evidence_file: str | None = None
+    lock_database: bool = False
 
     def __post_init__(self) -> None:
         if _SELECT.match(self.sql) is None:
@@ -120,17 +124,26 @@ RunStatement = Callable[[str, int], Excerpt]
 TORN = "torn"
 
 
-class AuditConnection:
-    """Runs statements over one connection; opens it when needed, and a new one after an error. Not thread-safe."""
+_LOCK_DATABASE = "SET cbo_use_lock_db = true"
 
-    def __init__(self, options: SinkOptions) -> None:
+
+class AuditConnection:
+    """Runs statements over one connection; opens it when needed, and a new one after an error. Not thread-safe.
+
+    With `lock_database` the server plans its statements under the database's lock (wire contract 4.11).
+    """
+
+    def __init__(self, options: SinkOptions, *, lock_database: bool = False) -> None:
         self._options = options
+        self._lock_database = lock_database
         self._connection: SqlConnection | None = None
 
     def __call__(self, sql: str, limit: int) -> Excerpt:
-        if self._connection is None:
-            self._connection = SqlConnection.connect_any(self._options)
         try:
+            if self._connection is None:
+                self._connection = SqlConnection.connect_any(self._options)
+                if self._lock_database:
+                    self._connection.rows(_LOCK_DATABASE)
             return self._connection.excerpt(sql, limit)
         except (QueryFailed, QueryRefused):
             self.close()
@@ -222,7 +235,7 @@ class AuditWatch:
         self._made_of = audit, options, listener
         self._clock = clock or SystemClock()
         self._linger = max(linger, 2 * audit.interval)
-        self._reader = AuditConnection(options)
+        self._reader = AuditConnection(options, lock_database=audit.lock_database)
         self.auditor = Auditor(audit, self._reader, self._clock, fan_out((listener,)))
         self._guard = threading.Lock()
         self._writing = 0

@@ -21,7 +21,7 @@ from starrocks_txn_sink.protocol.ledger import (
     read_result,
     statement,
 )
-from starrocks_txn_sink.sql.port import QueryPort
+from starrocks_txn_sink.sql.port import Answer, QueryPort
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -42,6 +42,45 @@ class LeaderConnection:
 
     def query(self, sql: str, parameters: tuple[object, ...], deadline: Deadline) -> list[tuple[Any, ...]]:
         """Run one statement on the leader and return its rows."""
+        return self._run(sql, parameters, deadline).rows
+
+    def create_table(self, ddl: Callable[[int | None], str], replication: int | None, deadline: Deadline) -> None:
+        """Create one of the sink's own tables if it does not exist; `ddl` makes its statement.
+
+        Without `replication` the server takes default_replication_num, and refuses if fewer backends are alive
+        (wire contract 10.8). A cluster of fewer backends then gets one replica on each. A cluster of which some are
+        down gets no weaker table: QueryRefused names `ledger_replication`.
+        """
+        try:
+            self.query(ddl(replication), (), deadline)
+        except QueryRefused as refused:
+            fitting = self._fitting_replication(replication, refused, deadline)
+            self.query(ddl(fitting), (), deadline)
+
+    def _fitting_replication(self, replication: int | None, refused: QueryRefused, deadline: Deadline) -> int:
+        """The number of backends if the cluster has fewer than replicas are wanted by default; else raises."""
+        try:
+            nodes = self._named_rows("SHOW BACKENDS", deadline)
+            default = self._named_rows("ADMIN SHOW FRONTEND CONFIG LIKE 'default_replication_num'", deadline)
+        except QueryRefused:
+            raise refused from None  # without the privilege to ask
+        alive = sum(_is_true(node.get("alive", "true")) for node in nodes)
+        wanted = replication or next((int(row["value"]) for row in default if str(row.get("value")).isdecimal()), 3)
+        if not nodes or alive >= wanted:
+            raise refused
+        if replication is None and alive == len(nodes):
+            return alive
+        raise QueryRefused(
+            f"A table of the sink's own would have {wanted} replicas, and {alive} of {len(nodes)} backends are alive.",
+            hint=f"Start more backends, or set ledger_replication={max(1, alive)}.",
+            backends=alive,
+        ) from None
+
+    def _named_rows(self, sql: str, deadline: Deadline) -> list[dict[str, Any]]:
+        answer = self._run(sql, (), deadline)
+        return [dict(zip(map(str.lower, answer.columns), row, strict=True)) for row in answer.rows]
+
+    def _run(self, sql: str, parameters: tuple[object, ...], deadline: Deadline) -> Answer:
         with self._lock:
             try:
                 if self._port is not None and self._has_stepped_down(self._port, deadline):
@@ -49,7 +88,7 @@ class LeaderConnection:
                 if self._port is None:
                     self._port = self._find_leader(deadline)
                 deadline.bounded(self._options.read_timeout, "the ledger's answer")
-                return self._port.run(sql, parameters, deadline.earlier(self._options.read_timeout)).rows
+                return self._port.run(sql, parameters, deadline.earlier(self._options.read_timeout))
             except StarRocksSinkError:
                 self._drop()  # another frontend may lead now
                 raise
@@ -146,8 +185,8 @@ class SqlLedger:
         self._database = database
 
     def create(self, replication: int | None, deadline: Deadline) -> None:
-        """Create the ledger table if it does not exist; raises QueryRefused without the privilege."""
-        self._connection.query(create_table(self._database, replication), (), deadline)
+        """Create the ledger table if it does not exist; raises QueryRefused without the privilege or the backends."""
+        self._connection.create_table(lambda number: create_table(self._database, number), replication, deadline)
 
     def execute(self, request: LedgerRequest, deadline: Deadline) -> Any:
         """Execute `request` (one of `protocol.ledger`)."""

@@ -21,7 +21,8 @@ from tests.support.screen import Screen, refresh
 
 pytestmark = [pytest.mark.spark, pytest.mark.deep]
 
-FAIL = {"rules": [{"operation": "commit", "action": "commit_ok_rolled_back"}]}
+REPLY = '{"Status": "FAILED", "Message": "quorum"}'
+FAIL = {"rules": [{"operation": "commit", "action": "answer", "body": REPLY}]}
 
 
 @pytest.fixture

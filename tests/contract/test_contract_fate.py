@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pymysql
 import pytest
 
 from tests.support.contract_client import Client, fresh
@@ -112,7 +113,41 @@ def test_loads_counts_rows_per_table(client: Client) -> None:
     first, second = client.table(), client.table()
     found = client.loads(client.committed((first, ONE_ROW), (second, b'{"id": 1}{"id": 2}')))
     assert {table: int(row["SINK_ROWS"]) for table, row in found.items()} == {first: 1, second: 2}
-    assert {row["STATE"] for row in found.values()} == {"FINISHED"}
+    assert {row["STATE"] for row in found.values()} <= {"FINISHED", "PREPARING"}
+
+
+def test_loads_has_no_column_for_the_transaction(client: Client) -> None:
+    """Wire contract 6.5, 10.6: 26 columns, the transaction's number inside RUNTIME_DETAILS."""
+    client.committed((client.table(), ONE_ROW))
+    assert len(client.server.sql("SELECT * FROM information_schema.loads LIMIT 1")[0]) == 26
+    assert client.server.sql("SELECT RUNTIME_DETAILS FROM information_schema.loads LIMIT 1")
+    with pytest.raises(pymysql.err.MySQLError):
+        client.server.sql("SELECT TXN_ID FROM information_schema.loads LIMIT 1")
+
+
+def test_the_take_overs_query_lists_an_open_label(client: Client) -> None:
+    """Wire contract 6.5: LIKE with an escaped underscore; a label without a load has no row."""
+    run = fresh("job")
+    open_label, other, empty = f"{run}-0", f"{run.replace('_', 'x')}-0", f"{run}-1"
+    for label in (open_label, other, empty):
+        client.begin(label)
+    for label in (open_label, other):
+        client.loaded(label, client.table(), ONE_ROW)
+    pattern = run.replace("_", "\\\\_")
+    found = client.server.sql(
+        f"SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = '{client.server.database}' "
+        f"AND LABEL LIKE '{pattern}-%' AND STATE NOT IN ('FINISHED', 'CANCELLED')"
+    )
+    assert found == [(open_label,)]
+    for label in (open_label, other, empty):
+        assert client.rollback(label).ok
+
+
+def test_finished_transactions_can_be_shown(client: Client) -> None:
+    """Wire contract 6.5."""
+    label = client.committed((client.table(), ONE_ROW))
+    found = client.server.sql(f"SHOW PROC '/transactions/{client.server.database}/finished'")
+    assert label in [row[1] for row in found]
 
 
 def test_loads_shows_why_a_table_was_cancelled(client: Client) -> None:

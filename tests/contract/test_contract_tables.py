@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
+import pymysql
 import pytest
 
 from tests.support.contract_client import Client, RawConnection, fresh, raw_connection, request_head
@@ -274,3 +276,35 @@ def test_a_body_for_an_ended_label_finds_no_transaction(client: Client, ending: 
     assert client.op(ending, label).ok
     reply = client.send("PUT", location, client.headers(label, table=table, format="json"), OTHER_ROW)
     assert (reply.status, reply.message) == ("TXN_NOT_EXISTS", f"Transaction with label {label} not exists")
+
+
+def test_more_replicas_than_backends_are_refused(client: Client) -> None:
+    """Wire contract 10.8."""
+    with pytest.raises(pymysql.err.MySQLError) as refused:
+        client.server.sql(
+            f"CREATE TABLE {client.server.database}.{fresh('t')} (id INT NOT NULL) PRIMARY KEY (id) "
+            'DISTRIBUTED BY HASH(id) BUCKETS 1 PROPERTIES ("replication_num" = "99")'
+        )
+    assert refused.value.args[0] == 1064
+
+
+def test_several_clients_may_create_a_table_if_it_does_not_exist(client: Client) -> None:
+    """Wire contract 10.8: IF NOT EXISTS has no race."""
+    ddl = (
+        f"CREATE TABLE IF NOT EXISTS {client.server.database}.{fresh('t')} (id INT NOT NULL) PRIMARY KEY (id) "
+        'DISTRIBUTED BY HASH(id) BUCKETS 1 PROPERTIES ("replication_num" = "1")'
+    )
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(client.server.sql, [ddl] * 8)) == [[]] * 8
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param("cbo_use_lock_db = true", id="lock"),
+        pytest.param("follower_query_forward_mode = 'leader'", id="forward"),
+    ],
+)
+def test_a_session_may_choose_how_it_reads(client: Client, setting: str) -> None:
+    """Wire contract 4.11, 10.11."""
+    assert client.server.sql(f"SET {setting}") == []

@@ -67,7 +67,8 @@ def test_accepted_tables(store: Store, ddl: str) -> None:
     ("ddl", "code", "told"),
     [
         ("CREATE TABLE x (a INT, b INT SUM) AGGREGATE KEY(a)", 1064, "AGGREGATE KEY"),
-        ("CREATE TABLE x (a BIGINT NOT NULL AUTO_INCREMENT) PRIMARY KEY(a)", 1064, "AUTO_INCREMENT"),
+        ("CREATE TABLE x (a INT NOT NULL AUTO_INCREMENT) PRIMARY KEY(a)", 1064, "AUTO_INCREMENT"),
+        ('CREATE TABLE x (a INT) PROPERTIES ("replication_num" = "2")', 1064, "replication num"),
         ("CREATE TABLE x (a HLL)", 1064, "HLL"),
         ("CREATE TABLE x (a DECIMAL(39,2))", 1064, "DECIMAL precision"),
         ("CREATE TABLE x (a INT, A INT)", 1060, "Duplicate column"),
@@ -101,6 +102,20 @@ def test_refused_statements(store: Store, ddl: str, code: int, told: str) -> Non
         run(store, ddl)
     assert caught.value.code == code
     assert told in caught.value.message
+
+
+def test_a_counter_fills_rows_without_a_number_and_only_the_ddl_shows_it(store: Store) -> None:
+    """EXTRA is empty on the server, as COLUMN_DEFAULT is for such a column."""
+    ddl = "CREATE TABLE counted (id BIGINT NOT NULL, n BIGINT NOT NULL AUTO_INCREMENT) PRIMARY KEY(id)"
+    run(store, ddl)
+    load(store, "counted", [{"id": 1}, {"id": 2, "n": 77}, {"id": 3, "n": None}])
+    numbers = [number for (number,) in rows(store, "SELECT n FROM counted ORDER BY id")]
+    assert numbers[1] == 77
+    assert len({*numbers}) == 3
+    listed = "SELECT COLUMN_DEFAULT, EXTRA FROM information_schema.columns WHERE COLUMN_NAME = 'n'"
+    assert rows(store, listed) == [(None, "")]
+    (shown,) = statements.run(store, QuerySession(database="test"), "SHOW CREATE TABLE counted").rows
+    assert "`n` bigint NOT NULL AUTO_INCREMENT COMMENT" in shown[1]
 
 
 def test_altered_columns_keep_the_rows(store: Store) -> None:

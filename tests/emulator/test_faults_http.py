@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,9 +46,9 @@ class Faulty:
     def status(self, name: str, **headers: str) -> str:
         return str(self.op(name, 20, **headers).json()["Status"])
 
-    def load(self, body: bytes = BODY) -> str:
-        url = self.op("load").headers["Location"]
-        found = self.session.put(url, headers={**HEADERS, "timeout": "600"}, data=body, timeout=20)
+    def load(self, body: bytes = BODY, table: str = "t") -> str:
+        url = self.op("load", table=table).headers["Location"]
+        found = self.session.put(url, headers={**HEADERS, "timeout": "600", "table": table}, data=body, timeout=20)
         return str(found.json()["Status"])
 
     def begun_and_loaded(self) -> None:
@@ -145,12 +147,14 @@ def test_an_answer_after_the_effect_hides_it(faulty: Faulty) -> None:
     assert faulty.state() == "VISIBLE"
 
 
-def test_a_body_is_cut_and_the_table_is_aborted(faulty: Faulty) -> None:
+def test_a_body_is_cut_and_the_next_one_is_glued_to_it(faulty: Faulty) -> None:
+    """Wire contract 4.8."""
     assert faulty.status("begin") == "OK"
     faulty.plan({"operation": "load", "table": "t", "action": "cut_body", "bytes": 5, "times": 1})
     assert no_reply(faulty.load)
-    assert faulty.load() == "ABORTED"
-    assert faulty.status("rollback") == "OK"
+    assert faulty.load() == "OK"
+    assert faulty.status("commit") == "FAILED"
+    assert faulty.rows() == 0
 
 
 def test_busy_so_many_times(faulty: Faulty) -> None:
@@ -172,10 +176,13 @@ def test_labels_are_forgotten(faulty: Faulty) -> None:
 
 @pytest.mark.parametrize(("when", "state", "rows"), [("before", "UNKNOWN", 0), ("after", "VISIBLE", 2)])
 def test_the_frontend_restarts_around_a_commit(faulty: Faulty, when: str, state: str, rows: int) -> None:
+    """Wire contract 10.5: the label is CANCELLED either way, so a rollback's OK proves nothing."""
     faulty.begun_and_loaded()
     faulty.plan({"operation": "commit", "action": "restart_frontend", "when": when, "times": 1})
     assert no_reply(lambda: faulty.op("commit"))
-    assert "does not exist" in faulty.op("commit").json()["Message"]
+    assert "Can not commit CANCELLED" in faulty.op("commit").json()["Message"]
+    assert faulty.status("rollback") == "OK"
+    assert faulty.status("begin") == "LABEL_ALREADY_EXISTS"
     assert (faulty.state(), faulty.rows()) == (state, rows)
 
 
@@ -225,7 +232,45 @@ def test_ok_but_rolled_back(faulty: Faulty) -> None:
     faulty.begun_and_loaded()
     faulty.plan({"operation": "commit", "action": "commit_ok_rolled_back", "times": 1})
     assert faulty.status("commit") == "OK"
-    assert (faulty.state(), faulty.rows()) == ("ABORTED", 0)
+    assert (faulty.state(), faulty.rows()) == ("PREPARE", 0)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_query_sees_one_table_early_unless_it_locks_the_database(faulty: Faulty, locked: bool) -> None:
+    """Wire contract 4.11."""
+    with contextlib.closing(pymysql.connect(host="127.0.0.1", port=faulty.emulator.query_port, user="root")) as reader:
+        cursor = reader.cursor()
+        cursor.execute("CREATE TABLE shop.u (id INT NOT NULL, v VARCHAR(9)) PRIMARY KEY(id)")
+        cursor.execute(f"SET cbo_use_lock_db = {str(locked).lower()}")
+        faulty.plan({"operation": "commit", "action": "publish_apart", "seconds": 0.3})
+        faulty.begun_and_loaded()
+        assert faulty.load(table="u") == "OK"
+        writer = threading.Thread(target=faulty.status, args=("commit",))
+        writer.start()
+        seen = set()
+        while writer.is_alive():
+            cursor.execute("SELECT (SELECT count(*) FROM shop.t), (SELECT count(*) FROM shop.u)")
+            seen.add(cursor.fetchone())
+        writer.join()
+    assert ((2, 0) in seen) is not locked
+    assert seen <= {(0, 0), (2, 0), (2, 2)}
+    assert faulty.state() == "VISIBLE"
+
+
+def test_a_rollback_may_be_pending(faulty: Faulty) -> None:
+    """Wire contract 2.2, 10.5."""
+    faulty.begun_and_loaded()
+    faulty.plan({"operation": "rollback", "action": "abort_pending", "times": 2})
+    said = [faulty.op("rollback").json()["Message"] for _ in range(3)]
+    assert ["rollback pending" in said[0], "already in progress" in said[1], "already aborted" in said[2]] == [True] * 3
+
+
+def test_a_privilege_is_denied_by_401(faulty: Faulty) -> None:
+    """Wire contract 7.2."""
+    faulty.plan({"operation": "get_load_state", "action": "deny"})
+    denied = faulty.session.get(f"{faulty.emulator.load_url}/api/shop/get_load_state?label=l", timeout=20)
+    assert denied.status_code == 401
+    assert "INSERT privilege" in denied.json()["msg"]
 
 
 def test_the_running_limit_in_b_is_answered_ok(faulty: Faulty) -> None:

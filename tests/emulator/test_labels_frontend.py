@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from starrocks_emulator.settings import Generation
+from starrocks_emulator.settings import Generation, Limits
 from starrocks_emulator.sql.information_schema import load_rows
 from starrocks_emulator.transactions.backend import Backend
 from starrocks_emulator.transactions.messages import transaction_parameters
@@ -43,14 +44,35 @@ def test_a_rejected_commit_cancels_and_drops_every_table(tmp_path: Path, generat
 
 
 def test_in_b_ok_may_mean_rolled_back(tmp_path: Path) -> None:
-    """Wire contract 3.2, the hole of B: only get_load_state tells."""
-    stage = Stage(tmp_path, B)
+    """Wire contract 3.2, 10.7, the hole of B: the label stays PREPARE until its inner timeout."""
+    stage = Stage(tmp_path, B, Limits(label_clean_interval_second=100))
     stage.begin("l")
     stage.load("l", "t")
     assert stage.commit("l", rolled_back=True)["ChannelId"] == 0
-    assert stage.state("l") == "ABORTED"
+    assert stage.state("l") == "PREPARE"
     assert stage.store.tables == {}
     assert list(tmp_path.iterdir()) == []
+    stage.clock.now += 301
+    assert stage.state("l") == "ABORTED"
+
+
+@both_generations
+def test_b_ends_a_transaction_after_300_seconds_and_c_does_not(tmp_path: Path, generation: Generation) -> None:
+    """Wire contract 4.12, 10.7: whatever begin's timeout was."""
+    stage = Stage(tmp_path, generation)
+    stage.begin("l", timeout="900")
+    stage.load("l", "t")
+    stage.clock.now += 301
+    assert stage.commit("l")["Status"] == {B: "FAILED", C: "OK"}[generation]
+
+
+def test_loads_of_committed_labels_may_stay_preparing(tmp_path: Path) -> None:
+    """Wire contract 4.15, 10.6."""
+    stage = Stage(tmp_path)
+    stage.memory.settings = replace(stage.memory.settings, loads_stay_preparing=True)
+    stage.committed("l")
+    assert stage.state("l") == "VISIBLE"
+    assert [row["STATE"] for row in load_rows(stage.memory)] == ["PREPARING"]
 
 
 def test_c_has_no_such_hole(tmp_path: Path) -> None:
@@ -77,13 +99,17 @@ def test_a_held_commit_is_committed_until_it_is_released(tmp_path: Path, generat
 
 @both_generations
 def test_a_restart_loses_live_transactions_and_keeps_committed_ones(tmp_path: Path, generation: Generation) -> None:
+    """Wire contract 10.5: every remembered label is CANCELLED, visible ones too."""
     stage = Stage(tmp_path, generation)
     stage.committed("done")
     stage.begin("live")
     stage.load("live", "t")
     stage.memory.restart()
     assert list(tmp_path.iterdir()) == []
-    assert "does not exist" in stage.commit("live")["Message"]
+    for label in ("live", "done"):
+        assert "Can not commit CANCELLED" in stage.commit(label)["Message"]
+        assert "has already aborted" in stage.rollback(label)["Message"]
+    assert load_rows(stage.memory) == []
     assert stage.state("live") in ("UNKNOWN", "ABORTED")
     assert stage.state("done") == "VISIBLE"
     assert stage.begin("done")["Status"] == "LABEL_ALREADY_EXISTS"

@@ -21,7 +21,9 @@ from tests.support.store_setup import load, with_tables
 @pytest.fixture
 def listener(tmp_path: Path) -> Iterator[QueryListener]:
     store = with_tables(Store(tmp_path / "data"))
-    listening = QueryListener(store, user="root", password="pw", version="4.1.5-emulator", leader=lambda: False)
+    listening = QueryListener(
+        store, user="root", password="pw", version="4.1.5-emulator", leader=lambda: False, be_http_ports=lambda: (1, 2)
+    )
     listening.start()
     yield listening
     listening.stop()
@@ -155,7 +157,8 @@ def test_show_statements(listener: QueryListener) -> None:
     assert ask(listener, "SHOW VARIABLES LIKE 'version_comment'") == (
         ("version_comment", "StarRocks stand-in (emulator)"),
     )
-    assert len(ask(listener, "SHOW BACKENDS")) == 1
+    assert len(ask(listener, "SHOW BACKENDS")) == 2
+    assert ask(listener, "SHOW VARIABLES LIKE 'cbo%'") == ()
 
 
 def test_a_slow_statement_does_not_hold_up_others(listener: QueryListener) -> None:

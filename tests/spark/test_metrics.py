@@ -20,7 +20,7 @@ from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of, wait_for
 
 pytestmark = pytest.mark.spark
 
-ROLLED_BACK = {"operation": "commit", "action": "commit_ok_rolled_back"}
+REFUSED = {"operation": "commit", "action": "answer", "body": '{"Status": "FAILED", "Message": "quorum"}'}
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_query_that_repeats_an_attempt_counts_every_row_once(shop: Shop, metri
 
 def repeat_an_attempt(shop: Shop, metrics: MetricsServer) -> None:
     shop.feed(rows_of("p-0", [1, 2]) + rows_of("p-1", [7]))
-    shop.fault({**ROLLED_BACK, "nth": 1})
+    shop.fault({**REFUSED, "nth": 1})
     assert start(shop, metrics).awaitTermination(120)
     wait_for(lambda: values(metrics)["spark_input_rows_total"] == 6)  # Spark tells it a little later
     good = values(metrics)
@@ -89,7 +89,7 @@ def repeat_an_attempt(shop: Shop, metrics: MetricsServer) -> None:
 def test_a_query_that_fails_and_starts_again_counts_every_row_once(shop: Shop, metrics: MetricsServer) -> None:
     repeat_an_attempt(shop, metrics)
     shop.feed(rows_of("p-0", [3]))
-    shop.fault(ROLLED_BACK)
+    shop.fault(REFUSED)
     with pytest.raises(StreamingQueryException):
         start(shop, metrics, max_attempts=2).awaitTermination(120)
     bad = values(metrics)

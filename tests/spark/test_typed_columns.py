@@ -213,6 +213,15 @@ def test_left_out_columns_take_their_default(spark: SparkSession, server: Emulat
     assert query(server, "SELECT v, n, w, d FROM shop.t") == [("ok", 7, "there", None)]
 
 
+def test_a_counter_may_be_left_out(spark: SparkSession, server: Emulator) -> None:
+    """Only SHOW CREATE TABLE tells that the server numbers the rows."""
+    query(server, "CREATE TABLE shop.t (id BIGINT, seq BIGINT NOT NULL AUTO_INCREMENT, v VARCHAR(4)) PRIMARY KEY(id)")
+    sink(server, ["id", "v"]).write(one_row(spark))
+    ((number, text),) = query(server, "SELECT seq, v FROM shop.t")
+    assert number is not None
+    assert text == "ok"
+
+
 FAULTS: dict[str, tuple[str, Callable[[], Column]]] = {
     "NaN or infinite": ("d", lambda: F.lit(float("nan"))),
     "column d of table t is NaN or infinite": ("d", lambda: F.lit(float("-inf"))),

@@ -92,7 +92,7 @@ class MemoryStore:
         self.records.append(Record(txn_id, label, db, "VISIBLE" if visible else "COMMITTED"))
         return {table: Counted(1, bytes=len(body)) for table, body in bodies.items()}
 
-    def publish(self, txn_id: int) -> None:
+    def publish(self, txn_id: int, apart: float | None = None) -> None:  # noqa: ARG002
         for record in self.records:
             if record.txn_id == txn_id:
                 record.state = "VISIBLE"

@@ -9,7 +9,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from starrocks_txn_sink.errors import StarRocksSinkError
@@ -17,6 +17,8 @@ from starrocks_txn_sink.operations.doctor import frontends, libraries, privilege
 from starrocks_txn_sink.operations.doctor import target as doctor
 from starrocks_txn_sink.operations.doctor.tables import check_tables
 from starrocks_txn_sink.operations.doctor.target import DRIVER, Finding, Severity, Target, exit_code
+from starrocks_txn_sink.operations.rehearsal import command as rehearsal
+from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms, Verdict
 from starrocks_txn_sink.options import command_line
 
 _MARKS = {Severity.GOOD: "ok", Severity.SKIPPED: "--", Severity.WARNING: "WARN", Severity.FAILURE: "FAIL"}
@@ -84,6 +86,20 @@ SECTIONS: tuple[tuple[str, Section], ...] = (
 """In order of dependence: later sections use the version, leader, tables and endpoints that earlier ones found."""
 
 
+def check_rehearsal(target: Target) -> Iterator[Finding]:
+    """Run the checks of `rehearse` in `target.scratch`: a difference that needs an action is a failure."""
+    options = replace(target.options, database=str(target.scratch))
+    with closing(Stage(options, Terms())) as stage, rehearsal.interrupted_once():
+        for check, found in [(one.check, one.finding) for one in rehearsal.collect(stage, lambda _: None)]:
+            if found.verdict in (Verdict.AS_EXPECTED, Verdict.HARMLESS):
+                why = f"; harmless, because {found.why}" if found.why else ""
+                yield doctor.good(check.name, found.what + why)
+            elif found.verdict is Verdict.DIFFERS:
+                yield doctor.failure(check.name, found.what, f"Expected: {check.expects}", found.advice)
+            else:
+                yield doctor.skipped(check.name, f"{found.what}; {found.why}".rstrip("; "))
+
+
 def examine(target: Target, sections: tuple[tuple[str, Section], ...] = SECTIONS) -> Iterator[tuple[str, Finding]]:
     """Yield (section name, finding) as soon as each is known. Errors of the server become findings."""
     for name, section in sections:
@@ -115,6 +131,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tasks of the Spark job that checks the executors (default 2)",
     )
     spark.add_argument("--no-spark", action="store_true", help="skip the executors, start no Spark")
+    parser.add_argument(
+        "--rehearse", metavar="DATABASE", help="also run the checks of `rehearse`, in this database of scratch tables"
+    )
     parser.add_argument("--master", help="Spark's master; better: run this command with spark-submit")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
@@ -130,10 +149,12 @@ def run(args: argparse.Namespace) -> int:
         args.checkpoint,
         None if args.no_spark else args.executors,
         args.master,
+        scratch=args.rehearse,
     )
+    sections = (*SECTIONS, ("rehearsal", check_rehearsal)) if args.rehearse else SECTIONS
     found: list[tuple[str, Finding]] = []
     with closing(target):
-        for section, finding in examine(target):
+        for section, finding in examine(target, sections):
             if not args.json:
                 first = not found or found[-1][0] != section
                 command_line.print_lines(text_lines(section, finding, first))

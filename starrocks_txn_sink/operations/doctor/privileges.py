@@ -26,6 +26,8 @@ def check_privileges(target: Target) -> Iterator[Finding]:
             if there
             else judge_ledger_create(is_granted("CREATE TABLE", database, None, grants), target.options.ledger_create)
         )
+        if not there and target.options.ledger_create:
+            yield from _judge_replicas(target)
     for table in (*target.tables, *((LEDGER_TABLE,) if there else ())):
         yield judge_insert(is_granted("INSERT", database, table, grants), table)
 
@@ -86,6 +88,26 @@ def judge_ledger_create(allowed: bool | None, wanted: bool) -> Finding:
         "SHOW GRANTS lists no CREATE TABLE on the database for the user.",
         "The sink creates its ledger's table when it starts.",
         "Grant CREATE TABLE ON DATABASE, or create it by hand (docs/exactly-once.md) and set ledger_create=False.",
+    )
+
+
+def _judge_replicas(target: Target) -> Iterator[Finding]:
+    """Whether as many backends are alive as the ledger's table has replicas (wire contract 10.8)."""
+    wanted = target.options.ledger_replication
+    try:
+        nodes = target.sql().rows("SHOW BACKENDS")
+        default = target.sql().rows("ADMIN SHOW FRONTEND CONFIG LIKE 'default_replication_num'")
+    except QueryRefused:
+        return
+    alive = sum(str(node.get("alive", "true")).lower() in ("true", "1") for node in nodes)
+    wanted = wanted or next((int(row["value"]) for row in default if str(row.get("value")).isdecimal()), 0)
+    if not alive or alive >= wanted or (target.options.ledger_replication is None and alive == len(nodes)):
+        return  # with a backend for each replica, or with one replica on each backend of a small cluster
+    yield failure(
+        "ledger.replicas",
+        f"The ledger's table would have {wanted} replicas, and {alive} of {len(nodes)} backends are alive.",
+        "StarRocks creates no table with more replicas than backends.",
+        f"Start more backends, or set ledger_replication={max(1, alive)}.",
     )
 
 

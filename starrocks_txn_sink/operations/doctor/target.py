@@ -152,6 +152,7 @@ class Target:
     checkpoint: str | None = None
     executors: int | None = 2
     master: str | None = None
+    scratch: str | None = None
     clock: Clock = field(default_factory=SystemClock)
     endpoints: list[Endpoint] = field(default_factory=list)
     version: str = ""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _SELECT = (
-    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, COLUMN_KEY, EXTRA,"
+    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, COLUMN_KEY,"
     " GENERATION_EXPRESSION FROM information_schema.columns WHERE TABLE_SCHEMA = %s AND {} "
     "ORDER BY TABLE_NAME, ORDINAL_POSITION"
 )
@@ -20,6 +20,9 @@ COLUMNS_SQL = _SELECT.format("TABLE_NAME IN ({})")
 NOT_NULL_SQL = _SELECT.format("IS_NULLABLE = 'NO'")
 """The NOT NULL columns of all tables, those of primary keys among them. Parameter: the database."""
 
+_COUNTER = re.compile(
+    r"^\s*`((?:[^`]|``)+)`\s+bigint(?:\(\d+\))?\s+(?:NOT\s+NULL\s+)?AUTO_INCREMENT\b", re.IGNORECASE | re.MULTILINE
+)
 _WORD = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*")
 _NUMBERS = re.compile(r"\s*\(([\d\s,]*)\)")
 _SAME = {"TEXT": "STRING", "BINARY": "VARBINARY", "INTEGER": "INT", "INT128": "LARGEINT", "BOOL": "BOOLEAN"}
@@ -90,16 +93,30 @@ def target_columns(rows: Iterable[Sequence[object]]) -> dict[str, tuple[TargetCo
 
 
 def _column(row: Sequence[object]) -> TargetColumn:
-    name, kind, nullable, default, key, extra, generation = row
-    marks = str(extra or "").lower()
-    counted = "auto_increment" in marks  # the server fills it, also where a NULL is sent
+    name, kind, nullable, default, key, generation = row
     return TargetColumn(
         str(name),
         parse_type(str(kind)),
-        nullable=counted or str(nullable).upper() == "YES",
-        defaulted=counted or default is not None,
+        nullable=str(nullable).upper() == "YES",
+        defaulted=default is not None,
         key=str(key or "").upper() == "PRI",
-        generated=bool(generation) or "generated" in marks,
+        generated=bool(generation),
+    )
+
+
+def may_count(columns: Iterable[TargetColumn]) -> bool:
+    """Whether one of a table's columns may be AUTO_INCREMENT: only the table's DDL tells."""
+    return any(column.required and column.type.name == "BIGINT" for column in columns)
+
+
+def with_counters(columns: Iterable[TargetColumn], ddl: str) -> tuple[TargetColumn, ...]:
+    """`columns` with those that are AUTO_INCREMENT in SHOW CREATE TABLE marked as filled by the server.
+
+    information_schema does not show them: EXTRA is always empty. The server fills them also where a NULL is sent.
+    """
+    counted = {found[1].replace("``", "`") for found in _COUNTER.finditer(ddl)}
+    return tuple(
+        replace(column, nullable=True, defaulted=True) if column.name in counted else column for column in columns
     )
 
 

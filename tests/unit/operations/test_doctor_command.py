@@ -218,6 +218,42 @@ def test_a_dead_backend_is_reported_and_not_probed(server: Emulator, capsys: Sho
     assert (visit.code, list(visit.bad())) == (1, ["backend.alive"])
 
 
+def test_a_ledger_with_more_replicas_than_live_backends(server: Emulator, capsys: Shown) -> None:
+    rows: list[list[object]] = [["127.0.0.1", "true"], ["127.0.0.1", "true"], ["127.0.0.1", "false"]]
+    server.faults.replace([query_fault("SHOW BACKENDS", rows=rows, columns=["IP", "Alive"])])
+    visit = Visit(server, capsys, "--option", "ledger_replication=3")
+    assert "set ledger_replication=2" in visit.bad("failure")["ledger.replicas"]["advice"]
+    assert "ledger.replicas" not in Visit(server, capsys, "--option", "ledger_replication=2").bad()
+
+
+def test_committed_labels_that_are_listed_as_open_are_no_running_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    """Wire contract 10.6."""
+    monkeypatch.setenv("SECRET", PASSWORD)
+    settings = Settings(password=PASSWORD, loads_stay_preparing=True, limits=Limits(max_running_txn_num_per_db=4))
+    with Emulator(tmp_path, settings) as server:
+        for statement in TABLES:
+            ask(server, statement)
+        options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", password=PASSWORD)
+        deadline = Deadline.after(60, SystemClock())
+        with closing(HttpTransport(options)) as transport:
+            for number in range(6):
+                for operation in (Operation.BEGIN, Operation.LOAD, Operation.COMMIT):
+                    loads = operation is Operation.LOAD
+                    request = Request(
+                        operation,
+                        "shop",
+                        f"l-{number}",
+                        table="orders" if loads else None,
+                        headers={"format": "json"} if loads else {},
+                        body=[b'{"id": 1}'] if loads else None,
+                    )
+                    assert transport.send(request, deadline).ok
+        visit = Visit(server, capsys)
+    assert "transaction.headroom" not in visit.bad()
+
+
 def test_an_old_server(server: Emulator, capsys: Shown) -> None:
     server.faults.replace([query_fault(r"current_version\(\)", rows=[["4.0.3-rc"]], columns=["v"])])
     visit = Visit(server, capsys)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from integration.conformance import NOT_RUN, PAGE, Rule, page, results, rules
+from integration.conformance import NOT_RUN, PAGE, Rule, page, rehearsal_table, results, rules
+from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
 
 JUNIT = """<testsuites><testsuite><testcase classname="tests.contract.test_contract_fate" name="test_a[B]"/>
 <testcase classname="tests.contract.test_contract_fate" name="test_a[C]"><skipped/></testcase>
@@ -31,10 +32,23 @@ def test_what_was_not_run_is_told_of() -> None:
     assert made.count(NOT_RUN) > len(rules())
 
 
+def test_reports_of_real_servers_fill_their_column() -> None:
+    def report(version: str, verdict: str) -> dict[str, object]:
+        return {"version": version, "checks": [{"check": "load.order", "verdict": verdict}]}
+
+    stand_in = [report(f"{version}-emulator", "as expected") for version in ("4.0.7", "4.1.5")]
+    real = [report("4.0.13", "as expected"), report("4.1.1", "differs, harmless")]
+    made = rehearsal_table([*stand_in, *real])
+    line = "| load.order | 4.10, 8.8 | as expected | as expected (4.0.13); differs, harmless (4.1.1) |"
+    assert line in made.splitlines()
+    assert f"| load.lz4 | 5.2 | {NOT_RUN} | {NOT_RUN} |" in made.splitlines()
+
+
 def test_the_page_has_every_rule_and_none_fails() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    shown = [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if line.startswith("| ")][1:]
-    assert shown == [rule.text for rule in rules()]
+    shown = [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if line.startswith("| ")]
+    names = [check.name for check in (*CHECKS, CLEARED)]
+    assert shown == ["check", *names, "rule", *(rule.text for rule in rules())]
     assert "| fails |" not in text
 
 

@@ -101,7 +101,7 @@ TXN_NOT_EXISTS          | begin_failed          | load_failed           | UUUCCA
 TXN_IN_PROCESSING       | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
 SHUTDOWN                | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
 already committed       | ok                    | ok                    | UUUCCAD UUUCCAD | done        | ended
-abort pending           | ok                    | ok                    | UUUCCAD UUUCCAD | done        | ended
+abort pending           | ok                    | ok                    | UUUCCAD UUUCCAD | done        | again
 already aborted         | ok                    | ok                    | UUUCCAD UUUCCAD | done        | ended
 live label              | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
 used label              | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again

@@ -44,7 +44,7 @@ from starrocks_txn_sink.protocol.ledger import (
     lane_name,
     statement,
 )
-from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from tests.support.manual_clock import ManualClock
 
 
@@ -105,7 +105,9 @@ def key_of(question: WriteClaim | WriteMarker) -> str:
 
 
 class Server:
-    """Rolls everything back, and notes it in the ledger's log."""
+    """Rolls everything back, and notes it in the ledger's log; labels in `visible` are committed."""
+
+    visible: tuple[str, ...] = ()
 
     def __init__(self, ledger: Ledger, *replies: Reply | TransportError) -> None:
         self.ledger = ledger
@@ -114,6 +116,8 @@ class Server:
 
     def send(self, request: Request, deadline: Deadline) -> Reply:
         del deadline
+        if request.operation is Operation.LOAD_STATE:
+            return Reply(Status.OK, state=LabelState.VISIBLE if request.label in self.visible else LabelState.PREPARE)
         assert request.operation is Operation.ROLLBACK
         self.requests.append(request)
         self.ledger.log.append(f"rollback {request.label}")
@@ -183,6 +187,24 @@ def test_every_listed_label_is_rolled_back_before_the_barrier() -> None:
     assert [request.label for request in server.requests] == list(labels)
     asked = [line.split()[0] for line in ledger.log]
     assert asked[2:7] == ["ListUnfinished", "rollback", "rollback", "rollback", "WriteMarker"]
+
+
+def test_committed_labels_that_are_listed_as_unfinished_are_left_alone() -> None:
+    """Wire contract 10.6: some releases list each committed label."""
+    labels = tuple(f"job-e0-0-1-1_{number}" for number in range(949))
+    server = Server(Ledger(unfinished=labels))
+    server.visible = labels[:500] + labels[501:]
+    play(taking_over(DRIVER, "t"), server.ledger, server)
+    assert [request.label for request in server.requests] == [labels[500]]
+
+
+@pytest.mark.parametrize("said", ["Transaction 7 abort is already in progress", "abort initiated, rollback pending"])
+def test_a_rollback_that_is_only_begun_is_asked_for_again(said: str) -> None:
+    """Wire contract 10.5: it may still end committed."""
+    ledger = Ledger(unfinished=("job-e0-0-1-1_0",))
+    server = Server(ledger, Reply(Status.OK, said), Reply(Status.OK, said), Reply(Status.OK, "has already aborted"))
+    play(taking_over(DRIVER, "t"), ledger, server)
+    assert len(server.requests) == 3
 
 
 def test_a_visible_claim_costs_one_question() -> None:

@@ -13,7 +13,13 @@ from starrocks_txn_sink import SinkOptions, TableOptions, TableRoute
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TypedRoute, with_columns
-from starrocks_txn_sink.sink.typed.target import TargetColumn, parse_type, target_columns
+from starrocks_txn_sink.sink.typed.target import (
+    TargetColumn,
+    may_count,
+    parse_type,
+    target_columns,
+    with_counters,
+)
 from tools.pages import SOURCES
 
 ROOT = Path(__file__).parents[3]
@@ -91,16 +97,22 @@ def test_nulls_without_a_type_go_anywhere() -> None:
 
 # --- routes ---
 
-COLUMNS = target_columns(
+DDL = """CREATE TABLE `t` (
+  `id` bigint(20) NOT NULL COMMENT "",
+  `v` varchar(5) NOT NULL COMMENT "`v` bigint(20) AUTO_INCREMENT",
+  `auto` bigint(20) NOT NULL AUTO_INCREMENT COMMENT "",
+) ENGINE=OLAP PRIMARY KEY(`id`)"""
+PLAIN = target_columns(
     [
-        ("t", "id", "bigint(20)", "NO", None, "PRI", "", None),
-        ("t", "v", "varchar(5)", "NO", None, "", "", None),
-        ("t", "n", "int(11)", "NO", "7", "", "", ""),
-        ("t", "b", "varbinary", "YES", None, "", "", None),
-        ("t", "auto", "bigint(20)", "NO", None, "", "auto_increment", None),
-        ("t", "made", "int(11)", "YES", None, "", "", "id + 1"),
+        ("t", "id", "bigint(20)", "NO", None, "PRI", None),
+        ("t", "v", "varchar(5)", "NO", None, "", None),
+        ("t", "n", "int(11)", "NO", "7", "", ""),
+        ("t", "b", "varbinary", "YES", None, "", None),
+        ("t", "auto", "bigint(20)", "NO", None, "", None),
+        ("t", "made", "int(11)", "YES", None, "", "id + 1"),
     ]
 )["t"]
+COLUMNS = with_counters(PLAIN, DDL)
 FRAME = T.StructType().add("id", "long").add("v", "string").add("big", "long").add("blob", "binary")
 
 
@@ -131,6 +143,13 @@ def test_columns_that_do_not_fit_are_named(columns: object, properties: dict[str
     with pytest.raises(InputError, match="Cast or rename the columns") as caught:
         route(columns, properties=properties)
     assert told in str(caught.value)
+
+
+def test_only_the_ddl_shows_which_column_counts() -> None:
+    assert [column.name for column in PLAIN if column.required] == ["id", "v", "auto"]
+    assert [column.name for column in COLUMNS if column.required] == ["id", "v"]
+    assert may_count(PLAIN)
+    assert not may_count(column for column in PLAIN if column.name not in ("id", "auto"))
 
 
 def test_all_complaints_come_at_once() -> None:

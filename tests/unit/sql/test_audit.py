@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ import pytest
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Audit, cli
+from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
+from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.wire import Operation, Request
 from starrocks_txn_sink.sql.audit import AuditConnection, Auditor, AuditWatch, Evidence
 from starrocks_txn_sink.sql.connection import Excerpt
 from starrocks_txn_sink.telemetry.events import Event, ignore_event
@@ -287,3 +291,40 @@ def test_the_statement_may_come_from_a_file(
     assert cli.main([*words, str(tmp_path / "sum.sql")]) == 0
     assert cli.main([*words, str(tmp_path / "none.sql")]) == 2
     assert "--sql-file cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_half_a_publish_is_seen_by_default_and_not_with_the_databases_lock(server: Emulator, locked: bool) -> None:
+    """Wire contract 4.11."""
+    server.faults.replace({"rules": [{"operation": "commit", "action": "publish_apart", "seconds": 0.3}]})
+    clock = SystemClock()
+    with closing(HttpTransport(options(server))) as transport:
+
+        def send(operation: Operation, **fields: Any) -> None:
+            request = Request(operation, "bank", "move", **fields)
+            assert transport.send(request, Deadline.after(30, clock)).ok
+
+        send(Operation.BEGIN, headers={"timeout": "60"})
+        for table, cents in (("a", 50), ("b", 50)):
+            send(Operation.LOAD, table=table, headers={"format": "json"}, body=[b'{"id": 1, "cents": %d}' % cents])
+        writer = threading.Thread(target=send, args=(Operation.COMMIT,))
+        with closing(AuditConnection(options(server), lock_database=locked)) as reader:
+            auditor = Auditor(Audit(ONE_SUM, interval=0.001, lock_database=locked), reader, clock)
+            assert auditor.take_sample()
+            writer.start()
+            auditor.run(threading.Event(), lambda: not writer.is_alive())
+        writer.join()
+    assert auditor.samples > 1
+    assert bool(auditor.violations) is not locked
+
+
+def test_the_command_can_lock_the_database(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["--query-url", server.query_url, "--sql", ONE_SUM, "--for", "0.2", "--interval", "0.1"]
+    server.faults.replace(
+        {"rules": [{"operation": "query", "label": "^SET cbo_use_lock_db = true", "action": "delay"}]}
+    )
+    assert cli.main(["audit", *place]) == 0
+    assert server.faults.report()["applied"] == 0
+    assert cli.main(["audit", *place, "--lock-database"]) == 0
+    assert server.faults.report()["applied"] == 1
+    assert "RIGHT" in capsys.readouterr().out

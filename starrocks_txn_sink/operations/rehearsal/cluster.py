@@ -1,0 +1,313 @@
+"""Checks of the cluster: version, privileges, the sink's own table, frontends, redirects, TLS."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from http import HTTPStatus
+
+from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.http.connection import HttpResponse
+from starrocks_txn_sink.operations.rehearsal.stage import (
+    Check,
+    Finding,
+    Stage,
+    Surprise,
+    array,
+    as_expected,
+    differs,
+    harmless,
+    require,
+    said,
+)
+from starrocks_txn_sink.options.addresses import Address, parse_location, require_supported
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, ReadPositions, WriteClaim, identifier
+from starrocks_txn_sink.protocol.wire import LabelState, Operation
+
+_NUMBER = re.compile(r"\d+")
+
+
+def check_version(stage: Stage) -> Finding:
+    stage.version = str(stage.value("SELECT current_version()"))
+    try:
+        require_supported(stage.version)
+    except OptionError as error:
+        return differs(error.message, error.advice)
+    return as_expected(f"StarRocks {stage.version}")
+
+
+# --- privileges ---
+
+
+def check_frontends_privilege(stage: Stage) -> Finding:
+    try:
+        rows = stage.rows("SHOW FRONTENDS")
+    except QueryRefused as error:
+        if not stage.options.find_leader:
+            return harmless(f"refused: {error.message}", "find_leader=False does without it")
+        advice = "Grant OPERATE ON SYSTEM, or set find_leader=False and let query_url name the leader alone."
+        return differs(f"refused: {error.message}", advice)
+    leaders = [row for row in rows if _leads(row)]
+    if len(leaders) != 1:
+        return differs(
+            f"{len(leaders)} of {len(rows)} frontends lead", "Read the frontends' logs: an election may last."
+        )
+    return as_expected(f"{len(rows)} frontend(s), one leads")
+
+
+def _leads(row: dict[str, object]) -> bool:
+    return str(row.get("role", "")).upper() == "LEADER" or str(row.get("ismaster", "")).lower() == "true"
+
+
+def check_loads_privilege(stage: Stage) -> Finding:
+    try:
+        rows = stage.rows("SELECT * FROM information_schema.loads LIMIT 1")
+    except QueryRefused as error:
+        return differs(f"refused: {error.message}", "Let the user that loads read information_schema.loads.")
+    columns = len(rows[0]) if rows else 0
+    return as_expected("it can be read" + (f", {columns} columns" if columns else ""))
+
+
+def check_create(stage: Stage) -> Finding:
+    """Creates the scratch tables; the number of replicas is what fits the cluster."""
+    alive = live_backends(stage)
+    tried = dict.fromkeys((None if alive is None else min(alive, 3), 1))
+    refused = ""
+    for replication in tried:
+        try:
+            stage.create_all(replication)
+        except QueryRefused as error:
+            refused = error.message
+            stage.drop_made()
+        else:
+            return as_expected(f"three tables, {replication or 'the default number of'} replica(s)")
+    return differs(f"refused: {refused}", f"Grant CREATE TABLE and DROP ON DATABASE {stage.database} to the user.")
+
+
+def live_backends(stage: Stage) -> int | None:
+    """Backends that are alive; None without the privilege to ask, or where compute nodes hold the data."""
+    try:
+        rows = stage.rows("SHOW BACKENDS")
+    except QueryRefused:
+        return None
+    return sum(str(row.get("alive", "true")).lower() in ("true", "1") for row in rows) or None
+
+
+def check_ledger(stage: Stage) -> Finding:
+    """The ledger's DDL as a job runs it; where it fails, with the replicas that the cluster can hold."""
+    wanted = stage.wanted.ledger_replication
+    try:
+        stage.ledger.create(wanted, stage.deadline())
+    except QueryRefused as error:
+        return _other_ledger(stage, error)
+    finally:
+        stage.drop_at_end(LEDGER_TABLE)
+    found = _replication(stage)
+    shown = f", {found} replica(s)" if found else ""
+    return as_expected(f"created with {'the default' if wanted is None else f'ledger_replication={wanted}'}{shown}")
+
+
+def _other_ledger(stage: Stage, refused: QueryRefused) -> Finding:
+    """Go on with fewer replicas, so that the other checks can look."""
+    try:
+        stage.ledger.create(1, stage.deadline())
+    except QueryRefused:
+        advice = f"Grant CREATE TABLE ON DATABASE, or create it by hand and set ledger_create=False. {refused.advice}"
+        return differs(f"refused: {refused.message}", advice)
+    alive = live_backends(stage)
+    number = f"ledger_replication={min(alive, 3)}" if alive else "ledger_replication to the number of live backends"
+    return differs(f"refused: {refused.message}", f"Set {number}, or start more backends.")
+
+
+def _replication(stage: Stage) -> str:
+    """The ledger's number of replicas as the server tells it; "" if it does not."""
+    try:
+        rows = stage.rows(f"SHOW CREATE TABLE {identifier(stage.database, LEDGER_TABLE)}")
+    except QueryRefused:
+        return ""
+    text = str(next(iter(rows), {}).get("create table", ""))
+    found = re.search(r'"replication_num"\s*=\s*"(\d+)"', text)
+    return found[1] if found else ""
+
+
+def check_insert(stage: Stage) -> Finding:
+    owner = Owner("token", stage.epoch, PROBE_CHECKPOINT)
+    stage.ledger.execute(WriteClaim(stage.job, owner), stage.deadline())
+    return as_expected("a claim is written into the ledger")
+
+
+def check_select(stage: Stage) -> Finding:
+    stage.ledger.execute(ReadPositions(stage.job), stage.deadline())
+    found = stage.value(f"SELECT count(*) FROM {identifier(stage.database, LEDGER_TABLE)} WHERE job = %s", (stage.job,))
+    if int(found) != 1:
+        return differs(f"{found} rows of the claim are visible", "Check that query_url and load_url name one cluster.")
+    return as_expected("and read back")
+
+
+def check_delete(stage: Stage) -> Finding:
+    try:
+        stage.rows(f"DELETE FROM {identifier(stage.database, LEDGER_TABLE)} WHERE job = %s", (stage.job,))
+    except QueryRefused as error:
+        return harmless(
+            f"refused: {error.message}", "claims of earlier runs stay in the ledger, one row for each retry"
+        )
+    return as_expected("and deleted")
+
+
+PROBE_CHECKPOINT = "rehearsal"
+
+
+# --- frontends, redirects, TLS ---
+
+
+def check_begin(stage: Stage) -> Finding:
+    """Begin on every frontend that is known: the leader answers, others redirect to it."""
+    leading, redirected, silent = 0, 0, 0
+    for address, named in _frontends(stage):
+        label = stage.new_label()
+        request = label.request(Operation.BEGIN, headers=stage.options.begin_headers())
+        stage.remember(label)
+        try:
+            answer = stage.exchange(request, address)
+        except StarRocksSinkError:
+            if named:
+                raise
+            silent += 1
+            continue
+        if answer.status == HTTPStatus.TEMPORARY_REDIRECT:
+            found = _judge_target(stage, answer, "frontend")
+            if found is not None:
+                return found
+            redirected += 1
+            require(stage.send(request), "begin through a follower's redirect")
+        else:
+            require(stage.reply(answer), "begin")
+            leading += 1
+        require(stage.roll_back(label), "the rollback")
+    return as_expected(
+        f"{leading} frontend(s) answered as leader, {redirected} redirected to it"
+        + (f"; {silent} of SHOW FRONTENDS cannot be reached from here" if silent else "")
+    )
+
+
+def _frontends(stage: Stage) -> Iterator[tuple[Address, bool]]:
+    """Frontends of load_url (True), then those of SHOW FRONTENDS that options allow (False)."""
+    options = stage.options
+    yield from ((address, True) for address in options.frontends)
+    try:
+        rows = stage.rows("SHOW FRONTENDS")
+    except QueryRefused:
+        return
+    rules = options.redirect_rules
+    for row in rows:
+        found = parse_location(f"{options.frontends[0].scheme}://{row.get('ip')}:{row.get('httpport')}")
+        target = None if found is None else rules.rewrite(found)
+        if target is not None and target not in options.frontends and rules.allows(target):
+            yield target, False
+
+
+def _judge_target(stage: Stage, answer: HttpResponse, role: str) -> Finding | None:
+    """A difference if the sink would not follow the redirect; else None."""
+    named = parse_location(answer.location)
+    if named is None:
+        return differs(f"a redirect to a {role} names no usable host", "Check the proxies in front of the frontends.")
+    rules = stage.options.redirect_rules
+    target = rules.rewrite(named)
+    if rules.allows(target):
+        return None
+    return differs(
+        f"the redirect leads to {target}, a {role} that no option names",
+        f"If that server is yours, set {rules.option_line(target)}, or map it with redirect_map.",
+    )
+
+
+def check_redirect(stage: Stage) -> Finding:
+    """The redirect of a load: an empty PUT at the leader, 307 to an allowed backend."""
+    with stage.transaction() as label:
+        request = label.request(
+            Operation.LOAD, table=stage.table("upserts"), headers=stage.options.load_headers(stage.table("upserts"))
+        )
+        answer, address = _ask_leader(stage, request)
+        if answer.status != HTTPStatus.TEMPORARY_REDIRECT:
+            raise Surprise(f"an empty load was answered {said(stage.reply(answer))}")
+        found = _judge_target(stage, answer, "backend")
+        if found is not None:
+            return found
+        target = parse_location(answer.location)
+        scheme = target.scheme if target else ""
+        mapped = "" if target is None or stage.options.redirect_rules.rewrite(target) == target else ", rewritten"
+        return as_expected(f"307 from {address.scheme} to {scheme}, to an allowed host{mapped}")
+
+
+def _ask_leader(stage: Stage, request: object) -> tuple[HttpResponse, Address]:
+    """The leader's answer to a load without a body."""
+    address = stage.options.frontends[0]
+    for _ in range(3):
+        answer = stage.exchange(request, address)  # type: ignore[arg-type]
+        named = parse_location(answer.location)
+        target = None if named is None else stage.options.redirect_rules.rewrite(named)
+        leader = target is not None and target in [known for known, _ in _frontends(stage)]
+        if answer.status != HTTPStatus.TEMPORARY_REDIRECT or not leader or target is None:
+            return answer, address
+        address = target
+    return answer, address
+
+
+def check_load_tls(stage: Stage) -> Finding:
+    schemes = {address.scheme for address in stage.options.frontends}
+    if schemes == {"https"}:
+        return as_expected("https: passwords are encrypted on the way to the frontends")
+    return as_expected("http: passwords and rows cross the network in clear")
+
+
+def check_query_tls(stage: Stage) -> Finding:
+    forced = "" if stage.options.query_tls else _forced_tls(stage)
+    if stage.options.query_tls:
+        return as_expected("TLS: the certificate was checked" if stage.options.tls_verify else "TLS, unchecked")
+    return as_expected(f"plain: the password leaves only as an answer to a challenge{forced}")
+
+
+def _forced_tls(stage: Stage) -> str:
+    try:
+        rows = stage.rows("ADMIN SHOW FRONTEND CONFIG LIKE 'ssl_force_secure_transport'")
+    except QueryRefused:
+        return ""
+    value = str(rows[0].get("value", "")) if rows else ""
+    return f"; ssl_force_secure_transport is {value}" if value else ""
+
+
+def check_generation(stage: Stage) -> Finding:
+    """Generation C registers a label at its first load, B at its commit."""
+    with stage.transaction() as label:
+        stage.loaded(label, "upserts", array({"id": 1, "note": "generation"}))
+        state = stage.state(label)
+    if state not in (LabelState.PREPARE, LabelState.UNKNOWN):
+        return differs(
+            f"an open label is {state.value if state else 'without a state'}",
+            "Tell the project; the sink waits for VISIBLE and takes nothing else for proof.",
+        )
+    stage.generation = "C" if state is LabelState.PREPARE else "B"
+    when = "first load" if stage.generation == "C" else "commit"
+    return as_expected(f"generation {stage.generation}: a label is registered at its {when}")
+
+
+CHECKS = (
+    Check("server.version", "The release has reliable multi-table transactions.", ("10.1",), check_version),
+    Check("privilege.frontends", "SHOW FRONTENDS names the leader.", ("10.11",), check_frontends_privilege),
+    Check("privilege.loads", "information_schema.loads can be read.", ("6.5", "10.4"), check_loads_privilege),
+    Check("privilege.create", "The user may create tables.", ("7.3",), check_create),
+    Check("ledger.create", "The ledger's DDL works with the replicas of the options.", ("10.8",), check_ledger),
+    Check("privilege.insert", "INSERT into the ledger works.", ("7.3",), check_insert),
+    Check("privilege.select", "SELECT from the ledger shows it.", ("7.3",), check_select),
+    Check("privilege.delete", "DELETE from the ledger works.", ("7.3",), check_delete),
+    Check("tls.load", "load_url and the certificate's options fit.", ("1.1",), check_load_tls),
+    Check("tls.query", "The query port and query_tls fit.", ("10.9",), check_query_tls),
+    Check("frontend.begin", "The leader begins a transaction; followers redirect to it.", ("1.1", "2.2"), check_begin),
+    Check("backend.redirect", "A load is redirected to a backend that options allow.", ("1.2", "9"), check_redirect),
+    Check(
+        "server.generation",
+        "A label is registered at its commit or at its first load.",
+        ("6.2", "10.1"),
+        check_generation,
+    ),
+)

@@ -1,0 +1,233 @@
+"""Checks of loads: what a table takes, one load at a time, order, bodies that break off."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from starrocks_txn_sink.errors import ReplyLost
+from starrocks_txn_sink.operations.rehearsal.stage import (
+    LARGE_TEXT,
+    REPORT,
+    Check,
+    Finding,
+    Stage,
+    Surprise,
+    array,
+    as_expected,
+    differs,
+    harmless,
+    require,
+    said,
+)
+from starrocks_txn_sink.protocol.label import Label
+from starrocks_txn_sink.protocol.wire import Status
+from starrocks_txn_sink.rows.body import load_body
+
+_HELD_SECONDS = 1.0
+
+# --- loads ---
+
+
+def check_two_tables(stage: Stage) -> Finding:
+    """Arrays with the sink's headers, into two tables, committed together."""
+    rows = [{"id": number, "note": "first", "n": number, "kind": "a"} for number in range(10, 20)]
+    with stage.transaction() as label:
+        stage.loaded(label, "upserts", array(*rows))
+        stage.loaded(label, "events", array(*({"id": row["id"], "note": "first"} for row in rows)))
+        early = stage.count("upserts", 10, 19) + stage.count("events", 10, 19)
+        if early:
+            return differs(f"{early} rows are visible before the commit", REPORT)
+        reply = require(stage.commit(label), "the commit")
+        seconds = stage.await_visible(label)
+    found = stage.count("upserts", 10, 19), stage.count("events", 10, 19)
+    if found != (10, 10):
+        return differs(f"{found[0]} and {found[1]} of 10 rows each are visible after VISIBLE", REPORT)
+    stage.committed = label
+    return as_expected(
+        f"{said(reply)}; VISIBLE {1000 * seconds:.0f} ms after the commit's reply", visible_seconds=seconds
+    )
+
+
+def check_compressed(stage: Stage) -> Finding:
+    piece = memoryview(b"".join(b"," + row for row in (b'{"id":30,"note":"lz4"}', b'{"id":31,"note":"lz4"}')))
+    stage.write(("upserts", load_body([piece], "lz4_frame")), compression="lz4_frame")
+    return _all_there(stage.count("upserts", 30, 31), 2, "Set compression=none or gzip.")
+
+
+def _all_there(found: int, wanted: int, advice: str) -> Finding:
+    if found != wanted:
+        return differs(f"{found} of {wanted} rows are there", advice)
+    return as_expected(f"{found} rows are there")
+
+
+def check_delete(stage: Stage) -> Finding:
+    stage.write(("upserts", array({"id": 40, "note": "stays"}, {"id": 41, "note": "goes"})))
+    stage.write(("upserts", array({"id": 41, "note": "goes", "__op": 1}, {"id": 40, "note": "new", "__op": 0})))
+    if stage.count("upserts", 41, 41):
+        return differs("the row is still there", REPORT)
+    row = stage.content("upserts", "note", 40)
+    if row is None or row["note"] != "new":
+        return differs("an upsert beside it did not replace its row", REPORT)
+    return as_expected("1 deletes, 0 upserts")
+
+
+def check_missing_key(stage: Stage) -> Finding:
+    stage.write(("upserts", array({"id": 50, "note": "no kind"})))
+    row = stage.content("upserts", "kind", 50)
+    kind = None if row is None else row["kind"]
+    if kind is None:
+        return as_expected("NULL, though the column has a DEFAULT")
+    return harmless(f"{kind!r}, the column's DEFAULT", "columns that a frame leaves out then get their DEFAULT")
+
+
+def check_key_only_delete(stage: Stage) -> Finding:
+    stage.write(("filled", array({"id": 60, "n": 1}, {"id": 61, "n": 1})))
+    with stage.transaction() as label:
+        stage.loaded(label, "filled", array({"id": 60, "__op": 1}))
+        reply = stage.commit(label)
+    stage.write(("filled", array({"id": 61, "n": 0, "__op": 1})))
+    if stage.count("filled", 61, 61):
+        return differs("a delete with a value for each NOT NULL column does not delete", REPORT)
+    if reply.ok:
+        return harmless("a delete with the key alone is taken", "the sink sends values for the other columns as well")
+    return as_expected("refused; with values for the NOT NULL columns it deletes")
+
+
+def check_strict(stage: Stage) -> Finding:
+    with stage.transaction() as label:
+        reply = stage.load(label, "upserts", array({"id": 70, "n": "not a number"}))
+        reply = stage.commit(label) if reply.ok else reply
+    if reply.ok:
+        return differs("the row was committed, with NULL for the value", "Compare source and tables after each load.")
+    return as_expected("the commit is refused")
+
+
+def check_large_row(stage: Stage) -> Finding:
+    stage.write(("upserts", array({"id": 80, "big": "x" * LARGE_TEXT})))
+    length = int(stage.value(f"SELECT length(big) FROM {stage.full('upserts')} WHERE id = 80") or 0)
+    if length != LARGE_TEXT:
+        return differs(f"{length} of {LARGE_TEXT} bytes are there", "Keep rows below that size.")
+    return as_expected("one million bytes in one value")
+
+
+def check_order(stage: Stage) -> Finding:
+    """Two loads that change keys twice: upserts, and an upsert with its delete."""
+    with stage.transaction() as label:
+        stage.loaded(label, "upserts", array({"id": 90, "note": "1"}, {"id": 91, "note": "1"}, {"id": 90, "note": "2"}))
+        second = {"id": 90, "note": "3"}, {"id": 91, "note": "1", "__op": 1}, {"id": 90, "note": "4"}
+        stage.loaded(label, "upserts", array(*second))
+        require(stage.commit(label), "the commit")
+        stage.await_visible(label)
+    row = stage.content("upserts", "note", 90)
+    note = None if row is None else row["note"]
+    wrong = [f"the row has change {note} of 4"] if note != "4" else []
+    wrong += ["a deleted row is there"] if stage.count("upserts", 91, 91) else []
+    if not wrong:
+        return as_expected("the last change of a key counts")
+    if stage.wanted.compact:
+        return harmless(" and ".join(wrong), "the sink sends one row per key and transaction (compact)")
+    return differs(" and ".join(wrong), "Leave compact on: the sink then sends one row per key and transaction.")
+
+
+# --- one load at a time, broken bodies ---
+
+
+@dataclass(eq=False)
+class HeldBody:
+    """A body that stops in its middle until `go` is set, or breaks there if `breaks`. `halfway` is set meanwhile."""
+
+    data: bytes
+    breaks: bool = False
+    halfway: threading.Event = field(default_factory=threading.Event)
+    go: threading.Event = field(default_factory=threading.Event)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[bytes]:
+        half = len(self.data) // 2
+        yield self.data[:half]
+        self.halfway.set()
+        if self.breaks:
+            raise ReplyLost("The rehearsal broke a body off.")
+        self.go.wait(10 * _HELD_SECONDS)
+        yield self.data[half:]
+
+
+def check_busy(stage: Stage) -> Finding:
+    held = HeldBody(array({"id": 100, "note": "first"})[0])
+    with stage.transaction() as label, ThreadPoolExecutor(1, "rehearsal") as pool:
+        first = pool.submit(stage.load, label, "upserts", held)
+        try:
+            held.halfway.wait(_HELD_SECONDS)
+            stage.clock.sleep(_HELD_SECONDS / 5)  # the bytes are on their way to the backend
+            second = stage.load(label, "upserts", array({"id": 101, "note": "second"}))
+        finally:
+            held.go.set()
+        require(first.result(), "the load that was first")
+        done = stage.commit(label)
+        if done.ok:
+            stage.await_visible(label)
+    taken = stage.count("upserts", 101, 101)
+    why = "the sink sends one load of a table at a time"
+    if second.status is not Status.TXN_IN_PROCESSING:
+        return harmless(f"the second load was answered {said(second)}", why)
+    if taken or not done.ok:
+        return differs(f"refused as in processing, but then: {said(done)}, {taken} of its rows visible", REPORT)
+    return as_expected(f"{said(second)}; nothing of it was taken")
+
+
+def check_cut(stage: Stage) -> Finding:
+    """A body that breaks off: what the next load then contains, and that a rollback leaves nothing."""
+    with stage.transaction() as label:
+        _break_off(stage, label, {"id": 110, "note": "cut"})
+        after = stage.load(label, "upserts", array({"id": 111, "note": "after"}))
+        done = stage.commit(label) if after.ok else after
+        if done.ok:
+            stage.await_visible(label)
+    both = stage.count("upserts", 110, 110), stage.count("upserts", 111, 111)
+    with stage.transaction() as label:
+        stage.loaded(label, "upserts", array({"id": 112, "note": "before"}))
+        _break_off(stage, label, {"id": 113, "note": "cut"})
+        end = stage.roll_back(label)
+    if not end.ok or stage.count("upserts", 112, 113):
+        return differs(f"the rollback after it: {said(end)}", REPORT)
+    if done.ok:
+        content = "the next load alone" if both == (0, 1) else f"{both[0]} and {both[1]} rows of both loads"
+        return harmless(f"a commit after it holds {content}", "the sink rolls back after every broken load")
+    return as_expected(f"a label with half a body cannot commit ({said(done)[:80]}); its rollback leaves nothing")
+
+
+def _break_off(stage: Stage, label: Label, row: dict[str, object]) -> None:
+    try:
+        reply = stage.load(label, "upserts", HeldBody(array(row)[0], breaks=True))
+    except ReplyLost:
+        return
+    raise Surprise(f"half a body was answered {said(reply)}")
+
+
+CHECKS = (
+    Check(
+        "load.two_tables",
+        "Rows of two tables become visible with their commit.",
+        ("4.3", "4.11", "5.4"),
+        check_two_tables,
+    ),
+    Check("load.lz4", "A body may be an LZ4 frame.", ("5.2",), check_compressed),
+    Check("load.delete", "__op 1 deletes, 0 upserts.", ("5.6",), check_delete),
+    Check("load.missing_key", "A missing JSON key is NULL.", ("5.4", "10.3"), check_missing_key),
+    Check(
+        "load.key_only_delete",
+        "A delete needs a value for each NOT NULL column.",
+        ("5.6", "8.14"),
+        check_key_only_delete,
+    ),
+    Check("load.strict", "With strict_mode a value that does not fit is refused.", ("5.7", "7.4"), check_strict),
+    Check("load.large_row", "A row of one megabyte is taken.", ("5.9",), check_large_row),
+    Check("load.busy", "A second load of a table meets TXN_IN_PROCESSING.", ("2.5", "4.5"), check_busy),
+    Check("load.order", "The last change of a key in a transaction counts.", ("4.10", "8.8"), check_order),
+    Check("load.cut", "A label with half a body does not commit.", ("4.8", "8.3"), check_cut),
+)

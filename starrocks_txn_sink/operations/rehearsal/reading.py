@@ -1,0 +1,220 @@
+"""Checks of readers: followers, one SELECT over two tables while a writer commits, and the speed of one writer."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass, field
+
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.operations.rehearsal.stage import (
+    STEP_SECONDS,
+    Check,
+    Finding,
+    Stage,
+    Surprise,
+    array,
+    as_expected,
+    differs,
+    harmless,
+    left_out,
+    require,
+)
+from starrocks_txn_sink.options.addresses import Address
+from starrocks_txn_sink.rows.body import load_body
+from starrocks_txn_sink.sql.audit import Audit, AuditConnection, Auditor
+from starrocks_txn_sink.sql.port import QueryPort
+
+_MEGABYTE = 1_000_000
+_PADDING = "x" * 24
+_ROWS_A_PIECE = 10_000
+_WRITER_TABLES = ("upserts", "events")
+_BASE = 1_000_000
+"""Keys of the writer's rows begin here."""
+
+
+def check_followers(stage: Stage) -> Finding:
+    """How soon each follower shows a commit, by its own connection."""
+    followers = _followers(stage)
+    if not followers:
+        return left_out("the cluster shows no follower that options allow")
+    ports = [QueryPort(stage.options, address, stage.deadline()) for address in followers]
+    try:
+        stage.write(("upserts", array({"id": 200, "note": "followers"})))
+        began = time.monotonic()
+        waits = [_seconds_until_seen(stage, port, began) for port in ports]
+    finally:
+        for port in ports:
+            port.close()
+    late = [wait for wait in waits if wait is None]
+    slowest = max((wait for wait in waits if wait is not None), default=0.0)
+    if late:
+        return harmless(
+            f"{len(late)} of {len(waits)} followers do not show a commit within {STALE_SECONDS:g} s",
+            "the ledger is read on the leader; your own readers may see older data there",
+        )
+    return as_expected(f"{len(waits)} follower(s), the last after {1000 * slowest:.0f} ms", follower_seconds=slowest)
+
+
+STALE_SECONDS = 3.0
+
+
+def _seconds_until_seen(stage: Stage, port: QueryPort, began: float) -> float | None:
+    statement = f"SELECT count(*) FROM {stage.full('upserts')} WHERE id = 200"
+    while time.monotonic() - began < STALE_SECONDS:
+        with contextlib.suppress(QueryRefused):  # a follower that is behind does not know the table yet
+            if int(port.run(statement, (), stage.deadline()).rows[0][0]) == 1:
+                return time.monotonic() - began
+        stage.clock.sleep(0.05)
+    return None
+
+
+def _followers(stage: Stage) -> list[Address]:
+    try:
+        rows = stage.rows("SHOW FRONTENDS")
+    except QueryRefused:
+        return []
+    rules, found = stage.options.redirect_rules, []
+    for row in rows:
+        if str(row.get("role", "")).upper() == "LEADER" or str(row.get("ismaster", "")).lower() == "true":
+            continue
+        with contextlib.suppress(ValueError, KeyError):
+            address = rules.query_target(str(row["ip"]), int(row["queryport"]))
+            if rules.allows_query(address):
+                found.append(address)
+    return found
+
+
+# --- torn reads ---
+
+
+@dataclass(slots=True)
+class Writer:
+    """Commits one row into each of two tables again and again, the same number of them, until `stop`."""
+
+    stage: Stage
+    commits: int = 0
+    error: Exception | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        try:
+            while not self.stop.is_set():
+                row = array({"id": _BASE + self.commits, "note": "torn"})
+                with self.stage.transaction() as label:
+                    for table in _WRITER_TABLES:
+                        self.stage.loaded(label, table, row)
+                    require(self.stage.commit(label), "the commit")
+                    self.stage.await_visible(label)
+                self.commits += 1
+        except (StarRocksSinkError, Surprise) as error:
+            self.error = error
+            self.stop.set()
+
+
+def check_torn(stage: Stage) -> Finding:
+    """Two readers beside a writer: as a session is by default, and with the database's lock."""
+    plain, locked, commits = _watch(stage)
+    stage.locked_reader = locked, commits
+    return _judge_torn(plain, commits, "Readers that must not see half of a commit run: SET cbo_use_lock_db = true.")
+
+
+def check_torn_locked(stage: Stage) -> Finding:
+    """The second of the two readers, which ran beside the first."""
+    if stage.locked_reader is None:
+        raise Surprise("the readers did not run")
+    advice = "On this release not even cbo_use_lock_db helps: let such readers read one table only."
+    return _judge_torn(*stage.locked_reader, advice)
+
+
+def _judge_torn(auditor: Auditor, commits: int, advice: str) -> Finding:
+    if not auditor.samples:
+        error = auditor.last_error
+        raise Surprise(f"no sample could be taken: {error.message if error else 'no time'}")
+    torn, samples = auditor.violations, auditor.samples
+    rate = torn / samples
+    seen = f"{torn} of {samples} SELECTs over two tables were torn, over {commits} commits"
+    figures = {"samples": samples, "torn": torn, "torn_rate": rate, "commits": commits}
+    if torn:
+        return differs(f"{seen} ({100 * rate:.3g} %)", advice, **figures)
+    return as_expected(seen, **figures)
+
+
+def _watch(stage: Stage) -> tuple[Auditor, Auditor, int]:
+    """Write and read for the terms' seconds: the reader without and the one with the lock, and the commits."""
+    tables = " + ".join(
+        f"{'' if place == 0 else '-'}(SELECT count(*) FROM {stage.full(table)} WHERE id >= {_BASE})"
+        for place, table in enumerate(_WRITER_TABLES)
+    )
+    audit = Audit(f"SELECT * FROM (SELECT {tables} AS ahead) t WHERE ahead <> 0", interval=0.001)
+    writer, clock = Writer(stage), stage.clock
+    readers = [AuditConnection(stage.options, lock_database=locked) for locked in (False, True)]
+    plain, locked = (Auditor(audit, reader, clock) for reader in readers)
+    threads = [threading.Thread(target=writer.run, name="rehearsal-writer", daemon=True)]
+    threads += [
+        threading.Thread(target=auditor.run, args=(writer.stop,), name="rehearsal-reader", daemon=True)
+        for auditor in (plain, locked)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        _let_run(stage, writer, plain, Deadline.after(stage.terms.seconds, clock))
+    finally:
+        writer.stop.set()
+        for thread in threads:
+            thread.join(STEP_SECONDS)
+        for reader in readers:
+            reader.close()
+    if writer.error is not None:
+        raise Surprise(f"the writer ended early: {writer.error}")
+    return plain, locked, writer.commits
+
+
+def _let_run(stage: Stage, writer: Writer, auditor: Auditor, deadline: Deadline) -> None:
+    told = 0.0
+    while not deadline.expired() and not writer.stop.is_set():
+        writer.stop.wait(min(0.5, deadline.remaining()))
+        if deadline.remaining() <= stage.terms.seconds - told - 5.0:
+            told += 5.0
+            stage.tell(
+                f"read.torn: {deadline.remaining():.0f} s to go, {writer.commits} commits, {auditor.samples} samples, "
+                f"{auditor.violations} torn"
+            )
+
+
+# --- speed ---
+
+
+def check_speed(stage: Stage) -> Finding:
+    """Bytes per second of one writer: one transaction, loads of one table one after the other."""
+    size, sent, number = stage.terms.megabytes * _MEGABYTE, 0, 0
+    began = stage.clock.monotonic()
+    with stage.transaction() as label:
+        while sent < size:
+            piece = b"".join(
+                b',{"id":%d,"note":"%s"}' % (2 * _BASE + number + row, _PADDING.encode())
+                for row in range(_ROWS_A_PIECE)
+            )
+            stage.loaded(label, "events", load_body([memoryview(piece)], "none"))
+            sent, number = sent + len(piece), number + _ROWS_A_PIECE
+        loaded = stage.clock.monotonic() - began
+        require(stage.commit(label), "the commit")
+        stage.await_visible(label)
+    seconds = stage.clock.monotonic() - began
+    rate = sent / seconds
+    return as_expected(
+        f"{rate / _MEGABYTE:.1f} MB/s and {number / seconds:,.0f} rows/s in one table, "
+        f"{seconds - loaded:.1f} of {seconds:.1f} s for the commit",
+        bytes_per_second=rate,
+        rows_per_second=number / seconds,
+    )
+
+
+CHECKS = (
+    Check("read.followers", "Followers show a commit soon.", ("6.5", "10.11"), check_followers),
+    Check("read.torn", "One SELECT over two tables sees a commit in both or in none.", ("4.11", "10.2"), check_torn),
+    Check("read.torn_locked", "With cbo_use_lock_db it always does.", ("4.11", "10.2"), check_torn_locked),
+    Check("speed", "How fast one writer is.", (), check_speed),
+)

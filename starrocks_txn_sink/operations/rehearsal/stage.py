@@ -1,0 +1,381 @@
+"""The stage of a rehearsal: its scratch tables, its labels and its requests, through the sink's own transport and SQL.
+
+The tables are in a database without a ledger, so that no job's row is in reach. At the end every open label is rolled
+back and every table is dropped, also after an error and after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
+from starrocks_txn_sink.errors import OptionError, QueryFailed, StarRocksSinkError
+from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.http.connection import HttpResponse
+from starrocks_txn_sink.http.messages import read_reply
+from starrocks_txn_sink.operations.doctor.target import Target
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.addresses import Address
+from starrocks_txn_sink.protocol.label import Label, labels
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
+from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request
+from starrocks_txn_sink.sql.audit import Auditor
+from starrocks_txn_sink.sql.connection import Row, SqlConnection
+from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+
+PREFIX = "rehearsal"
+"""Names of jobs and scratch tables begin so."""
+
+STEP_SECONDS = 60.0
+"""Limit of one request, and of the wait for a commit to be visible."""
+
+UNREGISTERED_SECONDS = 5.0
+"""Limit of the wait for a committed label that is neither COMMITTED nor VISIBLE (wire contract 3.2: the hole of B)."""
+
+LARGE_TEXT = 1_000_000
+REPORT = "Send this report to the project: the sink's promise does not hold on this release."
+"""Advice for a difference that no option cures."""
+
+_LIFETIME = 600  # seconds of a rehearsal's transaction; the server ends it then if the rehearsal was killed
+_FRONTEND_BUSY = 0.02
+_COLUMNS = {
+    "upserts": (
+        "id BIGINT NOT NULL, note VARCHAR(32), n INT, kind VARCHAR(8) DEFAULT 'set', big VARCHAR(1048576)",
+        "PRIMARY KEY (id)",
+    ),
+    "events": ("id BIGINT NOT NULL, note VARCHAR(32)", "DUPLICATE KEY (id)"),
+    "filled": ("id BIGINT NOT NULL, n INT NOT NULL DEFAULT '7'", "PRIMARY KEY (id)"),
+}
+"""Scratch tables: the columns, and the key."""
+
+
+class Verdict(Enum):
+    """What a check found; the value is shown in text and JSON."""
+
+    AS_EXPECTED = "as expected"
+    HARMLESS = "differs, harmless"
+    DIFFERS = "differs"
+    NOT_SEEN = "not seen"
+    LEFT_OUT = "left out"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A check's result: `what` was seen; `why` it is harmless, or could not be seen; `advice` for a difference.
+
+    `figures` are measured numbers, each named with its unit. No host, no password and no user's row is in `what`.
+    """
+
+    verdict: Verdict
+    what: str
+    why: str = ""
+    advice: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+def as_expected(what: str, **figures: float) -> Finding:
+    return Finding(Verdict.AS_EXPECTED, what, figures=figures)
+
+
+def harmless(what: str, why: str, **figures: float) -> Finding:
+    return Finding(Verdict.HARMLESS, what, why, figures=figures)
+
+
+def differs(what: str, advice: str, **figures: float) -> Finding:
+    return Finding(Verdict.DIFFERS, what, advice=advice, figures=figures)
+
+
+def left_out(what: str) -> Finding:
+    return Finding(Verdict.LEFT_OUT, what)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that the sink relies on: its stable name, the expectation, the wire contract's sections, the look.
+
+    `look` raises StarRocksSinkError if it could not see it.
+    """
+
+    name: str
+    expects: str
+    sections: tuple[str, ...]
+    look: Callable[[Stage], Finding]
+
+
+TORN_SECONDS, SLOW_SECONDS, MEGABYTES = 60.0, 310.0, 16.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Duration of the torn-read part, whether a transaction is kept open for `slow_seconds`, data of the speed part."""
+
+    seconds: float = TORN_SECONDS
+    slow: bool = False
+    slow_seconds: float = SLOW_SECONDS
+    megabytes: float = MEGABYTES
+
+
+class Stage:
+    """Requests of a rehearsal. Its methods raise StarRocksSinkError; `send` is thread-safe, SQL is not."""
+
+    def __init__(self, options: SinkOptions, terms: Terms, tell: Callable[[str], None] = lambda _: None) -> None:
+        self.options = replace(options, properties={}, tables={}, timeout=max(options.timeout, _LIFETIME))
+        self.wanted = options
+        self.terms = terms
+        self.tell = tell
+        self.database = options.database
+        self.clock = SystemClock()
+        self.rng = random.Random()
+        self.version = ""
+        self.generation = ""
+        run = secrets.token_hex(4)
+        self.job = f"{PREFIX}_{run}"  # its underscore has to be escaped in the take-over's LIKE
+        self.epoch = f"{microseconds():x}{run[:6]}"
+        self._labels = labels(self.job, self.epoch, 0, 0, 0)
+        self._open: set[str] = set()
+        self.committed: Label | None = None
+        self.locked_reader: tuple[Auditor, int] | None = None
+        self.left: list[str] = []
+        self._made: list[str] = []
+        self._made_database = False
+        self._target = Target(self.options, options.database)
+        self.transport = HttpTransport(self.options)
+        self.leader = LeaderConnection(self.options)
+        self.ledger = SqlLedger(self.leader, options.database)
+        self._sql: SqlConnection | None = None
+        self._guard = threading.Lock()
+
+    # --- SQL ---
+
+    def rows(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Row]:
+        """Run a statement on the first query port that answers; it passes queries on to the leader."""
+        if self._sql is None:
+            self._sql = SqlConnection.connect_any(self.options)
+        try:
+            return self._sql.rows(statement, parameters)
+        except QueryFailed:
+            self._close_sql()
+            raise
+
+    def _close_sql(self) -> None:
+        connection, self._sql = self._sql, None
+        if connection is not None:
+            connection.close()
+
+    def value(self, statement: str, parameters: tuple[object, ...] = ()) -> Any:
+        return next((next(iter(row.values())) for row in self.rows(statement, parameters)), None)
+
+    def table(self, name: str) -> str:
+        """The name of a scratch table on the server."""
+        return f"{self.job}_{name}"
+
+    def full(self, name: str) -> str:
+        return identifier(self.database, self.table(name))
+
+    def content(self, name: str, columns: str, key: int) -> Row | None:
+        """The row of a scratch table with this key, or None."""
+        return next(iter(self.rows(f"SELECT {columns} FROM {self.full(name)} WHERE id = %s", (key,))), None)
+
+    def count(self, name: str, first: int, last: int) -> int:
+        """Rows of a scratch table with keys from `first` to `last`."""
+        return int(self.value(f"SELECT count(*) FROM {self.full(name)} WHERE id BETWEEN %s AND %s", (first, last)))
+
+    def loads(self, label: str) -> dict[str, Row]:
+        """The rows of information_schema.loads for `label`, by table."""
+        found = self.rows(
+            "SELECT TABLE_NAME, STATE, FILTERED_ROWS, SINK_ROWS, TRACKING_SQL FROM information_schema.loads "
+            "WHERE DB_NAME = %s AND LABEL = %s",
+            (self.database, label),
+        )
+        return {str(row["table_name"]): row for row in found}
+
+    # --- tables ---
+
+    def prepare(self) -> None:
+        """Make the database if there is none; raises OptionError for a database that has a ledger."""
+        names = [str(row["schema_name"]) for row in self.rows("SELECT SCHEMA_NAME FROM information_schema.schemata")]
+        if self.database not in names:
+            self.rows(f"CREATE DATABASE {identifier(self.database)}")
+            self._made_database = True
+        elif LEDGER_TABLE in self._tables():
+            raise OptionError(
+                f"The database {self.database} has a ledger, so a job may write it; a rehearsal leaves it alone.",
+                hint="Name another database, which need not exist. If the ledger is what a killed rehearsal left, run: "
+                f"DROP TABLE {identifier(self.database, LEDGER_TABLE)} FORCE",
+                option="database",
+            )
+
+    def _tables(self) -> list[str]:
+        found = self.rows("SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s", (self.database,))
+        return [str(row["table_name"]) for row in found]
+
+    def create(self, name: str, replication: int | None) -> None:
+        """Create a scratch table."""
+        columns, key = _COLUMNS[name]
+        properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
+        self.drop_at_end(self.table(name))
+        self.rows(f"CREATE TABLE {self.full(name)} ({columns}) {key} DISTRIBUTED BY HASH (id) BUCKETS 1{properties}")
+
+    def create_all(self, replication: int | None) -> None:
+        for name in _COLUMNS:
+            self.create(name, replication)
+
+    def drop_at_end(self, table: str) -> None:
+        self._made.append(table)
+
+    def drop_made(self) -> list[str]:
+        """Drop what was made; the names of tables that could not be dropped."""
+        self._made = [name for name in dict.fromkeys(self._made) if not self._drop(name)]
+        return self._made
+
+    # --- labels ---
+
+    def new_label(self) -> Label:
+        with self._guard:
+            return Label(self.database, next(self._labels))
+
+    def send(self, request: Request) -> Reply:
+        """Send a request the way the sink does; remembers labels that may be open."""
+        if request.operation is Operation.BEGIN:
+            self._open.add(request.label)
+        return self.transport.send(request, self.deadline())
+
+    def remember(self, label: Label) -> None:
+        """Roll `label` back at the end: it was begun without `send`."""
+        self._open.add(label.name)
+
+    def deadline(self, seconds: float = STEP_SECONDS) -> Deadline:
+        return Deadline.after(seconds, self.clock)
+
+    def exchange(self, request: Request, address: Address) -> HttpResponse:
+        """One HTTP exchange with `address`, redirects not followed; a load has an empty body."""
+        return self._target.send(request, address)
+
+    def reply(self, answer: HttpResponse) -> Reply:
+        return read_reply(answer.status, answer.body)
+
+    def begin(self, **headers: str) -> Label:
+        """Begin a new label; raises Surprise if the server refuses."""
+        label = self.new_label()
+        require(self.send(label.request(Operation.BEGIN, headers=self.options.begin_headers() | headers)), "begin")
+        return label
+
+    def load(self, label: Label, name: str, body: Body | Sequence[bytes], **headers: str) -> Reply:
+        """Load `body` into a scratch table, with the sink's headers and `headers`."""
+        table = self.table(name)
+        merged = self.options.load_headers(table) | headers
+        return self.send(label.request(Operation.LOAD, table=table, headers=merged, body=body))
+
+    def loaded(self, label: Label, name: str, body: Body | Sequence[bytes], **headers: str) -> Reply:
+        """A load that has to be OK."""
+        return require(self.load(label, name, body, **headers), f"the load of {name}")
+
+    def commit(self, label: Label) -> Reply:
+        return self.send(label.request(Operation.COMMIT))
+
+    def roll_back(self, label: Label) -> Reply:
+        reply = self.send(label.request(Operation.ROLLBACK))
+        if reply.ok:
+            self._open.discard(label.name)
+        return reply
+
+    def state(self, label: Label) -> LabelState | None:
+        return self.send(label.request(Operation.LOAD_STATE)).state
+
+    def await_visible(self, label: Label) -> float:
+        """Seconds until the label is VISIBLE; raises Surprise if it is not in time."""
+        began, longest, soon = self.clock.monotonic(), self.deadline(), self.deadline(UNREGISTERED_SECONDS)
+        while (state := self.state(label)) is not LabelState.VISIBLE:
+            deadline = longest if state is LabelState.COMMITTED else soon
+            if deadline.expired() or state is LabelState.ABORTED:
+                raise Surprise(
+                    f"a commit was answered OK, but its label is {state.value if state else 'without state'}"
+                )
+            self.clock.sleep(_FRONTEND_BUSY)
+        self._open.discard(label.name)
+        return self.clock.monotonic() - began
+
+    def write(self, *loads: tuple[str, Body | Sequence[bytes]], **headers: str) -> Label:
+        """A whole transaction over (table, body) pairs, until it is VISIBLE."""
+        label = self.begin()
+        for name, body in loads:
+            self.loaded(label, name, body, **headers)
+        require(self.commit(label), "the commit")
+        self.await_visible(label)
+        return label
+
+    @contextlib.contextmanager
+    def transaction(self, **headers: str) -> Iterator[Label]:
+        """A label that is rolled back at the end unless it was committed."""
+        label = self.begin(**headers)
+        try:
+            yield label
+        finally:
+            if label.name in self._open:
+                with contextlib.suppress(StarRocksSinkError):
+                    self.roll_back(label)
+
+    # --- the end ---
+
+    def clear(self) -> None:
+        """Roll back what is open and drop what was made; `left` has the tables that could not be dropped."""
+        self._close_sql()  # an interruption may have left it in the middle of an answer
+        for name in sorted(self._open):
+            with contextlib.suppress(StarRocksSinkError):
+                self.send(Label(self.database, name).request(Operation.ROLLBACK))
+        self.left = self.drop_made()
+        with contextlib.suppress(StarRocksSinkError):
+            if self._made_database and not self._tables():
+                self.rows(f"DROP DATABASE IF EXISTS {identifier(self.database)} FORCE")
+
+    def _drop(self, name: str) -> bool:
+        try:
+            if name == LEDGER_TABLE and self._holds_other_jobs():
+                return False
+            self.rows(f"DROP TABLE IF EXISTS {identifier(self.database, name)} FORCE")
+        except StarRocksSinkError:
+            return False
+        return True
+
+    def _holds_other_jobs(self) -> bool:
+        """Whether a job has begun to use the ledger meanwhile."""
+        if LEDGER_TABLE not in self._tables():
+            return False
+        table = identifier(self.database, LEDGER_TABLE)
+        return bool(int(self.value(f"SELECT count(*) FROM {table} WHERE job <> %s", (self.job,))))
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._close_sql()
+        self.leader.close()
+        self.transport.close()
+        self._target.close()
+
+
+class Surprise(Exception):
+    """A step on the way to a check's own matter went another way; the text says which, and how."""
+
+
+def require(reply: Reply, step: str) -> Reply:
+    """`reply` if it is OK; raises Surprise with the server's words."""
+    if not reply.ok:
+        raise Surprise(f"{step} was answered {said(reply)}")
+    return reply
+
+
+def said(reply: Reply) -> str:
+    """Status and start of the message of a reply."""
+    return f"{reply.status.value}: {' '.join(reply.message.split())[:160]}" if reply.message else reply.status.value
+
+
+def array(*rows: Mapping[str, object]) -> list[bytes]:
+    """The body of a load: a JSON array, as the sink sends it."""
+    return [json.dumps(rows).encode()]

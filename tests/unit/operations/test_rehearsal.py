@@ -1,0 +1,284 @@
+"""`starrocks-txn-sink rehearse` against the stand-in: as expected, and with each difference planted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starrocks_emulator.server import Emulator
+from starrocks_emulator.settings import Generation, Limits, Settings
+from starrocks_txn_sink import SinkOptions, cli
+from starrocks_txn_sink.operations.rehearsal import command
+from starrocks_txn_sink.operations.rehearsal.stage import Check, Finding, Stage, Terms, Verdict
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, create_table
+from tests.support.query_port import query
+
+PASSWORD = "secret-of-the-rehearsal"
+QUICK = ("--seconds", "0.5", "--megabytes", "0.5")
+TERMS = Terms(seconds=0.3, megabytes=0.2)
+Start = Callable[..., Emulator]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    monkeypatch.setenv("SECRET", PASSWORD)
+    with contextlib.ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(Emulator(tmp_path, Settings(password=PASSWORD, **settings)))
+
+
+def words(server: Emulator, *more: str, load_url: str = "") -> list[str]:
+    place = ["--load-url", load_url or server.load_url, "--query-url", server.query_url, "--database", "scratch"]
+    return ["rehearse", *place, "--password-environment", "SECRET", *QUICK, *more]
+
+
+def databases(server: Emulator) -> set[str]:
+    return {name for (name,) in query(server, "SHOW DATABASES", password=PASSWORD)}
+
+
+def looked_at(server: Emulator, *names: str, **changes: Any) -> dict[str, Finding]:
+    """The findings of the checks `names`, and of those that make what they need."""
+    options = SinkOptions(
+        load_url=server.load_url, query_url=server.query_url, database="scratch", password=PASSWORD, **changes
+    )
+    needed = ("privilege.create", "ledger.create", "load.two_tables", *names)
+    checks = [check for check in command.CHECKS if check.name in needed]
+    with contextlib.closing(Stage(options, TERMS)) as stage:
+        results = command.collect(stage, lambda _: None, checks)
+    assert databases(server) <= {"information_schema", "shop"}
+    return {result.check.name: result.finding for result in results}
+
+
+@pytest.mark.parametrize("generation", Generation)
+def test_the_stand_in_does_what_the_contract_says(
+    start: Start, capsys: pytest.CaptureFixture[str], generation: Generation
+) -> None:
+    followers = 1 if generation is Generation.B else 0
+    server = start(generation=generation, followers=followers, backends=2)
+    frontends = ",".join([*(f"http://127.0.0.1:{port}" for port in server.follower_ports), server.load_url])
+    code = cli.main(words(server, "--json", load_url=frontends))
+    said = capsys.readouterr()
+    report = json.loads(said.out)
+    found = {one["check"]: one for one in report["checks"]}
+    others = {name: one["verdict"] for name, one in found.items() if one["verdict"] != "as expected"}
+    stale = "differs, harmless" if followers else "left out"
+    assert others == {"transaction.slow": "left out", "read.followers": stale}
+    assert (code, report["exit_code"]) == (0, 0)
+    assert (report["generation"], report["version"]) == (generation.value, generation.version)
+    assert found["read.torn"]["figures"]["commits"] > 0
+    assert found["speed"]["figures"]["bytes_per_second"] > 0
+    assert databases(server) == {"information_schema"}
+    assert PASSWORD not in said.out + said.err
+    assert "127.0.0.1" not in said.out
+    assert all(one["expects"] and (one["sections"] or name in UNSECTIONED) for name, one in found.items())
+
+
+UNSECTIONED = ("speed", "scratch.dropped")
+
+
+def test_lines_come_one_by_one_and_end_in_a_sentence(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    server = start()
+    assert cli.main(words(server, "--option", "ledger_replication=3")) == 1
+    said = capsys.readouterr().out
+    assert "as expected        load.delete: 1 deletes, 0 upserts\n" in said
+    assert "differs            ledger.create: refused: " in said
+    assert "    Expected: The ledger's DDL works with the replicas of the options.\n" in said
+    assert "    Do: Set ledger_replication=1, or start more backends.\n" in said
+    assert "\nSomething differs: do what the lines say. " in said
+
+
+def test_a_database_with_a_ledger_is_left_alone(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    server = start()
+    for statement in ("CREATE DATABASE scratch", create_table("scratch")):
+        query(server, statement, password=PASSWORD)
+    assert cli.main(words(server)) == 2
+    assert "a rehearsal leaves it alone" in capsys.readouterr().err
+    assert query(server, "SHOW TABLES FROM scratch", password=PASSWORD) == [(LEDGER_TABLE,)]
+
+
+def test_a_database_of_the_user_stays_with_its_tables(start: Start) -> None:
+    server = start()
+    for statement in ("CREATE DATABASE scratch", "CREATE TABLE scratch.mine (id INT) PRIMARY KEY (id)"):
+        query(server, statement, password=PASSWORD)
+    with contextlib.closing(_stage(server)) as stage:
+        command.collect(stage, lambda _: None, command.CHECKS[:5])
+    assert query(server, "SHOW TABLES FROM scratch", password=PASSWORD) == [("mine",)]
+
+
+def test_a_server_that_does_not_answer_could_not_be_seen(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    server = start()
+    given = words(server)
+    server.stop()
+    assert cli.main(given) == 3
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_wrong_usage_is_code_2(start: Start) -> None:
+    server = start()
+    assert cli.main(words(server, "--option", "timeout=soon")) == 2
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words(server, "--seconds", "-1"))
+    assert ended.value.code == 2
+
+
+def _stage(server: Emulator) -> Stage:
+    options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="scratch", password=PASSWORD)
+    return Stage(options, TERMS)
+
+
+def test_an_interruption_rolls_back_drops_and_says_the_rest_was_not_seen(start: Start) -> None:
+    server = start()
+
+    def interrupt(stage: Stage) -> Finding:
+        stage.loaded(stage.begin(), "upserts", [b'[{"id": 1}]'])
+        raise KeyboardInterrupt
+
+    checks = (*command.CHECKS[:5], Check("interrupted", "", (), interrupt), command.CHECKS[5])
+    shown: list[str] = []
+    with contextlib.closing(_stage(server)) as stage:
+        results = command.collect(stage, shown.append, checks)
+    verdicts = {result.check.name: result.finding.verdict for result in results}
+    assert verdicts["interrupted"] is verdicts[command.CHECKS[5].name] is Verdict.NOT_SEEN
+    assert verdicts["scratch.dropped"] is Verdict.AS_EXPECTED
+    assert command.exit_code([result.finding for result in results]) == 3
+    assert databases(server) == {"information_schema"}
+    states = query(server, "SELECT STATE FROM information_schema.loads", password=PASSWORD)
+    assert states == [("CANCELLED",)]
+
+
+def test_control_c_leaves_nothing(start: Start) -> None:
+    server = start()
+    given = [sys.executable, "-m", "starrocks_txn_sink", *words(server, "--seconds", "60")]
+    with subprocess.Popen(given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "read.followers" in line:
+                break
+        time.sleep(0.3)  # in the middle of the torn-read part
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "Interrupted" in said
+    assert "as expected        scratch.dropped" in said
+    assert databases(server) == {"information_schema"}
+
+
+REFUSED = {"action": "answer", "status": 5203, "body": "Access denied; you need more privileges"}
+
+
+def asked(pattern: str) -> dict[str, object]:
+    return {"operation": "query", "label": pattern, **REFUSED}
+
+
+@pytest.mark.parametrize(
+    ("rule", "check", "verdict", "advice"),
+    [
+        (asked("^SHOW FRONTENDS"), "privilege.frontends", Verdict.DIFFERS, "find_leader=False"),
+        (asked(r"FROM information_schema\.loads LIMIT 1"), "privilege.loads", Verdict.DIFFERS, "information_schema"),
+        (asked("^CREATE TABLE .*_upserts"), "privilege.create", Verdict.DIFFERS, "Grant CREATE TABLE"),
+        (asked("_sink_ledger.* PRIMARY KEY"), "ledger.create", Verdict.DIFFERS, "Grant CREATE TABLE"),
+        (asked("^DELETE"), "privilege.delete", Verdict.HARMLESS, ""),
+        ({"operation": "commit", "action": "publish_apart", "seconds": 0.1}, "read.torn", Verdict.DIFFERS, "lock_db"),
+        (
+            {"operation": "commit", "action": "publish_apart", "seconds": 0.1},
+            "read.torn_locked",
+            Verdict.AS_EXPECTED,
+            "",
+        ),
+        ({"operation": "commit", "nth": 1, "action": "commit_ok_rolled_back"}, "load.two_tables", Verdict.NOT_SEEN, ""),
+        ({"operation": "rollback", "action": "drop"}, "backend.redirect", Verdict.AS_EXPECTED, ""),
+        (
+            {"operation": "load_probe", "action": "answer", "status": 307, "headers": {"Location": "http://else:1/x"}},
+            "backend.redirect",
+            Verdict.DIFFERS,
+            "redirect_hosts",
+        ),
+        (
+            {"operation": "commit", "nth": 2, "action": "answer", "body": '{"Status": "FAILED", "Message": "?"}'},
+            "commit.repeated",
+            Verdict.HARMLESS,
+            "",
+        ),
+        ({"operation": "query", "label": "LABEL LIKE", **REFUSED}, "label.listed", Verdict.NOT_SEEN, ""),
+    ],
+)
+def test_each_difference_has_its_verdict(
+    start: Start, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any], check: str, verdict: Verdict, advice: str
+) -> None:
+    monkeypatch.setattr("starrocks_txn_sink.operations.rehearsal.stage.UNREGISTERED_SECONDS", 0.2)
+    server = start()
+    server.faults.replace({"rules": [rule]})
+    found = looked_at(server, check, *(("read.torn",) if check == "read.torn_locked" else ()))[check]
+    assert found.verdict is verdict, found
+    assert advice in found.advice
+    assert bool(found.advice) is (verdict is Verdict.DIFFERS)
+
+
+def test_loads_that_stay_preparing_are_harmless_and_said(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("starrocks_txn_sink.operations.rehearsal.labels._SETTLE_SECONDS", 0.2)
+    found = looked_at(start(loads_stay_preparing=True), "label.states", "takeover")
+    assert (found["label.states"].verdict, found["takeover"].verdict) == (Verdict.HARMLESS, Verdict.AS_EXPECTED)
+    assert "4.1.3" in found["label.states"].why
+
+
+@pytest.mark.parametrize(("timeout", "verdict"), [(600, Verdict.DIFFERS), (300, Verdict.HARMLESS)])
+def test_a_transaction_that_the_server_ends_early(start: Start, timeout: int, verdict: Verdict) -> None:
+    """Generation B's inner clock: with timeout 300 the sink commits before it."""
+    server = start(limits=Limits(query_timeout=0.2))
+    options = SinkOptions(
+        load_url=server.load_url, query_url=server.query_url, database="scratch", password=PASSWORD, timeout=timeout
+    )
+    terms = replace(TERMS, slow=True, slow_seconds=0.5)
+    names = ("privilege.create", "transaction.slow")
+    checks = [check for check in command.CHECKS if check.name in names]
+    with contextlib.closing(Stage(options, terms)) as stage:
+        found = command.collect(stage, lambda _: None, checks)[1].finding
+    assert found.verdict is verdict
+    assert ("Set timeout=300" in found.advice) is (verdict is Verdict.DIFFERS)
+
+
+def test_names_are_unique_and_in_the_page() -> None:
+    names = [check.name for check in (*command.CHECKS, command.CLEARED)]
+    assert len(set(names)) == len(names)
+    page = (Path(__file__).parents[3] / "docs" / "rehearsal.md").read_text()
+    assert all(f"`{name}`" in page for name in names)
+
+
+def test_the_doctor_can_rehearse_too(
+    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = start()
+    monkeypatch.setattr("starrocks_txn_sink.operations.doctor.command.Terms", lambda: TERMS)
+    given = ["doctor", *words(server, "--json", "--no-spark", "--rehearse", "scratch")[1:5]]
+    given += ["--password-environment", "SECRET", "--json", "--no-spark", "--rehearse", "scratch"]
+    cli.main(given)
+    found = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["section"] == "rehearsal"]
+    assert [one["check"] for one in found] == [check.name for check in (*command.CHECKS, command.CLEARED)]
+    assert {one["severity"] for one in found} == {"good", "skipped"}
+    assert databases(server) == {"information_schema"}
+
+
+def test_a_ledger_that_a_job_uses_meanwhile_is_not_dropped(start: Start) -> None:
+    server = start()
+
+    def job_starts(_: Stage) -> Finding:
+        query(
+            server,
+            f"INSERT INTO scratch.{LEDGER_TABLE} (id, job, kind, name) VALUES ('1', 'j', 'position', 'p')",
+            password=PASSWORD,
+        )
+        return Finding(Verdict.AS_EXPECTED, "")
+
+    with contextlib.closing(_stage(server)) as stage:
+        results = command.collect(stage, lambda _: None, (*command.CHECKS[:5], Check("job", "", (), job_starts)))
+    assert results[-1].finding.advice == f"Drop {LEDGER_TABLE}."
+    assert query(server, "SHOW TABLES FROM scratch", password=PASSWORD) == [(LEDGER_TABLE,)]
