@@ -229,7 +229,8 @@ def retry_until_answered(request: LedgerRequest, rng: random.Random) -> Steps[An
         answer = yield request
         if not isinstance(answer, TransportError):
             return answer
-        yield Wait(BACKOFF.seconds(tries, rng), f"the ledger answering {type(request).__name__}")
+        waiting = f"the ledger answering {type(request).__name__}, after: {answer.message.rstrip('.')}"
+        yield Wait(BACKOFF.seconds(tries, rng), waiting)
 
 
 MAX_DELETED_CLAIMS = 500

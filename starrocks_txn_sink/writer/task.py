@@ -24,7 +24,7 @@ from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner,
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, Segment
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
-from starrocks_txn_sink.errors import Unordered
+from starrocks_txn_sink.errors import TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.protocol.fencing import fresh_tokens
@@ -323,6 +323,10 @@ class UnsortedLaneTask:
             messages = lane.messages(batches, Attempt.current(), SystemClock(), order.rows)
         except (Unordered, RowsAfterEnd) as unordered:
             messages = [OrderViolation(unordered.message)]
+        except TransactionTimedOut as late:  # sorted rows are also committed before the end
+            if self.lane.options.shuffle is False:
+                raise
+            messages = [OrderViolation(late.message)]
         yield message_batch(messages)
 
 
