@@ -123,6 +123,20 @@ METRICS = (
         "Time of the last micro-batch that succeeded, or of the query's last report that it is idle, since the Unix "
         "epoch; with several jobs, the oldest of them. 0 before the first, and if no job is expected to continue.",
     ),
+    Metric(
+        "source_lag_rows",
+        _G,
+        "Rows in each topic of Kafka that no ended micro-batch has read, asked every 5 seconds, also while one runs. "
+        "No series while Kafka does not answer.",
+        ("source",),
+    ),
+    Metric(
+        "source_lag_seconds",
+        _G,
+        "Time for which the oldest of these rows has waited, as seen by the driver: counted from its start for rows "
+        "that were there before. 0 if none waits.",
+        ("source",),
+    ),
     # flow
     Metric("rows_total", _C, "Rows that became visible, by table and operation (upsert, delete).", ("table", "op"), ()),
     Metric(
