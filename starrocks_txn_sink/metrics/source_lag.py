@@ -115,7 +115,8 @@ def offsets_of(text: str) -> dict[KafkaPartition, int]:
 class LagWatch:
     """A daemon thread that emits `source.lagged` for the `wanted` queries of a session, until `close`.
 
-    A query whose brokers do not answer emits `source.unknown`, once, and is asked again half a minute later.
+    A query whose brokers do not answer emits `source.unknown`; it is asked again, from the second time on after half a
+    minute.
     """
 
     def __init__(self, session: Any, emit: Listener, clock: Clock, wanted: Callable[[str], bool]) -> None:
@@ -156,11 +157,13 @@ class LagWatch:
                 self._queries[name] = str(query.runId), QueryLag(dict(_end_offsets(self._session, execution)))
             event = self._queries[name][1].measure(now, _read_offsets(execution))
         except Exception:  # of Kafka, of py4j, of a class that is not there: the figures are unknown
-            self._not_before[name] = now + _PAUSE_AFTER_FAILURE
+            again = name in self._not_before  # a query that has just begun may not have its plan yet
+            self._not_before[name] = now + (_PAUSE_AFTER_FAILURE if again else 0.0)
             if name in self._queries:
                 self._forget(name)
             self._emit(Event("source.unknown", {"query": name}))
             return
+        self._not_before.pop(name, None)
         if event is not None:
             self._emit(Event(event.name, {"query": name, **event.fields}))
 
@@ -182,15 +185,16 @@ def _class_name(value: Any) -> str:
 
 
 def _read_offsets(execution: Any) -> dict[int, Offsets]:
-    """The offsets up to which ended micro-batches have read, by the source's place among the query's sources."""
-    committed, available = execution.committedOffsets(), execution.availableOffsets()
+    """The offsets up to which ended micro-batches have read, by the source's place among the query's sources.
+
+    None before the very first one has ended: a source tells its initial offset to the query's own thread only.
+    """
+    committed = execution.committedOffsets()
     found: dict[int, Offsets] = {}
     for place, source in enumerate(_elements(execution.sources())):
         offset = committed.get(source)
         if offset.isDefined():
             found[place] = offsets_of(str(offset.get().json()))
-        elif available.get(source).isDefined() and _class_name(source) == "KafkaMicroBatchStream":
-            found[place] = offsets_of(str(source.initialOffset().json()))  # where the first micro-batch begins
     return found
 
 
@@ -201,7 +205,12 @@ def _end_offsets(session: Any, execution: Any) -> Iterator[tuple[int, EndOffsets
         if _class_name(leaf) != "StreamingRelationV2" or leaf.sourceName() not in (_KAFKA, _BALANCED):
             continue
         options = {str(name): str(value) for name, value in leaf.extraOptions().asCaseSensitiveMap().items()}
-        yield place, JvmEnds(session._jvm, options) if leaf.sourceName() == _KAFKA else _balanced_ends(options)
+        if leaf.sourceName() == _BALANCED:
+            yield place, _balanced_ends(options)
+            continue
+        loader = leaf.table().getClass().getClassLoader()  # that of `--packages`, which a new thread does not have
+        session._jvm.java.lang.Thread.currentThread().setContextClassLoader(loader)
+        yield place, JvmEnds(session._jvm, options)
 
 
 def client_settings(options: Mapping[str, str]) -> dict[str, str]:

@@ -47,6 +47,7 @@ _REFUSALS = {
     **dict.fromkeys((1044, 1142, 1227, 5203), _PRIVILEGE),
 }
 """What the server's error numbers mean, with the advice. The server's own text may repeat a statement's values."""
+NO_TABLE = frozenset((1146, 5502))
 LOGIN_OR_DATABASE = frozenset((1045, 1049, 3162))
 """Refusals that no privilege cures."""
 _UNSPECIFIC = 1064

@@ -126,21 +126,20 @@ class Sequence:
         return made
 
 
-def query(committed: str | None, kind: str = "KafkaMicroBatchStream") -> Any:
+def query(committed: str | None, kind: str = "kafka") -> Any:
     def option(text: str | None) -> Any:
         return Scala(isDefined=text is not None, get=Scala(json=text))
 
-    source = Scala(getClass=Scala(getSimpleName=kind), initialOffset=Scala(json='{"orders": {"0": 2}}'))
     leaf = Scala(
         isStreaming=True,
         getClass=Scala(getSimpleName="StreamingRelationV2"),
-        sourceName="kafka",
+        sourceName=kind,
+        table=Scala(getClass=Scala(getClassLoader=None)),
         extraOptions=Scala(asCaseSensitiveMap={"kafka.bootstrap.servers": "b"}),
     )
     execution = Scala(
         committedOffsets=Scala(get=option(committed)),
-        availableOffsets=Scala(get=option('{"orders": {"0": 9}}')),
-        sources=Sequence(source),
+        sources=Sequence(Scala()),
         analyzedPlan=Scala(collectLeaves=Sequence(leaf)),
     )
     found: Any = Scala()
@@ -166,18 +165,24 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> tuple[LagWatch, list[Event], lis
     monkeypatch.setattr(JvmEnds, "close", lambda _: events.append(Event("closed", {})))
     monkeypatch.setattr("threading.Thread.start", lambda _: None)
     session: Any = Scala()
-    session._jvm = None
+    thread = Scala(setContextClassLoader=None)
+    session._jvm = Scala()
+    session._jvm.java = Scala()
+    session._jvm.java.lang = Scala()
+    session._jvm.java.lang.Thread = Scala(currentThread=thread)
     return LagWatch(session, events.append, ManualClock(), lambda _: True), events, answers
 
 
-def test_rows_wait_while_a_micro_batch_runs_and_from_the_first_one_on(
+def test_rows_wait_while_a_micro_batch_runs_once_one_has_ended(
     emitted: tuple[LagWatch, list[Event], list[object]],
 ) -> None:
     watch, events, answers = emitted
     answers += [{P0: 9}, {P0: 30}]
     watch._look("q", query(None))
-    watch._look("q", query('{"orders": {"0": 9}}'))
-    assert [event.fields["lags"]["orders"].rows for event in events] == [7, 21]
+    assert events == []
+    for _ in range(2):
+        watch._look("q", query('{"orders": {"0": 9}}'))
+    assert [event.fields["lags"]["orders"].rows for event in events] == [0, 21]
     assert {event.fields["query"] for event in events} == {"q"}
 
 
@@ -185,19 +190,20 @@ def test_without_an_answer_the_figures_are_unknown_and_kafka_is_left_alone_for_a
     emitted: tuple[LagWatch, list[Event], list[object]],
 ) -> None:
     watch, events, answers = emitted
-    answers += [TimeoutError(), {P0: 9}]
-    watch._look("q", query(None))
-    watch._look("q", query(None))
-    assert [event.name for event in events] == ["closed", "source.unknown"]
+    answers += [TimeoutError(), TimeoutError(), {P0: 9}]
+    for _ in range(3):
+        watch._look("q", query('{"orders": {"0": 9}}'))
+    assert [event.name for event in events] == ["closed", "source.unknown"] * 2
     clock: Any = watch._clock
     clock.advance(31)
-    watch._look("q", query(None))
+    watch._look("q", query('{"orders": {"0": 9}}'))
     assert events[-1].name == "source.lagged"
 
 
 def test_a_source_that_is_not_kafkas_has_no_figures(emitted: tuple[LagWatch, list[Event], list[object]]) -> None:
     watch, events, _ = emitted
-    watch._look("q", query(None, kind="RateStreamMicroBatchStream"))
+    watch._look("q", query("7", kind="rate"))
+    watch._look("q", query('{"orders": {"0": 9}}', kind="of another vendor"))
     assert events == []
 
 
