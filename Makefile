@@ -133,6 +133,11 @@ news: setup
 prove-assembling: setup
 	$(BIN)/python -m tests.simulation prove --assembling $(SCHEDULES)
 
+# The same for lanes that load under one label: make prove-shared SEEDS=10000 FIRST=5000, or SEED=7.
+.PHONY: prove-shared
+prove-shared: setup
+	$(BIN)/python -m tests.simulation prove --shared $(SCHEDULES)
+
 # Every benchmark, one after the other; BENCH="raw_lines --rounds 7" runs one. docs/performance.md explains them.
 .PHONY: bench
 bench: setup

@@ -76,6 +76,16 @@ def _rebuild(kind: type[StarRocksSinkError], message: str, hint: str, context: d
     return kind(message, hint=hint, **context)
 
 
+def class_of(code: str) -> type[StarRocksSinkError]:
+    """The class of errors with `code`; StarRocksSinkError for a code that no loaded module has."""
+    waiting = [StarRocksSinkError]
+    for kind in waiting:
+        if kind.code == code:
+            return kind
+        waiting += kind.__subclasses__()
+    return StarRocksSinkError
+
+
 # --- options and input ---
 
 

@@ -139,6 +139,7 @@ ALTERNATIVES = (
     frozenset((Feature.ROUTES, Feature.JSON_TEXTS)),
     frozenset((Feature.SCHEMA_IGNORE, Feature.SCHEMA_APPLY)),
     frozenset((Feature.ASSEMBLE, Feature.PLAIN_ROWS)),
+    frozenset((Feature.SEVERAL_LANES, Feature.SHARED_LABEL)),
 )
 """Pairs of alternatives: a user can choose only one."""
 

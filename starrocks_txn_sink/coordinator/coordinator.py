@@ -13,7 +13,8 @@ phases and their moves:
     COMMITTING ─unknown→ RECOVERING ─visible→ IDLE,  ─not→ ABORTING
 
 Without a ledger there is no CHECKING and no RECOVERING: an unknown outcome ends the lane. With a quarantine a rejected
-batch is bisected instead of given up (`coordinator.quarantine`).
+batch is bisected instead of given up (`coordinator.quarantine`). Under a shared label (`coordinator.shared_label`) the
+lane only loads: IDLE → OPEN → IDLE, and any failure is final, because other lanes' rows are under the label too.
 
 The rule of all moves: an unknown outcome is not failure. A batch is repeated only when the label has certainly not
 committed, and never after the deadline or an error from outside.
@@ -45,9 +46,9 @@ class Phase(Enum):
 
 
 MOVES: dict[Phase, frozenset[Phase]] = {
-    Phase.IDLE: frozenset({Phase.BEGINNING, Phase.FAILED}),
+    Phase.IDLE: frozenset({Phase.BEGINNING, Phase.OPEN, Phase.FAILED}),
     Phase.BEGINNING: frozenset({Phase.OPEN, Phase.ABORTING}),
-    Phase.OPEN: frozenset({Phase.CHECKING, Phase.COMMITTING, Phase.ABORTING}),
+    Phase.OPEN: frozenset({Phase.IDLE, Phase.CHECKING, Phase.COMMITTING, Phase.ABORTING}),
     Phase.CHECKING: frozenset({Phase.COMMITTING, Phase.ABORTING}),
     Phase.COMMITTING: frozenset({Phase.IDLE, Phase.RECOVERING, Phase.ABORTING, Phase.FAILED}),
     Phase.RECOVERING: frozenset({Phase.IDLE, Phase.ABORTING, Phase.FAILED}),
@@ -60,7 +61,8 @@ class SharedTransactionCoordinator:
     """One lane's shared StarRocks transaction over all its tables; the module's docstring says how to drive it.
 
     `entries` builds the ledger's rows and `log` those of the receipts' log; `wall` is the time in Unix seconds. With
-    `hold` batches are held from the start, which needs `spill`; `spill` and `keyed` as in `WriteBuffer`.
+    `hold` batches are held from the start, which needs `spill`; `spill` and `keyed` as in `WriteBuffer`. With `shared`
+    the first of `labels` is a shared label, and the receipt says what was loaded, not that it is visible.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class SharedTransactionCoordinator:
         keyed: Collection[str] = (),
         *,
         hold: bool = False,
+        shared: bool = False,
     ) -> None:
+        self.shared = shared
         self._identity = identity
         self._limits = limits
         self._labels = labels
@@ -88,7 +92,7 @@ class SharedTransactionCoordinator:
         self._quarantine = quarantine
         self._entries_sent = False
         self._requested_phase = Phase.IDLE
-        self._write_buffer = WriteBuffer(limits, spill, keyed, hold=hold)
+        self._write_buffer = WriteBuffer(limits, spill, keyed, hold=hold, repeatable=not shared)
         self._phase = Phase.IDLE
         self._last_failure = ""
         self._label = ""
@@ -206,8 +210,11 @@ class SharedTransactionCoordinator:
             return []
         self._label = next(self._labels)
         self._entries_sent = False
-        self._move(Phase.BEGINNING)
         self._began_at = now
+        if self.shared:  # the driver has begun it
+            self._move(Phase.OPEN)
+            return self._next_actions(now)
+        self._move(Phase.BEGINNING)
         return [actions.BeginAction(self._label)]
 
     def _load_or_commit(self, now: float) -> list[actions.Action]:
@@ -220,7 +227,9 @@ class SharedTransactionCoordinator:
         self._load_began |= dict.fromkeys((load.table for load in loads), now)
         if loads or self._loading or not batch.closed or any(batch.pending.values()):
             return [*loads]
-        if self._entries is not None:
+        if self.shared:
+            self._record_commit(Committed(self._label, None), now)
+        elif self._entries is not None:
             self._move(Phase.CHECKING)
         else:
             self._move(Phase.COMMITTING)
@@ -342,6 +351,9 @@ class SharedTransactionCoordinator:
         self._not_before = now
 
     def _handle_rollback(self, now: float) -> None:
+        if self.shared:
+            self._move(Phase.FAILED)
+            return
         if self._recover_rejected():
             self._not_before = now
             self._move(Phase.IDLE)

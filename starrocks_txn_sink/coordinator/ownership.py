@@ -13,7 +13,7 @@ import orjson
 
 from starrocks_txn_sink.coordinator.actions import PositionSpan
 from starrocks_txn_sink.coordinator.region import Chunk
-from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder, TransactionBatch
+from starrocks_txn_sink.coordinator.write_buffer import Contents, EntriesBuilder
 from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown, TransportError
 from starrocks_txn_sink.protocol import fencing
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown, epoch_of
@@ -27,6 +27,8 @@ MOST_TABLES = 200
 @dataclass(slots=True)
 class LaneOwnership:
     """One attempt at a lane, as the ledger knows it. `owner.token` is empty until the lane is taken over.
+
+    Without a lane it is the driver's, for a shared label (`coordinator.shared_label`).
 
     `known_labels` are the labels of the positions that this attempt has read; its own commits are not among them.
 
@@ -70,6 +72,10 @@ class LaneOwnership:
         if another writer took over, or has written some of these rows meanwhile.
         """
         yield from fencing.roll_back_until_confirmed(Label(self.database, label), rng)
+        if self.owner.lane is None:  # a shared label: nobody but the driver commits, so there is nobody to exclude
+            scope = fencing.Scope(self.job, self.database, self.owner)
+            positions = yield from fencing.read_positions(scope, self.new_token, rng, self.driver_token)
+            return _outcome_of(label, spans, positions)
         before = self.known_labels
         taken = yield from self.take_over(rng)
         self._refuse_other_writers(label, before, taken.positions)
@@ -86,7 +92,7 @@ class LaneOwnership:
             if lane.matches(other) and not other.startswith(ours):
                 raise _fenced_by(other, label)
 
-    def ledger_entries(self, label: str, batch: TransactionBatch) -> Chunk:
+    def ledger_entries(self, label: str, batch: Contents) -> Chunk:
         """The position rows of `batch` as a chunk of the ledger's table; the user's row counts do not include them."""
         rows = batch.rows_by_partition()
         positions = [
@@ -144,18 +150,18 @@ def labels_of(positions: Mapping[str, Position]) -> frozenset[str]:
     return frozenset(position.label for position in positions.values())
 
 
-def first_owner(epoch: str, checkpoint: str, batch: int, lane: int) -> Owner:
+def first_owner(epoch: str, checkpoint: str, batch: int, lane: int | None) -> Owner:
     """The owner of an attempt before any claim: without a token."""
     return Owner("", epoch, checkpoint, batch, lane)
 
 
-def log_entries(job: str, lane: int, batch_id: int, now_text: Callable[[], str]) -> EntriesBuilder:
+def log_entries(job: str, lane: int | None, batch_id: int, now_text: Callable[[], str]) -> EntriesBuilder:
     """A builder of rows for the receipts' log, one for each source partition of a batch.
 
     `now_text` returns the time as a DATETIME literal in UTC.
     """
 
-    def entries(label: str, batch: TransactionBatch) -> Chunk:
+    def entries(label: str, batch: Contents) -> Chunk:
         chunk, at, tables = Chunk("", LOG_TABLE), now_text(), _tables(batch)
         counts = batch.rows_by_partition()
         rows = [
@@ -180,7 +186,7 @@ def log_entries(job: str, lane: int, batch_id: int, now_text: Callable[[], str])
     return entries
 
 
-def _tables(batch: TransactionBatch) -> dict[str, list[str]]:
+def _tables(batch: Contents) -> dict[str, list[str]]:
     """Tables with rows of each source partition."""
     tables: dict[str, list[str]] = {}
     for count in batch.region_counts():

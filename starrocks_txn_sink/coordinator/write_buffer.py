@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from starrocks_txn_sink.coordinator import region as regions
 from starrocks_txn_sink.coordinator.actions import PositionSpan, RegionCount
@@ -248,7 +249,15 @@ def _join_spans(before: GrowingSpan | None, after: GrowingSpan) -> GrowingSpan:
     return GrowingSpan(before.first, after.last, count, after.digest)
 
 
-EntriesBuilder = Callable[[str, TransactionBatch], regions.Chunk]
+class Contents(Protocol):
+    """The rows of one StarRocks transaction, as the ledger and the receipts' log count them."""
+
+    def rows_by_partition(self) -> Mapping[str, int]: ...
+    def region_counts(self) -> tuple[RegionCount, ...]: ...
+    def position_spans(self) -> tuple[PositionSpan, ...]: ...
+
+
+EntriesBuilder = Callable[[str, Contents], regions.Chunk]
 """Builds the rows of a batch under a label for a table of the sink's own: the ledger or the receipts' log."""
 
 
@@ -258,7 +267,7 @@ class WriteBuffer:
     `batches` is never empty: the last batch takes inactive chunks, all others are closed. `open_partition` is the
     source partition with an open source transaction. `buffered_bytes` counts waiting rows and those of running loads;
     `buffered_peak` is its maximum. `spill` takes rows that do not fit; without it batches are never held. The rows of
-    the tables `keyed` replace each other.
+    the tables `keyed` replace each other. Without `repeatable` chunks are forgotten once they are sent.
     """
 
     def __init__(
@@ -268,8 +277,10 @@ class WriteBuffer:
         keyed: Collection[str] = (),
         *,
         hold: bool = False,
+        repeatable: bool = True,
     ) -> None:
         self._limits = limits
+        self._repeatable = repeatable
         self._spill = spill
         self._keyed = keyed
         self._hold = hold and spill is not None
@@ -371,7 +382,9 @@ class WriteBuffer:
 
     def _start_batch(self) -> None:
         spill = self._spill_chunks if self._spill is not None else None
-        self.batches.append(TransactionBatch(self._limits.retry_buffer_bytes, spill, self._keyed, self._hold))
+        batch = TransactionBatch(self._limits.retry_buffer_bytes, spill, self._keyed, self._hold)
+        batch.sent = [] if self._repeatable else None
+        self.batches.append(batch)
 
     def _spill_chunks(self, chunks: Sequence[regions.Chunk]) -> bool:
         in_memory = [chunk for chunk in chunks if not chunk.spilled]

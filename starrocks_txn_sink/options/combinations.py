@@ -19,7 +19,8 @@ class Feature(Enum):
 
     NO_QUERY_URL = "no `query_url`", "there is no query_url", "query_url"
     EXACTLY_ONCE = "`delivery` exactly-once", "delivery is exactly-once", "delivery"
-    SEVERAL_LANES = "`lanes` above 1", "there are several lanes", "lanes"
+    SEVERAL_LANES = "`lanes` above 1, `transactions` lane", "there are several lanes", "transactions"
+    SHARED_LABEL = "`lanes` above 1, `transactions` batch", "transactions is batch", "transactions"
     NO_SHUFFLE = "`shuffle` false", "shuffle is false", "shuffle"
     QUARANTINE = "`on_bad_rows` quarantine", "on_bad_rows is quarantine", "on_bad_rows"
     SCHEMA_IGNORE = "`schema_changes` ignore", "schema_changes is ignore", "schema_changes"
@@ -76,6 +77,14 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
         "rows of one source partition could reach two lanes; a commit of the second lane would then hide rows that the "
         "first lane has not written yet",
         'Set lanes=1, or leave shuffle at "auto".',
+    ),
+    (Feature.SHARED_LABEL, Feature.QUARANTINE): (
+        "a quarantine bisects the transactions of a lane",
+        "Leave transactions at \"auto\", or set on_bad_rows='fail'.",
+    ),
+    (Feature.SHARED_LABEL, Feature.DATA_SOURCE): (
+        "its tasks commit on their own",
+        'Leave transactions at "auto", or use StarRocksSink.',
     ),
     (Feature.QUARANTINE, Feature.CSV): (
         "dead letters keep their rows as JSON",

@@ -89,7 +89,7 @@ FLINK_OPTIONS: Mapping[str, MapsTo | Refused | WithoutEffect] = {
     "sink.version": Refused("V1 does not know the transaction interface", ("v2", "auto")),
     "sink.semantic": MapsTo("delivery", lambda _, written: written.strip().lower()),
     "sink.label-prefix": MapsTo("job", _text, "the first part of every label"),
-    "sink.parallelism": MapsTo("lanes", _integer, "a subtask there and a lane here each have their own transaction"),
+    "sink.parallelism": MapsTo("lanes", _integer, "a subtask there has its own transaction, lanes here share one"),
     "sink.max-retries": MapsTo("max_attempts", lambda name, text: _integer(name, text) + 1, "attempts = retries + 1"),
     "sink.io.thread-count": MapsTo("load_parallelism", _integer),
     "sink.connect.timeout-ms": MapsTo("connect_timeout", _milliseconds),

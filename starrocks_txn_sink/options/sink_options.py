@@ -16,7 +16,14 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import addresses, checks, load_properties
 from starrocks_txn_sink.options import declarations as kind
 from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
-from starrocks_txn_sink.options.declarations import Compression, Delivery, OnBadRows, SchemaChanges, TableOptions
+from starrocks_txn_sink.options.declarations import (
+    Compression,
+    Delivery,
+    OnBadRows,
+    SchemaChanges,
+    TableOptions,
+    Transactions,
+)
 from starrocks_txn_sink.options.flink import translate
 
 MIB = 1 << 20
@@ -75,14 +82,20 @@ class SinkOptions:
         default=None,
         default_text="from the query's id",
     )
-    lanes: int = kind.COUNT(
-        "Number of parallel StarRocks transactions. With 1 a whole micro-batch is atomic; with more, each source "
-        "transaction is.",
-        default=1,
+    lanes: int | None = kind.COUNT(
+        "Number of Spark tasks that write at the same time.",
+        default=None,
+        default_text="the cores where the source's own tasks can be the lanes (docs/performance.md), else 1",
+    )
+    transactions: Transactions | str = kind.choice(Transactions)(  # noqa: RUF009 - makes a field
+        "With several lanes: `batch` makes each micro-batch one StarRocks transaction over all lanes, `lane` gives "
+        "each lane its own. `auto`: `batch` where the source's own tasks can be the lanes, else `lane` "
+        "(docs/performance.md).",
+        default=Transactions.AUTO,
     )
     commit_interval: float = kind.SECONDS(
-        "With several lanes: age of a StarRocks transaction after which the next clean boundary commits it; at most "
-        "half of `timeout`.",
+        "With a StarRocks transaction for each of several lanes: its age after which the next clean boundary commits "
+        "it; at most half of `timeout`.",
         default=1.0,
     )
     timeout: int = kind.whole_seconds(259_200)(
@@ -368,12 +381,18 @@ class SinkOptions:
             refuse_conflicts({**ours, **load_properties.features(properties, place)})
 
     @property
+    def lane_count(self) -> int:
+        """Number of lanes where the rows are laid out for them; 1 unless it is set."""
+        return self.lanes or 1
+
+    @property
     def features(self) -> Features:
         """Features in use, except those of stream-load properties, which may differ per table."""
         on = {
             Feature.NO_QUERY_URL: self.query_url is None,
             Feature.EXACTLY_ONCE: self.delivery is not Delivery.AT_LEAST_ONCE,
-            Feature.SEVERAL_LANES: self.lanes > 1,
+            Feature.SEVERAL_LANES: self.lane_count > 1 and self.transactions is Transactions.LANE,
+            Feature.SHARED_LABEL: self.lane_count > 1 and self.transactions is Transactions.BATCH,
             Feature.NO_SHUFFLE: self.shuffle is False,
             Feature.QUARANTINE: self.quarantines,
             Feature.SCHEMA_IGNORE: self.schema_changes is SchemaChanges.IGNORE,

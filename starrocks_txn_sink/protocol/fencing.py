@@ -77,11 +77,20 @@ def take_over(
     owner = yield from _claim(scope, new_token, rng)
     yield from _await_claim(scope, owner, new_token, rng)
     yield from _roll_back_unfinished(scope, rng)
-    yield from _write_barrier(scope, new_token, rng)
-    owners: Owners = yield from retry_until_answered(_owners_of(scope.job, owner), rng)
-    refuse_others(owners, owner, owner.token if owner.lane is None else driver_token)
-    positions: dict[str, Position] = yield from retry_until_answered(ledger.ReadPositions(scope.job), rng)
+    scope = replace(scope, owner=owner)
+    positions = yield from read_positions(scope, new_token, rng, owner.token if owner.lane is None else driver_token)
     return TakenOver(owner, positions)
+
+
+def read_positions(
+    scope: Scope, new_token: NewToken, rng: random.Random, driver_token: str | None
+) -> Steps[dict[str, Position]]:
+    """3. and 4.: the positions of every commit before now; raises Fenced unless the scope's owner is still ours."""
+    yield from _write_barrier(scope, new_token, rng)
+    owners: Owners = yield from retry_until_answered(_owners_of(scope.job, scope.owner), rng)
+    refuse_others(owners, scope.owner, driver_token)
+    positions: dict[str, Position] = yield from retry_until_answered(ledger.ReadPositions(scope.job), rng)
+    return positions
 
 
 def _claim(scope: Scope, new_token: NewToken, rng: random.Random) -> Steps[Owner]:

@@ -162,7 +162,7 @@ def _lane_text(lane: int | None) -> str | None:
     return None if lane is None else str(lane)
 
 
-def labels(job: str, epoch: str, lane: int, batch: int, attempt: int) -> Iterator[str]:
+def labels(job: str, epoch: str, lane: int | str, batch: int, attempt: int) -> Iterator[str]:
     """Yield labels of a lane for one micro-batch, each used once; `attempt` is unique to an attempt of the Spark task.
 
     Raises OptionError if the parts cannot make a label.

@@ -43,11 +43,13 @@ Piece = TypeVar("Piece", bound=_Sized)
 class ArrivalOrder:
     """Order of the rows of one attempt at a lane; they have COLUMNS and SEQ.
 
-    With `small_only` more than `small_rows` rows are Unordered, whatever their order.
+    With `small_only` more than `small_rows` rows are Unordered, whatever their order. Under a shared label there is no
+    `sentinel`.
     """
 
     small_rows: int = SMALL_ROWS
     small_only: bool = False
+    sentinel: bool = True
     held_bytes: int = HELD_BYTES
     _latest: dict[str, tuple[int, int]] = field(default_factory=dict)  # position and seq by source partition
     _held: list[pa.RecordBatch] = field(default_factory=list)  # unfinished source transactions, one a batch
@@ -60,7 +62,7 @@ class ArrivalOrder:
         source transactions do not fit `held_bytes`; RowsCutOff, RowsAfterEnd; InputError for NULLs.
         """
         # Strict: without a sort the sentinel may come too early, and rows behind it would be lost silently.
-        marked = rows_before_sentinel(batches, POSITION, strict=True)
+        marked = rows_before_sentinel(batches, POSITION, strict=True) if self.sentinel else _filled(batches)
         first, small = take_first(marked, self.small_rows, SMALL_BYTES)
         if small:
             if first:
@@ -188,6 +190,10 @@ def take_first(pieces: Iterator[Piece], rows: int, size: int) -> tuple[list[Piec
         if rows < 0 or size < 0:
             return first, False
     return first, True
+
+
+def _filled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return (batch for batch in batches if batch.num_rows)
 
 
 def _sort(rows: pa.RecordBatch) -> pa.RecordBatch:

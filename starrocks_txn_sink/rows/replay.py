@@ -68,6 +68,7 @@ class Replay:
     earlier micro-batches by source partition, and then also this lane's; `changed` names the latter. `epoch` is the
     driver's run, "" if unknown: Spark repeats a micro-batch only in another run, so rows below a position that an
     earlier micro-batch of this run has written are no replay but an error: the source's positions do not grow.
+    `partitions` are the source partitions that the lane has met.
     """
 
     committed: Mapping[str, Position] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class Replay:
     changed: set[str] = field(default_factory=set)
     skipped_rows: int = 0
     skipped_transactions: int = 0
+    partitions: set[str] = field(default_factory=set)
     _partition: str | None = None
     _open_checksum: int = 0  # of the source transaction that the batch before left unfinished
 

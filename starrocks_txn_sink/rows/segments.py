@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.coordinator.region import Ints, RegionRows, RowIndex, Segment, TransactionEnds
-from starrocks_txn_sink.errors import InputError, StarRocksSinkError, Transient
+from starrocks_txn_sink.errors import InputError, Outage, StarRocksSinkError, Transient
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.replay import BatchRows, Bools, PartitionRun, Replay
@@ -60,6 +60,7 @@ class Segmenter:
         refuse_nulls(batch)
         runs, rows = list_runs(runs_of(batch)), _batch_rows(batch)
         for name, low, high in runs:
+            self.replay.partitions.add(name)
             self._check_run(name, rows.positions[low:high], rows.ends[low:high])
         digests = self.replay.fingerprints(runs, rows)  # of all rows: those left out are compared with the ledger
         new = self.replay.new_rows(runs, rows)
@@ -265,6 +266,13 @@ class StageRepeated(StarRocksSinkError, Transient):
     summary = "Spark runs the stage of a lane again, and nothing was committed."
 
 
+class TaskRepeated(StarRocksSinkError, Outage):
+    """Rows of the lane's first try may be under the shared label, so the driver takes a new one."""
+
+    code = "task_repeated"
+    summary = "Spark runs the task of a lane again, and nothing was committed."
+
+
 class RowsAfterEnd(StarRocksSinkError):
     """Found only where a lane's rows are not sorted."""
 
@@ -278,7 +286,8 @@ def rows_before_sentinel(
     """Yield the batches without the lane's sentinel: a row with SENTINEL_POSITION in `column` and NULL in `content`.
 
     Spark ends the rows of a stopped task, or of one whose JVM died, like complete ones: only the sentinel tells them
-    apart. Raises RowsCutOff if it never came and, with `strict`, RowsAfterEnd if it was not the last row.
+    apart, or the driver, which hears of no result (`coordinator.shared_label`). Raises RowsCutOff if it never came and,
+    with `strict`, RowsAfterEnd if it was not the last row.
     """
     ended = False
     for batch in batches:

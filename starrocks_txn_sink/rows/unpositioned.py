@@ -2,7 +2,8 @@
 
 For the ledger each lane is a source partition whose position is the micro-batch's number. The digest is the sum of the
 rows' hashes (made in the JVM), because such rows come in any order. The number of lanes decides which rows a lane has,
-so it is part of the name, and a micro-batch that was written in part must be finished with the same number.
+so it is part of the name, and a micro-batch that was written in part must be finished with the same number. Under a
+shared label (`coordinator.shared_label`) the lanes' digests are added up: the batch is that of a single lane.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class UnpositionedSegmenter:
     """Splits one lane's rows without positions into segments; `end` yields the end of the unpositioned batch.
 
     `name` is its source partition in the ledger, `number` the micro-batch, `committed` the ledger's position;
-    `compare` says whether the contents of a replay are compared; `check` as in `Segmenter`.
+    `compare` says whether the contents of a replay are compared; `check` as in `Segmenter`. `rows` counts the rows so
+    far, and `sum` adds up their hashes; without the column HASH it stays 0.
     """
 
     name: str
@@ -63,8 +65,8 @@ class UnpositionedSegmenter:
     committed: Position | None = None
     compare: bool = True
     check: CheckRows | None = None
-    _rows: int = 0
-    _sum: int = 0
+    rows: int = 0
+    sum: int = 0
 
     @property
     def replayed(self) -> bool:
@@ -89,9 +91,10 @@ class UnpositionedSegmenter:
                 "checkpoint, or give the query another `job` and write what is missing by hand.",
             )
         rows = batch.num_rows
-        self._rows += rows
-        hashes = batch.column(HASH).to_numpy(zero_copy_only=False)
-        self._sum = (self._sum + int(hashes.view(np.uint64).sum(dtype=np.uint64))) & _MASK
+        self.rows += rows
+        if HASH in batch.schema.names:
+            hashes = batch.column(HASH).to_numpy(zero_copy_only=False)
+            self.sum = (self.sum + int(hashes.view(np.uint64).sum(dtype=np.uint64))) & _MASK
         if not self.replayed:
             if self.check is not None:
                 self.check(batch)
@@ -100,11 +103,23 @@ class UnpositionedSegmenter:
 
     def end(self) -> Iterator[Segment]:
         """Yield the end, unless there were no rows or this is a replay; raises SourceChanged for other contents."""
-        digest = f"sum1:{self._rows}:{self._sum:016x}"
-        if not self.replayed:
-            if self._rows:
-                yield TransactionEnds(self.name, self.number, self.number, 0, digest)
-            return
+        if self.replayed:
+            self.compare_replay()
+        elif self.rows:
+            yield TransactionEnds(self.name, self.number, self.number, 0, self.digest)
+
+    @property
+    def digest(self) -> str:
+        """Of all rows so far."""
+        return f"sum1:{self.rows}:{self.sum:016x}"
+
+    def compare_replay(self) -> None:
+        """Raise SourceChanged if rows that are in StarRocks already are others now."""
         known = self.committed
-        if known is not None and self._rows and self.compare and known.digest != digest:
+        if known is not None and self.replayed and self.rows and self.compare and known.digest != self.digest:
             raise source_changed(f"micro-batch {self.number}", known)
+
+    def add(self, rows: int, total: int) -> None:
+        """Count the rows of a lane, and the sum of their hashes."""
+        self.rows += rows
+        self.sum = (self.sum + total) & _MASK

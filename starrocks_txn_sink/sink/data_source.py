@@ -184,7 +184,7 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
     lanes = lane_input(
         frame,
         options.database,
-        options.lanes,
+        options.lane_count,
         typed,
         keyless(models),
         name_task=options.exactly_once,
@@ -257,10 +257,10 @@ class LaneWrite:
     def finish(self, messages: Sequence[datasource.WriterCommitMessage | None]) -> None:
         """Check that every lane has sent its message, and log receipts and warnings. Raises InputError."""
         arrived = [message for message in messages if isinstance(message, LaneMessage)]
-        if sorted(message.lane for message in arrived) != list(range(self.task.options.lanes)):
+        if sorted(message.lane for message in arrived) != list(range(self.task.options.lane_count)):
             raise InputError(
-                f"{len(arrived)} of {self.task.options.lanes} lanes were written: the frame has other partitions than "
-                "lane_partitioned made.",
+                f"{len(arrived)} of {self.task.options.lane_count} lanes were written: the frame has other partitions "
+                "than lane_partitioned made.",
                 hint="Make lane_partitioned the last step before the write. What was written stays, and is not written "
                 "a second time.",
             )

@@ -35,6 +35,7 @@ from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME, keyless
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import projection
+from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, refuse_own_labels
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.typed.route import delete_placeholders, table_keys
@@ -146,7 +147,7 @@ class _SchemaColumns:
 class EventsWriter:
     """Runs the micro-batches of one session; without a log each frame is independent (`StarRocksSink.write`).
 
-    `content` makes payloads of the events' rows; `keys` as in `LaneTask`.
+    `content` makes payloads of the events' rows; `keys` as in `LaneTask`. The first frame decides the `plan`.
     """
 
     assembly: TransactionAssembly
@@ -155,6 +156,7 @@ class EventsWriter:
     sort: bool
     content: PayloadEncoder
     keys: Mapping[str, TableKey]
+    plan: LanePlan | None = None
     _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by whether events are sorted
 
     @classmethod
@@ -164,7 +166,7 @@ class EventsWriter:
         """A writer for a streaming query (`query` is its id, or its job if the id is hidden), or for a frame (None)."""
         required = session.required
         content = PayloadEncoder(options.database, keyless(session.models), delete_placeholders(required, options))
-        terms = _sorted_first(options), content, table_keys(required, options)
+        terms = _sorted_first(options, None), content, table_keys(required, options)
         if query is None:
             return cls(assembly, session, None, *terms)
         directory = query_directory(frame, assembly, query)
@@ -195,16 +197,23 @@ class EventsWriter:
     def _lanes(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
         messages = self._run(frame, task, before, now)
         why = why_to_sort(messages, task.options, "events")
+        if why is not None and self.plan is not None and self.plan.shared:
+            refuse_own_labels(task.options, why)
+            self.plan = LanePlan(task.options.lane_count)
         if why is None:
             small = all(each.small for each in of_kind(messages, CarryOver))  # then the next one may be, too
-            self.sort = _sorted_first(task.options) or (self.sort and not small)
+            self.sort = _sorted_first(task.options, self.plan) or (self.sort and not small)
             return messages
         _log.warning("events.sorted", why=why)
         self.sort = True
         return self._run(frame, task, before, now)
 
     def _run(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> list[Message]:
-        rows, lines = self._project(frame, task)
+        if self.plan is None:
+            self.plan = LanePlan.of(frame, task.options, positioned=True)
+            self.sort = _sorted_first(task.options, self.plan)
+        plan = self.plan
+        rows, lines = self._project(frame, task, plan)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
             content=self.content,
@@ -217,11 +226,16 @@ class EventsWriter:
             arrival_order=not self.sort,
             sortable=task.options.shuffle is not False,
             small_rows=SMALL_ROWS,
+            sentinel=not plan.shared,
         )
-        lane_task = AssemblingLaneTask(replace(task, at_end_only=not self.sort, keys=self.keys), assembly)
-        return [decode(row[0]) for row in rows.mapInArrow(lane_task, _MESSAGES).collect()]
+        task = replace(task, at_end_only=not self.sort, keys=self.keys)
 
-    def _project(self, frame: DataFrame, task: LaneTask) -> tuple[DataFrame, TxnEventLines | None]:
+        def run_lanes(task: LaneTask) -> list[Message]:
+            return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
+
+        return SharedLabelRun.of(self.session, task).run(run_lanes) if plan.shared else run_lanes(task)
+
+    def _project(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> tuple[DataFrame, TxnEventLines | None]:
         """The events of `frame` for the lanes, sorted or in arrival order, one Spark partition each; and how the lanes
         parse them, None if they are parsed already.
 
@@ -229,7 +243,7 @@ class EventsWriter:
         call of the JVM's planner costs milliseconds, in a small micro-batch more than the rows. So there are few calls,
         and the parts that frames of one schema share are kept. Raises InputError for missing columns or wrong types.
         """
-        lines, lanes, name_task = self.assembly.lines, task.options.lanes, task.ownership is not None
+        lines, lanes, name_task = self.assembly.lines, plan.lanes, task.ownership is not None
         if lines is not None and self.sort and not lines.placed:
             frame, lines = _parse_first(frame, lines), None
         if self.log is None:  # independent frames may be of any Spark session
@@ -238,6 +252,8 @@ class EventsWriter:
         if kept is None or kept.schema != frame.schema:
             kept = self._kept[self.sort] = self._prepare(frame, lines, lanes, name_task)
         rows = frame.select(*kept.columns)
+        if plan.shared:
+            return rows.coalesce(lanes), lines
         if not self.sort:
             return projection.in_arrival_order(rows, kept.ends), lines
         order = [F.col(SOURCE_PARTITION).asc_nulls_last(), F.col(POSITION)]
@@ -299,9 +315,11 @@ def check_still_owner(options: SinkOptions, session: Session) -> None:
         run_once(options, check_owner(session.job, owner, session.token, random.Random()), options.batch_deadline)
 
 
-def _sorted_first(options: SinkOptions) -> bool:
+def _sorted_first(options: SinkOptions, plan: LanePlan | None) -> bool:
     """Whether events are sorted before any lane reads them."""
-    return options.shuffle is True or always_sorted(options.features, assembled=True)
+    if plan is not None and plan.shared:
+        return False
+    return options.shuffle is True or options.lane_count > 1 or always_sorted(options.features, assembled=True)
 
 
 def _merge_partitions(carried: Sequence[CarryOver]) -> dict[str, CarriedState]:

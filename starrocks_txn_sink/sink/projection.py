@@ -58,12 +58,14 @@ def lane_input(
     name_task: bool = False,
     guarded: bool = True,
     sort: bool = True,
+    shared: bool = False,
     placeholders: names.Placeholders | None = None,
 ) -> LaneInput:
     """Project `frame` and spread it over `lanes`; `keyless` names the tables without a primary key.
 
     With `name_task` a row of each lane names the Spark attempt that reads it (`writer.worker`); `guarded` as in
-    `TypedRoute.row`; without `sort` the one lane gets its rows in arrival order, without a shuffle. Deletes get
+    `TypedRoute.row`; without `sort` the one lane gets its rows in arrival order, without a shuffle, and so do the
+    lanes of a `shared` label, which are the frame's own tasks. Deletes get
     `placeholders` where they lack them.
 
     Raises InputError for missing columns or columns of a wrong type. Rows of another database, of an unknown `op`, and
@@ -88,9 +90,13 @@ def lane_input(
         lane = lane_of(F.col(names.PARTITION), lanes)
         order = [F.col(names.PARTITION).asc_nulls_last(), F.col(names.POSITION), F.col(names.SEQ)]
     else:
-        rows, last = frame.select(*columns).withColumn(names.HASH, F.xxhash64(names.TABLE, names.PAYLOAD)), names.HASH
+        rows, last = frame.select(*columns), names.HASH
+        if name_task or not shared:
+            rows = rows.withColumn(names.HASH, F.xxhash64(names.TABLE, names.PAYLOAD))
         lane = F.lit(0) if lanes == 1 else F.pmod(F.col(names.HASH), F.lit(lanes)).cast("int")
         order = [(F.col(names.HASH) == names.SENTINEL_POSITION).asc_nulls_first()]  # the last row comes last
+    if shared:
+        return LaneInput(rows.coalesce(lanes), marked, sorted=False)
     if not sort:
         ends = lane_ends(frame.sparkSession, rows.schema, 1, last, name_task=name_task)
         return LaneInput(in_arrival_order(rows, ends), marked, sorted=False)

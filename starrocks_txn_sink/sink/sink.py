@@ -32,6 +32,7 @@ from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, query_directory, why_to_sort
+from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, follows_a_shuffle, refuse_own_labels
 from starrocks_txn_sink.sink.lifecycle import Endpoint
 from starrocks_txn_sink.sink.outage import is_stopped, wait_out
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
@@ -78,6 +79,7 @@ class RowsWriter:
     session: Session
     _small: bool = False
     _shuffled: bool | None = None
+    _plan: LanePlan | None = None
     _kept: tuple[tuple[object, ...], _TableTerms] | None = None  # for a frame's schema, time zone and tables
 
     def write(self, frame: DataFrame, task: LaneTask, _: Listener) -> tuple[list[Receipt], list[LaneReport]]:
@@ -90,18 +92,35 @@ class RowsWriter:
             lane_input,
             frame,
             options.database,
-            options.lanes,
-            routes,
-            keyless(session.models),
+            lanes=options.lane_count,
+            routes=routes,
+            keyless=keyless(session.models),
             name_task=task.ownership is not None,
             guarded=not options.quarantines,
             placeholders=placeholders,
         )
-        messages = self._run_in_arrival_order(make_input, task) if self._skips_sort(frame, task) else None
+        messages = self._run_unsorted(make_input, frame, task)
         messages = messages if messages is not None else _run_lanes(make_input(), task)
         receipts, reports = of_kind(messages, Receipt), of_kind(messages, LaneReport)
         self._remember_size(receipts, reports)
         return receipts, reports
+
+    def _run_unsorted(self, make_input: partial[LaneInput], frame: DataFrame, task: LaneTask) -> list[Message] | None:
+        """The lanes' messages; None when their rows have to be sorted first."""
+        if self._plan is None:
+            self._plan = LanePlan.of(frame, self.options, positioned=is_marked(frame))
+        if self._plan.shared:
+            lanes = make_input(lanes=self._plan.lanes, shared=True)
+            task = replace(task, marked=lanes.marked)
+            messages = SharedLabelRun.of(self.session, task).run(partial(_run_lanes, lanes))
+            why = why_to_sort(messages, self.options, "rows")
+            if why is None:
+                return messages
+            refuse_own_labels(self.options, why)
+            self._plan = LanePlan(self.options.lane_count)
+            _log.warning("rows.sorted", why=why, batch=task.batch_id)
+            return None
+        return self._run_in_arrival_order(make_input, task) if self._skips_sort(frame, task) else None
 
     def _fitted(self, frame: DataFrame) -> _TableTerms:
         """The routes for frames of this schema, the options with their columns, values for deletes, and keys.
@@ -123,10 +142,10 @@ class RowsWriter:
         """Whether this micro-batch goes to its lane in arrival order, at least at first."""
         if self.options.shuffle != "auto":
             return self.options.shuffle is False
-        if not (self._small and task.streaming) or always_sorted(self.options.features):
+        if not (self._small and task.streaming) or self.options.lane_count > 1 or always_sorted(self.options.features):
             return False
         if self._shuffled is None:
-            self._shuffled = _follows_a_shuffle(frame)
+            self._shuffled = follows_a_shuffle(frame)
         return not self._shuffled
 
     def _run_in_arrival_order(self, make_input: partial[LaneInput], task: LaneTask) -> list[Message] | None:
@@ -150,12 +169,6 @@ def _run_lanes(lanes: LaneInput, task: LaneTask, *, small_only: bool = False) ->
     arriving = lanes.marked and not lanes.sorted
     run: Any = UnsortedLaneTask(task, small_only, SMALL_ROWS) if arriving else task
     return [decode(row[0]) for row in lanes.rows.mapInArrow(run, MESSAGES).collect()]
-
-
-def _follows_a_shuffle(frame: DataFrame) -> bool:
-    """Whether the frame's tasks read a shuffle, as those of a stateful stage do; True where the plan is hidden."""
-    plan: Any = getattr(frame, "_jdf", None)
-    return plan is None or "Shuffled" in plan.queryExecution().toRdd().toDebugString()
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +282,7 @@ class StarRocksSink:
         lifecycle.roll_back_at_exit(self, on_sigterm=self.options.roll_back_on_sigterm)
         query = origin.checkpoint if origin.streaming else ""
         with (
-            self._events.follow_batch(frame, origin.job, origin.batch_id, self.options.lanes, query) as receipts,
+            self._events.follow_batch(frame, origin.job, origin.batch_id, self.options.lane_count, query) as receipts,
             self._turns.one_at_a_time(origin.job, self.options.batch_deadline),
         ):
             receipts += self._commit_or_wait(frame, origin)

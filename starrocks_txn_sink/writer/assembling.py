@@ -4,17 +4,17 @@ The open tail of each source partition goes on to the next micro-batch: its rows
 before the task returns, and the CarryOver has their places (`assembler.rules.spill`). The driver's manifest decides
 which files count, so a failed or repeated attempt leaves only files without a reference.
 
-Without a shuffle there is one lane: two lanes with events of one source partition show only after the first has
-committed, and then the second would hide what the first has not written. That one lane checks the order while it reads,
-and commits nothing before its last event. A small micro-batch is taken as one table and sorted here, because a shuffle
-would be the larger part of its time.
+Without a shuffle there is one lane, or all lanes load under one label: two lanes with events of one source partition
+show only when both have ended, and with labels of their own the second would hide what the first has not written. Such
+a lane checks the order while it reads, and nothing is committed before the last event. A small micro-batch is taken as
+one table and sorted here, because a shuffle would be the larger part of its time.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -27,6 +27,7 @@ from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, FileDirectory, SpillStorage, StateDirectory
 from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.coordinator.shared_label import LaneShare
 from starrocks_txn_sink.errors import SourceTransactionError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
@@ -50,7 +51,7 @@ class AssemblySpec:
     `now` is in seconds since the Unix epoch; `lines` parses raw values, None for parsed events. `directory` None (a
     batch frame, which has no next one) spills to the executor's temporary directory. With `arrival_order` rows are not
     sorted; if they are also `sortable`, the driver may sort them after a wrong order. Up to `small_rows` events
-    may come in any order.
+    may come in any order. Under a shared label there is no `sentinel`.
     """
 
     policy: Policy
@@ -64,6 +65,7 @@ class AssemblySpec:
     arrival_order: bool = True
     sortable: bool = True
     small_rows: int = SMALL_ROWS
+    sentinel: bool = True
 
     def open(self, attempt: Attempt) -> LaneAssembler:
         """The assembly of one attempt at a lane."""
@@ -89,10 +91,10 @@ class LaneAssembler:
 
         Raises RowsCutOff, Unordered, and the errors of the rules, the parser and the content.
         """
-        last_row_last = self._assembly.arrival_order
-        events = self._events(
-            rows_before_sentinel(batches, model.POSITION, content=self._content_column, strict=last_row_last)
-        )
+        if self._assembly.sentinel:
+            last_row_last = self._assembly.arrival_order
+            batches = rows_before_sentinel(batches, model.POSITION, content=self._content_column, strict=last_row_last)
+        events = self._events(batch for batch in batches if batch.num_rows)
         first, self._small = take_first(events, self._assembly.small_rows, _CHUNK_BYTES)
         chunks = [_concatenate(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
         for chunk in chunks:
@@ -113,6 +115,12 @@ class LaneAssembler:
             small=self._small,
             malformed=self._malformed,
         )
+
+    def add_partitions(self, message: Message) -> Message:
+        """A LaneShare with the source partitions whose transactions are all open yet; other messages unchanged."""
+        if not isinstance(message, LaneShare):
+            return message
+        return replace(message, partitions=tuple(sorted(self._assembler.names.union(message.partitions))))
 
     def close(self) -> None:
         self._storage.close()
@@ -187,16 +195,19 @@ class AssemblingLaneTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         attempt = Attempt.current()
+        yield message_batch(self.lane.answer(attempt, SystemClock(), partial(self._run, batches, attempt)))
+
+    def _run(self, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> list[Message]:
         assembler = self.assembly.open(attempt)
         try:
-            messages = self._write(batches, attempt, assembler)
+            return self._write(batches, attempt, assembler)
         finally:
             assembler.close()
-        yield message_batch(messages)
 
     def _write(self, batches: Iterator[pa.RecordBatch], attempt: Attempt, assembler: LaneAssembler) -> list[Message]:
         try:
-            return [*self.lane.messages(batches, attempt, SystemClock(), assembler.rows), assembler.carry_over()]
+            messages = self.lane.messages(batches, attempt, SystemClock(), assembler.rows)
+            return [*map(assembler.add_partitions, messages), assembler.carry_over()]
         except (Unordered, RowsAfterEnd) as unordered:
             return [OrderViolation(unordered.message)]
         except (SourceTransactionError, TransactionTimedOut) as refused:

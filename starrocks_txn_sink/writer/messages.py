@@ -1,7 +1,9 @@
 """The messages from a lane to its driver: one tagged union, one encoder, one decoder.
 
 A lane that succeeds sends its receipts and then its report; an assembling lane also sends its CarryOver. A lane whose
-rows must be sorted first sends an OrderViolation and nothing else. Each message is a line of JSON with its `kind`.
+rows must be sorted first sends an OrderViolation and nothing else. Under a shared label a lane sends its LaneShare in
+place of receipts, and its failure is a LaneFailure: a failed task would be run again by Spark, in vain
+(`coordinator.shared_label`). Each message is a line of JSON with its `kind`.
 
 A lane that fails has to fail its Spark task, or Spark would not run the task again. PySpark gives the driver only the
 text of a failed task's error: the error object stays on the executor, and Spark drops the accumulators of failed tasks.
@@ -21,7 +23,7 @@ import contextlib
 import itertools
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -32,6 +34,8 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.coordinator.actions import Receipt, receipt_of
+from starrocks_txn_sink.coordinator.shared_label import LaneShare
+from starrocks_txn_sink.errors import StarRocksSinkError, class_of
 from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.telemetry.events import Event
 
@@ -118,7 +122,9 @@ class LaneReport:
     this lane began or ended, by source partition, for the next micro-batch's lanes. `listed` says whether a take-over
     would have found the lane's label; None if it did not ask. `keys_repeated` says whether keys came in more than one
     load of a StarRocks transaction. `members` has the names in the first JSON rows by table, for tables that the driver
-    has not compared yet (`rows.json_objects.MemberNames`).
+    has not compared yet (`rows.json_objects.MemberNames`). Under a shared label a lane does not know when its rows are
+    visible, so `ages` has how old source transactions were at `loaded_at` (seconds since the Unix epoch), each age
+    with a count; `commit` makes latencies of them.
     """
 
     job: str
@@ -146,11 +152,21 @@ class LaneReport:
     listed: bool | None = None
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keys_repeated: bool = False
+    ages: tuple[tuple[float, int], ...] = ()
+    loaded_at: float = 0.0
+
+    def commit(self, at: float) -> LaneReport:
+        """The report once the lane's rows are visible, `at` seconds since the Unix epoch."""
+        if not self.ages:
+            return self
+        latency, (ages, counts) = Durations(), zip(*self.ages, strict=True)
+        latency.add_all(np.repeat(np.array(ages) + (at - self.loaded_at), counts))
+        return replace(self, latency=tuple(latency.counts), latency_seconds=latency.total, ages=(), loaded_at=0.0)
 
     @classmethod
     def of(cls, value: dict[str, Any]) -> LaneReport:
         """The report with the fields of `value`, in JSON's types."""
-        lists = ("requests", "retries", "errors")
+        lists = ("requests", "retries", "errors", "ages")
         fields: dict[str, Any] = {
             name: tuple(map(tuple, found)) if name in lists else found for name, found in value.items()
         }
@@ -213,15 +229,48 @@ class OrderViolation:
     why: str
 
 
-Message = Receipt | LaneReport | CarryOver | OrderViolation
-MessageType = TypeVar("MessageType", Receipt, LaneReport, CarryOver, OrderViolation)
+@dataclass(frozen=True, slots=True)
+class LaneFailure:
+    """The error of a lane under a shared label; `at` is its time in seconds since the Unix epoch."""
 
-_KINDS: Final = {Receipt: "receipt", LaneReport: "report", CarryOver: "carried", OrderViolation: "order_violation"}
+    code: str
+    message: str
+    hint: str
+    context: dict[str, Any]
+    at: float
+
+    @classmethod
+    def of_error(cls, error: StarRocksSinkError, at: float) -> LaneFailure:
+        shown = {
+            name: value if isinstance(value, (int, float)) else str(value) for name, value in error.context.items()
+        }
+        return cls(error.code, error.message, error.advice, shown, at)
+
+    def error(self) -> StarRocksSinkError:
+        """The error, in the class that it had."""
+        return class_of(self.code)(self.message, hint=self.hint, **self.context)
+
+
+Message = Receipt | LaneReport | CarryOver | OrderViolation | LaneShare | LaneFailure
+MessageType = TypeVar("MessageType", Receipt, LaneReport, CarryOver, OrderViolation, LaneShare, LaneFailure)
+
+_KINDS: Final[dict[type, str]] = {
+    Receipt: "receipt",
+    LaneReport: "report",
+    CarryOver: "carried",
+    OrderViolation: "order_violation",
+    LaneShare: "share",
+    LaneFailure: "failure",
+}
 _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "receipt": receipt_of,
     "report": LaneReport.of,
     "carried": CarryOver.of,
     "order_violation": lambda fields: OrderViolation(**fields),
+    "share": lambda fields: LaneShare(
+        **{**fields, "loaded": tuple(map(receipt_of, fields["loaded"])), "partitions": tuple(fields["partitions"])}
+    ),
+    "failure": lambda fields: LaneFailure(**fields),
 }
 
 

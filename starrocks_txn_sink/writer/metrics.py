@@ -7,7 +7,7 @@ From batches of rows it counts deletes, and takes the age of source transactions
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.region import Ints
+from starrocks_txn_sink.coordinator.shared_label import LaneShare
 from starrocks_txn_sink.errors import KeyRepeated, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.protocol.ledger import Position
@@ -28,6 +29,7 @@ from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSI
 from starrocks_txn_sink.rows.json_objects import MemberNames
 from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.rows.unique_rows import UniqueRows
+from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.writer.messages import Durations, Floats, LaneReport, TableLoads
 
@@ -81,6 +83,7 @@ class LaneMetrics:
         self._event_times = EventTimes()
         self._deletes = Deletes()
         self._replay: Replay | None = None
+        self._unit: UnpositionedSegmenter | None = None
         self._core: SharedTransactionCoordinator | None = None
         self._ownership: LaneOwnership | None = None
         self._members: MemberNames | None = None
@@ -112,6 +115,16 @@ class LaneMetrics:
         """For rows with positions: `replay` knows which rows are new, and how many were skipped."""
         self._replay = replay
         self._deletes = Deletes(replay.committed)
+
+    def attach_unit(self, unit: UnpositionedSegmenter) -> None:
+        """For rows without positions: `unit` counts them, and adds up their hashes."""
+        self._unit = unit
+
+    def share(self, loaded: Sequence[Receipt]) -> LaneShare:
+        """The lane's share of a shared label."""
+        if self._unit is not None:
+            return LaneShare(tuple(loaded), rows=self._unit.rows, sum=self._unit.sum)
+        return LaneShare(tuple(loaded), tuple(sorted(self._replay.partitions)) if self._replay is not None else ())
 
     def read_batch(self, batch: pa.RecordBatch) -> None:
         """Count the deletes and keep the event times of a batch of rows, in the lane's order."""
@@ -212,6 +225,8 @@ class LaneMetrics:
         A failing lane delivers no receipts, so committed transactions are counted from its coordinator.
         """
         core = self._core
+        done = core.receipts if core is not None else receipts
+        shared = core is not None and core.shared
         latency, event_times = self._event_times.latencies(receipts)
         with self._lock:
             code = error.code if isinstance(error, StarRocksSinkError) else "" if error is None else "sink_error"
@@ -220,7 +235,7 @@ class LaneMetrics:
                 errors[code] += 1
             return replace(
                 self._report,
-                committed=len(core.receipts if core is not None else receipts),
+                committed=0 if shared else len(done),
                 aborted=self._aborted,
                 in_doubt=self._in_doubt,
                 unsettled=self._unsettled,
@@ -238,8 +253,10 @@ class LaneMetrics:
                 keys_repeated=self._unique is not None and self._unique.repeated,
                 buffer_peak=core.buffered_peak if core is not None else 0,
                 inflight_peak=self._inflight_peak,
-                latency=tuple(latency.counts) if latency.count else (),
-                latency_seconds=latency.total,
+                latency=() if shared else tuple(latency.counts) if latency.count else (),
+                latency_seconds=0.0 if shared else latency.total,
+                ages=self._event_times.ages(receipts) if shared else (),
+                loaded_at=max((receipt.committed_at for receipt in receipts), default=0.0) if shared else 0.0,
                 event_times=event_times,
             )
 
@@ -310,6 +327,23 @@ class EventTimes:
     def latencies(self, receipts: Iterable[Receipt]) -> tuple[Durations, dict[str, float]]:
         """The latencies from event time to commit of all in `receipts`, and the latest event time by partition."""
         latencies, latest = Durations(), dict[str, float]()
+        for receipt, partition, mine in self._of_receipts(receipts):
+            latencies.add_all(receipt.committed_at - mine)
+            latest[partition] = float(mine.max())
+        return latencies, latest
+
+    def ages(self, receipts: Iterable[Receipt]) -> tuple[tuple[float, int], ...]:
+        """The latencies to three digits, each with its number of source transactions: so they are few."""
+        found = [receipt.committed_at - mine for receipt, _, mine in self._of_receipts(receipts)]
+        if not found:
+            return ()
+        ages = np.maximum(np.concatenate(found), 0.001)
+        steps = 10.0 ** (np.floor(np.log10(ages)) - 2)
+        values, counts = np.unique(np.round(ages / steps) * steps, return_counts=True)
+        return tuple(zip(values.tolist(), counts.tolist(), strict=True))
+
+    def _of_receipts(self, receipts: Iterable[Receipt]) -> Iterator[tuple[Receipt, str, Floats]]:
+        """The event times of each span of a receipt that has any."""
         seen = {
             name: (np.concatenate([at for at, _ in parts]), np.concatenate([time for _, time in parts]))
             for name, parts in self._seen.items()
@@ -320,11 +354,8 @@ class EventTimes:
                     continue
                 positions, times = seen[span.partition]
                 low, high = np.searchsorted(positions, [span.first, span.last + 1])
-                mine = times[low:high]
-                latencies.add_all(receipt.committed_at - mine)
-                if mine.size:
-                    latest[span.partition] = float(mine.max())
-        return latencies, latest
+                if high > low:
+                    yield receipt, span.partition, times[low:high]
 
 
 def _triples(counts: Mapping[tuple[str, str], int]) -> tuple[tuple[str, str, int], ...]:

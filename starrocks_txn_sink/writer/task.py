@@ -1,7 +1,8 @@
 """The lane as a Spark task: Arrow batches in, messages out. The adapter between `mapInArrow` and the lane's runner.
 
-One lane makes one StarRocks transaction a micro-batch. Only a micro-batch that lives past 80 % of `timeout` is
-committed in pieces, each at a clean boundary; rows that are not sorted not even then (`limits`).
+One lane makes one StarRocks transaction a micro-batch, or loads its share of one (`coordinator.shared_label`). Only a
+micro-batch that lives past 80 % of `timeout` is committed in pieces, each at a clean boundary; rows that are not sorted
+not even then (`limits`).
 
 The first try at a lane does not claim it, every other try does (`writer.worker`). Unsorted rows are committed at the
 end only: until the last row was read, a position that comes too late would be taken for a replay.
@@ -24,23 +25,30 @@ from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner,
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, Segment
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
-from starrocks_txn_sink.errors import TransactionTimedOut, Unordered
+from starrocks_txn_sink.errors import StarRocksSinkError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.protocol.fencing import fresh_tokens
-from starrocks_txn_sink.protocol.label import RetryPolicy, Steps, labels, run, run_of
+from starrocks_txn_sink.protocol.label import Backoff, RetryPolicy, Steps, labels, run, run_of
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.columns import HASH, POSITION
 from starrocks_txn_sink.rows.json_objects import MemberNames, RowCheck
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.replay import Replay, Skip
-from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, rows_before_sentinel
+from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, TaskRepeated, rows_before_sentinel
 from starrocks_txn_sink.rows.unique_rows import UniqueRows
-from starrocks_txn_sink.rows.unpositioned import unpositioned_segmenter
+from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out, ignore_event
-from starrocks_txn_sink.writer.messages import Message, OrderViolation, envelope, message_batch
+from starrocks_txn_sink.writer.messages import (
+    LaneFailure,
+    Message,
+    OrderViolation,
+    envelope,
+    message_batch,
+    read_envelope,
+)
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import LaneRunner, Performer
 from starrocks_txn_sink.writer.worker import (
@@ -88,7 +96,7 @@ class LaneTask:
     `compared` names the tables whose columns the driver has compared with rows; None if it cannot compare any.
     `keys` has the primary keys of the tables whose rows replace each other (`rows.unique_rows`); with `hold` nothing is
     loaded before a StarRocks transaction's rows are there, because the last micro-batch's keys came again and again.
-    `logging` has the log settings of the driver.
+    `label` is a shared label, under which the lane only loads. `logging` has the log settings of the driver.
     """
 
     options: SinkOptions
@@ -103,19 +111,40 @@ class LaneTask:
     compared: frozenset[str] | None = None
     keys: Mapping[str, TableKey] = field(default_factory=dict)
     hold: bool = False
+    label: str | None = None
     logging: logs.LogSettings | None = field(default_factory=logs.executor_log_settings)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
-        yield message_batch(self.messages(batches, Attempt.current(), SystemClock()))
+        attempt, clock = Attempt.current(), SystemClock()
+        yield message_batch(self.answer(attempt, clock, partial(self.messages, batches, attempt, clock)))
 
     def messages(
         self, batches: Iterable[pa.RecordBatch], attempt: Attempt, clock: Clock, rows: ReadRows | None = None
     ) -> list[Message]:
-        """Run the lane to its end; returns each receipt, then the lane's report."""
+        """Run the lane to its end; returns each receipt (or the share of a shared label), then the lane's report."""
         metrics = self._metrics(attempt, clock)
         receipts = self.write(batches, attempt, clock, metrics, rows)
-        return [*receipts, metrics.report(receipts)]
+        report = metrics.report(receipts)
+        if self.label is not None:
+            return [metrics.share(receipts), report]
+        return [*receipts, report]
+
+    def answer(self, attempt: Attempt, clock: Clock, run: Callable[[], list[Message]]) -> list[Message]:
+        """The messages of `run`; under a shared label an error of the sink is a message, too.
+
+        Spark would run a failed task again, and that try must not load under the same label: it only says so.
+        """
+        if self.label is None:
+            return run()
+        if attempt.retry:
+            repeated = TaskRepeated("Spark runs the task of a lane again.", hint=_REPEATED)
+            return [LaneFailure.of_error(repeated, clock.wall())]
+        try:
+            return run()
+        except StarRocksSinkError as error:
+            reports = map(read_envelope, getattr(error, "__notes__", ()))
+            return [*(one for one in reports if one is not None), LaneFailure.of_error(error, clock.wall())]
 
     def write(
         self,
@@ -156,10 +185,10 @@ class LaneTask:
         rows: ReadRows | None,
     ) -> list[Receipt]:
         deadline, rng = Deadline.after(self.options.batch_deadline, clock), random.Random()
-        if self.ownership is not None:
+        if self.ownership is not None and self.label is None:
             attempt, batches = resolve_attempt(attempt, batches)
         log = logs.EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
-        listener = fan_out((metrics, _log_steps(log)))
+        listener = fan_out((metrics, log_steps(log)))
         if attempt.retry:
             metrics.mark_task_retry()
         ownership = self.lane_ownership(attempt, rng, clock)
@@ -194,7 +223,7 @@ class LaneTask:
         core = SharedTransactionCoordinator(
             LaneIdentity(self.job, attempt.lane, self.batch_id),
             coordinator_limits or limits(self.options, at_end_only=self.at_end_only),
-            labels(self.job, self.epoch, attempt.lane, self.batch_id, attempt.number),
+            iter((self.label,)) if self.label else self._labels(attempt),
             rng,
             clock.wall,
             ownership.ledger_entries if ownership is not None else None,
@@ -203,6 +232,7 @@ class LaneTask:
             SpillFile().take if keys else None,
             keys.keys(),
             hold=self.hold or attempt.retry,
+            shared=self.label is not None,
         )
         unique = UniqueRows(keys)
         if metrics is not None:
@@ -215,7 +245,7 @@ class LaneTask:
             clock,
             deadline,
             rng,
-            RetryPolicy(commit_again=ownership is None),
+            _IN_TURN if self.label else RetryPolicy(commit_again=ownership is None),
             listener,
             ownership=ownership,
             ledger=resources.ledger,
@@ -229,6 +259,9 @@ class LaneTask:
             segments = members.read(segments)
         return OpenLane(core, performer, segments)
 
+    def _labels(self, attempt: Attempt) -> Iterator[str]:
+        return labels(self.job, self.epoch, attempt.lane, self.batch_id, attempt.number)
+
     def _is_compared_by_name(self, table: str) -> bool:
         """Whether the names in the JSON rows of `table` are those of columns, and the driver still wants them."""
         known = self.compared is None or table in self.compared
@@ -238,21 +271,21 @@ class LaneTask:
         self, attempt: Attempt, ownership: LaneOwnership | None, rng: random.Random
     ) -> Steps[Mapping[str, Position]]:
         """The positions whose rows are left out: the driver's for a first try, for any other those of its take-over."""
-        if self.ownership is None or ownership is None:
+        if self.ownership is None:
             return {}
-        if not attempt.retry:
+        if ownership is None or not attempt.retry:
             return self.ownership.positions
         taken = yield from ownership.take_over(rng)
         return taken.positions
 
     def _log(self, lane: int, clock: Clock) -> EntriesBuilder | None:
-        if not self.options.receipts_log:
+        if not self.options.receipts_log or self.label is not None:
             return None
-        return log_entries(self.job, lane, self.batch_id, partial(_now_text, clock))
+        return log_entries(self.job, lane, self.batch_id, partial(now_text, clock))
 
     def lane_ownership(self, attempt: Attempt, rng: random.Random, clock: Clock) -> LaneOwnership | None:
-        """The ownership of one try at the lane; None without a ledger."""
-        if self.ownership is None:
+        """The ownership of one try at the lane; None without a ledger, and under a shared label: the driver checks."""
+        if self.ownership is None or self.label is not None:
             return None
         return LaneOwnership(
             self.job,
@@ -260,7 +293,7 @@ class LaneTask:
             self.ownership.driver_token,
             first_owner(self.epoch, self.checkpoint, self.batch_id, attempt.lane),
             fresh_tokens(self.epoch, attempt.number, rng),
-            partial(_now_text, clock),
+            partial(now_text, clock),
             labels_of(self.ownership.positions),
             self.ownership.canary,
         )
@@ -270,7 +303,7 @@ class LaneTask:
             return None
         columns = partial(_columns_header, self.options)
         return Quarantine(
-            self.job, self.batch_id, self.options.max_quarantined, partial(_now_text, clock), columns=columns
+            self.job, self.batch_id, self.options.max_quarantined, partial(now_text, clock), columns=columns
         )
 
     def _segments(
@@ -296,12 +329,22 @@ class LaneTask:
                 read(batch)
                 yield from segmenter.split(batch)
             return
-        place = (self.checkpoint, lane, self.options.lanes, self.batch_id)
-        unit = unpositioned_segmenter(*place, positions, compare, RowCheck())
-        for batch in rows_before_sentinel(batches, HASH):
+        if self.label is not None:
+            unit = self.shared_unit(positions, compare=False)
+        else:
+            place = (self.checkpoint, lane, self.options.lane_count, self.batch_id)
+            unit = unpositioned_segmenter(*place, positions, compare, RowCheck())
+            batches = rows_before_sentinel(batches, HASH)
+        if metrics is not None:
+            metrics.attach_unit(unit)
+        for batch in batches:
             read(batch)
             yield from unit.split(batch)
         yield from unit.end()
+
+    def shared_unit(self, positions: Mapping[str, Position], *, compare: bool) -> UnpositionedSegmenter:
+        """The segmenter for a lane's part of an unpositioned batch under a shared label, or for all of it."""
+        return unpositioned_segmenter(self.checkpoint, 0, 1, self.batch_id, positions, compare, RowCheck())
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,20 +360,23 @@ class UnsortedLaneTask:
     small_rows: int = SMALL_ROWS
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        order = ArrivalOrder(self.small_rows, self.small_only)
-        lane = replace(self.lane, at_end_only=True)
-        try:
-            messages = lane.messages(batches, Attempt.current(), SystemClock(), order.rows)
-        except (Unordered, RowsAfterEnd) as unordered:
-            messages = [OrderViolation(unordered.message)]
-        except TransactionTimedOut as late:  # sorted rows are also committed before the end
-            if self.lane.options.shuffle is False:
-                raise
-            messages = [OrderViolation(late.message)]
-        yield message_batch(messages)
+        lane, attempt, clock = replace(self.lane, at_end_only=True), Attempt.current(), SystemClock()
+        order = ArrivalOrder(self.small_rows, self.small_only, sentinel=lane.label is None)
+
+        def run() -> list[Message]:
+            try:
+                return lane.messages(batches, attempt, clock, order.rows)
+            except (Unordered, RowsAfterEnd) as unordered:
+                return [OrderViolation(unordered.message)]
+            except TransactionTimedOut as late:  # sorted rows are also committed before the end
+                if lane.options.shuffle is False:
+                    raise
+                return [OrderViolation(late.message)]
+
+        yield message_batch(lane.answer(attempt, clock, run))
 
 
-def _now_text(clock: Clock) -> str:
+def now_text(clock: Clock) -> str:
     """The time as a DATETIME literal in UTC, for the sink's own tables."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(clock.wall()))
 
@@ -343,10 +389,14 @@ def _ignore_batch(batch: pa.RecordBatch) -> None:
     """Stands for LaneMetrics in a lane without metrics."""
 
 
+_REPEATED = "The log of the executors has the error of the first try."
+_IN_TURN = RetryPolicy(busy_tries=1_000_000, backoff=Backoff(first=0.02, longest=0.5))  # the deadline ends it
+"""Lanes of a shared label load a table in turn: the server sends away all but one (wire contract 4.5)."""
+
 _STEP_LINES = {"step.completed": "step.ended", "step.failed": "step.failed"}
 
 
-def _log_steps(log: Listener) -> Listener:
+def log_steps(log: Listener) -> Listener:
     """A listener that has `log` write a line for the end of each step; requests get no line."""
 
     def write(event: Event) -> None:
@@ -363,7 +413,7 @@ def limits(options: SinkOptions, *, at_end_only: bool = False) -> CoordinatorLim
     before it is too large to be bisected from memory.
     """
     return CoordinatorLimits(
-        commit_interval=options.commit_interval if options.lanes > 1 and not at_end_only else None,
+        commit_interval=options.commit_interval if options.lane_count > 1 and not at_end_only else None,
         mini_interval=options.mini_interval,
         timeout=options.timeout,
         buffer_bytes=options.buffer_bytes,

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import io
 import itertools
 import mmap
 import os
@@ -164,7 +165,7 @@ class ResourceCache:
         An error that leaves the block drops them: a connection or a thread may be stuck, so the next task gets new
         ones.
         """
-        key = hashlib.blake2b(pickle.dumps(options), key=self._salt).digest()
+        key = hashlib.blake2b(_content(options), key=self._salt).digest()
         with self._lock:
             kept = self._kept.pop(key, None) or _CachedResources(WorkerResources.open(options))
             self._kept[key] = kept
@@ -196,6 +197,15 @@ class ResourceCache:
         idle = [key for key, kept in self._kept.items() if not kept.users]
         count = len(self._kept) - (self._most if most is None else most)
         return [self._kept.pop(key) for key in idle[: max(0, count)]]
+
+
+def _content(options: SinkOptions) -> bytes:
+    """The options as bytes, the same for equal ones: without references between equal texts that are one object."""
+    content = io.BytesIO()
+    pickler = pickle.Pickler(content)
+    pickler.fast = True
+    pickler.dump(options)
+    return content.getvalue()
 
 
 def _close(unused: list[_CachedResources]) -> None:

@@ -8,6 +8,7 @@ import sys
 from .assembling_world import run_assembling
 from .prove import prove, replay
 from .sabotage import sabotage
+from .shared_world import run_shared
 from .world import run_schedule
 
 
@@ -21,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     proving = commands.add_parser("prove", help="run seeded schedules and check every history")
     proving.add_argument("--assembling", action="store_true", help="schedules whose lanes assemble raw events")
+    proving.add_argument("--shared", action="store_true", help="schedules whose lanes load under one label")
     proving.add_argument("--seeds", type=int, default=1000, help="how many schedules")
     proving.add_argument("--first", type=int, default=0, help="the first seed")
     proving.add_argument("--seed", type=int, help="replay this one with its trace")
@@ -30,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.command == "sabotage":
         return sabotage(_say, chosen.processes)
-    run = run_assembling if chosen.assembling else run_schedule
+    run = run_assembling if chosen.assembling else run_shared if chosen.shared else run_schedule
     if chosen.seed is not None:
         return replay(chosen.seed, _say, run)
     return prove(chosen.seeds, _say, chosen.first, chosen.processes, run)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.actions import Action, CheckAction, Receipt
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.ownership import LaneOwnership
 from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, RegionRows, Segment
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
@@ -58,8 +59,9 @@ class LaneAttempt(Node):
         self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, "gzip", world.clock)
         self._deadline = Deadline.after(task.options.batch_deadline, world.clock)
         ownership = task.lane_ownership(attempt, world.rng, world.clock)
-        assert ownership is not None
-        self.ownership = ownership
+        self.shared = task.label is not None  # then the driver commits
+        assert self.shared or ownership is not None
+        self._ownership = ownership
         self._segments: Iterator[Segment] = iter(())
         self._performer: Performer | None = None
         self._core: SharedTransactionCoordinator | None = None
@@ -70,10 +72,15 @@ class LaneAttempt(Node):
         self._error: BaseException | None = None
         self._bounds = Bounds(world.checker, name, LETTERS if task.options.quarantines else 0)
 
+    @property
+    def ownership(self) -> LaneOwnership:
+        assert self._ownership is not None
+        return self._ownership
+
     def start(self) -> None:
         world = self._world
         steps = self.task.open(
-            self._batches, self.attempt, self.ownership, _NOTHING, world.clock, self._deadline, world.rng,
+            self._batches, self.attempt, self._ownership, _NOTHING, world.clock, self._deadline, world.rng,
             self.metrics, self._rows, coordinator_limits=self._limits,
         )  # fmt: skip
         self._fiber(steps, self._deadline.at, self._opened)
@@ -109,7 +116,11 @@ class LaneAttempt(Node):
             now = self.scheduler.now
             if segment is None:
                 self._feeding = False
-                core.finish(now)
+                try:
+                    core.finish(now)
+                except StarRocksSinkError as error:  # the source partition goes on in another task
+                    self._give_up(error)
+                    return
                 break
             if isinstance(segment, RegionRows):
                 self._bounds.written(segment.piece.nbytes)
@@ -211,7 +222,7 @@ class LaneAttempt(Node):
             self._end(bug)
             return
         self._bounds.buffered(core.buffered_bytes, self._limits)
-        for receipt in core.receipts[before:]:
+        for receipt in () if self.shared else core.receipts[before:]:
             self._bounds.committed(receipt)
             self._world.checker.receipt(receipt)
         if self._feeding:

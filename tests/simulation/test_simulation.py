@@ -13,6 +13,7 @@ from tests.support.model_server import Fault, ModelServer
 
 from .prove import prove
 from .sabotage import BUGS, seeds_needed
+from .shared_world import run_shared
 from .world import run_schedule
 
 SCHEDULES = scaled(300)
@@ -120,3 +121,21 @@ def test_a_backend_that_gave_up_is_not_noticed_by_a_commit() -> None:
     assert not server.execute(request(Operation.LOAD, table="a", body=[b"[3]"])).ok
     assert server.execute(request(Operation.COMMIT)).ok
     assert list(itertools.chain(*server.tables.values())) == [1]
+
+
+def test_schedules_of_a_shared_label_keep_every_promise() -> None:
+    assert {seed: found for seed in range(scaled(150)) if (found := run_shared(seed).violations)} == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a task that spark runs again loads under the shared label",
+        "a source partition in two tasks is not noticed",
+        "the owner is not checked before a shared label is committed",
+    ],
+)
+def test_a_planted_bug_of_a_shared_label_is_noticed(name: str) -> None:
+    _, seeds, said, _ = seeds_needed(name, most=400)
+    assert seeds is not None
+    assert said

@@ -318,6 +318,7 @@ class World:
             one
             for one in self.lanes
             if one.holds
+            and not one.shared
             and (one.task.epoch, one.task.batch_id, one.attempt.lane)
             == (lane.task.epoch, lane.task.batch_id, lane.attempt.lane)
         ]

@@ -133,7 +133,7 @@ def test_the_number_of_lanes_may_change_while_transactions_are_open(shop: Assemb
     parts = [f"p-{n}" for n in range(5)]
     for first, text in ((1, "B D D"), (4, "D E B D"), (8, "E")):
         shop.put(*(script(part, text, first) for part in parts))
-        lanes = {receipt.lane for receipt in shop.go(lanes=first)}
+        lanes = {receipt.lane for receipt in shop.go(lanes=first, transactions="lane")}
     assert shop.written() == (20, 20)
     assert lanes == {0, 1, 2, 3, 4}
     assert len(shop.state("batches")) == 3

@@ -23,7 +23,8 @@ from tools.pages import ALTERNATIVES, IMPLIED, find_conflict_between
 OPTIONS: dict[Feature, dict[str, Any]] = {
     Feature.NO_QUERY_URL: {"query_url": None, "delivery": "at-least-once"},
     Feature.EXACTLY_ONCE: {"delivery": "exactly-once"},
-    Feature.SEVERAL_LANES: {"lanes": 2},
+    Feature.SEVERAL_LANES: {"lanes": 2, "transactions": "lane"},
+    Feature.SHARED_LABEL: {"lanes": 2, "transactions": "batch"},
     Feature.NO_SHUFFLE: {"shuffle": False},
     Feature.QUARANTINE: {"on_bad_rows": "quarantine"},
     Feature.SCHEMA_IGNORE: {"schema_changes": "ignore"},
@@ -159,7 +160,7 @@ def test_rows_without_positions_are_refused_or_projected(pair: Pair, spark: Spar
         lane_input(
             frame,
             asked.database,
-            asked.lanes,
+            asked.lane_count,
             typed,
             (),
             name_task=asked.exactly_once,

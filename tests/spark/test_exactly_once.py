@@ -56,7 +56,7 @@ def test_positions_decide_when_batches_start_at_0_again_and_lanes_change(shop: S
     shop.run(lanes=1)
     shop.forget_batches()
     shop.feed([row for part in range(4) for row in rows_of(f"p-{part}", [5])])
-    receipts = shop.run(lanes=3, files=None)  # one micro-batch of all that: old rows and new ones together
+    receipts = shop.run(lanes=3, transactions="lane", files=None)  # one micro-batch of old rows and new ones
     assert {receipt.batch_id for receipt in receipts} == {0}
     assert sum(receipt.rows for receipt in receipts) == 8
     assert {receipt.lane for receipt in receipts} == {0, 1, 2}
@@ -294,13 +294,13 @@ def test_plain_rows_replayed_write_nothing_twice(shop: Shop) -> None:
 @pytest.mark.deep
 def test_plain_rows_of_one_micro_batch_are_written_with_one_number_of_lanes(shop: Shop) -> None:
     shop.feed(rows_of("p-0", range(8)))
-    receipts = shop.run(plain=True, lanes=2)
+    receipts = shop.run(plain=True, lanes=2, transactions="lane")
     assert {receipt.lane for receipt in receipts} == {0, 1}
     shop.forget_commit(0)
     with pytest.raises(StreamingQueryException, match=r"SourceChanged.*set lanes=2 until"):
         shop.run(plain=True, lanes=1)
     assert shop.written() == (16, 16)
-    assert shop.run(plain=True, lanes=2) == []
+    assert shop.run(plain=True, lanes=2, transactions="lane") == []
     shop.feed(rows_of("p-0", [9]))
     assert [receipt.rows for receipt in shop.run(plain=True, lanes=1)] == [2]
     assert shop.written() == (18, 18)
@@ -341,7 +341,7 @@ def test_the_normal_path_costs_one_owner_check_and_one_state_query_a_transaction
         shop.feed([row for part in range(2) for row in rows_of(f"p-{part}", [first, first + 1])])
     shop.count_requests()
     with QueryProxy(shop.server.query_port) as proxy:
-        receipts = shop.run(lanes=2, query_url=proxy.url)
+        receipts = shop.run(lanes=2, transactions="lane", query_url=proxy.url)
         asked = [sql for sql in proxy.statements if not sql.startswith(("SET ", "SHOW "))]
     assert len(receipts) == 6  # 3 micro-batches, 2 lanes, each with rows in one table and its positions
     assert shop.requests() == {

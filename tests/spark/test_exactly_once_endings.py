@@ -90,7 +90,7 @@ def test_an_exception_in_one_lane_leaves_no_label_of_the_others_open(shop: Shop)
     )
     torn = rows_of("p-1", [1])[:1]
     with pytest.raises(PythonException, match="end inside a source transaction"):
-        StarRocksSink(shop.options(lanes=2)).write(shop.frame(rows_of("p-0", [1, 2]) + torn))
+        StarRocksSink(shop.options(lanes=2, transactions="lane")).write(shop.frame(rows_of("p-0", [1, 2]) + torn))
     wait_for(lambda: not any(thread.name == "starrocks-clean-up" for thread in threading.enumerate()))
     assert shop.open_labels() == []
     assert shop.written() == (0, 0)

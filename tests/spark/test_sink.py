@@ -82,7 +82,8 @@ def test_a_micro_batch_over_partitions_and_tables_is_one_starrocks_transaction(
 def test_four_lanes_write_four_transactions_that_split_no_source_transaction(
     spark: SparkSession, server: Emulator
 ) -> None:
-    receipts = StarRocksSink(options(server, lanes=4)).write(transactions(spark, partitions=8, each=10))
+    sink = StarRocksSink(options(server, lanes=4, transactions="lane"))
+    receipts = sink.write(transactions(spark, partitions=8, each=10))
     assert sorted(receipt.lane for receipt in receipts) == [0, 1, 2, 3]
     partitions = [{span.partition for span in receipt.positions} for receipt in receipts]
     assert [len(names) for names in partitions] == [2, 2, 2, 2]  # evenly, each partition in one lane

@@ -124,6 +124,11 @@ class IncrementalAssembler:
         """Number of source partitions with events in this task."""
         return len(self._holdings)
 
+    @property
+    def names(self) -> set[str]:
+        """The source partitions with events in this task."""
+        return set(map(str, self._holdings))
+
     def carry_over(self) -> dict[str, CarriedState]:
         """Spill all open rows; return the state of the source partitions with events, for the next micro-batch."""
         self._spill(small=True)

@@ -117,7 +117,7 @@ def check_limits(target: Target) -> Iterator[Finding]:
         f"AND STATE NOT IN ({', '.join(['%s'] * len(_ENDED_STATES))})",
         (database, *_ENDED_STATES),
     )
-    yield judge_headroom(int(running or 0), target.options.lanes, config)
+    yield judge_headroom(int(running or 0), target.options.lane_count, config)
 
 
 def checkpoint_age(path: str, now: float) -> float | None:

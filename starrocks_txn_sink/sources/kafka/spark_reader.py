@@ -106,22 +106,37 @@ SMALL_POLLS: Final = (
 _MOST_STEPS: Final = 200  # of a query's lineage: a few calls of the JVM each
 
 
+def has_whole_partitions(frame: DataFrame) -> bool:
+    """Whether a streaming query's micro-batch reads Kafka alone, each topic-partition of it in one Spark task.
+
+    So it is unless minPartitions or maxRecordsPerPartition cut one. Starts nothing and never raises; False where the
+    plan is hidden (Spark Connect) or unknown.
+    """
+    with contextlib.suppress(Exception):  # Spark's inner classes: they may change
+        sources = list(_sources(frame))
+        ranges = [str(each.offsetRange().topicPartition()) for source in sources for each in source]
+        return bool(ranges) and all(sources) and len(set(ranges)) == len(ranges)
+    return False
+
+
 def has_small_polls(frame: DataFrame) -> bool:
     """Whether a streaming query's micro-batch reads Kafka with Spark's source and its default of records a poll.
 
     Starts nothing and never raises; False where the plan is hidden (Spark Connect) or unknown.
     """
     with contextlib.suppress(Exception):  # Spark's inner classes: they may change
-        handle: Any = getattr(frame, "_jdf", None)
-        if handle is not None:
-            leaves = _items(handle.queryExecution().analyzed().collectLeaves())
-            rdds = [leaf.rdd() for leaf in leaves if _kind(leaf) == "LogicalRDD"]
-            return any(parameters.get(_POLL) is None for parameters in _consumers(rdds))
+        return any(source[0].executorKafkaParams().get(_POLL) is None for source in _sources(frame) if source)
     return False
 
 
-def _consumers(waiting: list[Any]) -> Iterator[Any]:
-    """The parameters of a Kafka consumer of each source in the lineage of the RDDs."""
+def _sources(frame: DataFrame) -> Iterator[list[Any]]:
+    """The Kafka input partitions of each source in the frame's lineage; none for a source of another kind."""
+    handle: Any = getattr(frame, "_jdf", None)
+    if handle is None:
+        return
+    leaves = list(_items(handle.queryExecution().analyzed().collectLeaves()))
+    waiting = [leaf.rdd() for leaf in leaves if _kind(leaf) == "LogicalRDD"]
+    yield from ([] for _ in range(len(leaves) - len(waiting)))
     seen = set[int]()
     while waiting and len(seen) < _MOST_STEPS:
         rdd = waiting.pop()
@@ -129,12 +144,12 @@ def _consumers(waiting: list[Any]) -> Iterator[Any]:
         if number in seen:
             continue
         seen.add(number)
-        if _kind(rdd) == "DataSourceRDD":
-            inputs = (each for partition in rdd.partitions() for each in _inputs(partition))
-            first = next(inputs, None)
-            if first is not None and _kind(first) == "KafkaBatchInputPartition":
-                yield first.executorKafkaParams()
-        waiting += [each.rdd() for each in _items(rdd.dependencies())]
+        parents = [each.rdd() for each in _items(rdd.dependencies())]
+        if not parents:
+            inputs = rdd.partitions() if _kind(rdd) == "DataSourceRDD" else ()
+            found = [each for partition in inputs for each in _inputs(partition)]
+            yield found if all(_kind(each) == "KafkaBatchInputPartition" for each in found) else []
+        waiting += parents
 
 
 def _inputs(partition: Any) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from starrocks_txn_sink.writer import task
 from .registry import bug
 
 
-def _commit_with(put: Any, change: Callable[[Any], Any]) -> None:
+def commit_with(put: Any, change: Callable[[Any], Any]) -> None:
     right = protocol.commit
 
     def broken(label: Any, retry_policy: Any, rng: Any) -> Any:
@@ -34,17 +34,17 @@ def an_unknown_outcome_is_taken_for_aborted(put: Any) -> None:
     def change(outcome: Any) -> Any:
         return Aborted(outcome.label, CommitFailed("unknown")) if isinstance(outcome, Unknown) else outcome
 
-    _commit_with(put, change)
+    commit_with(put, change)
 
 
 @bug
 def an_unknown_outcome_is_taken_for_committed(put: Any) -> None:
-    _commit_with(put, lambda outcome: Committed(outcome.label, None) if isinstance(outcome, Unknown) else outcome)
+    commit_with(put, lambda outcome: Committed(outcome.label, None) if isinstance(outcome, Unknown) else outcome)
 
 
 @bug
 def an_aborted_commit_is_taken_for_committed(put: Any) -> None:
-    _commit_with(put, lambda outcome: Committed(outcome.label, None) if isinstance(outcome, Aborted) else outcome)
+    commit_with(put, lambda outcome: Committed(outcome.label, None) if isinstance(outcome, Aborted) else outcome)
 
 
 @bug

@@ -10,19 +10,20 @@ from unittest.mock import patch
 
 import orjson
 
+from ..shared_world import run_shared
 from ..world import run_schedule
-from .registry import BUGS
+from .registry import BUGS, SHARED
 
 MOST_SEEDS = 20_000
 
 
 def seeds_needed(name: str, most: int = MOST_SEEDS, first: int = 0) -> tuple[str, int | None, str, float]:
     """Plant one bug and run schedules until the checker notices: name, seeds needed, what it said, seconds."""
-    started = time.perf_counter()
+    started, run = time.perf_counter(), run_shared if name in SHARED else run_schedule
     for seed in range(first, first + most):
         with ExitStack() as stack:
             BUGS[name](lambda target, attribute, value: stack.enter_context(patch.object(target, attribute, value)))
-            history = run_schedule(seed)
+            history = run(seed)
         if history.violations:
             said = history.violations[0]
             return name, seed - first + 1, f"{said.kind}: {said.text}", time.perf_counter() - started

@@ -14,6 +14,15 @@ def bug(plant: Plant) -> Plant:
     return plant
 
 
+SHARED: set[str] = set()
+"""The bugs for schedules in which all lanes load under one label."""
+
+
+def shared_bug(plant: Plant) -> Plant:
+    SHARED.add(plant.__name__.replace("_", " "))
+    return bug(plant)
+
+
 def nothing(*_: object, **__: object) -> Iterator[Any]:
     """Steps that do nothing."""
     yield from ()

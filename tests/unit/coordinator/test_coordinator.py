@@ -276,8 +276,8 @@ def test_the_phases_can_only_move_as_the_table_says() -> None:
     assert set(MOVES) == set(Phase)
     assert MOVES[Phase.FAILED] == frozenset()
     lane = driver()
-    with pytest.raises(RuntimeError, match="cannot go from idle to open"):
-        lane.core._move(Phase.OPEN)
+    with pytest.raises(RuntimeError, match="cannot go from idle to committing"):
+        lane.core._move(Phase.COMMITTING)
 
 
 FAULTY = st.dictionaries(

@@ -20,7 +20,7 @@ from starrocks_txn_sink.coordinator.actions import (
 )
 from starrocks_txn_sink.coordinator.coordinator import Phase, SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.region import Chunk, TransactionEnds
-from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
+from starrocks_txn_sink.coordinator.write_buffer import Contents, TransactionBatch
 from starrocks_txn_sink.errors import (
     CommitFailed,
     DeadlineExceeded,
@@ -54,7 +54,8 @@ class Lane:
             self._entries,
         )
 
-    def _entries(self, label: str, work: TransactionBatch) -> Chunk:
+    def _entries(self, label: str, work: Contents) -> Chunk:
+        assert isinstance(work, TransactionBatch)
         assert work.closed
         self.entered.append(label)
         chunk = Chunk("", LEDGER)

@@ -31,7 +31,7 @@ def refused(**changes: Any) -> str:
 
 def test_the_defaults_are_those_of_the_documentation() -> None:
     made = options(delivery=None, query_url="mysql://fe1:9030")
-    assert (made.username, made.lanes, made.commit_interval, made.timeout) == ("root", 1, 1.0, 600)
+    assert (made.username, made.lanes, made.commit_interval, made.timeout) == ("root", None, 1.0, 600)
     assert (made.buffer_bytes, made.chunk_bytes, made.load_bytes) == (128 << 20, 16 << 20, 4 << 20)
     assert made.batch_deadline == 1200.0
     assert made.exactly_once
@@ -105,7 +105,7 @@ def test_query_url_takes_mysql_and_jdbc_forms(written: Any) -> None:
         ({"job": "x" * 65}, "1 to 64"),
         ({"job": "zähler"}, "letters, digits"),
         ({"shuffle": "sometimes"}, "auto, true or false"),
-        ({"shuffle": "false", "lanes": 2}, "shuffle is false, and there are 2 lanes"),
+        ({"shuffle": "false", "lanes": 2, "transactions": "lane"}, "shuffle is false, and there are 2 lanes"),
         ({"lanes": 0}, "lanes is 0"),
         ({"lanes": True}, "lanes is True"),
         ({"lanes": 1.5}, "lanes is 1.5"),

@@ -59,7 +59,7 @@ def test_the_wildcard_database_must_be_named() -> None:
         ("sink.socket.timeout-ms", "-1", "read_timeout", 60.0),
         ("sink.properties.timeout", "900", "timeout", 900),
         ("sink.properties.compression", "lz4_frame", "compression", Compression.LZ4_FRAME),
-        ("sink.properties.enable_merge_commit", "false", "lanes", 1),
+        ("sink.properties.enable_merge_commit", "false", "lanes", None),
         ("commit-interval", "250 ms", "commit_interval", 0.25),
         ("commitInterval", "2", "commit_interval", 2.0),
         ("COMMIT_INTERVAL", "2 s", "commit_interval", 2.0),

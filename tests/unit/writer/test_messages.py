@@ -74,6 +74,8 @@ reports = st.builds(
     event_times=st.dictionaries(names, seconds, max_size=3),
     skips=st.dictionaries(names, st.builds(Skip, counts, st.booleans()), max_size=3),
     members=st.dictionaries(names, st.lists(names, max_size=3).map(tuple), max_size=3),
+    ages=st.lists(st.tuples(seconds, counts), max_size=3).map(tuple),
+    loaded_at=seconds,
 )
 carried = st.builds(
     CarriedState, st.just(AssemblerState()), st.dictionaries(counts, st.builds(BlobPlace, names, counts))

@@ -270,6 +270,10 @@ def test_event_times_belong_to_the_transaction_whose_receipt_has_them() -> None:
     assert latency.total == pytest.approx(1.0 + 8.0)
     assert latest == {"0": 12.0}
     assert times.latencies([receipt(1, 1, 12.0)])[0].count == 1
+    ((age, count),) = times.ages([receipt(1, 2, 1245.678)])
+    assert (round(age, 6), count) == (1230.0, 2)  # three digits
+    report = LaneReport("job", 0, 0, ages=((0.2, 2), (1.5, 1)), loaded_at=100.0).commit(100.3)
+    assert (sum(report.latency), round(report.latency_seconds, 6), report.ages) == (3, 2.8, ())
 
 
 def test_rows_without_event_time_cost_nothing_and_tell_nothing() -> None:

@@ -1,0 +1,294 @@
+"""The driver's part of a micro-batch whose lanes load under one label (`coordinator.shared_label`).
+
+It begins the label, has Spark run the lanes, and commits when all of them have returned. A failure of the server's, and
+a task that Spark ran twice, cost a new label and another run of the lanes: they read their source again, because no
+lane keeps rows that it has sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.coordinator.actions import Action, BeginAction, PositionSpan, Receipt
+from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner, labels_of, log_entries
+from starrocks_txn_sink.coordinator.shared_label import (
+    LANE,
+    LaneShare,
+    SharedContents,
+    commit_shared,
+    find_shared_partition,
+    perform_all,
+    roll_back,
+)
+from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
+from starrocks_txn_sink.errors import InputError, KeyRepeated, OptionError, SourceChanged, StarRocksSinkError
+from starrocks_txn_sink.options import Compression, SinkOptions
+from starrocks_txn_sink.options.declarations import Transactions
+from starrocks_txn_sink.protocol.fencing import fresh_tokens
+from starrocks_txn_sink.protocol.label import RetryPolicy, labels
+from starrocks_txn_sink.sink.lifecycle import context_of
+from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
+from starrocks_txn_sink.telemetry.events import fan_out
+from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger
+from starrocks_txn_sink.writer.messages import (
+    CarryOver,
+    LaneFailure,
+    LaneReport,
+    Message,
+    OrderViolation,
+    of_kind,
+)
+from starrocks_txn_sink.writer.metrics import LaneMetrics
+from starrocks_txn_sink.writer.runner import Performer
+from starrocks_txn_sink.writer.task import LaneTask, limits, log_steps, now_text
+from starrocks_txn_sink.writer.worker import RESOURCES, WorkerResources
+
+RunLanes = Callable[[LaneTask], list[Message]]
+"""Runs the lanes of a micro-batch as one Spark job and returns their messages."""
+
+_log = get_logger("sink")
+_NUMBERS: Final = itertools.count()  # of the labels of this process: a micro-batch that comes again takes others
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan:
+    """How many lanes a query has, and whether they load under one label, as the source's own tasks."""
+
+    lanes: int
+    shared: bool = False
+
+    @classmethod
+    def of(cls, frame: DataFrame, options: SinkOptions, *, positioned: bool) -> LanePlan:
+        """The plan for frames like `frame`; `positioned` rows belong to source partitions.
+
+        Unless the user says how many lanes, there are as many as cores, if each source partition is known to be in one
+        task: so it is with Kafka's, and of rows without positions nothing has to be known.
+
+        Raises OptionError if the options leave no other way than a shared label, and it is not possible.
+        """
+        if options.lanes == 1:
+            return cls(1)
+        why = _why_not_shared(frame, options)
+        if options.lanes is None:
+            cores = _cores(frame) if why is None and (not positioned or has_whole_partitions(frame)) else 1
+            return cls(cores, cores > 1)
+        if why is not None:
+            refuse_own_labels(options, why)
+            _log.info("label.not_shared", why=why)
+        return cls(options.lanes, why is None)
+
+
+def refuse_own_labels(options: SinkOptions, why: str) -> None:
+    """Raise OptionError if the options allow nothing but a shared label, which is not possible."""
+    for option, value in (("transactions", Transactions.BATCH), ("shuffle", False)):
+        if getattr(options, option) is value and options.lane_count > 1:
+            raise OptionError(
+                f"The {options.lanes} lanes cannot load under one label, as {option} demands: {why}.",
+                hint='Leave it at "auto": each lane then has its own transactions of sorted rows. Or set lanes=1.',
+                option=option,
+            )
+
+
+def _why_not_shared(frame: DataFrame, options: SinkOptions) -> str | None:
+    """Why the lanes of `frame` cannot load under one label without a shuffle; None if they can."""
+    if options.transactions is Transactions.LANE:
+        return "transactions is lane"
+    if options.shuffle is True:
+        return "shuffle is true"
+    if options.quarantines:
+        return "a quarantine bisects the transactions of a lane"
+    context = context_of(frame)
+    if context is None:
+        return "the plan is hidden (Spark Connect)"
+    if context.getConf().get("spark.speculation", "false").lower() == "true":
+        return "with spark.speculation a lane may have two tasks at a time"
+    if follows_a_shuffle(frame):
+        return "the rows come from a shuffle, whose stages Spark may run again"
+    return None
+
+
+def _cores(frame: DataFrame) -> int:
+    """The cores that the application has now."""
+    return int(context_of(frame).defaultParallelism)
+
+
+def follows_a_shuffle(frame: DataFrame) -> bool:
+    """Whether the frame's tasks read a shuffle, as those of a stateful stage do; True where the plan is hidden."""
+    plan = getattr(frame, "_jdf", None)
+    return plan is None or "Shuffled" in plan.queryExecution().toRdd().toDebugString()
+
+
+@dataclass(slots=True)
+class SharedLabelRun:
+    """One micro-batch under a shared label, over as many labels as it takes."""
+
+    options: SinkOptions
+    session: Session
+    task: LaneTask
+    clock: Clock
+
+    @classmethod
+    def of(cls, session: Session, task: LaneTask) -> SharedLabelRun:
+        return cls(task.options, session, task, SystemClock())
+
+    def run(self, run_lanes: RunLanes) -> list[Message]:
+        """Run the lanes and commit what they have loaded.
+
+        Returns the receipt, and the reports and CarryOvers of the lanes; or OrderViolations if the rows must be sorted
+        first, after the label was rolled back. Raises the error of the step, or of the lane, that failed last.
+        """
+        rng, deadline = random.Random(), Deadline.after(self.options.batch_deadline, self.clock)
+        backoff, reports = limits(self.options).backoff, list[Message]()
+        task, failures = self.task, 0
+        with RESOURCES.lease(self.options) as resources:
+            for tries, label in enumerate(self._labels(), start=1):
+                attempt = _Attempt(self, resources, label, rng, deadline, tries)
+                try:
+                    return [*reports, *attempt.run(replace(task, label=label), run_lanes)]
+                except KeyRepeated:
+                    if task.hold:
+                        raise
+                    task = replace(task, hold=True)
+                except StarRocksSinkError as error:
+                    failures += 1
+                    if not error.retryable or failures >= self.options.max_attempts or deadline.expired():
+                        raise
+                    self.clock.sleep(deadline.bounded(backoff.seconds(failures - 1, rng), "another attempt"))
+                reports += attempt.reports
+        raise AssertionError("Labels do not end.")
+
+    def _labels(self) -> Iterator[str]:
+        return labels(self.session.job, self.session.epoch, LANE, self.task.batch_id, next(_NUMBERS))
+
+
+class _Attempt:
+    """One label: begin, the lanes' run, commit."""
+
+    def __init__(
+        self,
+        shared: SharedLabelRun,
+        resources: WorkerResources,
+        label: str,
+        rng: random.Random,
+        deadline: Deadline,
+        tries: int,
+    ) -> None:
+        options, session, clock, task = shared.options, shared.session, shared.clock, shared.task
+        self.reports: list[LaneReport] = []
+        self._label, self._tries, self._clock, self._session, self._task = label, tries, clock, session, task
+        encoding = Compression(options.compression).value
+        self._metrics = LaneMetrics(session.job, 0, task.batch_id, encoding, clock)
+        self._ownership = own_label(options, session, task.batch_id, rng, clock) if session.token else None
+        if self._ownership is not None:
+            self._metrics.attach_ownership(self._ownership)
+        log = EventLogger("sink", job=session.job, batch=task.batch_id)
+        self._perform: Callable[[Action], object] = Performer(
+            options,
+            resources.transport,
+            clock,
+            deadline,
+            rng,
+            RetryPolicy(commit_again=self._ownership is None),
+            fan_out((self._metrics, log_steps(log))),
+            ownership=self._ownership,
+            ledger=resources.ledger,
+            query=resources.connection.query if resources.connection is not None else None,
+        )
+
+    def run(self, task: LaneTask, run_lanes: RunLanes) -> list[Message]:
+        """The messages as of SharedLabelRun.run; raises the first failure after the label was rolled back."""
+        self._perform(BeginAction(self._label))
+        self._task = task
+        try:
+            messages = run_lanes(task)
+            self.reports += of_kind(messages, LaneReport)
+            violations = judge(messages, task)
+            if violations:
+                perform_all(roll_back(self._label), self._perform)
+                return [*self.reports, *violations]
+        except BaseException:
+            perform_all(roll_back(self._label), self._perform)
+            raise
+        receipts = self._conclude(of_kind(messages, LaneShare))
+        reports = [each.commit(receipts[0].committed_at) for each in self.reports] if receipts else self.reports
+        return [*receipts, *reports, *of_kind(messages, CarryOver), self._metrics.report(receipts)]
+
+    def _conclude(self, shares: Sequence[LaneShare]) -> list[Receipt]:
+        """Commit, unless all rows were in StarRocks already, or wait for their END."""
+        loaded = [one for share in shares for one in share.loaded]
+        try:
+            unit = self._unit(shares)
+        except SourceChanged:
+            perform_all(roll_back(self._label), self._perform)
+            raise
+        if loaded:
+            return [self._commit(SharedContents(loaded, unit))]
+        perform_all(roll_back(self._label), self._perform)
+        return []
+
+    def _unit(self, shares: Sequence[LaneShare]) -> PositionSpan | None:
+        """The unpositioned batch of all lanes; None for rows with positions, and without a ledger."""
+        if self._task.marked or self._ownership is None:
+            return None
+        unit = self._task.shared_unit(self._session.positions, compare=self._task.options.check_replays)
+        for share in shares:
+            unit.add(share.rows, share.sum)
+        unit.compare_replay()
+        return PositionSpan(unit.name, unit.number, unit.number, 0, unit.digest)
+
+    def _commit(self, contents: SharedContents) -> Receipt:
+        entries: list[EntriesBuilder] = []
+        if self._ownership is not None:
+            entries.append(self._ownership.ledger_entries)
+        if self._task.options.receipts_log:
+            text = partial(now_text, self._clock)
+            entries.append(log_entries(self._session.job, None, self._task.batch_id, text))
+        steps = commit_shared(self._label, contents, entries, fenced=self._ownership is not None)
+        outcome = perform_all(steps, self._perform)
+        receipt = contents.receipt(outcome, 0, self._tries, self._clock.wall())
+        (detailed,) = self._metrics.add_details([receipt])
+        return detailed
+
+
+def own_label(options: SinkOptions, session: Session, batch: int, rng: random.Random, clock: Clock) -> LaneOwnership:
+    """The driver's ownership of a shared label for micro-batch `batch`."""
+    return LaneOwnership(
+        session.job,
+        options.database,
+        session.token,
+        first_owner(session.epoch, session.checkpoint, batch, None),
+        fresh_tokens(session.epoch, 0, rng),
+        partial(now_text, clock),
+        labels_of(session.positions),
+        session.canary,
+    )
+
+
+def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:
+    """Why the rows have to be sorted first; empty if the label can be committed.
+
+    A source transaction that two tasks read in part looks torn in both, so the lanes' errors about the input are no
+    verdict, unless the options leave no other way. Otherwise raises the failure that explains the most: one that no
+    repetition cures, then the first one. A lane that fails rolls the label back, so the others fail soon after it.
+    """
+    failures = of_kind(messages, LaneFailure)
+    violations = of_kind(messages, OrderViolation)
+    twice = find_shared_partition(of_kind(messages, LaneShare))
+    if twice is not None:
+        violations.append(OrderViolation(f"Source partition {twice} came in two tasks."))
+    may_sort = task.options.shuffle is not False and task.options.transactions is not Transactions.BATCH
+    if task.marked and may_sort:
+        torn = (each for each in failures if isinstance(each.error(), (InputError, SourceChanged)))
+        violations += [OrderViolation(each.message) for each in torn]
+    if failures and not violations:
+        raise min(failures, key=lambda each: (each.error().retryable, each.at)).error()
+    return violations

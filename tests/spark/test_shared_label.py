@@ -1,0 +1,122 @@
+"""Several lanes under one label: the source's own tasks load, without a shuffle, and the driver commits once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink import StarRocksSink
+from starrocks_txn_sink.errors import OptionError, SourceChanged
+from tests.support.assembling_shop import AssemblingShop, script
+from tests.support.exactly_once_shop import SCHEMA, Shop
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
+    with Emulator(tmp_path / "emulator") as server:
+        made = Shop(spark, server, tmp_path)
+        yield made
+        assert made.open_labels() == []
+
+
+@pytest.fixture
+def events(spark: SparkSession, tmp_path: Path) -> Iterator[AssemblingShop]:
+    with Emulator(tmp_path / "emulator") as server:
+        made = AssemblingShop(spark, server, tmp_path)
+        yield made
+        assert made.open_labels() == []
+
+
+def placed(shop: Shop, tasks: int, partitions: int, transactions: int) -> DataFrame:
+    """Rows of `partitions` source partitions, each in one of `tasks` Spark partitions, in order."""
+    rows = [
+        (f"p-{part}", position, seq, "items", f'{{"part":"p-{part}","position":{position},"seq":{seq}}}', seq == 1)
+        for part in range(partitions)
+        for position in range(1, transactions + 1)
+        for seq in range(2)
+    ]
+    return shop.spark.createDataFrame(shop.spark.sparkContext.parallelize(rows, tasks), SCHEMA)
+
+
+def test_a_micro_batch_over_several_lanes_is_one_starrocks_transaction(shop: Shop) -> None:
+    sink = StarRocksSink(shop.options(lanes=4))
+    (receipt,) = sink.write(placed(shop, 4, 4, 50))
+    assert receipt.rows == 400
+    assert [(span.partition, span.first, span.last) for span in receipt.positions] == [
+        (f"p-{part}", 1, 50) for part in range(4)
+    ]
+    assert sink.write(placed(shop, 4, 4, 60))[0].rows == 80
+
+
+def test_rows_without_positions_are_one_batch_of_all_lanes(shop: Shop) -> None:
+    sink = StarRocksSink(shop.options(lanes=4))
+    frame = shop.spark.range(0, 1000, 1, 3).selectExpr(
+        "'items' AS table", """concat('{"part":"p","position":', id, ',"seq":0}') AS row"""
+    )
+    (receipt,) = sink.write(frame, batch_id=1)
+    assert (receipt.rows, shop.written()) == (1000, (1000, 1000))
+    assert [(span.first, span.source_transactions) for span in receipt.positions] == [(1, 0)]
+    assert sink.write(frame.repartition(2), batch_id=1) == []  # in another order, and in other tasks
+    with pytest.raises(SourceChanged):
+        sink.write(frame.limit(999), batch_id=1)
+
+
+def test_a_source_partition_in_two_tasks_is_sorted_first(shop: Shop) -> None:
+    frame = placed(shop, 3, 4, 50)
+    receipts = StarRocksSink(shop.options(lanes=3)).write(frame)
+    assert sum(receipt.rows for receipt in receipts) == 400
+    assert len({receipt.lane for receipt in receipts}) > 1
+    assert shop.written() == (400, 400)
+
+
+def test_without_another_way_a_source_partition_in_two_tasks_is_an_error(shop: Shop) -> None:
+    sink = StarRocksSink(shop.options(lanes=2, transactions="batch"))
+    with pytest.raises(OptionError, match="demands: Source partition p-1 came in two tasks"):
+        sink.write(placed(shop, 2, 3, 50))
+    assert shop.written() == (0, 0)
+
+
+@pytest.mark.parametrize("operation", ["load", "commit"])
+def test_a_lost_request_costs_a_new_label(shop: Shop, operation: str) -> None:
+    shop.fault({"operation": operation, "action": "drop", "when": "before", "times": 1})
+    (receipt,) = StarRocksSink(shop.options(lanes=4)).write(placed(shop, 4, 4, 50))
+    assert receipt.attempts == 2
+    assert shop.written() == (400, 400)
+
+
+def test_a_commit_without_an_answer_is_settled_by_the_ledger(shop: Shop) -> None:
+    """The job has another owner then, and goes on."""
+    shop.fault(
+        {"operation": "commit", "action": "forget_labels", "when": "after", "times": 1},
+        {"operation": "commit", "action": "drop", "when": "after", "times": 1},
+    )
+    sink = StarRocksSink(shop.options(lanes=4))
+    (receipt,) = sink.write(placed(shop, 4, 4, 50))
+    assert "recover" in receipt.phase_seconds
+    assert (receipt.attempts, shop.written()) == (1, (400, 400))
+    assert [one.rows for one in sink.write(placed(shop, 4, 4, 60))] == [80]
+
+
+def test_events_are_assembled_by_the_lanes_of_a_shared_label(events: AssemblingShop) -> None:
+    """An open source transaction goes on in the next micro-batch, whichever lane has it then."""
+    for first, text in ((1, "B D D"), (4, "D E B D"), (8, "E")):
+        for part in range(3):
+            events.put(script(f"p-{part}", text, first))
+    receipts = events.go(lanes=3, files=3)
+    assert [len(receipt.positions) for receipt in receipts] == [3, 3]
+    assert events.written() == (12, 12)
+    assert events.go(lanes=1) == []
+
+
+def test_events_of_one_source_partition_in_two_tasks_are_sorted(events: AssemblingShop) -> None:
+    events.put(script("p-0", "B D D"), script("p-1", "B D E"))
+    events.put(script("p-0", "D E B D", 4))
+    events.put(script("p-0", "E", 8))
+    assert len(events.go(lanes=2, files=3)) > 0
+    assert events.written() == (5, 5)
