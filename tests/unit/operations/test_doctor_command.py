@@ -454,9 +454,7 @@ def test_options_that_cannot_be_are_code_2(words: list[str], said: str, capsys: 
 
 
 def test_a_database_without_tables_cannot_be_written(server: Emulator, capsys: Shown) -> None:
-    connection = pymysql.connect(host="127.0.0.1", port=server.query_port, user="root", autocommit=True)
-    with connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE empty")
+    ask(server, "CREATE DATABASE empty")
     visit = Visit(server, capsys, **{"--database": "empty"})
     assert visit.code == 3
     assert "has no table that a job could write" in visit.bad("failure")["table.missing"]["what"]
@@ -469,4 +467,4 @@ def test_a_query_port_that_is_another_one_ends_in_seconds(server: Emulator, caps
         visit = Visit(server, capsys, **{"--query-url": url, "--option": "connect_timeout=0.5"})
         assert time.monotonic() - began < 25
     assert visit.code == 3
-    assert "no answer in time" in visit.bad("failure")["sql.login"]["what"]
+    assert "query_port" in visit.bad("failure")["sql.login"]["advice"]
