@@ -14,7 +14,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.waiting import until
 from tests.kafka.workload import send, txn_events
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 QUERY = """
 import json, sys, time
@@ -82,7 +82,7 @@ def test_rows_that_arrive_while_a_micro_batch_hangs_are_counted_and_their_wait_i
     try:
         first = int(sum(1 for _ in txn_events(2, 5, 4, topic)))
         (tmp_path / "go0").touch()
-        until(lambda: last_rows() == 0, 120)
+        until(lambda: last_rows() == 0, 240)
         send(broker.servers, txn_events(2, 5, 4, topic))
         until(lambda: last_rows() == first, 60)
         send(broker.servers, txn_events(2, 5, 4, topic))
