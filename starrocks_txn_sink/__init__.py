@@ -23,11 +23,13 @@ _HOMES = {
     "starrocks_txn_sink.metrics": ("MetricsServer",),
     "starrocks_txn_sink.options": ("SinkOptions", "TableOptions", "recommended_conf"),
     "starrocks_txn_sink.sink": (
+        "RestartPolicy",
         "StarRocksDataSource",
         "StarRocksSink",
         "TableRoute",
         "TransactionAssembly",
         "lane_partitioned",
+        "run_forever",
     ),
     "starrocks_txn_sink.sources.txn_lines": ("TxnEventLines",),
 }
@@ -46,11 +48,13 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.options import SinkOptions as SinkOptions
     from starrocks_txn_sink.options import TableOptions as TableOptions
     from starrocks_txn_sink.options import recommended_conf as recommended_conf
+    from starrocks_txn_sink.sink import RestartPolicy as RestartPolicy
     from starrocks_txn_sink.sink import StarRocksDataSource as StarRocksDataSource
     from starrocks_txn_sink.sink import StarRocksSink as StarRocksSink
     from starrocks_txn_sink.sink import TableRoute as TableRoute
     from starrocks_txn_sink.sink import TransactionAssembly as TransactionAssembly
     from starrocks_txn_sink.sink import lane_partitioned as lane_partitioned
+    from starrocks_txn_sink.sink import run_forever as run_forever
     from starrocks_txn_sink.sources.txn_lines import TxnEventLines as TxnEventLines
     from starrocks_txn_sink.sql.audit import Audit as Audit
     from starrocks_txn_sink.telemetry.logs import configure_logging as configure_logging

@@ -44,7 +44,7 @@ class StarRocksSinkError(Exception):
 
     code: ClassVar[str] = "sink_error"
     summary: ClassVar[str] = "The sink failed for a reason that has no code of its own."
-    hint: ClassVar[str] = ""
+    hint: ClassVar[str] = "Start the query again. If the error comes again, report it with the driver's log."
 
     def __init__(self, message: str, *, hint: str | None = None, **context: Any) -> None:
         self.message = printable(message)
@@ -94,6 +94,7 @@ class OptionError(StarRocksSinkError, Terminal, ValueError):
 
     code = "option"
     summary = "An option, or a combination of options, is invalid."
+    hint = "Correct the option: docs/options.md lists all of them."
 
 
 class InputError(StarRocksSinkError, Terminal, ValueError):
@@ -101,6 +102,7 @@ class InputError(StarRocksSinkError, Terminal, ValueError):
 
     code = "input"
     summary = "The rows or events break a rule of the sink or of the assembler."
+    hint = "Correct the source or the query at the named place, or filter such rows out before the sink."
 
 
 class SourceTransactionError(InputError):
@@ -108,6 +110,7 @@ class SourceTransactionError(InputError):
 
     code = "source_transaction"
     summary = "A source transaction cannot be released whole."
+    hint = "Look at the source at the named position; the assembler's policies say what else can be done."
 
 
 class Unordered(InputError):
@@ -115,6 +118,7 @@ class Unordered(InputError):
 
     code = "unordered"
     summary = "Rows or events of a source partition did not arrive in the order of their positions."
+    hint = 'Set shuffle to "auto", so that they are sorted first.'
 
 
 # --- transport ---
@@ -125,6 +129,7 @@ class TransportError(StarRocksSinkError, Outage):
 
     code = "transport"
     summary = "StarRocks gave no usable reply."
+    hint = "Check the network and that the frontends are running."
 
 
 class NotSent(TransportError):
@@ -140,6 +145,7 @@ class ReplyLost(TransportError):
 
     code = "reply_lost"
     summary = "No reply to the request arrived, so the request may have taken effect."
+    hint = "The sink finds out whether it took effect; check the network and the server's log."
 
 
 class BadReply(TransportError):
@@ -160,6 +166,7 @@ class HttpRefused(StarRocksSinkError, Terminal):
 
     code = "http_refused"
     summary = "A server between the sink and StarRocks refused the request with HTTP status 3xx or 4xx."
+    hint = "Set load_url to the frontends themselves."
 
 
 class QueryFailed(TransportError):
@@ -175,6 +182,7 @@ class QueryRefused(StarRocksSinkError, Terminal):
 
     code = "query_refused"
     summary = "StarRocks refused a statement over the MySQL protocol."
+    hint = "Check the user's privileges, and that the database and its tables exist."
 
 
 class DeadlineExceeded(StarRocksSinkError, Transient, TimeoutError):
@@ -207,11 +215,13 @@ class RedirectRefused(StarRocksSinkError, Terminal):
 class ServerRefused(StarRocksSinkError, Terminal):
     code = "refused"
     summary = "StarRocks refused an operation and would refuse it again."
+    hint = "Correct the table, the columns or the stream-load properties that the message names."
 
 
 class BeginFailed(StarRocksSinkError, Outage):
     code = "begin_failed"
     summary = "StarRocks did not begin a transaction."
+    hint = "Look at the frontends (SHOW FRONTENDS) and at the message; `starrocks-txn-sink doctor` tries a begin."
 
 
 class TooManyTransactions(BeginFailed):
@@ -225,6 +235,7 @@ class TooManyTransactions(BeginFailed):
 class LoadFailed(StarRocksSinkError, Outage):
     code = "load_failed"
     summary = "A load failed, and its StarRocks transaction was rolled back."
+    hint = "Look at the backends (SHOW BACKENDS): memory, disks, compaction."
 
 
 class KeyRepeated(StarRocksSinkError, Transient):
@@ -232,6 +243,7 @@ class KeyRepeated(StarRocksSinkError, Transient):
 
     code = "key_repeated"
     summary = "A key came again in a later load of a StarRocks transaction, and nothing of it became visible."
+    hint = "Free space in the executor's directory for temporary files."
 
 
 class BufferFull(StarRocksSinkError, Terminal):
@@ -239,11 +251,15 @@ class BufferFull(StarRocksSinkError, Terminal):
 
     code = "buffer_full"
     summary = "The rows of a StarRocks transaction fit neither into memory nor into a temporary file."
+    hint = (
+        "Free space in the executor's directory for temporary files, raise buffer_bytes, or make micro-batches smaller."
+    )
 
 
 class CommitFailed(StarRocksSinkError, Outage):
     code = "commit_failed"
     summary = "StarRocks did not commit, and nothing of the transaction became visible."
+    hint = "Look at the backends and replicas of the tables, and at the message."
 
 
 class RowsRejected(StarRocksSinkError, Terminal):
@@ -277,6 +293,10 @@ class SourceChanged(StarRocksSinkError, Terminal):
 
     code = "source_changed"
     summary = "The source delivers different content at a position that is already written."
+    hint = (
+        "Give a new source a new `job` and a new checkpoint; for values that differ from run to run set "
+        "check_replays=False."
+    )
 
 
 class LedgerBehind(StarRocksSinkError, Terminal):
@@ -284,6 +304,7 @@ class LedgerBehind(StarRocksSinkError, Terminal):
 
     code = "ledger_behind"
     summary = "The ledger knows less than the query's checkpoint, so rows would be missing or written twice."
+    hint = "Load again under a new `job`, or accept it: starrocks-txn-sink recover … --accept-ledger."
 
 
 class TransactionTimedOut(StarRocksSinkError, Terminal):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from starrocks_txn_sink.telemetry.logs import REPEATS
 from tests import jvm
 from tests.support import depth
 
@@ -14,6 +15,12 @@ UNIT = Path(__file__).parent / "unit"
 UNIT_SECONDS = 60
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", jvm.options())
+
+
+@pytest.fixture(autouse=True)
+def _log_as_if_for_the_first_time() -> None:
+    """A warning that another test has caused is no repetition."""
+    REPEATS.clear()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

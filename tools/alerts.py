@@ -7,11 +7,28 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from starrocks_txn_sink.metrics.catalogue import BY_NAME, MetricKind
 
 RUNBOOK = "docs/operations.md"
+BASE_LABEL = "starrocks_runbook"
+"""The external label of Prometheus that leads to another copy of the runbook."""
+
+
+@cache
+def repository() -> str:
+    """The project's address, as pyproject.toml has it."""
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    return str(tomllib.loads(text)["project"]["urls"]["Repository"])
+
+
+def runbook_url(anchor: str = "") -> str:
+    """A link to the runbook in the project's repository."""
+    return f"{repository()}/blob/main/{RUNBOOK}{anchor}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +50,9 @@ class Alert:
 
     @property
     def runbook(self) -> str:
-        """The section of the runbook that says what to do."""
-        return f"{RUNBOOK}#{self.section}"
+        """A template of the link to the runbook's section; `BASE_LABEL` replaces the repository's address."""
+        base = f"{{{{ with $externalLabels.{BASE_LABEL} }}}}{{{{ . }}}}{{{{ else }}}}{runbook_url()}{{{{ end }}}}"
+        return f"{base}#{self.section}"
 
 
 def metric(name: str, suffix: str = "", **labels: str) -> str:
@@ -73,15 +91,16 @@ ALERTS = (
         f"{metric('in_doubt_transactions')} > 0",
         "1m",
         True,
-        "{{ $value }} StarRocks transactions are in doubt.",
+        "{{ $labels.sink_job }}: {{ $value }} StarRocks transactions are in doubt.",
         "Nobody can say whether a commit took effect, and no run has taken the job over to settle it.",
     ),
     Alert(
         "StarRocksSinkEndpointDown",
+        f"(up == 0 and on (instance, job) last_over_time({metric('build_info')}[1d])) or "
         f"absent({metric('build_info')})",
-        "5m",
+        "2m",
         True,
-        "No driver of the sink can be scraped.",
+        "The driver {{ $labels.instance }} cannot be scraped.",
         "The driver has ended, its endpoint is off, or Prometheus cannot reach it.",
     ),
     Alert(
@@ -89,7 +108,7 @@ ALERTS = (
         f"time() - ({metric('last_progress_timestamp_seconds')} > 0) > 300",
         "1m",
         True,
-        "No micro-batch has ended for {{ $value | humanizeDuration }}.",
+        "{{ $labels.sink_job }}: no micro-batch has ended for {{ $value | humanizeDuration }}.",
         "The query hangs, waits for a server, or its micro-batch is far too long.",
     ),
     Alert(
@@ -97,7 +116,7 @@ ALERTS = (
         f"time() - ({metric('outage_start_timestamp_seconds')} > 0) > 60",
         "0m",
         False,
-        "The sink has waited for StarRocks for {{ $value | humanizeDuration }}.",
+        "{{ $labels.sink_job }} has waited for StarRocks for {{ $value | humanizeDuration }}.",
         "StarRocks does not answer, or refuses to begin, load or commit; errors_total by code says which.",
     ),
     Alert(
@@ -111,10 +130,10 @@ ALERTS = (
     ),
     Alert(
         "StarRocksSinkBatchFailing",
-        f"sum by (instance, job) (increase({metric('failed_batches_total')}[15m])) > 2",
+        f"sum by (instance, job, sink_job) (increase({metric('failed_batches_total')}[15m])) > 2",
         "0m",
         True,
-        "{{ $value | humanize }} micro-batches failed within 15 minutes.",
+        "{{ $labels.sink_job }}: {{ $value | humanize }} micro-batches failed within 15 minutes.",
         "errors_total by code says why.",
     ),
     Alert(

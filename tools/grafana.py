@@ -6,16 +6,29 @@ Its rows are those of the page, in the same order.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tools.alerts import metric
+from starrocks_txn_sink.metrics.catalogue import BY_NAME, JOB, PREFIX
+from tools import alerts
+from tools.alerts import runbook_url
 
 _WINDOW = "$__rate_interval"
 _COLUMNS = 24
 _SOURCE = "source"
 _HEIGHT = 7
+
+
+_INSTANCE, _JOB = 'instance=~"$instance"', f'{JOB}=~"${JOB}"'
+
+
+def metric(name: str, suffix: str = "", **labels: str) -> str:
+    """A selector of the instances that are chosen on the dashboard, and of its jobs where a metric knows them."""
+    selector = alerts.metric(name, suffix, **labels)
+    chosen = ",".join([_INSTANCE, _JOB] if JOB in BY_NAME[name].labels else [_INSTANCE])
+    return f"{selector[:-1]},{chosen}}}" if selector.endswith("}") else f"{selector}{{{chosen}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +40,13 @@ class Panel:
     unit: str = "short"
     figure: bool = False
     red_above: float | None = None
+
+    @property
+    def description(self) -> str:
+        """What the panel's metrics count, in the words of the catalogue."""
+        names = [name for expression, _ in self.queries for name in re.findall(rf"{PREFIX}(\w+)", expression)]
+        bare = (re.sub(r"_(bucket|sum|count)$", "", name) for name in names)
+        return " ".join(dict.fromkeys(BY_NAME[name].help for name in bare))
 
 
 def _rate(name: str, by: str) -> str:
@@ -47,13 +67,13 @@ def _both(name: str) -> list[tuple[str, str]]:
     return [(_quantile(0.5, name), "p50"), (_quantile(0.99, name), "p99")]
 
 
-_AGE = f"time() - max({metric('last_commit_timestamp_seconds')} > 0)"
+_AGE = f"time() - max by ({JOB}) ({metric('last_commit_timestamp_seconds')} > 0)"
 _OLDEST = f"time() - min({metric('oldest_open_transaction_timestamp_seconds')} > 0)"
 _COMPANY = f"{_mean('transactions_per_commit', 'instance')}"
 
 ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
     (
-        "Is it right?",
+        "Correctness",
         (
             Panel(
                 "Integrity violations",
@@ -61,7 +81,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                 figure=True,
                 red_above=0,
             ),
-            Panel("In doubt", [(f"sum({metric('in_doubt_transactions')})", "")], figure=True, red_above=0),
+            Panel("In doubt", [(f"sum({metric('in_doubt_transactions')}) or vector(0)", "")], figure=True, red_above=0),
             Panel(
                 "Source transactions by outcome",
                 [(f"sum by (outcome) ({metric('source_transactions_total')})", "{{outcome}}")],
@@ -70,18 +90,22 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
         ),
     ),
     (
-        "Is it fresh?",
+        "Freshness",
         (
             Panel("Source to visible", _both("end_to_end_latency_seconds"), "s"),
             Panel("Rows waiting in the source", [(f"sum by (source) ({metric('source_lag_rows')})", "{{source}}")]),
             Panel("Oldest waiting row", [(f"max by (source) ({metric('source_lag_seconds')})", "{{source}}")], "s"),
-            Panel("Since the last commit", [(_AGE, "seconds")], "s"),
+            Panel("Since the last commit", [(_AGE, "{{sink_job}}")], "s"),
             Panel("Micro-batch in the sink", _both("batch_duration_seconds"), "s"),
-            Panel("Last micro-batch", [(f"max({metric('last_committed_batch_id')})", "")], figure=True),
+            Panel(
+                "Last micro-batch",
+                [(f"max by ({JOB}) ({metric('last_committed_batch_id')})", "{{sink_job}}")],
+                figure=True,
+            ),
         ),
     ),
     (
-        "Flow",
+        "Throughput",
         (
             Panel("Source transactions", [(_rate("source_transactions_total", "outcome"), "{{outcome}}")], "ops"),
             Panel("Rows by table", [(_rate("rows_total", "table, op"), "{{table}} {{op}}")], "ops"),
@@ -90,7 +114,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
         ),
     ),
     (
-        "Anatomy of a commit",
+        "Commits",
         (
             Panel("Mean time by phase", [(_mean("phase_duration_seconds", "phase"), "{{phase}}")], "s"),
             Panel("Commit to visible", _both("commit_duration_seconds"), "s"),
@@ -99,7 +123,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
         ),
     ),
     (
-        "Assembler",
+        "Open source transactions",
         (
             Panel("Open source transactions", [(f"sum({metric('open_source_transactions')})", "open")]),
             Panel("Age of the oldest", [(_OLDEST, "seconds")], "s"),
@@ -121,7 +145,7 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
         ),
     ),
     (
-        "Saturation",
+        "Capacity",
         (
             Panel(
                 "Most bytes a lane held",
@@ -150,7 +174,13 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                 "Retries", [(f"{_rate('retries_total', 'operation, reason')} > 0", "{{operation}}: {{reason}}")], "ops"
             ),
             Panel("Requests", [(_rate("requests_total", "operation, status"), "{{operation}} {{status}}")], "ops"),
-            Panel("Failed micro-batches", [(_rate("failed_batches_total", "instance"), "failed")], "ops"),
+            Panel("Failed micro-batches", [(_rate("failed_batches_total", JOB), "{{sink_job}}")], "ops"),
+            Panel("Restarts of the query", [(_rate("query_restarts_total", JOB), "{{sink_job}}")], "ops"),
+            Panel(
+                "Waiting for StarRocks",
+                [(f"time() - ({metric('outage_start_timestamp_seconds')} > 0)", "{{sink_job}}")],
+                "s",
+            ),
             Panel("Dead letters", [(_rate("dead_letter_rows_total", "table, reason"), "{{table}}: {{reason}}")], "ops"),
             Panel("Unknown columns", [(f"sum by (table) ({metric('unknown_columns_total')})", "{{table}}")]),
         ),
@@ -183,11 +213,63 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
 )
 
 
+def _variables() -> Iterator[dict[str, Any]]:
+    """What the dashboard asks for: Prometheus, and databases, jobs of the sink and instances, each by those before."""
+    source = {"name": _SOURCE, "label": "Prometheus", "type": "datasource", "query": "prometheus", "refresh": 1}
+    yield {**source, "hide": 0, "includeAll": False, "multi": False}
+    info = alerts.metric("job_info")
+    chosen = {
+        "database": ("Database", ""),
+        JOB: ("Job", 'database=~"$database"'),
+        "instance": ("Instance", f'database=~"$database",{_JOB}'),
+    }
+    for label, (title, matchers) in chosen.items():
+        query = f"label_values({info}{{{matchers}}}, {label})"
+        every = {"hide": 0, "includeAll": True, "allValue": ".*", "multi": True, "refresh": 2, "sort": 1}
+        listed = {"query": query, "refId": label}
+        yield {
+            "name": label,
+            "label": title,
+            "type": "query",
+            "datasource": _PROMETHEUS,
+            "definition": query,
+            "query": listed,
+            "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+            **every,
+        }
+
+
+_PROMETHEUS = {"type": "prometheus", "uid": f"${{{_SOURCE}}}"}
+
+
+def _annotations() -> list[dict[str, Any]]:
+    """Marks in the graphs: starts of queries, and micro-batches that failed."""
+    started, failed = metric("query_start_timestamp_seconds"), metric("failed_batches_total")
+    marks = (
+        ("Query starts", f"{started} * 1000", "blue", "{{sink_job}} starts", True),
+        ("Failed micro-batches", f"increase({failed}[$__rate_interval]) > 0", "red", "{{sink_job}}: failed", False),
+    )
+    return [
+        {
+            "name": name,
+            "datasource": _PROMETHEUS,
+            "enable": True,
+            "expr": expression,
+            "iconColor": colour,
+            "titleFormat": title,
+            "textFormat": "{{instance}}",
+            "useValueForTime": at_value,
+        }
+        for name, expression, colour, title, at_value in marks
+    ]
+
+
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it, or finds it in a folder; a list on it chooses which Prometheus to read."""
-    source = {"name": _SOURCE, "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+    """The dashboard as Grafana imports it, or finds it in a folder; lists on it choose what it shows."""
     return {
-        "templating": {"list": [{**source, "hide": 0, "includeAll": False, "multi": False, "refresh": 1}]},
+        "templating": {"list": list(_variables())},
+        "annotations": {"list": _annotations()},
+        "links": [{"title": "Runbook", "type": "link", "url": runbook_url(), "targetBlank": True, "icon": "doc"}],
         "uid": "starrocks-txn-sink",
         "title": "StarRocks transaction sink",
         "tags": ["starrocks", "spark"],
@@ -221,11 +303,12 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
     steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
     if panel.red_above is not None:
         steps.append({"color": "red", "value": panel.red_above + 1e-9})
-    source = {"type": "prometheus", "uid": f"${{{_SOURCE}}}"}
+    source = _PROMETHEUS
     return {
         "id": number,
         "type": "stat" if panel.figure else "timeseries",
         "title": panel.title,
+        "description": panel.description,
         "gridPos": place,
         "datasource": source,
         "fieldConfig": {

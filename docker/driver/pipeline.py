@@ -9,7 +9,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from starrocks_txn_sink import SinkOptions, StarRocksSink, assemble_debezium
+from starrocks_txn_sink import SinkOptions, StarRocksSink, assemble_debezium, run_forever
 from starrocks_txn_sink.sources import kafka_options, parse_debezium, parse_debezium_transactions
 
 KAFKA_READER = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
@@ -58,7 +58,7 @@ def main() -> None:
     )
     rows = assemble_debezium(events, transactions)
     query = rows.writeStream.foreachBatch(StarRocksSink(options)).option("checkpointLocation", "/checkpoint/shop")
-    query.trigger(processingTime="1 second").start().awaitTermination()
+    sys.exit(run_forever(query.trigger(processingTime="1 second").start))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ that state to Python; therefore `layout`, JSON pairs of blob number and length, 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -73,6 +74,10 @@ InTask = Callable[[Iterable[pa.RecordBatch]], Iterator[Packet]]
 """Assembles the events of a task of a batch frame."""
 
 
+PLANNED = threading.Event()
+"""Set once this process has planned a stage of a streaming query, whose counts come through Spark's progress."""
+
+
 def assemble_frame(
     events: DataFrame, take_step: TakeStep, in_task: InTask, order: Sequence[str], *, timed: bool
 ) -> DataFrame:
@@ -87,6 +92,7 @@ def assemble_frame(
         kind = KEY_TYPES[type(key)]
         ordered = events.repartition(model.SOURCE_PARTITION).sortWithinPartitions(*order)
         return ordered.mapInArrow(lambda batches: _packet_batches(in_task(batches), kind), done)
+    PLANNED.set()
     grouped = events.mapInArrow(pack, packed).groupBy(model.SOURCE_PARTITION)
     if events.sparkSession.conf.get(PROVIDER, "") == ROCKSDB:
         _log.info("assembler.planned", state="transformWithState")

@@ -263,7 +263,7 @@ def transport_error(error: Exception, waiting: RequestTimer, address: Address, s
     name = type(chain[-1]).__name__
     place = {"url": str(address)}
     if _never_connected(chain):
-        return NotSent(f"No connection could be made for {step} ({name}).", **place)
+        return NotSent(f"No connection could be made for {step}: {_unreachable(chain)}.", **place)
     if waiting.sent == 0 and any(isinstance(one, urllib3.exceptions.SSLError) for one in chain):
         return NotSent(
             f"The TLS handshake for {step} failed ({name}).",
@@ -289,6 +289,17 @@ def _never_connected(chain: list[BaseException]) -> bool:
         urllib3.exceptions.ConnectTimeoutError,  # also refused, unreachable and not resolved
     )
     return any(isinstance(one, kinds) for one in chain)
+
+
+def _unreachable(chain: list[BaseException]) -> str:
+    """Why no connection was made."""
+    if any(isinstance(one, (socket.gaierror, urllib3.exceptions.NameResolutionError)) for one in chain):
+        return "the host name cannot be resolved"
+    if any(isinstance(one, ConnectionRefusedError) for one in chain):
+        return "nothing listens there"
+    if any(isinstance(one, (TimeoutError, urllib3.exceptions.ConnectTimeoutError)) for one in chain[-1:]):
+        return "no answer in time"
+    return type(chain[-1]).__name__
 
 
 def _disconnected(chain: list[BaseException]) -> bool:

@@ -19,6 +19,10 @@ TABLES = 200
 """Tables with series of their own; further tables share OTHER."""
 PARTITIONS = 1000
 """Source partitions with series of their own."""
+JOBS = 100
+"""Jobs with series of their own; the one without events for the longest time is dropped."""
+JOB = "sink_job"
+"""The label of the sink's job: `job` is Prometheus' name of a group of targets."""
 OTHER = "_other"
 
 
@@ -95,7 +99,9 @@ METRICS = (
         ("kind",),
         _each(*VIOLATIONS),
     ),
-    Metric("in_doubt_transactions", _G, "StarRocks transactions whose commit may or may not have taken effect."),
+    Metric(
+        "in_doubt_transactions", _G, "StarRocks transactions whose commit may or may not have taken effect.", (JOB,)
+    ),
     Metric(
         "source_transactions_total",
         _C,
@@ -113,15 +119,18 @@ METRICS = (
     Metric(
         "last_commit_timestamp_seconds",
         _G,
-        "Time at which the last StarRocks transaction was visible, since the Unix epoch; with several jobs, the oldest "
-        "of them. 0 before the first.",
+        "Time at which the last StarRocks transaction was visible, since the Unix epoch. 0 before the first.",
+        (JOB,),
     ),
-    Metric("last_committed_batch_id", _G, "Micro-batch of the last StarRocks transaction; -1 before the first."),
+    Metric(
+        "last_committed_batch_id", _G, "Micro-batch of the last StarRocks transaction; -1 before the first.", (JOB,)
+    ),
     Metric(
         "last_progress_timestamp_seconds",
         _G,
         "Time of the last micro-batch that succeeded, or of the query's last report that it is idle, since the Unix "
-        "epoch; with several jobs, the oldest of them. 0 before the first, and if no job is expected to continue.",
+        "epoch. 0 before the first, and if the job is not expected to continue.",
+        (JOB,),
     ),
     Metric(
         "source_lag_rows",
@@ -203,10 +212,12 @@ METRICS = (
     Metric(
         "outage_start_timestamp_seconds",
         _G,
-        "Time since which a micro-batch has waited for StarRocks, since the Unix epoch; with several jobs, the longest "
-        "wait. 0 if none waits.",
+        "Time since which a micro-batch has waited for StarRocks, since the Unix epoch. 0 if none waits.",
+        (JOB,),
     ),
-    Metric("failed_batches_total", _C, "Failed micro-batches; Spark or its supervisor repeats them."),
+    Metric("failed_batches_total", _C, "Failed micro-batches; Spark or its supervisor repeats them.", (JOB,)),
+    Metric("query_restarts_total", _C, "Further starts of the job's streaming query in this process.", (JOB,)),
+    Metric("query_start_timestamp_seconds", _G, "Start of the job's streaming query, since the Unix epoch.", (JOB,)),
     Metric("retries_total", _C, "Retries by operation and reason.", ("operation", "reason"), RETRIES),
     Metric(
         "requests_total",
@@ -263,6 +274,7 @@ METRICS = (
     Metric(
         "spark_watermark_timestamp_seconds", _G, "Spark's event-time watermark since the Unix epoch; 0 without one."
     ),
+    Metric("job_info", _G, "Always 1; the labels hold the sink's job and its database.", (JOB, "database")),
     Metric("build_info", _G, "Always 1; the labels hold the versions.", ("version", "python", "spark")),
 )
 

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.metrics.catalogue import JOBS
 from starrocks_txn_sink.metrics.series import LatestValues
 
 REMEMBERED = 60
@@ -115,8 +116,6 @@ def _open_entries(stage: str, level: AssemblerLevel) -> list[dict[str, Any]]:
     return [*shown, rest]
 
 
-MAX_JOBS = 100
-"""Jobs at most; the job without events for the longest time is dropped."""
 _USUAL_BATCHES = 30
 _SLOW_FACTOR, _SLOW_SECONDS = 3.0, 10.0
 
@@ -142,6 +141,10 @@ class JobStatus:
     failures: int = 0
     in_doubt: int = 0
     doubt_since: float = 0.0
+    started_at: float = 0.0
+    restarts: int = 0
+    failed_batches: int = 0
+    database: str = ""
     outage_since: float = 0.0
     outage_code: str = ""
     ended_at: float = 0.0
@@ -174,7 +177,7 @@ class JobStatuses:
     """Jobs by name. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._jobs: LatestValues[str, JobStatus] = LatestValues(MAX_JOBS)
+        self._jobs: LatestValues[str, JobStatus] = LatestValues(JOBS)
 
     def touch(self, name: str, now: float) -> JobStatus:
         """The job, created if unknown; marks it as the most recent one."""
@@ -198,12 +201,3 @@ class JobStatuses:
     @property
     def in_doubt(self) -> int:
         return sum(job.in_doubt for job in self)
-
-    def oldest_commit(self) -> float:
-        """Oldest `last_commit` of the jobs expected to continue (0 if one has none); without such jobs the newest."""
-        newest = max((job.last_commit for job in self), default=0.0)
-        return min((job.last_commit for job in self if job.should_progress), default=newest)
-
-    def oldest_progress(self) -> float:
-        """Oldest `last_progress` of the jobs expected to continue; 0 without such a job, or if one has none."""
-        return min((job.last_progress for job in self if job.should_progress), default=0.0)

@@ -3,14 +3,14 @@
 Events of the sink on the driver, and their fields:
 
     sink.made           buffer_bytes, timeout, version     session.opened   job, exactly_once
-    batch.started       job, batch_id, lanes, query        lane.reported    report (lane.report.LaneReport)
+    batch.started       job, batch_id, lanes, query, database    lane.reported    report (lane.report.LaneReport)
     receipt.collected   receipt (lane.receipt.Receipt)     batch.completed  job, batch_id, seconds, receipts
     batch.failed        job, batch_id, seconds, code, report or None
     outage.met          the same; the driver waits and writes again    outage.ended   job, batch_id, seconds
     integrity.violated  kind (torn, duplicated, lost, source_changed, unlisted)
     label.unlisted      job                                columns.unknown  job, table, count
     rows.dead_lettered  table, reason, rows
-    query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
+    query.started, query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
     source.lagged       query, lags (by topic), partitions (rows)    source.unknown  query; see `metrics.source_lag`
 
 Reports come before the receipts of the same micro-batch. Unknown events are ignored.
@@ -27,9 +27,8 @@ from typing import Any
 
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.coordinator.actions import Receipt
-from starrocks_txn_sink.metrics.catalogue import PARTITIONS, SPARK, VIOLATIONS
+from starrocks_txn_sink.metrics.catalogue import JOBS, PARTITIONS, SPARK, VIOLATIONS
 from starrocks_txn_sink.metrics.jobs import (
-    MAX_JOBS,
     REMEMBERED,
     AssemblerLevels,
     JobStatus,
@@ -58,7 +57,7 @@ class Model:
         self.assembly = AssemblerLevels()
         self.event_times: LatestValues[str, float] = LatestValues(PARTITIONS)
         self.lags: LatestValues[str, int] = LatestValues(PARTITIONS)
-        self.source_lags: LatestValues[str, Mapping[str, SourceLag]] = LatestValues(MAX_JOBS)  # by query
+        self.source_lags: LatestValues[str, Mapping[str, SourceLag]] = LatestValues(JOBS)  # by query
         self.last_errors: dict[str, float] = {}
         self.last_violation = 0.0
         self._deletes: Counter[str] = Counter()  # deletes by table in reports whose receipts have not arrived yet
@@ -98,7 +97,8 @@ class Model:
         job = self.jobs.touch(fields["job"], now)
         job.running_since, job.lanes, job.idle = now, fields["lanes"], False
         job.ended_at, job.ended_code = 0.0, ""
-        job.query = fields["query"] or ""
+        job.query, job.database = fields["query"] or "", fields.get("database", "")
+        job.started_at = job.started_at or now
         self._new_batch = True
         self._set_job_gauges()
 
@@ -120,7 +120,7 @@ class Model:
         job.failed_at, job.failed_code, job.failures = now, fields["code"], job.failures + 1
         slot = self.history.slot(now)
         slot.counts["failed"] += 1
-        self.metrics.add("failed_batches_total", 1)
+        job.failed_batches += 1
         self._add_failure(job, fields, now)
         if fields["code"] == "source_changed":
             self._on_integrity_violated({"kind": "source_changed"}, now)
@@ -164,7 +164,6 @@ class Model:
         receipt: Receipt = fields["receipt"]
         job, slot, metrics = self.jobs.touch(receipt.job, now), self.history.slot(now), self.metrics
         job.last_commit, job.last_batch_id = max(job.last_commit, receipt.committed_at), receipt.batch_id
-        metrics.set("last_committed_batch_id", receipt.batch_id)
         metrics.add("commits_total", 1, "committed")
         metrics.add("source_transactions_total", receipt.source_transactions, "committed")
         metrics.add("recycled_transactions_total", int(receipt.recycled))
@@ -339,6 +338,12 @@ class Model:
         slot.level("open", level.open)
         slot.level("state_bytes", level.bytes)
 
+    def _on_query_started(self, fields: Mapping[str, Any], now: float) -> None:
+        job = self.jobs.for_query(fields["query"])
+        if job is not None:  # its first start is not seen: the query has no job before its first micro-batch
+            job.started_at, job.restarts = now, job.restarts + 1
+            self._set_job_gauges()
+
     def _on_query_idle(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.for_query(fields["query"])
         if job is not None:
@@ -356,9 +361,16 @@ class Model:
             self._set_job_gauges()
 
     def _set_job_gauges(self) -> None:
-        """Set the gauges over all jobs."""
-        self.metrics.set("in_doubt_transactions", self.jobs.in_doubt)
-        self.metrics.set("outage_start_timestamp_seconds", self.jobs.oldest_outage())
-        self.metrics.set("open_starrocks_transactions", sum(job.lanes for job in self.jobs))
-        self.metrics.set("last_commit_timestamp_seconds", self.jobs.oldest_commit())
-        self.metrics.set("last_progress_timestamp_seconds", self.jobs.oldest_progress())
+        """Set the metrics of each job."""
+        set_value = self.metrics.set
+        for job in self.jobs:
+            set_value("in_doubt_transactions", job.in_doubt, job.name)
+            set_value("outage_start_timestamp_seconds", job.outage_since, job.name)
+            set_value("last_commit_timestamp_seconds", job.last_commit, job.name)
+            set_value("last_committed_batch_id", job.last_batch_id, job.name)
+            set_value("last_progress_timestamp_seconds", job.last_progress if job.should_progress else 0.0, job.name)
+            set_value("failed_batches_total", job.failed_batches, job.name)
+            set_value("query_restarts_total", job.restarts, job.name)
+            set_value("query_start_timestamp_seconds", job.started_at, job.name)
+            set_value("job_info", 1.0, job.name, job.database)
+        set_value("open_starrocks_transactions", sum(job.lanes for job in self.jobs))

@@ -5,7 +5,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from starrocks_txn_sink.metrics.catalogue import METRICS, OTHER, PARTITIONS, TABLES, MetricKind
+from starrocks_txn_sink.metrics.catalogue import JOB, JOBS, METRICS, OTHER, PARTITIONS, TABLES, MetricKind
 from starrocks_txn_sink.writer.messages import BOUNDS, Durations
 
 Key = TypeVar("Key", bound=Hashable)
@@ -46,9 +46,10 @@ class MetricValues:
                 self._histograms[metric.name] = {labels: Durations(bounds=bounds(metric.name)) for labels in initial}
             elif metric.labels in (("partition",), ("source",)):
                 self._numbers[metric.name] = LatestValues(PARTITIONS)
+            elif JOB in metric.labels:
+                self._numbers[metric.name] = LatestValues(JOBS)
             else:
                 self._numbers[metric.name] = dict.fromkeys(initial, 0.0)
-        self._numbers["last_committed_batch_id"][()] = -1.0
 
     def table(self, name: str) -> str:
         """Label value for a table: `name`, or OTHER beyond TABLES."""

@@ -30,6 +30,7 @@ ASSETS = {
     "dashboard.css": "text/css; charset=utf-8",
     "dashboard.js": "text/javascript; charset=utf-8",
     "drawing.js": "text/javascript; charset=utf-8",
+    "words.js": "text/javascript; charset=utf-8",
     "operations.html": "text/html; charset=utf-8",
 }
 

@@ -99,7 +99,8 @@ class ProgressListener(spark.StreamingQueryListener):
         self._emit = emit
 
     def onQueryStarted(self, event: spark.QueryStartedEvent) -> None:
-        """Ignored: the sink emits batch.started itself."""
+        """A restart, if the query has used the sink before."""
+        self._emit(Event("query.started", {"query": str(event.id)}))
 
     def onQueryProgress(self, event: spark.QueryProgressEvent) -> None:
         with contextlib.suppress(Exception):

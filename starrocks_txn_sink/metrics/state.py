@@ -96,7 +96,7 @@ def _fresh(model: Model, recent: HistorySlot, now: float) -> dict[str, Any]:
     return {
         "last_commit": max(commits, default=0.0),
         "age": now - max(commits) if commits else None,
-        "batch_id": model.metrics.value("last_committed_batch_id"),
+        "batch_id": max((job.last_batch_id for job in model.jobs), default=-1),
         **_percentiles(recent.latency, "p50", "p99"),
         **_lag(model, now),
     }
@@ -204,7 +204,7 @@ def _errors(model: Model) -> dict[str, Any]:
         "retries": [[*labels, count] for labels, count in metrics.values("retries_total").items() if count],
         "requests": [[*labels, count] for labels, count in metrics.values("requests_total").items() if count],
         "dead_letters": [[*labels, count] for labels, count in metrics.values("dead_letter_rows_total").items()],
-        "failed_batches": metrics.value("failed_batches_total"),
+        "failed_batches": metrics.total("failed_batches_total"),
     }
 
 

@@ -87,6 +87,12 @@ def parse_query_url(text: str | Sequence[str], option: str = "query_url") -> tup
     if isinstance(text, str):
         text = re.sub(r"^(jdbc:mysql://[^/?]*).*$", r"\1", text.strip())
     parts = [re.sub(r"^(jdbc:)?mysql://", "", part) for part in split_list(text)]
+    if any("://" in part and "@" not in part for part in parts):
+        raise OptionError(
+            f"{option} has an unknown scheme.",
+            hint="Write mysql://host:9030, the query port; HTTP addresses belong to load_url.",
+            option=option,
+        )
     addresses = tuple(dict.fromkeys(_split_address(f"mysql://{part}", option, QUERY_PORT) for part in parts))
     if not addresses:
         raise OptionError(f"{option} is empty.", hint="Name a query port, as in mysql://fe1:9030, or leave it out.")

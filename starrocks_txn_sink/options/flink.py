@@ -174,7 +174,7 @@ def _read_option(name: str, value: Any, kinds: Mapping[str, OptionKind], values:
         kind = kinds[ours]
         _set(values, ours, kind.parse(ours, value) if isinstance(value, str) else value, name)
     else:
-        raise _unknown(name, [*kinds, *FLINK_OPTIONS])
+        raise unknown_option(name, [*kinds, *FLINK_OPTIONS])
 
 
 def _check_refused(name: str, value: Any, rule: Refused) -> None:
@@ -201,7 +201,8 @@ def _as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _unknown(name: str, known: list[str]) -> OptionError:
+def unknown_option(name: str, known: list[str]) -> OptionError:
+    """The error for a name that is no option, with the most similar one."""
     near = difflib.get_close_matches(name.lower(), known, n=1) or difflib.get_close_matches(_our_name(name), known, n=1)
     advice = f"Did you mean {near[0]}?" if near else "docs/options.md lists all options."
     return OptionError(f"There is no option {name[:80]!r}.", hint=advice)

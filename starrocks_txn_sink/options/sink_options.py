@@ -6,6 +6,7 @@ that names the option, its value and the allowed values.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from starrocks_txn_sink.options.declarations import (
     TableOptions,
     Transactions,
 )
-from starrocks_txn_sink.options.flink import translate
+from starrocks_txn_sink.options.flink import translate, unknown_option
 
 MIB = 1 << 20
 CSV_HEADERS = {"column_separator": "\\x01", "row_delimiter": "\\x02"}
@@ -427,3 +428,19 @@ class SinkOptions:
     def quarantines(self) -> bool:
         """Whether rejected source transactions are dead-lettered."""
         return self.on_bad_rows is OnBadRows.QUARANTINE
+
+
+_construct = SinkOptions.__init__
+
+
+@functools.wraps(_construct)
+def _construct_known(self: SinkOptions, **given: Any) -> None:
+    """Python's TypeError names an unknown option; this names the one that was meant."""
+    known = list(SinkOptions.__dataclass_fields__)
+    for name in given:
+        if name not in known:
+            raise unknown_option(name, known)
+    _construct(self, **given)
+
+
+SinkOptions.__init__ = _construct_known  # type: ignore[method-assign]

@@ -397,8 +397,11 @@ def _no_reply(
     answer: StepResult | None,
     table: str | None = None,
 ) -> StarRocksSinkError:
-    error = kind(f"The {step} got no usable answer: {answer}", label=label.name, table=table)
-    error.__cause__ = answer if isinstance(answer, TransportError) else None
+    if not isinstance(answer, TransportError):
+        return kind(f"The {step} got no usable answer: {answer}", label=label.name, table=table)
+    place = {**answer.context, "label": label.name, "table": table}
+    error = kind(f"The {step} got no usable answer: {answer.message}", hint=answer.advice, **place)
+    error.__cause__ = answer
     return error
 
 

@@ -40,7 +40,17 @@ _BAD_REQUESTS = (
     "Conditional update only support primary key table",
     "Label format error",
     "Unknown transaction operation",
+    "can only be sent to FE",
 )
+_ADVICE = {
+    "can only be sent to FE": "Set load_url to the frontends' http_port (8030 by default): a backend answered.",
+    "Failed to find table": "Create the table in the database, or correct its name in the rows.",
+    "Database[": "Create the database, or correct the option database.",
+    "Access denied": "Grant INSERT on the table: `starrocks-txn-sink doctor` names what is missing.",
+    "Only primary key table support": "Make it a PRIMARY KEY table, or filter deletes out before the sink.",
+    "Column has no default value": "Give the column a default, or name it in the rows.",
+}
+"""Advice by the server's text."""
 _TOO_MANY = "current running txns on db"
 _TIMED_OUT = ("Load timeout", "coordinator could not finished before job timeout")
 _MESSAGE_LIMIT = 600
@@ -56,7 +66,8 @@ def begin_error(reply: Reply, label: str) -> StarRocksSinkError:
     if _TOO_MANY in text:
         return errors.TooManyTransactions(f"No StarRocks transaction could be begun: {text}", **place)
     if _contains_any(text, _BAD_REQUESTS):
-        return errors.ServerRefused(f"The server refused to begin a StarRocks transaction: {text}", **place)
+        message = f"The server refused to begin a StarRocks transaction: {text}"
+        return errors.ServerRefused(message, hint=_advice(text), **place)
     return errors.BeginFailed(f"No StarRocks transaction could be begun: {text}", **place)
 
 
@@ -68,9 +79,7 @@ def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
     if _contains_any(text, _TIMED_OUT):
         return timed_out(label, text)
     if _contains_any(text, _BAD_REQUESTS):
-        return errors.ServerRefused(
-            f"The server refused the load: {text}", hint="Correct the table, the columns or the properties.", **place
-        )
+        return errors.ServerRefused(f"The server refused the load: {text}", hint=_advice(text), **place)
     return errors.LoadFailed(f"The load failed: {text}", **place)
 
 
@@ -92,6 +101,10 @@ def timed_out(label: str, text: str) -> errors.TransactionTimedOut:
     return errors.TransactionTimedOut(
         f"The StarRocks transaction reached its timeout before it could commit: {text}", label=label
     )
+
+
+def _advice(text: str) -> str | None:
+    return next((advice for fragment, advice in _ADVICE.items() if fragment in text), None)
 
 
 def _text(reply: Reply) -> str:

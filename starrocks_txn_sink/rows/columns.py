@@ -82,6 +82,10 @@ def _spelled(name: str) -> str:
     )
 
 
+REFUSED: Final = "StarRocks sink: "
+"""Begins the text of a refusal, also of those that the JVM raises."""
+KEYLESS_ADVICE: Final = "Make it a PRIMARY KEY table, or filter deletes out before the sink."
+
 # Reasons to reject a row: text before and after the value at fault.
 UNKNOWN_OP: Final = ("unknown op '", "'")
 NO_PRIMARY_KEY: Final = ("delete for the table ", ", which has no primary key")

@@ -3,6 +3,15 @@
 from starrocks_txn_sink.sink.data_source import StarRocksDataSource, lane_partitioned
 from starrocks_txn_sink.sink.events_writer import TransactionAssembly
 from starrocks_txn_sink.sink.sink import StarRocksSink
+from starrocks_txn_sink.sink.supervisor import RestartPolicy, run_forever
 from starrocks_txn_sink.sink.typed.route import TableRoute
 
-__all__ = ["StarRocksDataSource", "StarRocksSink", "TableRoute", "TransactionAssembly", "lane_partitioned"]
+__all__ = [
+    "RestartPolicy",
+    "StarRocksDataSource",
+    "StarRocksSink",
+    "TableRoute",
+    "TransactionAssembly",
+    "lane_partitioned",
+    "run_forever",
+]

@@ -89,6 +89,7 @@ class LaneTerms:
         logging: LogSettings | None,
         keys: Mapping[str, TableKey] | None = None,
     ) -> LaneTerms:
+        options = replace(options, lanes=options.lane_count)  # how many the frame has
         return cls(_plain(options), marked, epoch, bool(options.password), logging, keys or {})
 
     @property

@@ -42,11 +42,22 @@ from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import DeadlineExceeded, Fenced, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink.failures import (
+    FAILURES,
+    SPARK,
+    Failure,
+    is_interruption,
+    lane_error,
+    refused_row,
+    text_of,
+)
+from starrocks_txn_sink.sink.open_transactions import STAGES, OpenTransactionWatch
 from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out
-from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger
-from starrocks_txn_sink.writer.messages import read_envelope
+from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger, shares_stderr
+from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
 
 _log = get_logger("metrics")
+_log_sink = get_logger("sink")
 _LINES = EventLogger("sink")
 
 
@@ -135,6 +146,17 @@ class SparkJobs:
 def context_of(frame: DataFrame) -> Any:
     """The SparkContext of `frame`; None on Spark Connect."""
     return getattr(frame.sparkSession, "_sc", None)
+
+
+def is_stopped(frame: DataFrame) -> bool:
+    """Whether the query of a micro-batch is being stopped: Spark interrupts the thread that runs it.
+
+    PySpark runs Python's calls of a micro-batch in that very thread of the JVM. False on Spark Connect.
+    """
+    context = context_of(frame)
+    with contextlib.suppress(Exception):  # the JVM has ended: the next try says so
+        return context is not None and bool(context._jvm.java.lang.Thread.currentThread().isInterrupted())
+    return False
 
 
 EXIT_SECONDS = 5.0
@@ -362,6 +384,16 @@ def choose_display(context: Any, listener: Listener, stream: TextIO | None = Non
     return ProgressLog(listener)
 
 
+def end_progress_bar(frame: DataFrame) -> None:
+    """End the progress bar of Spark's console and clear its line: JSON lines go to the same stream."""
+    context = context_of(frame)
+    with contextlib.suppress(Exception):  # Spark Connect has no context, and another Spark no such bar
+        bar = context._jsc.sc().progressBar()
+        if bar.isDefined():
+            bar.get().finishAll()
+            bar.get().stop()
+
+
 def read_task_progress(context: Any, tag: str) -> TaskProgress | None:
     """The progress of the jobs with `tag`; None before the first one."""
     jobs = list(context._jsc.sc().statusTracker().getJobIdsForTag(tag))
@@ -392,10 +424,14 @@ class SinkEvents:
 
     def __init__(self, options: SinkOptions, listener: Listener, endpoint: Endpoint | None) -> None:
         self.endpoint = endpoint if endpoint is not None else _shared_endpoint(options)
-        self.emit = fan_out((_LINES, listener) if self.endpoint is None else (_LINES, listener, self.endpoint))
+        self._open = OpenTransactionWatch(_LINES)
+        targets = (_LINES, self._open, listener)
+        self.emit = fan_out(targets if self.endpoint is None else (*targets, self.endpoint))
         versions = {"version": __version__, "spark": pyspark.__version__}
         limits = {"buffer_bytes": options.buffer_bytes, "timeout": options.timeout}
         self._made = Event("sink.made", {**limits, **versions})
+        self._database = options.database
+        self._settles_doubts = options.exactly_once  # the take-over of a restart finds the outcome of a commit
         if self.endpoint is not None and not is_remote():  # with Spark Connect the sink works in another process
             self.endpoint.start()
         self.emit(self._made)
@@ -410,23 +446,38 @@ class SinkEvents:
     ) -> Iterator[list[Receipt]]:
         """Emit the events of the micro-batch that is written inside; the list takes its receipts.
 
-        `receipt.collected` comes before `batch.completed`; an error that leaves the block emits `batch.failed`.
+        `receipt.collected` comes before `batch.completed`; an error that leaves the block emits `batch.failed`. A
+        lane's error leaves it as the lane raised it, not as Spark's text. Spark's own errors stay untouched.
         """
         started, receipts = time.monotonic(), list[Receipt]()
+        if shares_stderr():
+            end_progress_bar(frame)
         self._start_endpoint(frame, query)
         place = {"job": job, "batch_id": batch_id}
-        self.emit(Event("batch.started", {**place, "lanes": lanes, "query": query}))
+        self.emit(Event("batch.started", {**place, "lanes": lanes, "query": query, "database": self._database}))
         try:
             yield receipts
         except BaseException as error:
-            seconds, report = time.monotonic() - started, read_envelope(error_text(error))
-            code = error.code if isinstance(error, StarRocksSinkError) else (report.error if report else "") or "spark"
+            report = read_envelope(text_of(error))
+            ours = _own_error(error, report)
+            code = ours.code if ours is not None else (report.error if report else "") or SPARK
+            seconds = time.monotonic() - started
+            _log_sink.debug("batch.traceback", **place, exc_info=error)
             self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
-            raise
+            if query and isinstance(error, Exception) and not _ends_with_query(frame, error):
+                FAILURES.post(query, Failure.of(ours or error, settles_doubts=self._settles_doubts, **place))
+            if ours is None or type(ours) is StarRocksSinkError:  # the latter is a bug, so its traceback counts
+                raise
+            raise ours.with_traceback(None) from None  # what Spark prints of it, Spark prints several times
+        FAILURES.forget(query)
+        if query:
+            STAGES.follow(self._open, frame)
         for receipt in receipts:
             self.emit(Event("receipt.collected", {"receipt": receipt}))
         seconds = time.monotonic() - started
-        self.emit(Event("batch.completed", {**place, "seconds": seconds, "receipts": len(receipts)}))
+        done = {"receipts": len(receipts), "rows": sum(one.rows for one in receipts)}
+        done["source_transactions"] = sum(one.source_transactions for one in receipts)
+        self.emit(Event("batch.completed", {**place, "seconds": seconds, **done}))
 
     def _start_endpoint(self, frame: DataFrame, query: str) -> None:
         if self.endpoint is None:
@@ -440,16 +491,21 @@ class SinkEvents:
             _log.warning("metrics.broken", why=str(error))
 
 
+def _own_error(error: BaseException, report: LaneReport | None) -> StarRocksSinkError | None:
+    """The sink's error behind `error`: itself, that of a lane, or the refusal of a row in the JVM."""
+    if isinstance(error, StarRocksSinkError):
+        return error
+    return lane_error(report) if report is not None else refused_row(text_of(error))
+
+
+def _ends_with_query(frame: DataFrame, error: Exception) -> bool:
+    """Whether a micro-batch failed only because its query is being stopped."""
+    return is_stopped(frame) or (not isinstance(error, StarRocksSinkError) and is_interruption(text_of(error)))
+
+
 def _shared_endpoint(options: SinkOptions) -> Endpoint | None:
     if options.metrics_port is None:
         return None
     from starrocks_txn_sink.metrics.server import shared_server
 
     return shared_server(options.metrics_port, options.metrics_host)
-
-
-def error_text(error: BaseException) -> str:
-    """The text of an error with its notes; empty if the JVM that has it is gone."""
-    with contextlib.suppress(Exception):  # a JVM error fetches its text from the JVM, which may have ended
-        return "\n".join([str(error), *getattr(error, "__notes__", ())])
-    return ""

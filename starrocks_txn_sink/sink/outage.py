@@ -7,18 +7,15 @@ as a restart of the query would: the take-over and the ledger keep repeated rows
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
-
-from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import Outage, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Backoff
-from starrocks_txn_sink.sink.lifecycle import context_of, error_text
+from starrocks_txn_sink.sink.failures import is_outage_code, text_of
 from starrocks_txn_sink.telemetry.events import Event, Listener
 from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
 
@@ -29,13 +26,6 @@ _BACKOFF: Final = Backoff(first=0.5, longest=10.0)
 _SLICE: Final = 1.0  # seconds between two looks at the query: a stop must not wait for the backoff
 
 
-def _codes(kind: type[Outage]) -> Iterator[str]:
-    for child in kind.__subclasses__():
-        if issubclass(child, StarRocksSinkError):
-            yield child.code
-        yield from _codes(child)
-
-
 def outage_of(error: BaseException) -> tuple[str, LaneReport | None] | None:
     """Code of an error that a later try may not meet, and the failed lane's report if there is one; None for others.
 
@@ -43,8 +33,8 @@ def outage_of(error: BaseException) -> tuple[str, LaneReport | None] | None:
     """
     if isinstance(error, StarRocksSinkError):
         return (error.code, None) if isinstance(error, Outage) else None
-    report = read_envelope(error_text(error))
-    return (report.error, report) if report is not None and report.error in _codes(Outage) else None
+    report = read_envelope(text_of(error))
+    return (report.error, report) if report is not None and is_outage_code(report.error) else None
 
 
 def wait_out(
@@ -88,14 +78,3 @@ def wait_out(
             if tries:
                 emit(Event("outage.ended", {**place, "seconds": clock.monotonic() - began}))
             return result
-
-
-def is_stopped(frame: DataFrame) -> bool:
-    """Whether the query of a micro-batch is being stopped: Spark interrupts the thread that runs it.
-
-    PySpark runs Python's calls of a micro-batch in that very thread of the JVM. False on Spark Connect.
-    """
-    context = context_of(frame)
-    with contextlib.suppress(Exception):  # the JVM has ended: the next try says so
-        return context is not None and bool(context._jvm.java.lang.Thread.currentThread().isInterrupted())
-    return False

@@ -294,7 +294,7 @@ def _error(*parts: Column, frame: DataFrame) -> Column:
     if names.PARTITION in frame.columns:
         for text, name in ((" at source partition ", names.PARTITION), (", position ", names.POSITION)):
             place += [F.lit(text), F.coalesce(F.col(name).cast("string"), F.lit("NULL"))]
-    message = F.concat(F.lit("StarRocks sink: "), *parts, *place, F.lit("."))
+    message = F.concat(F.lit(names.REFUSED), *parts, *place, F.lit("."))
     return F.raise_error(message).cast("string")
 
 

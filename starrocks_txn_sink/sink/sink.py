@@ -34,7 +34,7 @@ from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, query_directory, why_to_sort
 from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, follows_a_shuffle, refuse_own_labels
 from starrocks_txn_sink.sink.lifecycle import Endpoint
-from starrocks_txn_sink.sink.outage import is_stopped, wait_out
+from starrocks_txn_sink.sink.outage import wait_out
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
 from starrocks_txn_sink.sink.session import (
     UNLISTED,
@@ -154,7 +154,7 @@ class RowsWriter:
         why = why_to_sort(messages, self.options, "rows")
         if why is None:
             return messages
-        _log.info("rows.sorted", why=why, batch=task.batch_id)
+        _log.debug("rows.sorted", why=why, batch=task.batch_id)
         return None
 
     def _remember_size(self, receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> None:
@@ -296,7 +296,7 @@ class StarRocksSink:
         if origin.job not in self._served:
             return self._commit(frame, origin)
         place = {"job": origin.job, "batch_id": origin.batch_id}
-        write, stopped = partial(self._commit, frame, origin), partial(is_stopped, frame)
+        write, stopped = partial(self._commit, frame, origin), partial(lifecycle.is_stopped, frame)
         return wait_out(write, place, self.options.batch_deadline, self._listener, stopped)
 
     def _commit(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:

@@ -99,7 +99,7 @@ class LeaderConnection:
             port.close()
             return self._open(leader, deadline)
         names = ", ".join(address.netloc for address in self._options.query_addresses)
-        raise QueryFailed(f"No address of query_url ({names}) accepted a connection: {failure}")
+        raise QueryFailed(f"No address of query_url ({names}) can be used: {failure}")
 
     def _leader_of(self, port: QueryPort, deadline: Deadline) -> Address | None:
         """The leader's address; None if `port` leads itself, or if there is only one frontend."""

@@ -48,6 +48,14 @@ _REFUSALS = {
 }
 """What the server's error numbers mean, with the advice. The server's own text may repeat a statement's values."""
 NO_TABLE = frozenset((1146, 5502))
+_CLIENT_REASONS = {
+    1040: "the server has too many connections",
+    2003: "no connection could be made",
+    2005: "the host name cannot be resolved",
+    2006: "the server closed the connection",
+    2013: "the connection broke before the answer arrived",
+}
+"""What numbers of the MySQL client mean, and of a server that takes no login at the moment."""
 LOGIN_OR_DATABASE = frozenset((1045, 1049, 3162))
 """Refusals that no privilege cures."""
 _UNSPECIFIC = 1064
@@ -444,5 +452,7 @@ def _error_kind(error: Exception) -> str:
         return "nothing listens there"
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if (why := _CLIENT_REASONS.get(_number(error))) is not None:
+        return why
     number = f" {error.args[0]}" if error.args and isinstance(error.args[0], int) else ""
     return f"{type(error).__name__}{number}"

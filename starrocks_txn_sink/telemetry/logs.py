@@ -1,17 +1,20 @@
 """Log lines: an event's name and a few bounded fields, through the standard library's loggers.
 
 The package configures no logging by itself: its loggers are children of `starrocks_txn_sink`, and the application's
-handlers decide where lines go. Applications without handlers call `configure_logging`: a line per step, readable on a
-terminal, JSON elsewhere; lanes then log to the standard error of their executors. Fields are names, counts and seconds,
-never a secret, a row's value or a server's message.
+handlers decide where lines go. Applications without handlers call `configure_logging`: lines readable on a terminal,
+JSON elsewhere; lanes then log to the standard error of their executors. A micro-batch that succeeds is one line at
+INFO; its steps are DEBUG. A warning that repeats is one line in REPEAT_SECONDS, with the number of those left out.
+Fields are names, counts and seconds, never a secret, a row's value or a server's message.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import sys
+import threading
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TextIO
@@ -70,10 +73,8 @@ def _quote(value: Any) -> str:
 # --- lines of the sink's events ---
 
 _LEVELS = {
-    "step.ended": logging.INFO,
     "step.failed": logging.WARNING,
     "session.opened": logging.INFO,
-    "receipt.collected": logging.INFO,
     "batch.completed": logging.INFO,
     "batch.failed": logging.ERROR,
     "integrity.violated": logging.ERROR,
@@ -84,10 +85,48 @@ _LEVELS = {
     "source.slow": logging.WARNING,
     "columns.unnamed": logging.INFO,
     "rows.dead_lettered": logging.WARNING,
+    "transaction.open": logging.WARNING,
     "write.progressed": logging.INFO,
     "outage.waiting": logging.WARNING,
     "outage.ended": logging.INFO,
 }
+
+
+REPEAT_SECONDS = 30.0
+_ALWAYS = {"batch.failed"}
+_SAME = ("job", "lane", "step", "table", "code", "kind", "reason", "stage", "place")  # equal in a repetition
+_MOST_KINDS = 1000
+
+
+class Repeats:
+    """Which warnings are due: one of a kind in REPEAT_SECONDS. Thread-safe."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._guard = threading.Lock()
+        self._seen: dict[tuple[object, ...], tuple[float, int]] = {}  # when a kind was written, and how many since
+
+    def due(self, event: str, fields: Mapping[str, Any]) -> dict[str, int] | None:
+        """Further fields of a line that is due: `left_out`, if there were any; None for a line to leave out."""
+        key, now = (event, *(fields.get(name) for name in _SAME)), self._monotonic()
+        with self._guard:
+            written, left_out = self._seen.pop(key, (-math.inf, 0))
+            due = now - written >= REPEAT_SECONDS
+            self._seen[key] = (now, 0) if due else (written, left_out + 1)
+            if len(self._seen) > _MOST_KINDS:
+                del self._seen[next(iter(self._seen))]
+        if not due:
+            return None
+        return {"left_out": left_out} if left_out else {}
+
+    def clear(self) -> None:
+        """Forget what was written."""
+        with self._guard:
+            self._seen.clear()
+
+
+REPEATS = Repeats()
+"""Those of this process: each micro-batch has loggers of its own."""
 
 
 class EventLogger:
@@ -105,6 +144,11 @@ class EventLogger:
         level = _LEVELS.get(event.name, logging.DEBUG)
         receipt = event.fields.get("receipt")
         fields = _receipt(receipt) if receipt is not None else _scalars(event.fields)
+        if level >= logging.WARNING and event.name not in _ALWAYS:
+            more = REPEATS.due(event.name, {**self._made_of[1], **fields})
+            if more is None:
+                return
+            fields |= more
         self._log.bind(**fields).log(level, event.name)
 
 
@@ -164,6 +208,13 @@ def configure_logging(
     logger.setLevel(number)
     logger.propagate = False
     _executor_settings = LogSettings(level, form) if executors else None
+    REPEATS.clear()
+
+
+def shares_stderr() -> bool:
+    """Whether JSON lines go to standard error, where Spark's progress bar would tear them."""
+    handlers = [one for one in logging.getLogger(ROOT).handlers if isinstance(one, _OwnHandler)]
+    return any(isinstance(one.formatter, _JsonLines) and one.stream is sys.stderr for one in handlers)
 
 
 def executor_log_settings() -> LogSettings | None:

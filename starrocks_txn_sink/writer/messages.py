@@ -122,7 +122,8 @@ class LaneReport:
     this lane began or ended, by source partition, for the next micro-batch's lanes. `listed` says whether a take-over
     would have found the lane's label; None if it did not ask. `keys_repeated` says whether keys came in more than one
     load of a StarRocks transaction. `members` has the names in the first JSON rows by table, for tables that the driver
-    has not compared yet (`rows.json_objects.MemberNames`). Under a shared label a lane does not know when its rows are
+    has not compared yet (`rows.json_objects.MemberNames`). `failure` has message, advice and place of the error
+    that the lane failed with. Under a shared label a lane does not know when its rows are
     visible, so `ages` has how old source transactions were at `loaded_at` (seconds since the Unix epoch), each age
     with a count; `commit` makes latencies of them.
     """
@@ -152,6 +153,7 @@ class LaneReport:
     listed: bool | None = None
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
     keys_repeated: bool = False
+    failure: dict[str, Any] = field(default_factory=dict)
     ages: tuple[tuple[float, int], ...] = ()
     loaded_at: float = 0.0
 

@@ -243,6 +243,7 @@ class LaneMetrics:
                 retries=_triples(self._retries),
                 errors=tuple(sorted(errors.items())),
                 error=code,
+                failure=_failure(error),
                 loads=tuple(self._loads_of(table, sent) for table, sent in sorted(self._loads.items())),
                 deletes=self._sent_deletes(receipts),
                 replayed_rows=self._replay.skipped_rows if self._replay else 0,
@@ -271,6 +272,14 @@ class LaneMetrics:
     def _loads_of(self, table: str, sent: _TableTotals) -> TableLoads:
         spent = sent.durations
         return TableLoads(table, self._encoding, spent.count, sent.bytes, spent.total, tuple(spent.counts))
+
+
+def _failure(error: BaseException | None) -> dict[str, Any]:
+    """Message, advice and place of a lane's error, in JSON's types."""
+    if not isinstance(error, StarRocksSinkError):
+        return {}
+    place = {name: value if isinstance(value, int) else str(value) for name, value in error.context.items()}
+    return {"message": error.message, "advice": error.advice, "place": place}
 
 
 @dataclass(slots=True)

@@ -169,6 +169,9 @@ class LaneTask:
         except BaseException as error:
             with contextlib.suppress(Exception):  # a failing report must not hide the error
                 error.add_note(envelope(metrics.report((), error)))
+            if type(error) is not StarRocksSinkError and isinstance(error, StarRocksSinkError):
+                # Spark prints the traceback for each try of the task; the message and its place say it all.
+                raise error.with_traceback(None) from None
             raise
 
     def _metrics(self, attempt: Attempt, clock: Clock) -> LaneMetrics:

@@ -61,8 +61,8 @@ def test_figures_appear_and_move(screen: Screen, metrics: MetricsServer, pipelin
     page = screen.open(metrics.url)
     expect(page.locator("#verdict")).to_have_attribute("data-light", "ok")
     expect(page.locator("#sentence")).to_have_text("Committed 0.0 s ago; nothing in doubt.")
-    expect(figure(page, "anatomy", "committed")).to_have_text("40")
-    expect(figure(page, "saturation", "loads at once")).to_have_text("3")
+    expect(figure(page, "anatomy", "committed")).to_have_text("40 tx")
+    expect(figure(page, "saturation", "loads at once")).to_have_text("3 loads")
     expect(figure(page, "partitions", "event-time skew")).to_have_text("1.05 s")
     expect(page.locator("#partitions tbody tr")).to_have_count(4)
     expect(page.locator("#flow tbody tr")).to_have_count(3)
@@ -75,7 +75,7 @@ def test_figures_appear_and_move(screen: Screen, metrics: MetricsServer, pipelin
     before = line.get_attribute("d")
     pipeline.run(20)
     refresh(page)
-    expect(figure(page, "anatomy", "committed")).to_have_text("60")
+    expect(figure(page, "anatomy", "committed")).to_have_text("60 tx")
     assert line.get_attribute("d") != before
     assert screen.complaints == []
 
@@ -83,7 +83,7 @@ def test_figures_appear_and_move(screen: Screen, metrics: MetricsServer, pipelin
 def test_it_refreshes_by_itself(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
     page = screen.open(metrics.url)
     pipeline.run(7)
-    expect(figure(page, "anatomy", "committed")).to_have_text("7", timeout=10_000)
+    expect(figure(page, "anatomy", "committed")).to_have_text("7 tx", timeout=10_000)
 
 
 def test_it_turns_red_when_commits_fail_and_leads_to_the_runbook(
@@ -244,3 +244,50 @@ def test_it_asks_nobody_but_the_driver(screen: Screen, metrics: MetricsServer, p
     screen.open(metrics.url)
     assert screen.asked == {urlsplit(metrics.url).netloc}
     assert screen.complaints == []
+
+
+def test_every_figure_graph_and_number_says_what_it_is(
+    screen: Screen, metrics: MetricsServer, pipeline: Pipeline
+) -> None:
+    pipeline.run(30)
+    pipeline.fail()
+    pipeline.run(1)
+    page = screen.open(metrics.url)
+    expect(page.locator("#transactions tbody tr").first).to_be_visible()
+    mute = "nodes => nodes.filter(node => (node.title || '').length < 12).map(node => node.textContent)"
+    for things in ("main .figures > div", "main figure:has(svg.spark)", "main th.n"):
+        texts = page.locator(things).evaluate_all(mute)
+        assert [text for text in texts if text not in ("count", "rows", "bytes")] == [], things
+    page.locator("#transactions button").last.click()
+    assert page.locator("#detail .figures > div").evaluate_all(mute) == []
+    assert screen.complaints == []
+
+
+def test_graphs_have_axes(screen: Screen, metrics: MetricsServer, pipeline: Pipeline) -> None:
+    pipeline.run(30)
+    page = screen.open(metrics.url)
+    plots = page.locator("#flow figure .axis")
+    expect(plots).to_have_count(2)
+    top, middle, bottom = plots.first.locator("span").all_inner_texts()
+    assert bottom == "0"
+    assert float(top) == 2 * float(middle) > 0
+    assert page.locator("#flow .times span").count() == 2
+    high = page.locator("#flow .spark .line").first.evaluate("line => line.getBBox().y")
+    assert high >= 0, "the line stays below the top of its axis"
+
+
+def test_after_a_restart_in_the_same_process_the_page_is_green_again(
+    screen: Screen, metrics: MetricsServer, pipeline: Pipeline
+) -> None:
+    pipeline.run(3)
+    pipeline.fail("query_failed")
+    job = next(iter(metrics.model.jobs))
+    metrics(Event("query.ended", {"query": job.query, "failed": True}))
+    page = screen.open(metrics.url)
+    expect(page.locator("#sentence")).to_contain_text("failed")
+    expect(page.locator("#verdict")).to_have_attribute("data-light", "bad")
+    pipeline.run(40)
+    refresh(page)
+    expect(page.locator("#sentence")).to_contain_text("Committed")
+    expect(page.locator("#verdict")).not_to_have_attribute("data-light", "bad")
+    assert job.ended_code == ""

@@ -69,7 +69,7 @@ def _planned(port: int) -> bool:
 
 def committed(page: Page) -> int:
     text = page.locator("#anatomy dt", has_text=re.compile("^committed$")).locator("xpath=../dd").inner_text()
-    return int(text.replace(",", ""))
+    return int(text.split()[0].replace(",", ""))
 
 
 def test_a_running_demo(demo: subprocess.Popen[bytes], tmp_path: Path, screen: Screen) -> None:

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from starrocks_emulator.process import EmulatorProcess
+from starrocks_txn_sink.coordinator.shared_label import LANE
 from tests.crash.workload import TABLES, Verdict, judge
 from tests.kafka import endurance
 from tests.kafka.broker import Broker
@@ -109,3 +110,8 @@ def test_the_sink_warns_once_of_small_polls(
     query.finish(400)
     assert judge(run.shop.seen(), expected(partitions, transactions)) == Verdict()
     assert query.messages().count("source.slow") == warnings
+    found = run.shop.ask("SELECT DISTINCT LABEL FROM information_schema.loads")
+    shared = [f"-{LANE}-" in str(label) for (label,) in found]
+    # A micro-batch is one StarRocks transaction, over as many lanes as cores if no shuffle comes first.
+    assert shared == [assemble == "lanes"] * len(found)
+    assert len(found) >= 3

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
-from pyspark.errors import PythonException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
@@ -23,7 +23,7 @@ from starrocks_txn_sink import (
     assemble_transactions,
     lane_partitioned,
 )
-from starrocks_txn_sink.errors import SourceChanged
+from starrocks_txn_sink.errors import RowsRejected, SourceChanged
 from starrocks_txn_sink.rows.columns import TRANSACTION_COLUMNS
 from starrocks_txn_sink.sources import parse_txn_events
 from tests.support.assembling_shop import IN_JSON
@@ -182,7 +182,7 @@ def test_rows_without_a_key_are_sent_and_judged_by_the_server(shop: Shop) -> Non
         "CREATE TABLE shop.defaults (id BIGINT NOT NULL DEFAULT '7', v INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
     )
     rows = [change("p-0", 1, 0, "defaults", {"v": 1}), change("p-0", 1, 1, "defaults", {"v": 1}, end=True)]
-    with pytest.raises(PythonException, match=r"rejected 2 rows of defaults.*NULL in a NOT NULL column, column id"):
+    with pytest.raises(RowsRejected, match=r"rejected 2 rows of defaults.*NULL in a NOT NULL column, column id"):
         StarRocksSink(shop.options()).write(shop.frame(rows))
     assert shop.ask("SELECT id, v FROM shop.defaults") == []
 

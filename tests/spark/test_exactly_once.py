@@ -10,11 +10,11 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from pyspark.errors import PythonException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import StarRocksSink
-from starrocks_txn_sink.errors import Fenced
+from starrocks_txn_sink.errors import Fenced, SourceChanged
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.operations.recover import inspect_job
 from starrocks_txn_sink.telemetry.events import Event
@@ -313,7 +313,7 @@ def test_write_with_the_same_batch_id_twice_writes_once(shop: Shop) -> None:
     sink = StarRocksSink(shop.options())
     assert sink.write(frame, batch_id=7) == []
     assert sink.write(frame, batch_id=7) == []
-    with pytest.raises(PythonException, match=r"SourceChanged.*micro-batch 7"):
+    with pytest.raises(SourceChanged, match=r"micro-batch 7"):
         sink.write(frame.limit(3), batch_id=7)
     assert len(sink.write(frame, batch_id=8)) == 1
     assert shop.written()[0] == 8

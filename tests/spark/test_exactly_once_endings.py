@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import StarRocksSink
+from starrocks_txn_sink.errors import InputError
 from tests.crash import workload
 from tests.crash.driver_process import DriverProcess
 from tests.crash.matrix import Matrix
@@ -89,7 +89,7 @@ def test_an_exception_in_one_lane_leaves_no_label_of_the_others_open(shop: Shop)
         {**of_the_other, "operation": "load", "table": "items", "when": "after", "seconds": 120},
     )
     torn = rows_of("p-1", [1])[:1]
-    with pytest.raises(PythonException, match="end inside a source transaction"):
+    with pytest.raises(InputError, match="end inside a source transaction"):
         StarRocksSink(shop.options(lanes=2, transactions="lane")).write(shop.frame(rows_of("p-0", [1, 2]) + torn))
     wait_for(lambda: not any(thread.name == "starrocks-clean-up" for thread in threading.enumerate()))
     assert shop.open_labels() == []

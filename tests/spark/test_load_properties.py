@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import OptionError, RowsRejected
 from tests.support.query_port import query
 
 pytestmark = pytest.mark.spark
@@ -79,7 +78,7 @@ def test_a_filter_ratio_lets_bad_rows_go_and_strict_mode_makes_them_bad(spark: S
         "database": "shop",
         "job": "test",
     }
-    with pytest.raises(PythonException, match="RowsRejected"):
+    with pytest.raises(RowsRejected):
         StarRocksSink(SinkOptions(**values)).write(frame)
     lenient = {"max_filter_ratio": "0.5", "strict_mode": "false"}
     (receipt,) = StarRocksSink(SinkOptions(**values, tables={"t": lenient})).write(frame)
@@ -97,7 +96,7 @@ def test_a_value_that_does_not_fit_fails_the_load_unless_strict_mode_is_off(
 ) -> None:
     frame = spark.createDataFrame([("t", '{"id": 9, "a": "five"}')], "table string, row string")
     common: dict[str, Any] = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop"}
-    with pytest.raises(PythonException, match=r"The server rejected 1 row of t.*column a"):
+    with pytest.raises(RowsRejected, match=r"The server rejected 1 row of t.*column a"):
         StarRocksSink(SinkOptions(**common, job="strict")).write(frame)
     assert (9, None, None) not in rows(server)
     StarRocksSink(SinkOptions(**common, job="lenient", properties={"strict_mode": "false"})).write(frame)

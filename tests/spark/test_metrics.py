@@ -93,7 +93,7 @@ def test_a_query_that_fails_and_starts_again_counts_every_row_once(shop: Shop, m
     with pytest.raises(StreamingQueryException):
         start(shop, metrics, max_attempts=2).awaitTermination(120)
     bad = values(metrics)
-    assert bad["failed_batches_total"] == 1
+    assert bad['failed_batches_total{sink_job="test"}'] == 1
     assert bad['errors_total{code="commit_failed"}'] == 3
     assert bad['commits_total{outcome="aborted"}'] == 3
     assert bad['rows_total{op="upsert",table="items"}'] == 6
@@ -104,6 +104,8 @@ def test_a_query_that_fails_and_starts_again_counts_every_row_once(shop: Shop, m
     healed = values(metrics)
     assert healed['rows_total{op="upsert",table="items"}'] == 8
     assert healed['commits_total{outcome="committed"}'] == 2
+    assert healed['query_restarts_total{sink_job="test"}'] == 2
+    assert healed['job_info{database="shop",sink_job="test"}'] == 1
     assert shop.written() == (8, 8)
 
     shop.forget_commit(1)

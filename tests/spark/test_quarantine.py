@@ -9,13 +9,12 @@ from typing import Any
 
 import orjson
 import pytest
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
-from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.errors import InputError, OptionError, RowsRejected
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from tests.support.query_port import query
 
@@ -61,7 +60,7 @@ def test_the_error_names_table_count_and_reasons_but_no_values(spark: SparkSessi
     rows = frame(spark, set()).withColumn(
         "row", F.when(F.col("table") == "orders", F.lit(f'{{"id": 1, "amount": {SECRET}}}')).otherwise(F.col("row"))
     )
-    with pytest.raises(PythonException, match="RowsRejected") as caught:
+    with pytest.raises(RowsRejected) as caught:
         sink(server, compact=False).write(rows)  # the rows have one key
     told = str(caught.value)
     assert "The server rejected 60 rows of orders" in told

@@ -12,14 +12,13 @@ from typing import Any
 
 import orjson
 import pytest
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.errors import InputError, OptionError, RowsRejected, ServerRefused
 from starrocks_txn_sink.telemetry.events import Event
 from tests.support.query_port import query
 
@@ -171,14 +170,14 @@ def test_a_source_transaction_of_200_mb_flows_through_the_buffer_limit(spark: Sp
 def test_rejected_rows_fail_the_job_and_leave_nothing(spark: SparkSession, server: Emulator) -> None:
     good = transactions(spark, partitions=2, each=2)
     bad = spark.createDataFrame([("p-9", 1, 0, "orders", None, '{"part": "no key"}', True)], ROWS)
-    with pytest.raises(PythonException, match="RowsRejected"):
+    with pytest.raises(RowsRejected):
         StarRocksSink(options(server)).write(good.union(bad))
     assert query(server, "SELECT count(*) FROM shop.items") == [(0,)]
 
 
 def test_an_unknown_table_is_named(spark: SparkSession, server: Emulator) -> None:
     bad = spark.createDataFrame([("p-9", 1, 0, "nowhere", None, "{}", True)], ROWS)
-    with pytest.raises(PythonException, match="Failed to find table nowhere"):
+    with pytest.raises(ServerRefused, match="Failed to find table nowhere"):
         StarRocksSink(options(server)).write(bad)
 
 
@@ -241,7 +240,7 @@ def test_rows_that_cannot_be_written_fail_with_their_place(
 
 def test_torn_input_is_refused(spark: SparkSession, server: Emulator) -> None:
     torn = transactions(spark, partitions=1, each=3).filter(~((F.col("position") == 2) & F.col("transaction_end")))
-    with pytest.raises(PythonException, match="position 2 of source partition p-0 has no row marked as its end"):
+    with pytest.raises(InputError, match="position 2 of source partition p-0 has no row marked as its end"):
         StarRocksSink(options(server)).write(torn)
     assert query(server, "SELECT count(*) FROM shop.orders") == [(0,)]
 

@@ -15,7 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import EventKind, Intake, Mask, PartitionedEvents, validate_events
+from starrocks_txn_sink.assembler.rules.intake import (
+    EventKind,
+    Intake,
+    Mask,
+    PartitionedEvents,
+    starts,
+    validate_events,
+)
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
 from starrocks_txn_sink.assembler.rules.release import ReadBlob, ReleasedRows, release
 from starrocks_txn_sink.assembler.rules.segments import Grouped, Groups, SegmentClasses, classify
@@ -138,12 +145,7 @@ class TransactionAssembler:
         if len(orphans):
             orphan = int(orphans[grouped.positions[orphans].argmin()])
             if stranger is None or orphan <= stranger:
-                raise _event_error(
-                    grouped,
-                    orphan,
-                    "A source transaction's BEGIN was never seen, so it cannot be released whole.",
-                    'Start reading at a BEGIN, or pass missing_begin="drop" to skip it to its END.',
-                )
+                raise _event_error(grouped, orphan, *_orphaned(grouped, orphan, self.policy.interleaved))
         if stranger is not None:
             raise _event_error(
                 grouped,
@@ -172,9 +174,37 @@ class TransactionAssembler:
                     yield _notice(name, grouped.intake.names[at], position, txn_id, count, lost_rows)
 
 
+def _orphaned(grouped: Grouped, place: int, interleaved: bool) -> tuple[str, str]:
+    """Message and advice for a source transaction without BEGIN, or whose BEGIN another BEGIN has given up."""
+    if _was_given_up(grouped.intake, _row_of(grouped, place)):
+        return (
+            "Source transactions of one source partition are interleaved: another BEGIN came before this one's END.",
+            "Pass interleaved=True, or let each producer write a partition of its own.",
+        )
+    also = "" if interleaved else "; if several producers write this partition, pass interleaved=True"
+    return (
+        "A source transaction's BEGIN was never seen, so it cannot be released whole.",
+        f'Start reading at a BEGIN, or pass missing_begin="drop" to skip it to its END{also}.',
+    )
+
+
+def _was_given_up(intake: Intake, row: int) -> bool:
+    """Whether the event's transaction began in this micro-batch, and the next marker was another BEGIN."""
+    start = int(starts(intake.ends)[int(np.searchsorted(intake.ends, row, side="right"))])
+    names, kinds = intake.table[model.TXN_ID][start : row + 1].to_pylist(), intake.kinds[start:row]
+    markers = np.flatnonzero(kinds != EventKind.DATA).tolist()
+    own = [at for at in markers if kinds[at] == EventKind.BEGIN and names[at] is not None and names[at] == names[-1]]
+    following = [at for at in markers if own and at > own[-1]]
+    return bool(following) and kinds[following[0]] == EventKind.BEGIN
+
+
+def _row_of(grouped: Grouped, place: int) -> int:
+    return place if grouped.groups.order is None else int(grouped.groups.order[place])
+
+
 def _event_error(grouped: Grouped, place: int, message: str, hint: str) -> SourceTransactionError:
     """An error about the event at `place` in grouped order."""
-    row = place if grouped.groups.order is None else int(grouped.groups.order[place])
+    row = _row_of(grouped, place)
     return SourceTransactionError(
         message,
         hint=hint,

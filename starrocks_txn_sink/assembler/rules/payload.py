@@ -122,7 +122,7 @@ class PayloadEncoder:
         refused = pc.and_(deleted, pc.fill_null(pc.is_in(table, value_set=pa.array(self.keyless)), False))
         if pc.any(refused).as_py():
             at = pc.index(refused, True).as_py()
-            raise _row_error(columns.NO_PRIMARY_KEY, table[at].as_py(), partitions, rows, at)
+            raise _row_error(columns.NO_PRIMARY_KEY, table[at].as_py(), partitions, rows, at, columns.KEYLESS_ADVICE)
 
     def _refuse_other_databases(self, partitions: pa.Array, rows: pa.Table) -> None:
         databases = rows[model.DATABASE]
@@ -139,10 +139,12 @@ def _lower_case_values(op: pa.Array) -> pa.Array:
     return pc.utf8_lower(pc.drop_null(pc.unique(op)))
 
 
-def _row_error(texts: tuple[str, str], value: str, partitions: pa.Array, rows: pa.Table, at: int) -> InputError:
+def _row_error(
+    texts: tuple[str, str], value: str, partitions: pa.Array, rows: pa.Table, at: int, advice: str | None = None
+) -> InputError:
     partition = partitions[at].as_py()
     position = rows[model.POSITION][at].as_py()
     return InputError(
-        f"StarRocks sink: {value.join(texts)} at source partition {partition}, position {position}.",
-        hint="Correct the source, or filter such events out before the sink.",
+        f"{columns.REFUSED}{value.join(texts)} at source partition {partition}, position {position}.",
+        hint=advice or "Correct the source, or filter such events out before the sink.",
     )

@@ -1,4 +1,5 @@
 import { el, meter, shares, sparkline, table } from "./drawing.js";
+import { FIGURES } from "./words.js";
 
 const EVERY = 2000;
 const NOTHING = "–";
@@ -22,9 +23,12 @@ const since = (now, at) => at ? `${time(Math.max(0, now - at))} ago` : NOTHING;
 
 // --- pieces ---
 
-function figures(...pairs) {
-  return el("dl", { class: "figures" }, pairs.map(([name, value, kind, unit]) =>
-    el("div", { class: kind || "" }, el("dt", {}, name), el("dd", {}, value, unit ? el("small", {}, ` ${unit}`) : null))));
+function figures(row, ...pairs) {
+  return el("dl", { class: "figures" }, pairs.map(([name, value, kind]) => {
+    const [unit, text] = FIGURES[row][name] ?? ["", ""];
+    return el("div", { class: kind || "", title: text }, el("dt", {}, name),
+      el("dd", {}, value, unit && value !== NOTHING ? el("small", {}, ` ${unit}`) : null));
+  }));
 }
 
 const plots = (state, ...drawn) => [el("div", { class: "plots" }, drawn),
@@ -41,27 +45,27 @@ const none = (text) => el("p", { class: "none" }, text);
 const ROWS = {
   right({ right, series }, state) {
     const { violations, outcomes } = right;
-    return [figures(["torn", number(violations.torn), alarm(violations.torn)], ["duplicated", number(violations.duplicated), alarm(violations.duplicated)],
+    return [figures("right", ["torn", number(violations.torn), alarm(violations.torn)], ["duplicated", number(violations.duplicated), alarm(violations.duplicated)],
       ["lost", number(violations.lost), alarm(violations.lost)], ["changed", number(violations.source_changed), alarm(violations.source_changed)],
-      ["in doubt", number(right.in_doubt), alarm(right.in_doubt)], ["quarantined", number(right.dead_letter_rows), caution(right.dead_letter_rows), "rows"]),
+      ["in doubt", number(right.in_doubt), alarm(right.in_doubt)], ["quarantined", number(right.dead_letter_rows), caution(right.dead_letter_rows)]),
     ...plots(state, sparkline("commits and failures a second", [line(series.commits), line(series.failed, "red")], (value) => number(value, 2)),
       sparkline("violations a second", [line(series.violations, "red")], (value) => number(value, 2))),
     none(`${short(outcomes.committed)} source transactions committed, ${short(outcomes.replayed)} came again and were left out, ` +
       `${short(outcomes.abandoned)} were abandoned by the source.`)];
   },
   fresh({ fresh, series, now }, state) {
-    return [figures(["last commit", fresh.last_commit ? time(Math.max(0, now - fresh.last_commit)) : NOTHING, "", fresh.last_commit ? "ago" : ""], ["visible in, p50", time(fresh.p50)],
-      ["visible in, p99", time(fresh.p99)], ["behind", fresh.lag === null ? NOTHING : short(fresh.lag), "", fresh.lag === null ? "" : "offsets"],
+    return [figures("fresh", ["last commit", fresh.last_commit ? time(Math.max(0, now - fresh.last_commit)) : NOTHING], ["visible in, p50", time(fresh.p50)],
+      ["visible in, p99", time(fresh.p99)], ["behind", fresh.lag === null ? NOTHING : short(fresh.lag)],
       ["waiting", fresh.lag_seconds === null ? NOTHING : time(fresh.lag_seconds)], ["micro-batch", fresh.batch_id < 0 ? NOTHING : `#${fresh.batch_id}`]),
     ...plots(state, sparkline("source → visible, p50 and p99", [level(series.latency_p99, "second"), level(series.latency_p50)], time),
       sparkline("micro-batch in the sink", [level(series.batch_seconds)], time)),
     ...plots(state, sparkline("rows waiting in the source", [level(series.lag_rows)], short),
-      sparkline("oldest row waits for", [level(series.lag_seconds)], time))];
+      sparkline("oldest row in the source waits", [level(series.lag_seconds)], time))];
   },
   flow({ flow, series }, state) {
     const rows = flow.tables.map((one) => ({ cells: [one.table, short(one.rate), short(one.upsert), short(one.delete)] }));
-    return [figures(["transactions", short(flow.transactions), "", "/s"], ["rows", short(flow.rows), "", "/s"], ["data", bytes(flow.bytes), "", "/s"],
-      ["N : 1", number(flow.n_to_1, 1)], ["rows in all", short(flow.rows_total)]),
+    return [figures("flow", ["transactions", short(flow.transactions)], ["rows", short(flow.rows)], ["data", bytes(flow.bytes)],
+      ["per commit", number(flow.n_to_1, 1)], ["rows in all", short(flow.rows_total)]),
     ...plots(state, sparkline("source transactions a second", [line(series.transactions)], short), sparkline("rows a second", [line(series.rows)], short)),
     rows.length ? table([["table"], ["rows/s", "n"], ["upserts", "n"], ["deletes", "n"]], rows, "Rows by table") : null];
   },
@@ -69,7 +73,7 @@ const ROWS = {
     const parts = Object.entries(anatomy.phases).filter(([, value]) => value);
     const loads = anatomy.loads.map((one) => ({ cells: [one.table, short(one.loads), time(one.p50), time(one.p99)] }));
     const { committed = 0, aborted = 0, unknown = 0 } = anatomy.outcomes;
-    return [figures(["commit p50", time(anatomy.commit_p50)], ["commit p99", time(anatomy.commit_p99)], ["committed", short(committed)],
+    return [figures("anatomy", ["commit p50", time(anatomy.commit_p50)], ["commit p99", time(anatomy.commit_p99)], ["committed", short(committed)],
       ["aborted", short(aborted), caution(aborted)], ["unknown", short(unknown), alarm(unknown)], ["loads each", number(anatomy.loads_per_commit, 1)]),
     parts.length ? shares(parts, time) : none("No StarRocks transaction in the time shown."),
     ...plots(state, sparkline("commit → visible, p50 and p99", [level(series.commit_p99, "second"), level(series.commit_p50)], time),
@@ -79,7 +83,7 @@ const ROWS = {
   assembler({ assembler, series, now }, state) {
     const { lost } = assembler;
     const rows = assembler.open_transactions.map((one) => ({ cells: [one.stage, one.place ?? "all", time(now - one.since), short(one.open), short(one.rows), bytes(one.bytes)] }));
-    return [figures(["open", short(assembler.open)], ["oldest", assembler.oldest ? time(now - assembler.oldest) : NOTHING], ["rows held", short(assembler.rows)],
+    return [figures("assembler", ["open", short(assembler.open)], ["oldest", assembler.oldest ? time(now - assembler.oldest) : NOTHING], ["rows held", short(assembler.rows)],
       ["state", bytes(assembler.bytes)], ["abandoned", short(lost.abandoned)], ["dropped", short(lost.dropped), caution(lost.dropped)]),
     ...plots(state, sparkline("open source transactions", [level(series.open)], short), sparkline("state", [level(series.state_bytes)], bytes)),
     rows.length ? table([["open in"], ["partition, position"], ["age", "n"], ["transactions", "n"], ["rows", "n"], ["bytes", "n"]], rows, "Open source transactions by age")
@@ -87,7 +91,7 @@ const ROWS = {
   },
   saturation({ saturation, series }, state) {
     const full = saturation.buffer_limit ? saturation.buffer / saturation.buffer_limit : 0;
-    return [figures(["buffer", bytes(saturation.buffer), caution(full >= 0.9)], ["loads at once", number(saturation.inflight)],
+    return [figures("saturation", ["buffer", bytes(saturation.buffer), caution(full >= 0.9)], ["loads at once", number(saturation.inflight)],
       ["open now", number(saturation.open)], ["running for", saturation.running === null ? NOTHING : time(saturation.running)],
       ["age", saturation.timeout ? `${(saturation.age * 100).toFixed(1)} %` : NOTHING, saturation.age >= 0.8 ? "bad" : caution(saturation.age >= 0.5)],
       ["recycled", number(saturation.recycled), caution(saturation.recycled)]),
@@ -99,7 +103,7 @@ const ROWS = {
     const rows = errors.codes.map((one) => ({ cells: [el("a", { href: one.runbook }, one.code), short(one.count), since(now, one.last), [one.meaning, one.advice].join(" ")] }));
     const letters = errors.dead_letters.map(([name, reason, count]) => ({ cells: [name, reason, short(count)] }));
     const retried = errors.retries.map(([operation, reason, count]) => `${operation} ${short(count)}× (${reason})`).join(", ");
-    return [figures(["failed batches", short(errors.failed_batches), caution(errors.failed_batches)],
+    return [figures("errors", ["failed batches", short(errors.failed_batches), caution(errors.failed_batches)],
       ["errors", short(errors.codes.reduce((sum, one) => sum + one.count, 0)), caution(errors.codes.length)],
       ["retries", short(errors.retries.reduce((sum, one) => sum + one[2], 0))],
       ["requests", short(errors.requests.reduce((sum, one) => sum + one[2], 0))]),
@@ -112,16 +116,16 @@ const ROWS = {
     if (!partitions.count) return [none("No position is visible yet.")];
     const rows = partitions.shown.map((one) => ({ cells: [one.partition, number(one.position), one.lag === null ? NOTHING : short(one.lag),
       one.event_time === null ? NOTHING : since(now, one.event_time), one.behind === null ? NOTHING : time(one.behind)] }));
-    return [figures(["partitions", number(partitions.count)], ["event-time skew", time(partitions.skew)]),
+    return [figures("partitions", ["partitions", number(partitions.count)], ["event-time skew", time(partitions.skew)]),
       table([["partition"], ["position", "n"], ["lag", "n"], ["event time"], ["skew", "n"]], rows, "Source partitions")];
   },
   transactions({ transactions, now }) {
     if (!transactions.length) return [none("None yet.")];
     const rows = transactions.map((one) => one.outcome === "failed"
       ? { kind: "failed", cells: [since(now, one.at), open(one, `failed: ${one.code}`), `#${one.batch_id}`, NOTHING, NOTHING, NOTHING, NOTHING, time(one.open_seconds)] }
-      : { cells: [since(now, one.at), open(one, one.label), `#${one.batch_id}`, Object.keys(one.tables).join(", "), number(one.rows), `${number(one.source_transactions)} : 1`,
+      : { cells: [since(now, one.at), open(one, one.label), `#${one.batch_id}`, Object.keys(one.tables).join(", "), number(one.rows), number(one.source_transactions),
         time((one.phases.commit || 0) + (one.phases.publish || 0)), time(one.open_seconds)] });
-    return [table([["when"], ["label", "label"], ["batch", "n"], ["tables", "names"], ["rows", "n"], ["N : 1", "n"], ["commit → visible", "n"], ["open for", "n"]], rows, "Recent StarRocks transactions")];
+    return [table([["when"], ["label", "label"], ["batch", "n"], ["tables", "names"], ["rows", "n"], ["source tx", "n"], ["commit → visible", "n"], ["open for", "n"]], rows, "Recent StarRocks transactions")];
   },
 };
 
@@ -138,15 +142,15 @@ function detail(one) {
   dialog.showModal();
 }
 
-const failure = (one) => [none(`job ${one.job}`), figures(["failed at", clock(one.at)], ["after", time(one.open_seconds)], ["rolled back", number(one.attempts)]),
+const failure = (one) => [none(`job ${one.job}`), figures("detail", ["failed at", clock(one.at)], ["after", time(one.open_seconds)], ["rolled back", number(one.attempts)]),
   el("p", {}, "Error ", el("a", { href: `runbook#error-${one.code}` }, one.code), ". Nothing that was open became visible; Spark or its supervisor repeats the micro-batch.")];
 
 function content(one) {
   const phases = Object.entries(one.phases).filter(([, value]) => value);
   const regions = one.regions.map(([partition, name, count, size]) => ({ cells: [partition, name, number(count), bytes(size)] }));
   const spans = one.positions.map(([partition, first, last, count]) => ({ cells: [partition, number(first), number(last), number(count)] }));
-  return [none(`job ${one.job}, lane ${one.lane}, micro-batch ${one.batch_id}`), figures(["visible at", clock(one.at)], ["transaction id", one.txn_id ?? NOTHING], ["rows", number(one.rows)], ["bytes", bytes(one.bytes)],
-    ["N : 1", number(one.source_transactions)], ["loads", number(one.loads)], ["attempts", number(one.attempts), caution(one.attempts > 1)], ["retries", number(one.retries), caution(one.retries)],
+  return [none(`job ${one.job}, lane ${one.lane}, micro-batch ${one.batch_id}`), figures("detail", ["visible at", clock(one.at)], ["transaction id", one.txn_id ?? NOTHING], ["rows", number(one.rows)], ["bytes", bytes(one.bytes)],
+    ["source transactions", number(one.source_transactions)], ["loads", number(one.loads)], ["attempts", number(one.attempts), caution(one.attempts > 1)], ["retries", number(one.retries), caution(one.retries)],
     ["recycled", one.recycled ? "yes" : "no", caution(one.recycled)], ["open for", time(one.open_seconds)]),
   el("h3", {}, "Time"), ...shares(phases, time),
   el("h3", {}, "Rows"), table([["partition"], ["table"], ["rows", "n"], ["bytes", "n"]], regions, "Rows by partition and table"),
@@ -165,6 +169,7 @@ function lamp(section, light) {
   let word = heading.querySelector(".word");
   if (!word) heading.append(word = el("span", { class: "word" }));
   word.textContent = WORDS[light];
+  word.classList.toggle("unseen", light === "ok");  // the green dot says it
   heading.dataset.light = light;
 }
 

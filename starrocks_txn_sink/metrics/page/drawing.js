@@ -1,5 +1,7 @@
 // Elements and small plots, in plain SVG. Text enters the page as text only, never as markup.
 
+import { COLUMNS, GRAPHS } from "./words.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 export function el(name, attributes = {}, ...children) {
@@ -21,22 +23,30 @@ function fill(node, attributes, children) {
 
 const WIDTH = 300, HEIGHT = 58;
 
+// The end of an axis, so that its label is short: 1, 2 or 5 times a power of ten, of bytes a power of two.
+function ceiling(most, show) {
+  if (show(1024).endsWith("KiB")) return 2 ** Math.ceil(Math.log2(most));
+  const power = 10 ** Math.floor(Math.log10(most));
+  return [1, 2, 5, 10].map((step) => step * power).find((end) => end >= most * 0.999);
+}
+
 // One or two lines over time; nulls are gaps, unless `joined`. `lines` is [{values, kind, joined}], kind "", "second" or "red".
 export function sparkline(title, lines, show) {
   const all = lines.flatMap((line) => line.values).filter((value) => value !== null);
   const last = lines.map((line) => line.values.findLast((value) => value !== null));
-  const most = Math.max(...all, 0), top = most || 1;
+  const most = Math.max(...all, 0), top = most ? ceiling(most, show) : 1;
   const drawing = svg("svg", { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img",
     "aria-label": `${title}: ${all.length ? `now ${last.map(show).join(" and ")}, at most ${show(most)}` : "nothing yet"}` });
-  drawing.append(svg("line", { class: "base", x1: 0, x2: WIDTH, y1: HEIGHT - 0.5, y2: HEIGHT - 0.5 }));
+  for (const y of [HEIGHT - 0.5, HEIGHT / 2, 0.5]) drawing.append(svg("line", { class: "base", x1: 0, x2: WIDTH, y1: y, y2: y }));
   for (const [place, line] of lines.entries()) draw(drawing, line, top, place === 0);
   const caption = el("figcaption", {}, el("span", {}, title), all.length ? el("span", {}, "max ", el("b", {}, show(most))) : null);
-  return el("figure", {}, caption, drawing);
+  const axis = el("div", { class: "axis", "aria-hidden": "true" }, [top, top / 2, 0].map((end) => el("span", {}, all.length || !end ? show(end) : "")));
+  return el("figure", { title: GRAPHS[title] }, caption, el("div", { class: "plot" }, axis, drawing));
 }
 
 function draw(drawing, line, top, filled) {
   const step = WIDTH / Math.max(1, line.values.length - 1);
-  const place = (value, at) => `${(at * step).toFixed(1)},${(HEIGHT - 1 - (value / top) * (HEIGHT - 5)).toFixed(1)}`;
+  const place = (value, at) => `${(at * step).toFixed(1)},${(HEIGHT - 1 - (value / top) * (HEIGHT - 2)).toFixed(1)}`;
   const calm = line.kind === "red" && !line.values.some(Boolean);  // nothing bad happened: no red on the page
   const kind = calm ? "calm" : line.kind || "";
   for (const run of runs(line.values, line.joined)) {
@@ -86,7 +96,7 @@ export function meter(title, share) {
 }
 
 export function table(columns, rows, caption) {
-  const head = el("tr", {}, columns.map(([name, kind]) => el("th", { scope: "col", class: kind }, name)));
+  const head = el("tr", {}, columns.map(([name, kind]) => el("th", { scope: "col", class: kind, title: COLUMNS[name] }, name)));
   const body = rows.map(({ cells, kind }) => el("tr", { class: kind },
     cells.map((cell, place) => el("td", { class: columns[place][1] }, cell instanceof Node ? cell : String(cell)))));
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import CommitFailed, InputError
-from starrocks_txn_sink.metrics.catalogue import OTHER, TABLES
+from starrocks_txn_sink.metrics.catalogue import BY_NAME, OTHER, TABLES
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.series import POINTS, SLOT_SECONDS, SLOTS, History
 from starrocks_txn_sink.metrics.spark_progress import progress_events, read_progress
@@ -49,6 +49,8 @@ class Told:
         self.tell("batch.failed", job="shop", batch_id=batch_id, seconds=0.5, code=code, report=report)
 
     def value(self, name: str, *labels: str) -> float:
+        """A metric of the job `shop`, or with other `labels`."""
+        labels = labels or (("shop",) if "sink_job" in BY_NAME[name].labels else ())
         return self.model.metrics.value(name, *labels)
 
     @property
@@ -252,7 +254,8 @@ def test_a_query_that_was_stopped_does_not_hold_the_others_back() -> None:
     told.tell("batch.started", job="other", batch_id=0, lanes=1, query="p")
     told.tell("batch.completed", job="other", batch_id=0, seconds=1, receipts=0)
     assert told.ready
-    assert told.value("last_progress_timestamp_seconds") == told.clock.wall()
+    assert told.value("last_progress_timestamp_seconds") == 0
+    assert told.value("last_progress_timestamp_seconds", "other") == told.clock.wall()
 
 
 def test_a_violation_outshines_everything() -> None:
@@ -282,13 +285,13 @@ def test_repeated_attempts_warn_and_then_calm_down() -> None:
     assert lights(told.model, told.clock.wall(), LIMIT)["errors"] is Light.OK
 
 
-def test_with_two_jobs_the_gauges_and_the_readiness_are_those_of_the_hindmost() -> None:
+def test_each_job_has_gauges_of_its_own_and_the_readiness_is_that_of_the_hindmost() -> None:
     told = Told()
     told.batch(0, receipt(told))
     first = told.clock.wall()
     told.clock.advance(30)
     told.tell("batch.started", job="other", batch_id=0, lanes=1, query="p")
-    assert told.value("last_commit_timestamp_seconds") == 0  # the other one has none yet
+    assert told.value("last_commit_timestamp_seconds", "other") == 0
     told.tell("receipt.collected", receipt=receipt(told, job="other"))
     told.tell("batch.completed", job="other", batch_id=0, seconds=1, receipts=1)
     assert told.value("last_commit_timestamp_seconds") == first
@@ -519,3 +522,27 @@ def test_the_pages_document_is_bounded() -> None:
     assert shown == 200
     assert document["left_out"]["flow.tables"] > 0
     assert len(document["partitions"]["shown"]) == 200
+
+
+def test_a_restart_of_the_query_is_counted_and_clears_what_ended_it() -> None:
+    told = Told()
+    told.tell("query.started", query="q")  # nothing is known of it yet
+    told.batch(0, receipt(told))
+    first = told.clock.wall()
+    assert told.value("query_start_timestamp_seconds") == first
+    told.fail(1, "query_failed")
+    told.tell("query.ended", query="q", failed=True)
+    assert told.lit() is Light.BAD
+    told.clock.advance(10)
+    told.tell("query.started", query="q")
+    assert (told.value("query_restarts_total"), told.value("query_start_timestamp_seconds")) == (1, first + 10)
+    told.clock.advance(301)
+    told.batch(1, receipt(told, 1))
+    assert told.lit() is Light.OK
+    assert "ended" not in told.sentence
+
+
+def test_a_job_is_known_with_its_database() -> None:
+    told = Told()
+    told.tell("batch.started", job="shop", batch_id=0, lanes=1, query="q", database="sales")
+    assert told.value("job_info", "shop", "sales") == 1

@@ -111,8 +111,10 @@ def test_the_containers_read_what_is_generated(service: str, file: str) -> None:
 
 
 def expressions() -> list[str]:
-    panels = [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
-    return [*panels, *(alert.expression for alert in ALERTS)]
+    document = dashboard()
+    panels = [target["expr"] for panel in document["panels"] for target in panel.get("targets", ())]
+    marks = [mark["expr"] for mark in document["annotations"]["list"]]
+    return [*panels, *marks, *(alert.expression for alert in ALERTS)]
 
 
 def test_every_expression_names_metrics_that_exist() -> None:
@@ -126,7 +128,7 @@ def test_every_expression_names_metrics_that_exist() -> None:
 def test_the_dashboard_shows_every_metric() -> None:
     text = " ".join(expressions())
     hidden = {metric.name for metric in METRICS if metric.full_name not in text}
-    assert hidden <= {"build_info", "last_progress_timestamp_seconds"}
+    assert hidden <= {"build_info", "job_info", "last_progress_timestamp_seconds"}
 
 
 def test_a_selector_of_a_metric_or_label_that_does_not_exist_cannot_be_written() -> None:
@@ -143,12 +145,47 @@ def test_a_selector_of_a_metric_or_label_that_does_not_exist_cannot_be_written()
 
 def test_every_panel_reads_the_prometheus_that_is_chosen_on_the_dashboard() -> None:
     document = dashboard()
-    (chosen,) = document["templating"]["list"]
+    chosen, *others = document["templating"]["list"]
+    assert [other["datasource"]["uid"] for other in others] == [f"${{{chosen['name']}}}"] * 3
     assert (chosen["type"], chosen["query"]) == ("datasource", "prometheus")
     panels = [panel for panel in document["panels"] if panel["type"] != "row"]
     sources = [one["datasource"] for panel in panels for one in (panel, *panel["targets"])]
     assert {source["uid"] for source in sources} == {f"${{{chosen['name']}}}"}
     assert "__inputs" not in document  # a dashboard that is found in a folder is not asked for its inputs
+
+
+def test_the_dashboard_can_be_narrowed_to_databases_jobs_and_instances() -> None:
+    document = dashboard()
+    variables = {one["name"]: one for one in document["templating"]["list"][1:]}
+    assert list(variables) == ["database", "sink_job", "instance"]
+    jobs = variables["sink_job"]["definition"]
+    assert jobs == 'label_values(starrocks_txn_sink_job_info{database=~"$database"}, sink_job)'
+    for expression in (target["expr"] for panel in document["panels"] for target in panel.get("targets", ())):
+        for name, selector in re.findall(rf"{PREFIX}(\w+)(\{{[^}}]*\}})?", expression):
+            assert 'instance=~"$instance"' in selector, expression
+            known = BY_NAME.get(name) or BY_NAME[re.sub(r"_(bucket|sum|count)$", "", name)]
+            assert ('sink_job=~"$sink_job"' in selector) == ("sink_job" in known.labels), expression
+
+
+def test_each_panel_has_a_description_and_restarts_and_failures_are_marked() -> None:
+    document = dashboard()
+    assert [panel["title"] for panel in document["panels"] if panel["type"] != "row" and not panel["description"]] == []
+    marks = {mark["name"]: mark["expr"] for mark in document["annotations"]["list"]}
+    assert "query_start_timestamp_seconds" in marks["Query starts"]
+    assert "failed_batches_total" in marks["Failed micro-batches"]
+    assert document["links"][0]["url"].startswith("https://")
+
+
+def test_no_metric_has_a_label_that_prometheus_sets_itself() -> None:
+    taken = {"job", "instance"}
+    assert [metric.name for metric in METRICS if taken & set(metric.labels)] == []
+
+
+def test_an_alert_links_to_the_runbook_wherever_it_is() -> None:
+    for alert in ALERTS:
+        assert alert.runbook.endswith(f"#{alert.section}")
+        assert "https://github.com/" in alert.runbook
+        assert "$externalLabels.starrocks_runbook" in alert.runbook
 
 
 def test_grafanas_panels_lie_side_by_side() -> None:
@@ -240,3 +277,47 @@ def test_the_alert_fires(tmp_path: Path, alert: Alert) -> None:
 def test_the_alert_stays_silent_while_all_is_well(tmp_path: Path, alert: Alert) -> None:
     silent = [{"eval_time": f"{minutes}m", "alertname": alert.name, "exp_alerts": []} for minutes in (20, 35)]
     run_rules(tmp_path, [{"interval": "1m", "input_series": series(WELL), "alert_rule_test": silent}])
+
+
+@needs_promtool
+def test_one_endpoint_of_two_that_dies_is_seen_and_a_target_that_is_no_sink_is_not(tmp_path: Path) -> None:
+    up = {"a": "1x40", "b": "1x10 0x30", "c": "0x40"}  # c never had a sink
+    given = [{"series": f'up{{instance="{name}",job="j"}}', "values": values} for name, values in up.items()]
+    built = {"a": "1x40", "b": "1x10 _x30"}
+    given += [
+        {"series": f'{PREFIX}build_info{{instance="{name}",job="j",version="1"}}', "values": values}
+        for name, values in built.items()
+    ]
+    down = [
+        {
+            "expr": 'ALERTS{alertname="StarRocksSinkEndpointDown",alertstate="firing"}',
+            "eval_time": f"{minutes}m",
+            "exp_samples": [
+                {"labels": f'ALERTS{{alertname="StarRocksSinkEndpointDown",alertstate="firing",instance="{name}",'
+                 'job="j",severity="critical"}', "value": 1}
+                for name in names
+            ],
+        }
+        for minutes, names in ((9, ()), (15, ("b",)))
+    ]  # fmt: skip
+    run_rules(tmp_path, [{"interval": "1m", "input_series": given, "promql_expr_test": down}])
+
+
+@needs_promtool
+def test_the_runbooks_address_can_be_set_in_prometheus(tmp_path: Path) -> None:
+    alert = next(alert for alert in ALERTS if alert.name == "StarRocksSinkInDoubt")
+    expected = {
+        "exp_labels": {"instance": "i", "job": "j", "sink_job": "shop", "severity": "critical"},
+        "exp_annotations": {
+            "summary": "shop: 1 StarRocks transactions are in doubt.",
+            "description": alert.meaning,
+            "runbook_url": "https://wiki/sink#alert-in-doubt",
+        },
+    }
+    test: dict[str, object] = {
+        "interval": "1m",
+        "external_labels": {"starrocks_runbook": "https://wiki/sink"},
+        "input_series": series({'in_doubt_transactions{sink_job="shop"}': "1x10"}),
+        "alert_rule_test": [{"eval_time": "5m", "alertname": alert.name, "exp_alerts": [expected]}],
+    }
+    run_rules(tmp_path, [test])

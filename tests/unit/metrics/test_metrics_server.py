@@ -85,8 +85,9 @@ def test_the_names_units_and_labels_are_the_ones_that_were_agreed() -> None:
         dead_letter_rows_total{table,reason} integrity_violations_total{kind} commit_duration_seconds
         phase_duration_seconds{phase} load_duration_seconds{table} end_to_end_latency_seconds transactions_per_commit
         open_source_transactions oldest_open_transaction_timestamp_seconds assembler_state_bytes inflight_loads
-        buffer_bytes buffer_limit_bytes open_starrocks_transactions in_doubt_transactions last_committed_batch_id
-        last_commit_timestamp_seconds partition_position{partition} event_time_skew_seconds
+        buffer_bytes buffer_limit_bytes open_starrocks_transactions in_doubt_transactions{sink_job}
+        last_committed_batch_id{sink_job} last_commit_timestamp_seconds{sink_job} job_info{sink_job,database}
+        partition_position{partition} event_time_skew_seconds
     """
     there = {metric.name + (f"{{{','.join(metric.labels)}}}" if metric.labels else "") for metric in METRICS}
     assert set(agreed.split()) <= there

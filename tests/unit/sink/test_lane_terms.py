@@ -43,7 +43,7 @@ def travelled(options: SinkOptions, logging: LogSettings | None = None) -> LaneT
     ],
 )  # fmt: skip
 def test_options_arrive_as_they_were(given_options: dict[str, Any]) -> None:
-    options = SinkOptions(**SERVER, **given_options)
+    options = SinkOptions(**{**SERVER, "lanes": 1, **given_options})  # the frame has so many
     assert travelled(options).sink_options({"path": "", "checkpointlocation": "/x", "batch_id": "3"}) == options
 
 

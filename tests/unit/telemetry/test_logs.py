@@ -9,6 +9,7 @@ import pickle
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -21,13 +22,15 @@ from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
 from starrocks_txn_sink import configure_logging
 from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
+from starrocks_txn_sink.sink.lifecycle import SinkEvents, end_progress_bar
 from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.telemetry import logs
-from starrocks_txn_sink.telemetry.events import Event
-from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger
+from starrocks_txn_sink.telemetry.events import Event, ignore_event
+from starrocks_txn_sink.telemetry.logs import EventLogger, Repeats, get_logger, shares_stderr
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 
@@ -38,6 +41,7 @@ ROW = "canary-of-the-row"
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     """Logging is the process's own: put back what a test changes."""
+    logs.REPEATS.clear()
     logger = logging.getLogger(logs.ROOT)
     before = list(logger.handlers), logger.level, logger.propagate, logs._executor_settings
     yield
@@ -212,9 +216,9 @@ def write(server: Emulator, row: str) -> None:
 
 def test_each_step_of_a_commit_is_one_line_with_its_place(server: Emulator) -> None:
     stream = io.StringIO()
-    configure_logging(form="json", stream=stream)
+    configure_logging("DEBUG", form="json", stream=stream)
     write(server, f'{{"id": 1, "note": "{ROW}"}}')
-    lines = written(stream)
+    lines = [line for line in written(stream) if line["event"] == "step.ended"]
     steps = sorted((line["step"], line.get("table", "")) for line in lines if line["event"] == "step.ended")
     assert steps == [
         ("begin", ""),
@@ -258,9 +262,74 @@ def test_no_secret_and_no_row_whatever_goes_wrong(server: Emulator, faults: list
 
 def test_a_failed_step_says_which_code(server: Emulator) -> None:
     stream = io.StringIO()
-    configure_logging(form="json", stream=stream)
+    configure_logging("DEBUG", form="json", stream=stream)
     with pytest.raises(StarRocksSinkError):
         write(server, '{"id": null}')
     failed = [line for line in written(stream) if line["event"] == "step.failed"]
     assert [(line["step"], line["result"], line["code"]) for line in failed] == [("commit", "aborted", "rows_rejected")]
     assert [line["step"] for line in written(stream)][-1] == "rollback"
+
+
+def test_a_micro_batch_that_succeeds_is_one_line_at_info(server: Emulator) -> None:
+    stream = io.StringIO()
+    configure_logging(form="json", stream=stream)
+    write(server, f'{{"id": 2, "note": "{ROW}"}}')
+    assert written(stream) == []
+    receipts = [Receipt(f"l-{n}", n, "shop", 0, 1, (), (), 1, 1, 0, False, {}, 1.0) for n in (1, 2, 3)]
+    events = SinkEvents(
+        SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once"), ignore_event, None
+    )
+    with events.follow_batch(SimpleNamespace(sparkSession=None), "shop", 1, 1, "q") as collected:  # type: ignore[arg-type]
+        collected += receipts
+    (line,) = written(stream)
+    assert (line["event"], line["receipts"], line["source_transactions"]) == ("batch.completed", 3, 0)
+
+
+def test_a_repeated_warning_is_one_line_that_counts_the_others() -> None:
+    now = [100.0]
+    repeats = Repeats(lambda: now[0])
+    fields = {"job": "shop", "code": "begin_failed", "label": "l-1"}
+    assert repeats.due("step.failed", fields) == {}
+    for number in range(20):
+        assert repeats.due("step.failed", {**fields, "label": f"l-{number}"}) is None
+    assert repeats.due("step.failed", {**fields, "code": "load_failed"}) == {}, "another kind"
+    now[0] += 30
+    assert repeats.due("step.failed", fields) == {"left_out": 20}
+    now[0] += 30
+    assert repeats.due("step.failed", fields) == {}
+
+
+def test_the_kinds_of_warnings_that_are_remembered_are_bounded() -> None:
+    repeats = Repeats(lambda: 0.0)
+    for number in range(1500):
+        repeats.due("step.failed", {"table": f"t{number}"})
+    assert repeats.due("step.failed", {"table": "t1499"}) is None
+    assert repeats.due("step.failed", {"table": "t0"}) == {}
+
+
+def test_events_that_repeat_are_left_out_of_the_log_but_no_failed_micro_batch_is() -> None:
+    stream = io.StringIO()
+    configure_logging(form="json", stream=stream)
+    log = EventLogger("sink")
+    for batch in range(5):
+        log(Event("batch.failed", {"job": "shop", "batch_id": batch, "code": "spark"}))
+        log(Event("outage.waiting", {"job": "shop", "batch_id": batch, "code": "begin_failed"}))
+    assert [line["event"] for line in written(stream)].count("batch.failed") == 5
+    assert [line["event"] for line in written(stream)].count("outage.waiting") == 1
+
+
+def test_sparks_progress_bar_ends_where_json_goes_to_the_same_stream() -> None:
+    configure_logging(form="json")
+    assert shares_stderr()
+    configure_logging(form="human")
+    assert not shares_stderr()
+    configure_logging(form="json", stream=io.StringIO())
+    assert not shares_stderr()
+    done: list[str] = []
+    bar = SimpleNamespace(finishAll=lambda: done.append("cleared"), stop=lambda: done.append("stopped"))
+    option = SimpleNamespace(isDefined=lambda: True, get=lambda: bar)
+    context = SimpleNamespace(sc=lambda: SimpleNamespace(progressBar=lambda: option))
+    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(_sc=SimpleNamespace(_jsc=context)))
+    end_progress_bar(frame)
+    assert done == ["cleared", "stopped"]
+    end_progress_bar(SimpleNamespace(sparkSession=None))  # type: ignore[arg-type]

@@ -1,0 +1,236 @@
+"""Failures of micro-batches: one typed error, one block for people, and the last failure of each query.
+
+Spark gives the driver of a failed query a text: the lane's traceback several times, the JVM's frames, a query plan. The
+lane's code, message and advice come in the report that the lane's error carries (`writer.messages`). So the driver
+raises the lane's own error again, and only that goes back to Spark. `FAILURES` keeps the last failure of each query in
+this process: `run_forever` decides by it. The text of Spark's exception is read on Spark Connect only, where the sink
+works in another process.
+
+The block is printed to standard error after Spark's own lines, so it is the last thing to read: at the end of the
+process, when `run_forever` takes the failure, or _DELAY seconds later.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib import metadata
+from typing import Any, Final
+
+from starrocks_txn_sink.errors import (
+    InputError,
+    Outage,
+    OutcomeUnknown,
+    StarRocksSinkError,
+    Terminal,
+    Transient,
+    class_of,
+    printable,
+)
+from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFUSED
+from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
+
+_DELAY: Final = 2.0  # seconds: Spark logs a failed query within one
+_LONGEST: Final = 600  # characters of a line of the block
+_QUERIES: Final = 100  # queries whose last failure is kept
+_DOCUMENT: Final = "docs/operations.md"
+RUNBOOK_VARIABLE: Final = "STARROCKS_TXN_SINK_RUNBOOK"
+"""The environment variable with the address of another copy of the runbook."""
+SPARK: Final = "spark"
+"""Code of errors from outside the sink: Spark's own, a user's function, a stop."""
+
+_RAISED: Final = re.compile(r"starrocks_txn_sink\.[\w.]*?\.?(\w+): (.+)")
+_REFUSED_ROW: Final = re.compile(re.escape(REFUSED) + r"([^\n]+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+_INTERRUPTED: Final = (
+    *("InterruptedException", "InterruptedIOException", "ClosedByInterruptException"),
+    *("cancelled as part of cancellation", "cancelled part of cancelled job group", "was cancelled"),
+)
+_SPARK_ADVICE: Final = (
+    "The cause is outside the sink: read it in the query's exception or the executors' logs, and correct it there."
+)
+
+
+class FailureKind(Enum):
+    """Whether a restart may help; UNKNOWN for errors from outside the sink."""
+
+    TRANSIENT = "transient"
+    TERMINAL = "terminal"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failure as people read it. `place` has job, micro-batch, label, table and the like."""
+
+    code: str
+    message: str
+    advice: str
+    kind: FailureKind
+    place: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: BaseException, *, settles_doubts: bool = False, **place: Any) -> Failure:
+        """The failure that `error` says. With `settles_doubts` a restart finds the outcome of an open commit."""
+        if not isinstance(error, StarRocksSinkError):
+            return cls(SPARK, cause_line(text_of(error)), _SPARK_ADVICE, FailureKind.UNKNOWN, place)
+        kind = _kind_of(error)
+        if isinstance(error, OutcomeUnknown) and settles_doubts:
+            kind = FailureKind.TRANSIENT
+        return cls(error.code, error.message, error.advice, kind, {**place, **error.context})
+
+    def block(self, following: str = "") -> str:
+        """The lines for people: cause, remedy, place, link, and the `following` step; with a line end."""
+        names = {"batch_id": "micro-batch"}
+        place = ", ".join(f"{names.get(name, name)} {value}" for name, value in self.place.items() if value != "")
+        link = f"{runbook_link(f'error-{self.code}')} ({self.kind.value})"
+        lines = {"Remedy": self.advice, "Place": place, "More": link, "Next": following}
+        shown = [f"  {name + ':':<8}{_one_line(text)}" for name, text in lines.items() if text]
+        return "\n".join([f"starrocks-txn-sink: {_one_line(self.message)}", *shown]) + "\n"
+
+
+def _kind_of(error: StarRocksSinkError) -> FailureKind:
+    if isinstance(error, Transient):
+        return FailureKind.TRANSIENT
+    return FailureKind.TERMINAL if isinstance(error, Terminal) else FailureKind.UNKNOWN
+
+
+def _one_line(text: str) -> str:
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= _LONGEST else line[:_LONGEST] + "…"
+
+
+def runbook_link(anchor: str) -> str:
+    """A link to the runbook's section: under RUNBOOK_VARIABLE, else in the project's repository, else its path."""
+    if base := os.environ.get(RUNBOOK_VARIABLE):
+        return f"{base}#{anchor}"
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for entry in metadata.metadata("starrocks-txn-sink").get_all("Project-URL") or ():
+            name, _, address = entry.partition(", ")
+            if name == "Repository":
+                return f"{address}/blob/main/{_DOCUMENT}#{anchor}"
+    return f"{_DOCUMENT}#{anchor}"
+
+
+# --- from errors and texts ---
+
+
+def _classes(root: type[StarRocksSinkError] = StarRocksSinkError) -> Iterator[type[StarRocksSinkError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _classes(child)
+
+
+def is_outage_code(code: str) -> bool:
+    """Whether errors of this code say that StarRocks cannot serve at the moment."""
+    return issubclass(class_of(code), Outage)
+
+
+def lane_error(report: LaneReport) -> StarRocksSinkError | None:
+    """The error that a lane failed with, made again from its report; None for a code that this process has not."""
+    kind, told = class_of(report.error), report.failure
+    if kind.code != report.error or not told:
+        return None
+    return kind(str(told["message"]), hint=str(told["advice"]), **told["place"])
+
+
+def error_in_text(text: str) -> StarRocksSinkError | None:
+    """The sink's error in the text of an exception of Spark's, for drivers that see nothing but the text."""
+    report = read_envelope(text)
+    if report is not None and (made := lane_error(report)) is not None:
+        return made
+    for name, message in _RAISED.findall(text):
+        for kind in _classes():
+            if kind.__name__ == name:
+                return kind(message)
+    return None
+
+
+def refused_row(text: str) -> InputError | None:
+    """The sink's refusal of a row in the JVM, found in the text of Spark's exception."""
+    found = _REFUSED_ROW.search(text)
+    if found is None:
+        return None
+    return InputError(found[1], hint=KEYLESS_ADVICE if NO_PRIMARY_KEY[1] in found[1] else None)
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an error with its notes; empty if the JVM that has it is gone."""
+    with contextlib.suppress(Exception):  # a JVM error fetches its text from the JVM, which may have ended
+        return "\n".join([str(error), *getattr(error, "__notes__", ())])
+    return ""
+
+
+def cause_line(text: str) -> str:
+    """The line of an exception's text that names the cause: the last one of a Python traceback, else the first one."""
+    _, found, traced = text.rpartition("Traceback (most recent call last):")
+    lines = [line for line in (traced if found else text).splitlines() if line.strip()]
+    if found:
+        lines = [line for line in lines if not line.startswith((" ", "\t"))]
+    return lines[0].strip() if lines else "The query failed, and Spark gave no reason."
+
+
+def is_interruption(text: str) -> bool:
+    """Whether Spark ended the micro-batch because the query was stopped."""
+    return any(word in text for word in _INTERRUPTED)
+
+
+# --- the last failures of this process ---
+
+
+class FailureBoard:
+    """The last failure of each streaming query, and the blocks that are not printed yet. Thread-safe."""
+
+    def __init__(self, delay: float = _DELAY) -> None:
+        self._delay = delay
+        self._guard = threading.Lock()
+        self._last: dict[str, Failure] = {}
+        self._waiting: dict[str, Failure] = {}
+
+    def post(self, query: str, failure: Failure) -> None:
+        """Keep the failure of a micro-batch of `query`, and print its block soon."""
+        with self._guard:
+            self._last.pop(query, None)
+            self._last[query] = self._waiting[query] = failure
+            if len(self._last) > _QUERIES:
+                del self._last[next(iter(self._last))]
+        atexit.unregister(self.print_waiting)
+        atexit.register(self.print_waiting)
+        timer = threading.Timer(self._delay, self.print_waiting)
+        timer.daemon = True
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending: atexit prints
+            timer.start()
+
+    def forget(self, query: str) -> None:
+        """A micro-batch of `query` has succeeded."""
+        with self._guard:
+            self._last.pop(query, None)
+
+    def take(self, query: str) -> Failure | None:
+        """The last failure of `query`, which the caller prints; None without one."""
+        with self._guard:
+            self._waiting.pop(query, None)
+            return self._last.pop(query, None)
+
+    def print_waiting(self) -> None:
+        """Print the blocks that nobody has taken."""
+        with self._guard:
+            waiting, self._waiting = self._waiting, {}
+        for failure in waiting.values():
+            print_block(failure)
+
+
+def print_block(failure: Failure, following: str = "") -> None:
+    """Print the block of `failure` to standard error; never raises."""
+    with contextlib.suppress(Exception):  # the stream may be closed
+        sys.stderr.write(f"\n{failure.block(following)}")
+        sys.stderr.flush()
+
+
+FAILURES: Final = FailureBoard()

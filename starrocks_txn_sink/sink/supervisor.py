@@ -1,0 +1,275 @@
+"""`run_forever`: a streaming query that is started again after it failed, in one process.
+
+The process stays, and with it the metrics endpoint, the page and Spark's session. Failures differ:
+
+- *transient* ones (StarRocks or the network did not serve) pass: the query is started again, however often, with the
+  waits of a RestartPolicy;
+- *terminal* ones need a person: `run_forever` ends at once with ExitCode.TERMINAL;
+- *unknown* ones come from outside the sink (a source, a user's function, Spark): the query is started again until
+  `most_unknown` of them came without a micro-batch between them.
+
+Each failure is one block on standard error: cause, remedy, place, link, and the step that follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+from pyspark import SparkContext
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
+from pyspark.sql.utils import is_remote
+
+from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
+from starrocks_txn_sink.sink.failures import (
+    FAILURES,
+    SPARK,
+    Failure,
+    FailureKind,
+    cause_line,
+    error_in_text,
+    print_block,
+    text_of,
+)
+from starrocks_txn_sink.telemetry.logs import get_logger
+
+_POLL_SECONDS: Final = 1.0  # between two looks at the stop signal while the query runs
+_NOISY: Final = (  # their lines repeat a failure that the block says; the executors of `local` log in this JVM
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
+    "org.apache.spark.api.python.PythonRunner",
+)
+_SPARK_HAS_ENDED: Final = "Spark has ended: its JVM does not answer, or its SparkContext was stopped."
+_START_THE_PROCESS: Final = (
+    "Start the process again; the driver's log above has the reason, such as memory or a signal."
+)
+_TERMINATED: Final = "terminated with exception: "
+
+_log = get_logger("supervisor")
+
+
+class ExitCode(IntEnum):
+    """Results of `run_forever`, for `sys.exit`; the numbers above 0 are those of sysexits.h."""
+
+    ENDED = 0
+    """The query ended by itself (`availableNow`), or it was stopped."""
+    GAVE_UP = 75
+    """Spark has ended, or unknown failures came again and again: a new process may help."""
+    TERMINAL = 78
+    """A restart cannot help before a person has changed something."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """Waits before restarts: `first` seconds, twice as long each time up to `longest`, with a jitter of a fifth.
+
+    A run of more than `reset_after` seconds, or one that ended a micro-batch, begins the waits anew. Raises OptionError
+    for a number that is out of range.
+    """
+
+    first: float = 1.0
+    longest: float = 60.0
+    reset_after: float = 300.0
+    most_unknown: int = 10
+
+    def __post_init__(self) -> None:
+        if not (0 < self.first <= self.longest < 86_400 and self.reset_after >= 0 and self.most_unknown >= 0):
+            raise OptionError(
+                f"{self!r} cannot be followed.",
+                hint="Set 0 < first <= longest < 86400 seconds, reset_after >= 0 seconds and most_unknown >= 0.",
+            )
+
+    def seconds(self, restarts: int, rng: random.Random) -> float:
+        """The wait after `restarts` restarts in a row."""
+        return float(min(self.longest, self.first * 2.0 ** min(restarts, 30)) * (1 + rng.uniform(-0.2, 0.2)))
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Failures in a row."""
+
+    restarts: int = 0
+    unknown: int = 0
+
+
+def run_forever(
+    start: Callable[[], Any],
+    *,
+    policy: RestartPolicy | None = None,
+    stop: threading.Event | None = None,
+    stop_seconds: float = 20.0,
+    quiet: bool = True,
+) -> ExitCode:
+    """Start a streaming query and keep it running until it ends by itself, is stopped, or cannot go on.
+
+    `start` starts the query and returns it, with the same checkpoint and `job` each time; make the session, the metrics
+    endpoint and the sink outside of it. SIGTERM (when this is the main thread) and `stop` stop the query within
+    `stop_seconds`. With `quiet` the loggers of Spark that repeat a failure as tracebacks are switched off. Errors that
+    are neither Spark's nor the sink's leave `start` as they are. Use it as `sys.exit(run_forever(start))`.
+    """
+    policy, stop, rng, tally = policy or RestartPolicy(), stop or threading.Event(), random.Random(), _Tally()
+    with _stopped_by_sigterm(stop):
+        while True:
+            began = time.monotonic()
+            failure, moved = _run_once(start, stop, stop_seconds, quiet=quiet)
+            if failure is None:
+                return ExitCode.ENDED
+            if moved or time.monotonic() - began > policy.reset_after:
+                tally = _Tally()
+            tally.unknown = tally.unknown + 1 if failure.kind is FailureKind.UNKNOWN else 0
+            verdict = _verdict(failure, tally, policy)
+            if verdict is not None:
+                print_block(failure, f"the query stays down (exit code {verdict.value})")
+                return verdict
+            seconds = policy.seconds(tally.restarts, rng)
+            tally.restarts += 1
+            print_block(failure, f"the query starts again in {seconds:.1f} s (restart {tally.restarts} in a row)")
+            _log.info("query.restarting", code=failure.code, seconds=seconds, restarts=tally.restarts)
+            if stop.wait(seconds):
+                return ExitCode.ENDED
+
+
+def _verdict(failure: Failure, tally: _Tally, policy: RestartPolicy) -> ExitCode | None:
+    """How `run_forever` ends after this failure; None for a restart."""
+    if failure.kind is FailureKind.TERMINAL:
+        return ExitCode.TERMINAL
+    if _spark_has_ended() or tally.unknown > policy.most_unknown:
+        return ExitCode.GAVE_UP
+    return None
+
+
+def _run_once(
+    start: Callable[[], Any], stop: threading.Event, stop_seconds: float, *, quiet: bool
+) -> tuple[Failure | None, bool]:
+    """Run the query to its end: its failure, None if it ended or was stopped; and whether it ended a micro-batch."""
+    query: Any = None
+    try:
+        query = start()
+        if quiet:
+            _silence_spark()
+        _await(query, stop, stop_seconds)
+    except Exception as error:
+        if query is None and not _is_failure(error):
+            raise
+        return (None if stop.is_set() else _failure_of(query, error)), _has_progressed(query)
+    except BaseException:  # Ctrl-C: no query stays behind
+        if query is not None:
+            _stop(query, stop_seconds)
+        raise
+    return None, True
+
+
+def _await(query: Any, stop: threading.Event, stop_seconds: float) -> None:
+    """Wait for the query's end; raises its exception."""
+    while not query.awaitTermination(_POLL_SECONDS):
+        if stop.is_set():
+            _stop(query, stop_seconds)
+            return
+
+
+def _stop(query: Any, seconds: float) -> None:
+    """Stop the query, and wait for it at most so long: a call of the JVM that hangs must not keep the process."""
+    thread = threading.Thread(target=_stop_quietly, args=(query,), name="starrocks-stop-query", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        _log.warning("query.stop_hangs", seconds=seconds)
+
+
+def _stop_quietly(query: Any) -> None:
+    with contextlib.suppress(Exception):  # it has failed meanwhile, or the JVM has ended
+        query.stop()
+
+
+def _is_failure(error: Exception) -> bool:
+    """Whether an error of `start` is the sink's, Spark's, or one of the way to Spark's JVM; others are bugs in it."""
+    known = isinstance(error, (StarRocksSinkError, PySparkException, ConnectionError))
+    return known or type(error).__module__.startswith("py4j")
+
+
+def _failure_of(query: Any, error: BaseException) -> Failure:
+    """The failure of a query that `error` has ended: the sink's own record of it, or as much as the error says."""
+    recorded = FAILURES.take(str(query.id)) if query is not None and not _is_gone(query) else None
+    if recorded is not None:
+        return recorded
+    if isinstance(error, StarRocksSinkError):
+        return Failure.of(error)
+    if query is not None and _spark_has_ended():
+        return Failure(SPARK, _SPARK_HAS_ENDED, _START_THE_PROCESS, FailureKind.UNKNOWN)
+    text = text_of(error)
+    named = error_in_text(text)
+    if named is not None:
+        return Failure.of(named)
+    _, found, cause = text.partition(_TERMINATED)
+    plain = Failure.of(error)
+    message = cause_line(cause if found else text)
+    wrong = isinstance(error, (AnalysisException, IllegalArgumentException))  # the query is not valid as it is
+    return Failure(SPARK, message, plain.advice, FailureKind.TERMINAL if wrong else plain.kind)
+
+
+def _is_gone(query: Any) -> bool:
+    """Whether the query's id cannot be asked any more, because the JVM has ended."""
+    try:
+        return not query.id
+    except Exception:
+        return True
+
+
+def _has_progressed(query: Any) -> bool:
+    with contextlib.suppress(Exception):
+        return query is not None and query.lastProgress is not None
+    return False
+
+
+def _spark_has_ended() -> bool:
+    """Whether the JVM or its SparkContext is gone, so that no query can be started in this process."""
+    if is_remote():
+        return False
+    context = SparkContext._active_spark_context
+    try:
+        return context is None or bool(context._jsc.sc().isStopped())
+    except Exception:
+        return True
+
+
+def _silence_spark() -> None:
+    """Switch off the loggers of the JVM that repeat a failure with tracebacks."""
+    context = SparkContext._active_spark_context
+    if context is None or is_remote():
+        return
+    with contextlib.suppress(Exception):  # another logging library than Spark's default
+        jvm: Any = context._jvm
+        log4j = jvm.org.apache.logging.log4j
+        for name in _NOISY:
+            log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` when SIGTERM comes; a handler of the application stays, and other threads than the main one cannot."""
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def note(number: int, _: object) -> None:
+        del number
+        if stop.is_set():  # a second signal does not wait
+            sys.exit(128 + signal.SIGTERM)
+        stop.set()
+
+    before = signal.signal(signal.SIGTERM, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,74 @@
+"""`run_forever` with Spark and the stand-in: restarts in one process, one block for each failure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink import RestartPolicy, run_forever
+from starrocks_txn_sink.sink.supervisor import ExitCode
+from tests.support.exactly_once_shop import Shop, rows_of
+
+pytestmark = pytest.mark.spark
+
+AWAY = {"operation": "begin", "action": "answer", "status": 503, "body": ""}
+AT_ONCE = RestartPolicy(first=0.1, longest=0.1, most_unknown=0)
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Shop]:
+    with Emulator(tmp_path / "emulator") as server:
+        yield Shop(spark, server, tmp_path)
+
+
+def test_a_query_is_started_again_until_starrocks_serves(shop: Shop, capfd: pytest.CaptureFixture[str]) -> None:
+    shop.feed(rows_of("p-0", [1, 2]))
+    shop.fault(AWAY)
+    started: list[Any] = []
+
+    def start() -> Any:
+        if len(started) == 2:
+            shop.fault()
+        started.append(shop.start(max_attempts=1)[0])
+        return started[-1]
+
+    assert run_forever(start, policy=AT_ONCE) == ExitCode.ENDED
+    assert len({query.runId for query in started}) == 3
+    assert shop.written() == (4, 4)
+    said = capfd.readouterr().err
+    assert said.count("starrocks-txn-sink: ") == 2
+    assert said.count("(transient)") == 2
+    assert "Traceback" not in said
+
+
+def test_rejected_rows_end_it_with_one_block_as_the_last_lines(shop: Shop, capfd: pytest.CaptureFixture[str]) -> None:
+    bad = [(*row[:4], row[4].replace('"seq":0', '"seq":"x"'), row[5]) for row in rows_of("p-0", [1])]
+    shop.feed(bad)
+    assert run_forever(lambda: shop.start()[0], policy=AT_ONCE) == ExitCode.TERMINAL
+    lines = capfd.readouterr().err.rstrip().splitlines()
+    assert lines[-5].startswith("starrocks-txn-sink: The server rejected 1 row of items")
+    assert lines[-4].startswith("  Remedy: Correct the rows")
+    assert lines[-1] == "  Next:   the query stays down (exit code 78)"
+    assert len(lines) < 15
+    assert not any("starrocks_txn_sink/1:" in line or "Traceback" in line for line in lines)
+
+
+def test_a_stop_ends_a_running_query(shop: Shop) -> None:
+    shop.feed(rows_of("p-0", [1]))
+    stop = threading.Event()
+    started: list[Any] = []
+
+    def start() -> Any:
+        started.append(shop.start(forever=True)[0])
+        threading.Timer(3.0, stop.set).start()
+        return started[-1]
+
+    assert run_forever(start, stop=stop) == ExitCode.ENDED
+    assert not started[0].isActive
+    assert shop.open_labels() == []

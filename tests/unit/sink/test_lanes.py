@@ -1,0 +1,134 @@
+"""The driver's judgement of a shared label: commit, sort first, or the error that explains the most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from starrocks_txn_sink import SinkOptions
+from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.coordinator.actions import CheckAction, CommitAction, LoadAction, RecoverAction, RollbackAction
+from starrocks_txn_sink.coordinator.region import Chunk
+from starrocks_txn_sink.coordinator.shared_label import LaneShare, SharedContents, commit_shared, perform_all
+from starrocks_txn_sink.errors import Fenced, InputError, LoadFailed, OutcomeUnknown, StarRocksSinkError
+from starrocks_txn_sink.protocol.label import Committed, Unknown
+from starrocks_txn_sink.rows.segments import TaskRepeated
+from starrocks_txn_sink.sink.lanes import judge
+from starrocks_txn_sink.writer.messages import LaneFailure, LaneReport, Message, OrderViolation
+from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.worker import Attempt
+
+
+def task(*, marked: bool = True, **changes: Any) -> LaneTask:
+    options = SinkOptions(load_url="fe", database="shop", delivery="at-least-once", lanes=2, **changes)
+    return LaneTask(options, "job", "e1", "c1", 0, marked=marked, label="L")
+
+
+def failure(error: StarRocksSinkError, at: float = 0.0) -> LaneFailure:
+    return LaneFailure.of_error(error, at)
+
+
+def share(*partitions: str) -> LaneShare:
+    return LaneShare(partitions=partitions)
+
+
+def test_lanes_with_source_partitions_of_their_own_are_committed() -> None:
+    assert judge([share("0", "2"), LaneReport("job", 0, 0), share("1"), share()], task()) == []
+
+
+def test_a_source_partition_in_two_lanes_is_sorted_first() -> None:
+    (violation,) = judge([share("0", "1"), share("1", "2")], task())
+    assert violation.why == "Source partition 1 came in two tasks."
+
+
+def test_an_error_about_the_input_is_no_verdict_as_long_as_rows_may_be_sorted() -> None:
+    messages: list[Message] = [share("0"), failure(InputError("torn", hint="…"))]
+    assert judge(messages, task()) == [OrderViolation("torn")]
+    for final in (task(transactions="batch"), task(shuffle=False), task(marked=False)):
+        with pytest.raises(InputError, match="torn"):
+            judge(messages, final)
+
+
+def test_disorder_is_told_whatever_the_options_say() -> None:
+    messages: list[Message] = [OrderViolation("back"), failure(LoadFailed("rolled back"))]
+    assert judge(messages, task(transactions="batch")) == [OrderViolation("back")]
+
+
+def test_the_failure_is_raised_that_no_repetition_cures_and_else_the_first() -> None:
+    later, first = failure(LoadFailed("the label is gone"), 2.0), failure(LoadFailed("no backend", table="t"), 1.0)
+    with pytest.raises(LoadFailed, match=r"no backend \[table=t\]"):
+        judge([later, first, share("0")], task())
+    with pytest.raises(Fenced):
+        judge([first, failure(Fenced("other"), 3.0)], task())
+
+
+def test_a_task_that_spark_runs_again_does_not_load() -> None:
+    def load() -> list[Message]:
+        raise AssertionError("It loads.")
+
+    (said,) = task().answer(Attempt(1, 7, True), SystemClock(), load)
+    assert isinstance(said, LaneFailure)
+    assert isinstance(said.error(), TaskRepeated)
+    assert said.error().retryable
+
+
+def test_errors_under_a_shared_label_are_messages_and_bugs_are_not() -> None:
+    def fail(error: Exception) -> list[Message]:
+        return task().answer(Attempt(1, 7, False), SystemClock(), lambda: _raise(error))
+
+    (said,) = fail(LoadFailed("no backend", label="L"))
+    assert isinstance(said, LaneFailure)
+    assert (said.code, said.error().context) == ("load_failed", {"label": "L"})
+    with pytest.raises(ZeroDivisionError):
+        fail(ZeroDivisionError())
+
+
+def _raise(error: Exception) -> list[Message]:
+    raise error
+
+
+# --- the commit ---
+
+
+def chunk(label: str, contents: Any) -> Chunk:
+    del label, contents
+    return Chunk("", "ledger")
+
+
+def perform(*results: object) -> tuple[list[type], Any]:
+    """An interpreter of actions that answers with `results`, and the kinds of actions that it was given."""
+    seen: list[type] = []
+    answers = iter(results)
+
+    def act(action: object) -> object:
+        seen.append(type(action))
+        answer = next(answers)
+        if isinstance(answer, StarRocksSinkError):
+            raise answer
+        return answer
+
+    return seen, act
+
+
+def commit(act: Any) -> Committed:
+    return perform_all(commit_shared("L", SharedContents(()), [chunk], fenced=True), act)
+
+
+def test_the_sinks_rows_are_loaded_the_owner_checked_and_then_it_is_committed() -> None:
+    seen, act = perform(None, None, Committed("L", 1))
+    assert commit(act) == Committed("L", 1)
+    assert seen == [LoadAction, CheckAction, CommitAction]
+
+
+def test_an_unknown_outcome_is_settled() -> None:
+    seen, act = perform(None, None, Unknown("L", OutcomeUnknown("?")), Committed("L", None))
+    assert commit(act) == Committed("L", None)
+    assert seen[-1] is RecoverAction
+
+
+def test_a_fenced_driver_rolls_back_and_does_not_commit() -> None:
+    seen, act = perform(None, Fenced("other"), LoadFailed("and that fails, too"))
+    with pytest.raises(Fenced):
+        commit(act)
+    assert seen == [LoadAction, CheckAction, RollbackAction]
