@@ -15,6 +15,7 @@ RUNS = (
     "raw_lines --rows 4000000 --rounds 5 --only parse,lanes",
     "throughput --rows 1500000 --rounds 5",
     "long_open --batches 100 --rows 1000 --huge 1000",
+    "memory --megabytes 300",
     "scale --rows 200000 --rounds 5",
     "freshness --seconds 15 --only lanes",
     "stand_in",

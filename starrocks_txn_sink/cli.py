@@ -47,6 +47,12 @@ COMMANDS = (
         "emulator",
     ),
     Command(
+        "status",
+        "starrocks_txn_sink.operations.status",
+        "show each job of a database: last commit, positions, owner, open labels, dead letters, lag",
+        "kafka",
+    ),
+    Command(
         "recover",
         "starrocks_txn_sink.operations.recover",
         "show a job's open transactions on the server and its rows in the ledger; roll back on request",
@@ -71,7 +77,7 @@ COMMANDS = (
     Command(
         "audit",
         "starrocks_txn_sink.operations.audit",
-        "check an invariant over several tables repeatedly while a job writes; every violation is a torn read",
+        "check an invariant over several tables repeatedly while a job writes; a row of its SELECT is a violation",
         error_code=2,
     ),
     Command(

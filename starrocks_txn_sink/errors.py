@@ -311,6 +311,6 @@ class TransactionTimedOut(StarRocksSinkError, Terminal):
     code = "transaction_timed_out"
     summary = "A source transaction took longer than the timeout of its StarRocks transaction."
     hint = (
-        "Raise `timeout` above the duration of the largest source transaction, or make micro-batches smaller "
-        "(maxOffsetsPerTrigger, maxFilesPerTrigger)."
+        "Raise `timeout` above the duration of the largest source transaction (with shuffle=False: of a micro-batch), "
+        "or make micro-batches smaller (maxOffsetsPerTrigger, maxFilesPerTrigger)."
     )

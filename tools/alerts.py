@@ -153,6 +153,14 @@ ALERTS = (
         "The sink, Spark or the source is behind.",
     ),
     Alert(
+        "StarRocksSinkLag",
+        f"max by (instance, job, source) ({metric('source_lag_seconds')}) > 300",
+        "5m",
+        False,
+        "The oldest unread row of {{ $labels.source }} has waited {{ $value | humanizeDuration }}.",
+        "Rows arrive faster than they are written, or a micro-batch hangs.",
+    ),
+    Alert(
         "StarRocksSinkCommitSlow",
         f"{_p99('phase_duration_seconds', '10m', phase='publish')} > 10",
         "10m",

@@ -93,6 +93,8 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
         "Freshness",
         (
             Panel("Source to visible", _both("end_to_end_latency_seconds"), "s"),
+            Panel("Rows waiting in the source", [(f"sum by (source) ({metric('source_lag_rows')})", "{{source}}")]),
+            Panel("Oldest waiting row", [(f"max by (source) ({metric('source_lag_seconds')})", "{{source}}")], "s"),
             Panel("Since the last commit", [(_AGE, "{{sink_job}}")], "s"),
             Panel("Micro-batch in the sink", _both("batch_duration_seconds"), "s"),
             Panel(

@@ -21,7 +21,7 @@ committed, and never after the deadline or an error from outside.
 """
 
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import Enum
 
 from starrocks_txn_sink import errors
@@ -99,6 +99,7 @@ class SharedTransactionCoordinator:
         self._began_at = 0.0
         self._not_before = 0.0
         self._loading: dict[str, actions.LoadAction] = {}
+        self._load_began: dict[str, float] = {}
         self._running_actions = 0
         self._stop: errors.StarRocksSinkError | None = None
         self._attempt = 1
@@ -141,6 +142,12 @@ class SharedTransactionCoordinator:
             return f"loads into {', '.join(sorted(self._loading))} under label {self._label}"
         over = self._phase in (Phase.IDLE, Phase.ABORTING, Phase.RECOVERING)
         return f"label {self._label or '(none yet)'} in phase {self._phase.value}{self._last_failure if over else ''}"
+
+    @property
+    def advice(self) -> str | None:
+        """Advice for DeadlineExceeded at this moment; None for the usual one."""
+        full = errors.TooManyTransactions
+        return full.hint if f"({full.code}:" in self.waiting_for else None
 
     # --- rows in ---
 
@@ -213,10 +220,11 @@ class SharedTransactionCoordinator:
     def _load_or_commit(self, now: float) -> list[actions.Action]:
         if now - self._began_at >= self._limits.timeout:
             # The server ends the label at this moment, too (wire contract 4.12).
-            self._abort(timeout_error(self._limits.timeout, self._write_buffer.open_partition, self._label))
+            self._abort(self._timeout_error(now))
             return self._next_actions(now)
         batch = self._batch
         loads = list(self._loads(batch))
+        self._load_began |= dict.fromkeys((load.table for load in loads), now)
         if loads or self._loading or not batch.closed or any(batch.pending.values()):
             return [*loads]
         if self.shared:
@@ -226,6 +234,17 @@ class SharedTransactionCoordinator:
         else:
             self._move(Phase.COMMITTING)
         return self._next_actions(now)
+
+    def _timeout_error(self, now: float) -> errors.StarRocksSinkError:
+        """The error for a label that has reached its timeout: that of a slow load, or of rows that took too long.
+
+        A load is slow if it has run for half of that time, and any load once all rows are here.
+        """
+        sealed, half = self._batch.closed, self._limits.timeout / 2
+        slow = [table for table in self._loading if sealed or now - self._load_began[table] >= half]
+        if sealed or slow:
+            return load_timeout_error(self._limits.timeout, sorted(slow), self._label)
+        return timeout_error(self._limits.timeout, self._write_buffer.open_partition, self._label)
 
     def _once(self, action: actions.Action) -> list[actions.Action]:
         """Return the single action of a phase, once: nothing while it runs."""
@@ -347,8 +366,9 @@ class SharedTransactionCoordinator:
             self._move(Phase.FAILED)
             return
         self._write_buffer.buffered_bytes += batch.rewind()
-        self._not_before = now + self._limits.backoff.seconds(self._attempt - 1, self._rng)
-        self._attempt += not isinstance(self.error, errors.TooManyTransactions)  # nothing failed: the server was full
+        full = isinstance(self.error, errors.TooManyTransactions)  # nothing failed, so it is no attempt
+        self._not_before = now + self._limits.backoff.seconds(self._retries if full else self._attempt - 1, self._rng)
+        self._attempt += not full
         self._retries += 1
         self.error = None
         self._move(Phase.IDLE)
@@ -433,6 +453,8 @@ class SharedTransactionCoordinator:
 
 # --- texts of errors ---
 
+_SAID_LIMIT = 300
+
 
 def failure_phrase(action: actions.Action, result: object, before: str) -> str:
     """Phrase for the last failed action since the last commit ("" if none), after `action` ended with `result`.
@@ -445,7 +467,8 @@ def failure_phrase(action: actions.Action, result: object, before: str) -> str:
     error = getattr(result, "error", result)
     if isinstance(action, actions.RollbackAction) or not isinstance(error, errors.StarRocksSinkError):
         return before
-    return f", after {_action_name(action)} failed ({error.code})"
+    said = "" if isinstance(error, errors.DeadlineExceeded) else f": {error.message[:_SAID_LIMIT].rstrip('.')}"
+    return f", after {_action_name(action)} failed ({error.code}{said})"
 
 
 def timeout_error(timeout: float, open_partition: str | None, label: str) -> errors.TransactionTimedOut:
@@ -453,6 +476,18 @@ def timeout_error(timeout: float, open_partition: str | None, label: str) -> err
     inside = f"; source partition {open_partition} is still inside one source transaction." if open_partition else "."
     return errors.TransactionTimedOut(
         f"The rows of one StarRocks transaction took longer than its timeout of {timeout:g} s{inside}", label=label
+    )
+
+
+def load_timeout_error(timeout: float, tables: Sequence[str], label: str) -> errors.LoadFailed:
+    """The error for a label that reached its timeout while loads into `tables` ran, or before they began."""
+    when = f"during the load into {', '.join(tables)}" if tables else "before all of its rows were loaded"
+    return errors.LoadFailed(
+        f"The StarRocks transaction reached its timeout of {timeout:g} s {when}.",
+        hint="Find out why loads are slow. If they always take so long, raise `timeout`, or make micro-batches smaller "
+        "(maxOffsetsPerTrigger, maxFilesPerTrigger).",
+        label=label,
+        table=", ".join(tables) or None,
     )
 
 

@@ -16,7 +16,7 @@ from starrocks_txn_sink.coordinator.region import Chunk
 from starrocks_txn_sink.coordinator.write_buffer import Contents, EntriesBuilder
 from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown, TransportError
 from starrocks_txn_sink.protocol import fencing
-from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown
+from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown, epoch_of
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished, Owner, Position, position_rows
 from starrocks_txn_sink.protocol.receipts_log import LOG_TABLE
 
@@ -139,6 +139,9 @@ def _has_written(label: str, span: PositionSpan, known: Position | None) -> bool
 
 
 def _fenced_by(other: str, label: str) -> Fenced:
+    if epoch_of(other) == epoch_of(label):
+        text = f"Rows of this lane were written by another try of the same task, under label {other}."
+        return Fenced(text, hint=fencing.OTHER_TRY, label=label)
     return Fenced(f"Rows of this lane were written by another writer, under label {other}.", label=label)
 
 

@@ -132,6 +132,20 @@ METRICS = (
         "epoch. 0 before the first, and if the job is not expected to continue.",
         (JOB,),
     ),
+    Metric(
+        "source_lag_rows",
+        _G,
+        "Rows in each topic of Kafka that no ended micro-batch has read, asked every 5 seconds, also while one runs. "
+        "No series while Kafka does not answer.",
+        ("source",),
+    ),
+    Metric(
+        "source_lag_seconds",
+        _G,
+        "Time for which the oldest of these rows has waited, as seen by the driver: counted from its start for rows "
+        "that were there before. 0 if none waits.",
+        ("source",),
+    ),
     # flow
     Metric("rows_total", _C, "Rows that became visible, by table and operation (upsert, delete).", ("table", "op"), ()),
     Metric(

@@ -1,7 +1,9 @@
 """The recent StarRocks transactions for the page, bounded in number and in detail."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from starrocks_txn_sink.coordinator.actions import Receipt
@@ -114,6 +116,10 @@ def _open_entries(stage: str, level: AssemblerLevel) -> list[dict[str, Any]]:
     return [*shown, rest]
 
 
+_USUAL_BATCHES = 30
+_SLOW_FACTOR, _SLOW_SECONDS = 3.0, 10.0
+
+
 @dataclass(slots=True)
 class JobStatus:
     """State of one job. Times are seconds since the Unix epoch, 0 for never; a success resets `failed_at` to 0.
@@ -143,6 +149,7 @@ class JobStatus:
     outage_code: str = ""
     ended_at: float = 0.0
     ended_code: str = ""
+    batch_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_USUAL_BATCHES))
 
     @property
     def should_progress(self) -> bool:
@@ -150,6 +157,16 @@ class JobStatus:
         if self.ended_at:
             return bool(self.ended_code)
         return bool(self.query or self.running_since)
+
+    @property
+    def usual_seconds(self) -> float:
+        """The median duration of the last micro-batches; 0 without any."""
+        return median(self.batch_seconds) if self.batch_seconds else 0.0
+
+    def slow(self, now: float) -> bool:
+        """Whether the running micro-batch takes far longer than usual."""
+        limit = max(_SLOW_FACTOR * self.usual_seconds, _SLOW_SECONDS)
+        return bool(self.running_since) and now - self.running_since > limit
 
     def stale(self, now: float, limit: float) -> bool:
         """Whether an expected job has made no progress for more than `limit` seconds."""

@@ -11,6 +11,7 @@ Events of the sink on the driver, and their fields:
     label.unlisted      job                                columns.unknown  job, table, count
     rows.dead_lettered  table, reason, rows
     query.started, query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
+    source.lagged       query, lags (by topic), partitions (rows)    source.unknown  query; see `metrics.source_lag`
 
 Reports come before the receipts of the same micro-batch. Unknown events are ignored.
 
@@ -26,9 +27,16 @@ from typing import Any
 
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.coordinator.actions import Receipt
-from starrocks_txn_sink.metrics.catalogue import PARTITIONS, SPARK, VIOLATIONS
-from starrocks_txn_sink.metrics.jobs import REMEMBERED, AssemblerLevels, JobStatus, JobStatuses, committed_entry
+from starrocks_txn_sink.metrics.catalogue import JOBS, PARTITIONS, SPARK, VIOLATIONS
+from starrocks_txn_sink.metrics.jobs import (
+    REMEMBERED,
+    AssemblerLevels,
+    JobStatus,
+    JobStatuses,
+    committed_entry,
+)
 from starrocks_txn_sink.metrics.series import History, HistorySlot, LatestValues, MetricValues
+from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.writer.messages import LaneReport
@@ -49,6 +57,7 @@ class Model:
         self.assembly = AssemblerLevels()
         self.event_times: LatestValues[str, float] = LatestValues(PARTITIONS)
         self.lags: LatestValues[str, int] = LatestValues(PARTITIONS)
+        self.source_lags: LatestValues[str, Mapping[str, SourceLag]] = LatestValues(JOBS)  # by query
         self.last_errors: dict[str, float] = {}
         self.last_violation = 0.0
         self._deletes: Counter[str] = Counter()  # deletes by table in reports whose receipts have not arrived yet
@@ -62,6 +71,11 @@ class Model:
         if handler is not None:
             with self.lock:
                 handler(event.fields, self.clock.wall())
+
+    def has_query(self, query: str) -> bool:
+        """Whether a streaming query uses the sink."""
+        with self.lock:
+            return self.jobs.for_query(query) is not None
 
     # --- the sink ---
 
@@ -97,6 +111,7 @@ class Model:
         slot = self.history.slot(now)
         slot.counts["batches"] += 1
         slot.level("batch_seconds", fields["seconds"])
+        job.batch_seconds.append(fields["seconds"])
         self._set_job_gauges()
 
     def _on_batch_failed(self, fields: Mapping[str, Any], now: float) -> None:
@@ -263,8 +278,9 @@ class Model:
         metrics.set("spark_state_rows", progress.state_rows)
         metrics.set("spark_state_bytes", progress.state_bytes)
         metrics.set("spark_watermark_timestamp_seconds", progress.watermark)
-        for partition, lag in progress.lags.items():
-            self.lags[partition] = lag
+        if fields["query"] not in self.source_lags:  # else they are newer
+            for partition, lag in progress.lags.items():
+                self.lags[partition] = lag
         self._set_skew(progress)
         slot = self.history.slot(now)
         slot.counts["input_rows"] += progress.input_rows
@@ -280,6 +296,32 @@ class Model:
         self.metrics.set("source_read_until_timestamp_seconds", min(read, default=0.0))
         self.metrics.set("source_skew_seconds", max(times.values()) - min(times.values()) if times else 0.0)
         self.metrics.set("source_held_back_rows", sum(skew.held_back_rows for skew in progress.skews))
+
+    def _on_source_lagged(self, fields: Mapping[str, Any], now: float) -> None:
+        if self.jobs.for_query(fields["query"]) is None:
+            return
+        self.source_lags[fields["query"]] = fields["lags"]
+        for partition, rows in fields["partitions"].items():
+            self.lags[partition] = rows
+        self._set_source_lags()
+        slot = self.history.slot(now)
+        slot.level("lag_rows", sum(lag.rows for lags in self.source_lags.values() for lag in lags.values()))
+        slot.level("lag_seconds", max(lag.seconds for lags in self.source_lags.values() for lag in lags.values()))
+
+    def _on_source_unknown(self, fields: Mapping[str, Any], now: float) -> None:
+        del now
+        if self.source_lags.pop(fields["query"], None) is not None:
+            self.lags.clear()
+            self._set_source_lags()
+
+    def _set_source_lags(self) -> None:
+        """Set the gauges of the sources; two queries that read one topic share its series, with the larger value."""
+        for name in ("rows", "seconds"):
+            values: dict[str, float] = {}
+            for lags in self.source_lags.values():
+                for source, lag in lags.items():
+                    values[source] = max(values.get(source, 0.0), float(getattr(lag, name)))
+            self.metrics.replace(f"source_lag_{name}", values)
 
     def _on_assembler_counted(self, fields: Mapping[str, Any], now: float) -> None:
         if self.jobs.for_query(fields["query"]) is None:
@@ -310,6 +352,7 @@ class Model:
 
     def _on_query_ended(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.for_query(fields["query"])
+        self._on_source_unknown(fields, now)
         if job is not None:
             job.ended_at, job.running_since, job.lanes = now, 0.0, 0
             job.ended_code = (job.failed_code or SPARK) if fields["failed"] else ""

@@ -1,7 +1,7 @@
 """Bounded collections of label values, so that a metric never has unlimited series."""
 
 from collections import Counter, deque
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -44,7 +44,7 @@ class MetricValues:
             initial = metric.initial or (() if metric.labels else ((),))
             if metric.kind is MetricKind.HISTOGRAM:
                 self._histograms[metric.name] = {labels: Durations(bounds=bounds(metric.name)) for labels in initial}
-            elif metric.labels == ("partition",):
+            elif metric.labels in (("partition",), ("source",)):
                 self._numbers[metric.name] = LatestValues(PARTITIONS)
             elif JOB in metric.labels:
                 self._numbers[metric.name] = LatestValues(JOBS)
@@ -66,6 +66,12 @@ class MetricValues:
     def set(self, name: str, value: float, *labels: str) -> None:
         """Set a gauge."""
         self._numbers[name][labels] = value
+
+    def replace(self, name: str, values: Mapping[str, float]) -> None:
+        """Set all series of a gauge with one label; others of it end."""
+        self._numbers[name].clear()
+        for label, value in values.items():
+            self.set(name, value, label)
 
     def histogram(self, name: str, *labels: str) -> Durations:
         known = self._histograms[name]

@@ -226,6 +226,7 @@ class MetricsServer:
         self._guard = threading.Lock()
         self._listener: HttpListener | None = None
         self._progress_watch: Any = None
+        self._lag_watch: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.port, self.host, self.ready_seconds)
@@ -269,15 +270,21 @@ class MetricsServer:
         with self._guard:
             if self._progress_watch is not None:
                 return
+            from starrocks_txn_sink.metrics.source_lag import LagWatch
             from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
 
             self._progress_watch = ProgressWatch(session, self.model.record)
+            if hasattr(session, "_jsparkSession"):  # Spark Connect hides the query
+                self._lag_watch = LagWatch(session, self.model.record, self._clock, self.model.has_query)
 
     def close(self) -> None:
         """Stop serving and listening to Spark. Counts stay, and `start` works again."""
         with self._guard:
             listener, self._listener = self._listener, None
             progress_watch, self._progress_watch = self._progress_watch, None
+            lag_watch, self._lag_watch = self._lag_watch, None
+        if lag_watch is not None:
+            lag_watch.close()
         if progress_watch is not None:
             progress_watch.close()
         if listener is not None:

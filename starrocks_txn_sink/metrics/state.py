@@ -98,8 +98,17 @@ def _fresh(model: Model, recent: HistorySlot, now: float) -> dict[str, Any]:
         "age": now - max(commits) if commits else None,
         "batch_id": max((job.last_batch_id for job in model.jobs), default=-1),
         **_percentiles(recent.latency, "p50", "p99"),
-        "lag": sum(model.lags.values()) if model.lags else None,
+        **_lag(model, now),
     }
+
+
+def _lag(model: Model, now: float) -> dict[str, float | None]:
+    """Rows and seconds behind the sources; of Spark's report only the rows, and only while it is fresh."""
+    found = [lag for lags in model.source_lags.values() for lag in lags.values()]
+    if found:
+        return {"lag": sum(lag.rows for lag in found), "lag_seconds": max(lag.seconds for lag in found)}
+    fresh = model.lags and not any(job.slow(now) for job in model.jobs)
+    return {"lag": sum(model.lags.values()) if fresh else None, "lag_seconds": None}
 
 
 def _percentiles(durations: Durations, half: str, most: str) -> dict[str, float | None]:
@@ -220,14 +229,14 @@ def _partitions(model: Model) -> dict[str, Any]:
                 "position": position,
                 "event_time": times.get(partition),
                 "behind": newest - times[partition] if partition in times else None,
-                "lag": _lag(model.lags, partition),
+                "lag": _partition_lag(model.lags, partition),
             }
             for partition, position in known[:_PARTITIONS_SHOWN]
         ],
     }
 
 
-def _lag(lags: Mapping[str, int], partition: str) -> int | None:
+def _partition_lag(lags: Mapping[str, int], partition: str) -> int | None:
     """Lag of a source partition, which a job names `0` or `orders-0`.
 
     Spark's progress names it `0` with one topic, `orders/0` with several.
@@ -260,5 +269,8 @@ def _series(model: Model, now: float, seconds: int) -> dict[str, Any]:
         "latency_p99": [window.latency.percentile(0.99) for window in windows],
         "commit_p50": [window.commit.percentile(0.5) for window in windows],
         "commit_p99": [window.commit.percentile(0.99) for window in windows],
-        **{name: level(name) for name in ("open", "state_bytes", "buffer_bytes", "batch_seconds")},
+        **{
+            name: level(name)
+            for name in ("open", "state_bytes", "buffer_bytes", "batch_seconds", "lag_rows", "lag_seconds")
+        },
     }

@@ -42,6 +42,7 @@ def health_status(model: Model, now: float, limit: float) -> HealthStatus:
         _integrity_status(model, now)
         or _outage_status(model, now)
         or _failure_status(model, now, limit)
+        or _slow_status(model, now)
         or _quiet_status(model, now)
         or _ok_status(model, now)
     )
@@ -91,6 +92,19 @@ def _failure_status(model: Model, now: float, limit: float) -> HealthStatus | No
             busy = f"; a micro-batch has been running for {ago(now, job.running_since)}" if job.running_since else ""
             return HealthStatus(Light.BAD, _with_job_name(model, job, f"{text}{busy}."))
     return None
+
+
+def _slow_status(model: Model, now: float) -> HealthStatus | None:
+    slow = [job for job in model.jobs if job.slow(now)]
+    if not slow:
+        return None
+    job = min(slow, key=lambda job: job.running_since)
+    usual = f", usually {ago(job.usual_seconds, 0.0)}" if job.batch_seconds else ""
+    last = f"; last committed {ago(now, job.last_commit)} ago" if job.last_commit else "; no commit yet"
+    waiting = sum(lag.rows for lag in model.source_lags.get(job.query, {}).values())
+    rows = f"; {_plural(waiting, 'row')} wait{'s' if waiting == 1 else ''} in the source" if waiting else ""
+    text = f"A micro-batch has been running for {ago(now, job.running_since)}{usual}{last}{rows}."
+    return HealthStatus(Light.WARN, _with_job_name(model, job, text))
 
 
 def _quiet_status(model: Model, now: float) -> HealthStatus | None:
@@ -152,7 +166,7 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
     waiting = bool(model.jobs.oldest_outage())
     found = {
         "right": Light.BAD if wrong else _warn(metrics.total("dead_letter_rows_total")),
-        "fresh": Light.BAD if stale else _warn(waiting),
+        "fresh": Light.BAD if stale else _warn(waiting or any(job.slow(now) for job in model.jobs)),
         "flow": Light.OK,
         "anatomy": Light.BAD if failing else _warn(recent.counts["aborted"]),
         "assembler": _warn(metrics.value("source_transactions_total", "dropped")),

@@ -1,4 +1,7 @@
-"""`starrocks-txn-sink audit`: exit code 0 if the invariant held in every sample, 1 if not, 2 without a sample."""
+"""`starrocks-txn-sink audit`: exit code 0 if the invariant held in every sample, 1 if not.
+
+2 if no sample, or no more than half of them, could be taken: silence is no proof.
+"""
 
 from __future__ import annotations
 
@@ -63,12 +66,26 @@ def run(args: argparse.Namespace) -> int:
 def exit_code(auditor: Auditor) -> int:
     if auditor.violations:
         return 1
-    return 0 if auditor.samples else 2
+    return 0 if auditor.samples > auditor.failures else 2
+
+
+def verdict(auditor: Auditor) -> str:
+    """The result in one sentence."""
+    match exit_code(auditor):
+        case 1:
+            return f"VIOLATED: {auditor.violations} of {auditor.samples} samples violated the invariant."
+        case 0:
+            missed = f"; {auditor.failures} more could not be taken" if auditor.failures else ""
+            return f"HELD: 0 of {auditor.samples} samples violated the invariant{missed}."
+        case _:
+            taken = f"only {auditor.samples} of {auditor.samples + auditor.failures}" if auditor.samples else "none"
+            return f"NOT AUDITED: of the samples, {taken} could be taken."
 
 
 def json_document(auditor: Auditor) -> dict[str, object]:
     """Document that `--json` prints: counts, the first violation, the error of the last failed sample."""
     return {
+        "verdict": verdict(auditor),
         "samples": auditor.samples,
         "violations": auditor.violations,
         "failures": auditor.failures,
@@ -92,8 +109,7 @@ def _text_lines(auditor: Auditor) -> Iterator[str]:
         yield from auditor.first.lines()
     if auditor.last_error is not None:
         yield f"{auditor.failures} samples failed, the last one with: {auditor.last_error.message}"
-    meaning = ("RIGHT", "TORN", "NOT AUDITED")[exit_code(auditor)]
-    yield f"{meaning}: {auditor.violations} of {auditor.samples} samples violated the invariant."
+    yield verdict(auditor)
 
 
 def _statement(args: argparse.Namespace) -> str:

@@ -20,7 +20,7 @@ import orjson
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.region import SEPARATOR
-from starrocks_txn_sink.errors import InputError, RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.errors import InputError, QueryRefused, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
@@ -33,6 +33,7 @@ from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, MARKER, Owner, row_
 from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+from starrocks_txn_sink.sql.port import NO_TABLE
 from starrocks_txn_sink.writer.runner import explain_rejection, may_be_rows
 
 REPLAY = "replay"
@@ -101,7 +102,13 @@ def run(args: argparse.Namespace) -> int:
         )
 
         def dead_letters() -> list[DeadLetter]:
-            return letter_table.read_dead_letters(connection.query(sql, parameters, deadline))
+            try:
+                rows = connection.query(sql, parameters, deadline)
+            except QueryRefused as refusal:
+                if refusal.context.get("number") not in NO_TABLE:
+                    raise
+                rows = []  # no row was ever dead-lettered
+            return letter_table.read_dead_letters(rows)
 
         if args.action == "list":
             command_line.print_lines((_json_lines if args.json else _text_lines)(dead_letters()))

@@ -127,6 +127,11 @@ class Lookup:
         )
         return [str(row[0]) for row in rows]
 
+    def known_jobs(self) -> list[str]:
+        """The jobs of the ledger."""
+        sql = f"SELECT DISTINCT job FROM {identifier(self.database, LEDGER_TABLE)} ORDER BY job"
+        return [str(row[0]) for row in self._query(sql)]
+
     def finish_time(self, label: str) -> str | None:
         """Time at which the server made `label` visible; None once it has forgotten the label (wire contract 6.1)."""
         try:
@@ -154,6 +159,20 @@ class JobLedgerMissing(StarRocksSinkError):
     hint = "Check --database; a job with at-least-once delivery has no ledger."
 
 
+class UnknownJob(StarRocksSinkError):
+    """Raised by `where` and `status`; the message lists the jobs."""
+
+    code = "unknown_job"
+    summary = "The ledger has no rows of the job."
+    hint = "Check --job: it is the option `job`, by default query-<id of the query>."
+
+    @classmethod
+    def among(cls, job: str, database: str, jobs: Sequence[str]) -> UnknownJob:
+        """The error for `job`, where the ledger has `jobs`."""
+        known = f"Its jobs are: {', '.join(jobs)}." if jobs else "It has no jobs."
+        return cls(f"The ledger of {database} has no rows of the job {job}. {known}")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     command_line.add_server_arguments(parser, load_url=False)
     command_line.add_job_arguments(parser, deadline=60.0, json="one line of JSON")
@@ -174,7 +193,7 @@ def run(args: argparse.Namespace) -> int:
 def look_up(options: SinkOptions, partition: str, position: int, seconds: float) -> dict[str, Any]:
     """Look a position up: `place`, `logged` (the log exists), `finished` (the server's time), `known` (partitions).
 
-    Raises StarRocksSinkError if the leader does not answer or the ledger does not exist.
+    Raises UnknownJob, and StarRocksSinkError if the leader does not answer or the ledger does not exist.
     """
     deadline = Deadline.after(seconds, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
@@ -186,6 +205,8 @@ def look_up(options: SinkOptions, partition: str, position: int, seconds: float)
         place = locate(position, lookup.ledger_position(), lookup.spans_around(position) if logged else [])
         finished = lookup.finish_time(place.span.label) if place.span else None
         known = lookup.known_partitions() if place.reached is None else []
+        if place.reached is None and not known and (job := str(options.job)) not in (jobs := lookup.known_jobs()):
+            raise UnknownJob.among(job, options.database, jobs)
     return {"place": place, "logged": logged, "finished": finished, "known": known}
 
 

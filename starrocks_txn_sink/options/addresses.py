@@ -311,13 +311,19 @@ WITHDRAWN = ((4, 1, 0),)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)\.(\d+)(?![\d])")
 
 
-def require_supported(version: str) -> None:
-    """Raise OptionError when `version` (`4.0.7`, `4.1.2-ee`, `StarRocks version 4.0.9`) is too old or withdrawn."""
+def require_supported(version: str, *, unreleased: bool = False) -> None:
+    """Raise OptionError when `version` (`4.0.7`, `4.1.2-ee`, `StarRocks version 4.0.9`) is too old or withdrawn.
+
+    With `unreleased` a version without a number (`main-d0b920c`, a build of one's own) is accepted.
+    """
     found = _VERSION.search(version)
+    if found is None and unreleased and version.strip():
+        return
     if found is None:
         raise OptionError(
             f"The server reports the version {version[:80]!r}, which does not have the form 4.0.7.",
-            hint=f"Point load_url and query_url at StarRocks {MIN_SERVER_VERSION} or later.",
+            hint=f"Point load_url and query_url at StarRocks {MIN_SERVER_VERSION} or later. For a build that is at "
+            "least as new, set allow_unreleased_server=True.",
         )
     number = (int(found[1]), int(found[2]), int(found[3]))
     minimum = tuple(int(part) for part in MIN_SERVER_VERSION.split("."))

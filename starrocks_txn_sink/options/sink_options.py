@@ -156,6 +156,11 @@ class SinkOptions:
         "first address of `query_url` that answers must be the leader (a follower lags behind).",
         default=True,
     )
+    allow_unreleased_server: bool = kind.SWITCH(
+        "Whether a server is accepted whose version is no release number, as that of a build (`main-d0b920c`): nobody "
+        "checks then that it is new enough. Numbered releases are always checked.",
+        default=False,
+    )
     check_replays: bool = kind.SWITCH(
         "Whether the sink checks that a replayed source transaction has its first content (exactly-once only). Set "
         "false for queries whose values differ from run to run.",

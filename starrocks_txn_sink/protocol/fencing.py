@@ -221,9 +221,29 @@ def refuse_others(owners: Owners, mine: Owner, driver_token: str | None) -> None
     claim = owners.lane
     if mine.token:
         if claim is None or claim.token != mine.token:
-            raise _fenced(f"Lane {mine.lane}", claim)
+            raise _lane_fenced(mine, claim)
     elif claim is not None and claim.epoch == mine.epoch and claim.batch >= mine.batch:
-        raise _fenced(f"Lane {mine.lane}", claim)
+        raise _lane_fenced(mine, claim)
+
+
+OTHER_TRY = (
+    "Nothing is wrong with the rows: the other try writes them. Spark starts one beside a task that is slow "
+    "(spark.speculation) or that it believes lost (executor heartbeats); set spark.speculation to false for this job."
+)
+
+
+def _lane_fenced(mine: Owner, holder: Owner | None) -> StarRocksSinkError:
+    """The error for a lane whose claim is `holder`'s; another try in our own run is no second query."""
+    if holder is None or holder.epoch != mine.epoch:
+        return _fenced(f"Lane {mine.lane}", holder)
+    other = "try of the same task" if holder.batch == mine.batch else f"task, of micro-batch {holder.batch}"
+    return Fenced(
+        f"Lane {mine.lane} was taken over by another {other}, in the same run of the query.",
+        hint=OTHER_TRY,
+        epoch=holder.epoch,
+        checkpoint=holder.checkpoint,
+        since=holder.since,
+    )
 
 
 def _fenced(what: str, holder: Owner | None) -> StarRocksSinkError:
@@ -245,7 +265,8 @@ def retry_until_answered(request: LedgerRequest, rng: random.Random) -> Steps[An
         answer = yield request
         if not isinstance(answer, TransportError):
             return answer
-        yield Wait(BACKOFF.seconds(tries, rng), f"the ledger answering {type(request).__name__}")
+        waiting = f"the ledger answering {type(request).__name__}, after: {answer.message.rstrip('.')}"
+        yield Wait(BACKOFF.seconds(tries, rng), waiting)
 
 
 MAX_DELETED_CLAIMS = 500

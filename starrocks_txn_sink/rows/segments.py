@@ -8,9 +8,9 @@ that row, NULLs, and a lane without its sentinel, which Spark has cut off.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,12 @@ from starrocks_txn_sink.rows.replay import BatchRows, Bools, PartitionRun, Repla
 
 CheckRows = Callable[[pa.RecordBatch], None]
 """Raises InputError for a batch that may not be written."""
+
+PIN_LIMIT: Final = 4
+"""A piece that is smaller than this part of its buffer is copied. In the write buffer it would keep the whole buffer in
+memory, but count with its own bytes only: rows of a rare table wait there for many batches of a busy one."""
+SLICE_BYTES: Final = 16 << 20
+"""Larger batches (Spark sends up to 64 MiB at once) are split into slices, because their rows are copied by table."""
 
 
 @dataclass(slots=True)
@@ -47,8 +53,10 @@ class Segmenter:
         Raises InputError for NULLs, positions that go back, and rows of a new position before the end of the former
         one. The message names the place and no contents of a row.
         """
-        if not batch.num_rows:
-            return
+        for rows in slices_of(batch):
+            yield from self._split(rows)
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[Segment]:
         refuse_nulls(batch)
         runs, rows = list_runs(runs_of(batch)), _batch_rows(batch)
         for name, low, high in runs:
@@ -86,6 +94,12 @@ class Segmenter:
                 hint="transaction_end belongs on the last row of a source transaction only, and seq must grow.",
             )
         self._partition, self._position, self._inside = partition, int(positions[-1]), not bool(ends[-1])
+
+
+def slices_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch, cut to about SLICE_BYTES each; nothing for a batch without rows."""
+    step = batch.num_rows * SLICE_BYTES // max(batch.nbytes, 1) + 1
+    return (batch.slice(start, step) for start in range(0, batch.num_rows, step))
 
 
 def runs_of(batch: pa.RecordBatch) -> pa.RunEndEncodedArray:
@@ -147,11 +161,20 @@ def segments_of(
             first, last = bounds[row], bounds[row + 1]
             table, piece = names[keys[first] % len(names)], data[offsets[first] : offsets[last]]
             row_index = RowIndex(positions[first:last], offsets[first : last + 1]) if with_row_index else None
-            yield RegionRows(partition, table, piece, last - first, row_index)
+            yield unpinned(RegionRows(partition, table, piece, last - first, row_index), data.nbytes)
             row += 1
         if complete:
             at = rows.positions[low:high][rows.ends[low:high]]
             yield TransactionEnds(partition, int(at[0]), int(at[-1]), len(at), digests.get(partition, ""))
+
+
+def unpinned(rows: RegionRows, buffer_bytes: int) -> RegionRows:
+    """The rows, copied if they are a small part of a buffer of `buffer_bytes`."""
+    if rows.piece.nbytes * PIN_LIMIT >= buffer_bytes:
+        return rows
+    index = rows.row_index
+    copied = index and RowIndex(index.positions.copy(), index.offsets.copy())
+    return replace(rows, piece=memoryview(bytes(rows.piece)), row_index=copied)
 
 
 def _refuse_own_tables(batch: pa.RecordBatch, tables: pa.DictionaryArray) -> None:

@@ -19,7 +19,7 @@ from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.columns import HASH, PAYLOAD, TABLE
 from starrocks_txn_sink.rows.replay import BatchRows, source_changed
-from starrocks_txn_sink.rows.segments import CheckRows, offsets_of, refuse_nulls, segments_of
+from starrocks_txn_sink.rows.segments import CheckRows, offsets_of, refuse_nulls, segments_of, slices_of
 
 _MASK = (1 << 64) - 1
 
@@ -78,8 +78,10 @@ class UnpositionedSegmenter:
 
         Raises SourceChanged if the ledger is ahead of this micro-batch: it does not say any more which rows it has.
         """
-        if not batch.num_rows:
-            return
+        for rows in slices_of(batch):
+            yield from self._split(rows)
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[Segment]:
         refuse_nulls(batch, (TABLE, PAYLOAD))
         if self.committed is not None and self.committed.position > self.number:
             raise SourceChanged(

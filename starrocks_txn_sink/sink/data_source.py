@@ -215,7 +215,7 @@ def _tables(
         return {}, None, {}
     deadline = Deadline.after(options.batch_deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
-        models = table_models(connection, options.database, deadline)
+        models = table_models(connection, options, deadline)
         columns = table_columns(connection, options.database, names, deadline)
         return models, columns, required_columns(connection, options.database, models, deadline)
 

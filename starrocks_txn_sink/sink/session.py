@@ -181,7 +181,7 @@ def open_session(
     deadline = Deadline.after(options.batch_deadline, clock)
     connection = LeaderConnection(options)
     with contextlib.closing(connection):
-        session.models = table_models(connection, options.database, deadline)
+        session.models = table_models(connection, options, deadline)
         session.columns = table_columns(connection, options.database, typed_tables, deadline)
         session.required = required_columns(connection, options.database, session.models, deadline)
         if options.receipts_log:
@@ -355,15 +355,16 @@ def _list(names: Sequence[str]) -> str:
     return f"{shown}, and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else shown
 
 
-def table_models(connection: LeaderConnection, database: str, deadline: Deadline) -> dict[str, str]:
+def table_models(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> dict[str, str]:
     """Check the server's version and return the database's tables with their models (PRIMARY_KEYS, DUP_KEYS, …).
 
     Raises OptionError for a server that is too old, QueryFailed or QueryRefused when the query fails.
     """
-    require_supported(str(connection.query("SELECT current_version()", (), deadline)[0][0]))
+    version = str(connection.query("SELECT current_version()", (), deadline)[0][0])
+    require_supported(version, unreleased=options.allow_unreleased_server)
     rows = connection.query(
         "SELECT TABLE_NAME, TABLE_MODEL FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s",
-        (database,),
+        (options.database,),
         deadline,
     )
     return {str(name): str(model) for name, model in rows}

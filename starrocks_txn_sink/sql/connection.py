@@ -17,6 +17,10 @@ from starrocks_txn_sink.sql.port import QueryPort
 Row = dict[str, Any]
 
 
+_LOGIN_SECONDS = 10.0
+"""A port of another protocol accepts the connection and says nothing: nobody should wait for a statement's time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Excerpt:
     """The first rows of a result, and its total number of rows."""
@@ -36,7 +40,7 @@ class SqlConnection:
     def __init__(self, options: SinkOptions, address: Address) -> None:
         self.address = address
         self._options = options
-        login = self._within(options.connect_timeout + options.read_timeout)
+        login = self._within(options.connect_timeout + min(options.read_timeout, _LOGIN_SECONDS))
         self._port = QueryPort(options, address, login, quotes_server=True)
         self._port.forward_to_leader(self._within(options.read_timeout))
 

@@ -21,8 +21,9 @@ from starrocks_txn_sink.protocol.ledger import (
     read_result,
     statement,
 )
-from starrocks_txn_sink.sql.port import Answer, QueryPort
+from starrocks_txn_sink.sql.port import Answer, QueryPort, may_pass
 
+_TROUBLE = "Look at the frontend's log, and at SHOW BACKENDS: the same statement may succeed later."
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -38,6 +39,7 @@ class LeaderConnection:
         self._open_port = open_port
         self._port: QueryPort | None = None
         self._forwards = False  # a frontend that does not lead passes queries on
+        self._addresses = list(options.query_addresses)  # those that failed last are asked last
         self._lock = threading.Lock()
 
     def query(self, sql: str, parameters: tuple[object, ...], deadline: Deadline) -> list[tuple[Any, ...]]:
@@ -119,11 +121,12 @@ class LeaderConnection:
 
     def _find_leader(self, deadline: Deadline) -> QueryPort:
         failure = "no address was given"
-        for address in self._options.query_addresses:
+        for address in tuple(self._addresses):
             try:
                 port = self._open(address, deadline)
             except QueryFailed as error:
                 failure = error.message
+                self._addresses.sort(key=address.__eq__)
                 continue
             try:
                 leader = self._leader_of(port, deadline) if self._options.find_leader else None
@@ -142,6 +145,8 @@ class LeaderConnection:
         try:
             answer = port.run("SHOW FRONTENDS", (), deadline.earlier(self._options.read_timeout))
         except QueryRefused as error:
+            if may_pass(error):
+                raise QueryFailed(error.message, hint=_TROUBLE, **error.context) from None
             raise _no_leader_error(error) from None
         names = [column.lower() for column in answer.columns]
         frontends = [dict(zip(names, row, strict=True)) for row in answer.rows]
@@ -193,7 +198,12 @@ class SqlLedger:
         if not isinstance(request, LedgerOperation):
             raise TypeError(f"{type(request).__name__} is no request for the ledger.")
         sql, parameters = statement(self._database, request)
-        rows = self._connection.query(sql, parameters, deadline)
+        try:
+            rows = self._connection.query(sql, parameters, deadline)
+        except QueryRefused as refusal:
+            if may_pass(refusal):
+                raise QueryFailed(refusal.message, hint=_TROUBLE, **refusal.context) from None
+            raise
         try:
             return read_result(request, rows)
         except (IndexError, TypeError, ValueError):

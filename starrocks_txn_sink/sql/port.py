@@ -47,6 +47,7 @@ _REFUSALS = {
     **dict.fromkeys((1044, 1142, 1227, 5203), _PRIVILEGE),
 }
 """What the server's error numbers mean, with the advice. The server's own text may repeat a statement's values."""
+NO_TABLE = frozenset((1146, 5502))
 _CLIENT_REASONS = {
     1040: "the server has too many connections",
     2003: "no connection could be made",
@@ -57,6 +58,10 @@ _CLIENT_REASONS = {
 """What numbers of the MySQL client mean, and of a server that takes no login at the moment."""
 LOGIN_OR_DATABASE = frozenset((1045, 1049, 3162))
 """Refusals that no privilege cures."""
+_UNSPECIFIC = 1064
+"""StarRocks' number for an error without a number of its own: of a statement, or of a server in trouble."""
+_OF_STATEMENT = ("syntax error", "analyzing error", "semantic")
+_QUOTED = re.compile(r"""'[^']*'?|"[^"]*"?|`[^`]*`?""")
 _SECURE_TRANSPORT_REQUIRED = 3159
 _TLS_NOT_SUPPORTED = 2026
 _FETCH_ROWS = 1000
@@ -195,7 +200,8 @@ class QueryPort:
                 place=place,
             )
         if _is_transient(error):
-            return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {_error_kind(error)}.", place=place)
+            said = f"{_error_kind(error)}{_words(error)}"
+            return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {said}.", place=place)
         return self._refusal(error, place)
 
     def _refusal(self, error: Exception, place: str) -> QueryRefused:
@@ -210,7 +216,11 @@ class QueryPort:
             said = str(error.args[1] if len(error.args) > 1 else error)[:_TEXT_LIMIT]
             return QueryRefused(f"{said} ({number})")
         why, hint = _REFUSALS.get(
-            number, (_error_kind(error), "Check the user's privileges, and that the database and its tables exist.")
+            number,
+            (
+                f"{_error_kind(error)}{_words(error)}",
+                "Check the user's privileges, and that the database and its tables exist.",
+            ),
         )
         return QueryRefused(
             f"StarRocks refused a statement over the MySQL protocol: {why}.", hint=hint, place=place, number=number
@@ -418,6 +428,20 @@ def _number(error: Exception) -> int:
     """The server's or the driver's error number; 0 without one."""
     number = error.args[0] if error.args else 0
     return number if isinstance(number, int) else 0
+
+
+def may_pass(refusal: QueryRefused) -> bool:
+    """Whether a refusal of a statement that is known to be right may be the server's trouble, which passes."""
+    said = refusal.message.lower()
+    return refusal.context.get("number") == _UNSPECIFIC and not any(fragment in said for fragment in _OF_STATEMENT)
+
+
+def _words(error: Exception) -> str:
+    """The server's words of an unspecific error, without what it quotes: it may repeat a statement's values."""
+    if _number(error) != _UNSPECIFIC or len(error.args) < 2:
+        return ""
+    said = " ".join(_QUOTED.sub("…", str(error.args[1])).split())[:_TEXT_LIMIT].rstrip(".")
+    return f": {said}" if said else ""
 
 
 def _error_kind(error: Exception) -> str:

@@ -28,7 +28,7 @@ from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, FileDirectory, SpillStorage, StateDirectory
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.shared_label import LaneShare
-from starrocks_txn_sink.errors import SourceTransactionError, Unordered
+from starrocks_txn_sink.errors import SourceTransactionError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, rows_before_sentinel
@@ -210,7 +210,8 @@ class AssemblingLaneTask:
             return [*map(assembler.add_partitions, messages), assembler.carry_over()]
         except (Unordered, RowsAfterEnd) as unordered:
             return [OrderViolation(unordered.message)]
-        except SourceTransactionError as refused:  # its BEGIN may come later in arrival order; sorted it may be whole
+        except (SourceTransactionError, TransactionTimedOut) as refused:
+            # In arrival order its BEGIN may come later, and nothing is committed before the end: sorted events may do.
             if not (self.assembly.arrival_order and self.assembly.sortable):
                 raise
             return [OrderViolation(refused.message)]

@@ -148,7 +148,8 @@ class LaneRunner:
             if self._bug is not None:
                 raise self._bug
             if deadline.expired():
-                error = DeadlineExceeded(f"The batch's deadline passed during {self._core.waiting_for}.")
+                passed = f"The batch's deadline passed during {self._core.waiting_for}."
+                error = DeadlineExceeded(passed, hint=self._core.advice)
                 self._give_up(error)
                 raise error
             self._changed.wait(min(deadline.remaining(), 1.0))

@@ -25,7 +25,7 @@ from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner,
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, Segment
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
-from starrocks_txn_sink.errors import StarRocksSinkError, Unordered
+from starrocks_txn_sink.errors import StarRocksSinkError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.protocol.fencing import fresh_tokens
@@ -371,6 +371,10 @@ class UnsortedLaneTask:
                 return lane.messages(batches, attempt, clock, order.rows)
             except (Unordered, RowsAfterEnd) as unordered:
                 return [OrderViolation(unordered.message)]
+            except TransactionTimedOut as late:  # sorted rows are also committed before the end
+                if lane.options.shuffle is False:
+                    raise
+                return [OrderViolation(late.message)]
 
         yield message_batch(lane.answer(attempt, clock, run))
 

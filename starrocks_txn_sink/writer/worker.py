@@ -237,9 +237,13 @@ _SEGMENT_BYTES: Final = 1 << 30
 
 
 class SpillFile:
-    """Files without a name that take chunks out of memory; each is gone with its last chunk, or with the process."""
+    """Files without a name that take chunks out of memory; each is gone with its last chunk, or with the process.
+
+    The pages that a load has read count as the process's memory until `take` hands them back to the kernel.
+    """
 
     def __init__(self) -> None:
+        self._mappings: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._content = memoryview(b"")
         self._used = 0
         self._file: IO[bytes] | None = None
@@ -263,6 +267,8 @@ class SpillFile:
             # Slices of arrays that belong to whole Arrow batches would keep the batches in memory.
             copies = (index and RowIndex(index.positions.copy(), index.offsets.copy()) for index in chunk.row_indexes)
             chunk.row_indexes = list(copies)
+        for mapping in self._mappings:
+            mapping.madvise(mmap.MADV_DONTNEED)
         return True
 
     def _open_segment(self, size: int) -> None:
@@ -271,4 +277,6 @@ class SpillFile:
         self._file = tempfile.TemporaryFile(dir=folder if Path(folder or "?").is_dir() else None)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
         self._file.truncate(size)
-        self._content, self._used = memoryview(mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ)), 0
+        mapping = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ)
+        self._mappings.add(mapping)
+        self._content, self._used = memoryview(mapping), 0

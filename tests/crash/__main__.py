@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.crash.matrix import Case, Matrix
@@ -15,7 +16,10 @@ from tests.crash.workload import Verdict
 
 
 def main() -> int:
-    """Progress on standard output, a line of JSON last; 1 when anything was lost, doubled, torn or not recovered."""
+    """Progress on standard output, a line of JSON last; returns the exit code.
+
+    1 when anything was lost, doubled, torn or not recovered; 3 when a site was not reached and all others are well.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     parser.add_argument("words", nargs="*", help="run only sites whose name contains all of these")
     parser.add_argument("--list", action="store_true", help="list the sites and end")
@@ -28,18 +32,25 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="crash-") as folder, Matrix(Path(folder), _say) as matrix:
         cases = matrix.run(sites)
     for case in cases:
-        if not case.recovered or not case.seen.good:
+        if not case.reached:
+            _say(f"NOT REACHED {case.site.name}\n" + "\n".join(case.said)[-6000:])
+        elif not case.recovered or not case.seen.good:
             _say(f"FAILED {case.site.name}: {case.seen}, recovered={case.recovered}\n" + "\n".join(case.said)[-6000:])
     _say(f"{len(cases)} sites on the stand-in in {time.monotonic() - began:.0f} s")
-    return _summary(cases)
+    figures, code = summary(cases)
+    _say(json.dumps(figures))
+    return code
 
 
-def _summary(cases: list[Case]) -> int:
-    seen = sum((case.seen for case in cases), Verdict())
-    recovered = sum(case.recovered for case in cases)
-    figures = {"sites": len(cases), "recovered": recovered}
-    _say(json.dumps({**figures, "lost": seen.lost, "duplicated": seen.duplicated, "torn": seen.torn}))
-    return 0 if seen.good and recovered == len(cases) else 1
+def summary(cases: Sequence[Case]) -> tuple[dict[str, int], int]:
+    """The line of JSON, and the exit code; a site that was not reached has lost nothing."""
+    reached = [case for case in cases if case.reached]
+    seen = sum((case.seen for case in reached), Verdict())
+    recovered, missed = sum(case.recovered for case in reached), len(cases) - len(reached)
+    figures = {"sites": len(cases), "recovered": recovered, "not_reached": missed}
+    well = seen.good and recovered == len(reached)
+    code = 1 if not well else 3 if missed else 0
+    return figures | {"lost": seen.lost, "duplicated": seen.duplicated, "torn": seen.torn}, code
 
 
 def _say(text: str) -> None:

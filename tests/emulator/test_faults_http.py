@@ -14,7 +14,7 @@ import requests
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
-from tests.support.query_port import query
+from tests.support.query_port import connect, query
 
 AUTH = ("root", "")
 LABEL = "job-1"
@@ -238,7 +238,7 @@ def test_ok_but_rolled_back(faulty: Faulty) -> None:
 @pytest.mark.parametrize("locked", [False, True])
 def test_a_query_sees_one_table_early_unless_it_locks_the_database(faulty: Faulty, locked: bool) -> None:
     """Wire contract 4.11."""
-    with contextlib.closing(pymysql.connect(host="127.0.0.1", port=faulty.emulator.query_port, user="root")) as reader:
+    with contextlib.closing(connect(faulty.emulator.query_port)) as reader:
         cursor = reader.cursor()
         cursor.execute("CREATE TABLE shop.u (id INT NOT NULL, v VARCHAR(9)) PRIMARY KEY(id)")
         cursor.execute(f"SET cbo_use_lock_db = {str(locked).lower()}")

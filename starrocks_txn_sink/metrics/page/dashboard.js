@@ -56,9 +56,11 @@ const ROWS = {
   fresh({ fresh, series, now }, state) {
     return [figures("fresh", ["last commit", fresh.last_commit ? time(Math.max(0, now - fresh.last_commit)) : NOTHING], ["visible in, p50", time(fresh.p50)],
       ["visible in, p99", time(fresh.p99)], ["behind", fresh.lag === null ? NOTHING : short(fresh.lag)],
-      ["micro-batch", fresh.batch_id < 0 ? NOTHING : `#${fresh.batch_id}`]),
+      ["waiting", fresh.lag_seconds === null ? NOTHING : time(fresh.lag_seconds)], ["micro-batch", fresh.batch_id < 0 ? NOTHING : `#${fresh.batch_id}`]),
     ...plots(state, sparkline("source → visible, p50 and p99", [level(series.latency_p99, "second"), level(series.latency_p50)], time),
-      sparkline("micro-batch in the sink", [level(series.batch_seconds)], time))];
+      sparkline("micro-batch in the sink", [level(series.batch_seconds)], time)),
+    ...plots(state, sparkline("rows waiting in the source", [level(series.lag_rows)], short),
+      sparkline("oldest row in the source waits", [level(series.lag_seconds)], time))];
   },
   flow({ flow, series }, state) {
     const rows = flow.tables.map((one) => ({ cells: [one.table, short(one.rate), short(one.upsert), short(one.delete)] }));

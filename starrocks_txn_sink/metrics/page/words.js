@@ -14,7 +14,7 @@ export const FIGURES = {
     "visible in, p50": ["", "Half of the source transactions were visible within this time of their event time. Needs the column event_time."],
     "visible in, p99": ["", "99 of 100 source transactions were visible within this time of their event time. Needs the column event_time."],
     behind: ["offsets", "Offsets of the source that no ended micro-batch has read."],
-    "oldest row waits": ["", "Time for which the oldest unread row of the source has waited."],
+    waiting: ["", "Time for which the oldest unread row of the source has waited."],
     "micro-batch": ["", "Number of the last micro-batch that committed."],
   },
   flow: {

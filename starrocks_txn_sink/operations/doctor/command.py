@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +45,8 @@ def summary_line(findings: Sequence[Finding]) -> str:
     numbers = f"{count[Severity.FAILURE]} failed, {count[Severity.WARNING]} warned, {count[Severity.GOOD]} good"
     if count[Severity.SKIPPED]:
         numbers += f", {count[Severity.SKIPPED]} not checked"
-    meaning = ("All checks passed.", "A job will run; read the warnings.", "A job would fail.")[exit_code(findings)]
+    meanings = {0: "All checks passed.", 1: "A job will run; read the warnings.", 3: "A job would fail."}
+    meaning = meanings[exit_code(findings)]
     return f"{meaning} {numbers}."
 
 
@@ -100,9 +102,17 @@ def check_rehearsal(target: Target) -> Iterator[Finding]:
                 yield doctor.skipped(check.name, f"{found.what}; {found.why}".rstrip("; "))
 
 
-def examine(target: Target, sections: tuple[tuple[str, Section], ...] = SECTIONS) -> Iterator[tuple[str, Finding]]:
-    """Yield (section name, finding) as soon as each is known. Errors of the server become findings."""
+def examine(
+    target: Target,
+    sections: tuple[tuple[str, Section], ...] = SECTIONS,
+    begun: Callable[[str], None] = lambda name: None,  # noqa: ARG005
+) -> Iterator[tuple[str, Finding]]:
+    """Yield (section name, finding) as soon as each is known; calls `begun` with the name of each section.
+
+    Errors of the server become findings.
+    """
     for name, section in sections:
+        begun(name)
         try:
             for finding in section(target):
                 yield name, finding
@@ -154,7 +164,8 @@ def run(args: argparse.Namespace) -> int:
     sections = (*SECTIONS, ("rehearsal", check_rehearsal)) if args.rehearse else SECTIONS
     found: list[tuple[str, Finding]] = []
     with closing(target):
-        for section, finding in examine(target, sections):
+        for section, finding in examine(target, sections, begun=_show_progress):
+            _show_progress("")
             if not args.json:
                 first = not found or found[-1][0] != section
                 command_line.print_lines(text_lines(section, finding, first))
@@ -162,6 +173,13 @@ def run(args: argparse.Namespace) -> int:
     findings = [finding for _, finding in found]
     command_line.print_lines([json.dumps(json_document(found)) if args.json else f"\n{summary_line(findings)}"])
     return exit_code(findings)
+
+
+def _show_progress(section: str) -> None:
+    """Name the section that runs on the terminal's last line, so that nobody takes a wait for a hang; "" clears it."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K" + (f"checking: {section} …" if section else ""))
+        sys.stderr.flush()
 
 
 def _tasks(text: str) -> int:

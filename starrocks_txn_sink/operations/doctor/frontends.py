@@ -160,7 +160,7 @@ def check_members(target: Target) -> Iterator[Finding]:
         yield judge_refusal(error, target.options.find_leader)
         return
     yield from judge_members(rows)
-    yield from judge_versions(rows, "frontend")
+    yield from judge_versions(rows, "frontend", unreleased=target.options.allow_unreleased_server)
     leader = leader_of(rows)
     if leader is None or not target.options.find_leader:
         return

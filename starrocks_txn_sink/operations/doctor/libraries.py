@@ -217,6 +217,7 @@ def check_executors(target: Target) -> Iterator[Finding]:
         return
     try:
         yield judge_java(_java_of(session), "Spark's driver")
+        yield from judge_speculation(str(session.conf.get("spark.speculation", "false")))
         clock = SystemClock()
         before = clock.wall()
         task = ExecutorProbe(tuple(dict.fromkeys(target.endpoints)), target.options.connect_timeout)
@@ -228,6 +229,18 @@ def check_executors(target: Target) -> Iterator[Finding]:
     finally:
         if ours:
             session.stop()
+
+
+def judge_speculation(setting: str) -> Iterator[Finding]:
+    """A warning if Spark starts copies of slow tasks; pure."""
+    if setting.lower() == "true":
+        yield warning(
+            "executor.speculation",
+            "spark.speculation is on.",
+            "A copy of a slow lane reads and loads the lane's rows a second time, and takes the lane over: the first "
+            "try then fails with `fenced`, which counts against spark.task.maxFailures. Rows stay right.",
+            "Set spark.speculation to false for this application.",
+        )
 
 
 def judge_broken(error: Exception, what: str) -> Finding:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from starrocks_txn_sink.errors import OptionError, QueryRefused
-from starrocks_txn_sink.http.messages import read_load_state
+from starrocks_txn_sink.http.transport import read_load_state
 from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Target, failure, good, skipped, warning
 from starrocks_txn_sink.options.addresses import MIN_SERVER_VERSION, require_supported
 from starrocks_txn_sink.protocol.label import Label
@@ -28,13 +28,13 @@ _SAMPLE = 50
 def check_version(target: Target) -> Iterator[Finding]:
     """Check current_version() of the frontend behind query_url."""
     target.version = str(target.sql().value("SELECT current_version()"))
-    yield judge_version(target.version)
+    yield judge_version(target.version, unreleased=target.options.allow_unreleased_server)
 
 
-def judge_version(found: str) -> Finding:
+def judge_version(found: str, *, unreleased: bool = False) -> Finding:
     """Finding for the release: whether its multi-table transactions are reliable; pure."""
     try:
-        require_supported(found)
+        require_supported(found, unreleased=unreleased)
     except OptionError as error:
         return failure(
             "server.version",
@@ -45,11 +45,11 @@ def judge_version(found: str) -> Finding:
     return good("server.version", f"StarRocks {found}")
 
 
-def judge_versions(rows: Sequence[Row], kind: str) -> Iterator[Finding]:
+def judge_versions(rows: Sequence[Row], kind: str, *, unreleased: bool = False) -> Iterator[Finding]:
     """Failures for frontends or backends with an unsupported release, as in the middle of an upgrade; pure."""
     for row in rows:
         found = str(row.get("version") or "")
-        if found and judge_version(found).severity is not Severity.GOOD:
+        if found and judge_version(found, unreleased=unreleased).severity is not Severity.GOOD:
             yield failure(
                 "server.version",
                 f"The {kind} {row.get('ip')} runs StarRocks {found}.",

@@ -83,9 +83,14 @@ def check_tables(target: Target) -> Iterator[Finding]:
     chosen = [
         name for name in target.tables or sorted(found) if name in found and not name.startswith(SINK_TABLE_PREFIX)
     ]
+    if not chosen and not target.tables:
+        yield failure(
+            "table.missing",
+            f"{database} has no table that a job could write.",
+            "A load into a missing table aborts the whole transaction.",
+            "Create the job's tables, correct --database, or grant the user a privilege on them.",
+        )
     target.tables = chosen
-    if not chosen:
-        yield skipped("table.model", f"{database} has no table to check")
     for name in chosen:
         create = ""
         try:

@@ -60,10 +60,10 @@ def failure(check: str, what: str, why: str, advice: str, place: str = "") -> Fi
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """0 without problems, 1 with warnings only, 2 with a failure."""
+    """0 without problems, 1 with warnings only, 3 with a failure; 2 is wrong usage."""
     severities = {finding.severity for finding in findings}
     if Severity.FAILURE in severities:
-        return 2
+        return 3
     return 1 if Severity.WARNING in severities else 0
 
 

@@ -118,7 +118,8 @@ def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
             rows = target.sql().rows(statement)
         except QueryRefused:
             continue  # needs a privilege that the sink itself does not need; the redirects of loads name backends too
-        yield from ((finding, "") for finding in judge_versions(rows, "backend"))
+        unreleased = target.options.allow_unreleased_server
+        yield from ((finding, "") for finding in judge_versions(rows, "backend", unreleased=unreleased))
         for row in rows:
             if str(row.get("alive", "true")).lower() not in ("true", "1"):
                 yield judge_dead_backend(str(row.get("ip"))), ""

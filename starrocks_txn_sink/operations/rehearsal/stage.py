@@ -20,7 +20,7 @@ from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
 from starrocks_txn_sink.errors import OptionError, QueryFailed, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.http.connection import HttpResponse
-from starrocks_txn_sink.http.messages import read_reply
+from starrocks_txn_sink.http.transport import read_reply
 from starrocks_txn_sink.operations.doctor.target import Target
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address

@@ -202,5 +202,5 @@ def apply_schema_changes(
             changes, execute, lambda: table_columns(connection, options.database, tables, deadline), clock, deadline
         )
         session.columns = {table: tuple(found) for table, found in made.items()}
-        session.models = table_models(connection, options.database, deadline)
+        session.models = table_models(connection, options, deadline)
     return [change.sql for change in changes]

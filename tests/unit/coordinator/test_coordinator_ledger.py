@@ -280,18 +280,57 @@ def test_retries_wait_longer_each_time_and_the_buffer_is_counted_back() -> None:
 
 
 def test_an_outlived_transaction_names_its_label_and_who_is_still_open() -> None:
-    for open_still, said in ((True, "source partition p is still inside"), (False, "600 s.")):
-        lane = Lane()
-        lane.core.write("p", "a", memoryview(b",x"), 1, lane.now)
-        if not open_still:
-            lane.core.end_transactions(TransactionEnds("p", 1, 1, 1), lane.now)
-        lane.done(lane.one())
-        lane.now = 700.0
-        assert lane.one() == RollbackAction("L0")
-        error = lane.core.error
-        assert isinstance(error, TransactionTimedOut)
-        assert error.context == {"label": "L0"}
-        assert said in error.message
+    lane = Lane()
+    lane.core.write("p", "a", memoryview(b",x"), 1, lane.now)
+    lane.done(lane.one())
+    lane.now = 700.0
+    assert lane.one() == RollbackAction("L0")
+    error = lane.core.error
+    assert isinstance(error, TransactionTimedOut)
+    assert error.context == {"label": "L0"}
+    assert "source partition p is still inside" in error.message
+
+
+def test_loads_that_lasted_until_the_timeout_are_named_and_repeated_under_a_new_label() -> None:
+    lane = Lane()
+    lane.rows("a", size=40)
+    lane.core.finish(lane.now)
+    lane.done(lane.one())
+    loads = lane.tick()
+    lane.now = 700.0
+    assert lane.tick() == []  # the label is rolled back when its loads have ended
+    error = lane.core.error
+    assert isinstance(error, LoadFailed)
+    assert "during the load into a, ledger" in error.message
+    for load in loads:
+        lane.done(load, LoadFailed("the label has ended"))
+    lane.done(lane.one())
+    lane.now += 1.0
+    assert lane.one() == BeginAction("L1")
+
+
+def test_whole_rows_that_were_not_loaded_before_the_timeout_are_loaded_under_a_new_label() -> None:
+    lane = Lane()
+    lane.rows("a", size=40)
+    begin = lane.one()
+    lane.core.finish(lane.now)
+    lane.done(begin, seconds=700.0)
+    lane.done(lane.one())
+    assert lane.core.error is None
+    lane.now += 1.0
+    assert lane.one() == BeginAction("L1")
+
+
+@pytest.mark.parametrize("seconds", [299.0, 301.0])
+def test_a_slow_load_inside_a_source_transaction_is_the_cause_if_it_took_most_of_the_time(seconds: float) -> None:
+    lane = Lane()
+    lane.core.write("p", "a", memoryview(b"x" * 2000), 1, lane.now)
+    lane.done(lane.one())
+    lane.now += 600.0 - seconds
+    assert isinstance(lane.one(), LoadAction)
+    lane.now += seconds
+    assert lane.tick() == []
+    assert isinstance(lane.core.error, LoadFailed if seconds > 300 else TransactionTimedOut)
 
 
 def test_what_gathers_during_a_failure_stays_counted_beside_what_is_put_back() -> None:

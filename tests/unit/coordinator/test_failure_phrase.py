@@ -21,6 +21,7 @@ from starrocks_txn_sink.errors import (
     OutcomeUnknown,
     QueryFailed,
     StarRocksSinkError,
+    TooManyTransactions,
 )
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 from tests.support.lane_driver import LaneDriver, small_limits
@@ -34,12 +35,12 @@ def hung(step: str) -> DeadlineExceeded:
 @pytest.mark.parametrize(
     ("action", "result", "said"),
     [
-        (BeginAction("l"), BeginFailed("lost"), "begin failed (begin_failed)"),
+        (BeginAction("l"), BeginFailed("lost"), "begin failed (begin_failed: lost)"),
         (LoadAction("l", "items", ()), hung("load"), "the load into items failed (deadline)"),
-        (CheckAction("l"), QueryFailed("lost"), "the owner check failed (query_failed)"),
-        (CommitAction("l"), Unknown("l", OutcomeUnknown("?")), "the commit failed (outcome_unknown)"),
-        (CommitAction("l"), Aborted("l", LoadFailed("no")), "the commit failed (load_failed)"),
-        (RecoverAction("l", ()), QueryFailed("lost"), "the take-over after the commit failed (query_failed)"),
+        (CheckAction("l"), QueryFailed("lost"), "the owner check failed (query_failed: lost)"),
+        (CommitAction("l"), Unknown("l", OutcomeUnknown("?")), "the commit failed (outcome_unknown: ?)"),
+        (CommitAction("l"), Aborted("l", LoadFailed("no")), "the commit failed (load_failed: no)"),
+        (RecoverAction("l", ()), QueryFailed("lost"), "the take-over after the commit failed (query_failed: lost)"),
     ],
 )
 def test_what_failed_last_is_named(action: Action, result: object, said: str) -> None:
@@ -107,3 +108,32 @@ def test_what_hangs_now_comes_first() -> None:
     driven.core.tick(driven.clock.monotonic())
     assert driven.core.waiting_for.startswith("loads into orders under label")
     assert "begin" not in driven.core.waiting_for
+
+
+def test_a_full_database_says_so_and_what_helps() -> None:
+    driven = lane()
+    complete(driven, TooManyTransactions("current running txns on db 7 is 1000, larger than limit 1000."))
+    complete(driven, None)
+    assert "(too_many_transactions: current running txns on db 7 is 1000, larger than limit 1000)" in (
+        driven.core.waiting_for
+    )
+    assert driven.core.advice is not None
+    assert "max_running_txn_num_per_db" in driven.core.advice
+    driven.clock.advance(60)
+    complete(driven, None)
+    driven.core.tick(driven.clock.monotonic())
+    assert driven.core.advice is None  # the loads hang now
+
+
+def test_a_full_database_is_asked_less_and_less_often() -> None:
+    driven, waits = lane(), []
+    for _ in range(8):
+        complete(driven, TooManyTransactions("full"))
+        complete(driven, None)
+        began = driven.clock.monotonic()
+        while driven.core._not_before > driven.clock.monotonic():
+            driven.clock.advance(0.1)
+        waits.append(driven.clock.monotonic() - began)
+    assert waits[0] < 0.4
+    assert 5 <= waits[-1] <= 10.2
+    assert driven.core.error is None

@@ -49,6 +49,7 @@ FIRES = {
         },
         30,
     ),
+    "StarRocksSinkLag": ({'source_lag_seconds{source="orders"}': "0+60x40"}, 25),
     "StarRocksSinkCommitSlow": (
         {
             'phase_duration_seconds_bucket{phase="publish",le="10"}': "0+1x40",
@@ -94,6 +95,7 @@ WELL = {
     'source_transactions_total{outcome="dropped"}': "2x40",
     "oldest_open_transaction_timestamp_seconds": "0+60x40",
     "event_time_skew_seconds": "3x40",
+    'source_lag_seconds{source="orders"}': "4x40",
 }
 
 

@@ -175,3 +175,13 @@ def test_the_page_has_the_tables_ddl() -> None:
     page = " ".join((ROOT / "docs" / "dead-letter.md").read_text(encoding="utf-8").split())
     for name, kind in COLUMNS:
         assert f"`{name}` {kind}" in page
+
+
+def test_without_a_table_there_are_no_dead_letters(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    ask(server, f"DROP TABLE shop.{DEAD_LETTER_TABLE}")
+    assert command(server, "list") == 0
+    assert capsys.readouterr().out == "dead letters: none\n"
+    assert command(server, "list", "--json") == 0
+    assert capsys.readouterr().out == ""
+    assert command(server, "replay") == 0
+    assert "replayed: none" in capsys.readouterr().out

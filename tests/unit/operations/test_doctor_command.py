@@ -135,14 +135,14 @@ def closed_port() -> int:
 
 def test_a_frontend_that_is_down(server: Emulator, capsys: Shown) -> None:
     visit = Visit(server, capsys, **{"--load-url": f"http://127.0.0.1:{closed_port()}"})
-    assert visit.code == 2
+    assert visit.code == 3
     assert {"port", "frontend.answer", "frontend.leader"} <= set(visit.bad("failure"))
     assert "transaction" in visit.skipped()
 
 
 def test_a_name_that_nobody_knows(server: Emulator, capsys: Shown) -> None:
     visit = Visit(server, capsys, **{"--load-url": f"{server.load_url},http://no-such-host.invalid:8030"})
-    assert visit.code == 2
+    assert visit.code == 3
     assert "no-such-host.invalid" in visit.bad()["name.resolution"]["what"]
 
 
@@ -194,7 +194,7 @@ def test_a_backend_behind_a_proxy_is_judged_after_the_rewriting(server: Emulator
     server.faults.replace(fault)
     gone = closed_port()
     nowhere = Visit(server, capsys, "--option", f"redirect_map=10.9.8.7:8040=127.0.0.1:{gone}")
-    assert (nowhere.code, list(nowhere.bad())) == (2, ["transaction.listed", "port"])
+    assert (nowhere.code, list(nowhere.bad())) == (3, ["transaction.listed", "port"])
     assert f"127.0.0.1:{gone} (backend)" in nowhere.bad()["port"]["what"]
 
 
@@ -257,7 +257,7 @@ def test_committed_labels_that_are_listed_as_open_are_no_running_transactions(
 def test_an_old_server(server: Emulator, capsys: Shown) -> None:
     server.faults.replace([query_fault(r"current_version\(\)", rows=[["4.0.3-rc"]], columns=["v"])])
     visit = Visit(server, capsys)
-    assert (visit.code, list(visit.bad())) == (2, ["server.version"])
+    assert (visit.code, list(visit.bad())) == (3, ["server.version"])
 
 
 def test_a_transaction_that_cannot_be_begun(server: Emulator, capsys: Shown) -> None:
@@ -299,7 +299,7 @@ def test_each_privilege_that_is_missing(
     ask(server, "CREATE TABLE shop._starrocks_txn_sink_ledger (id BIGINT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
     server.faults.replace([query_fault(statement)])
     visit = Visit(server, capsys)
-    assert (visit.code, list(visit.bad())) == (2, [check])
+    assert (visit.code, list(visit.bad())) == (3, [check])
     assert advice in visit.bad()[check]["advice"]
 
 
@@ -314,7 +314,7 @@ def test_grants_of_the_user_and_of_its_roles_count(server: Emulator, capsys: Sho
         ]
     )
     visit = Visit(server, capsys)
-    assert (visit.code, set(visit.bad())) == (2, {"privilege.insert", "privilege.ledger"})
+    assert (visit.code, set(visit.bad())) == (3, {"privilege.insert", "privilege.ledger"})
     assert visit.bad("warning")["privilege.insert"]["place"] == "events"
 
 
@@ -360,7 +360,7 @@ def test_too_little_room_and_too_short_a_memory(tmp_path: Path, capsys: Shown, m
     with Emulator(tmp_path / "data", Settings(limits=limits)) as server:
         query(server, "CREATE DATABASE shop")
         place = ["--load-url", server.load_url, "--query-url", server.query_url, "--database", "shop"]
-        assert cli.main(["doctor", *place, "--no-spark", "--json", *words]) == 2
+        assert cli.main(["doctor", *place, "--no-spark", "--json", *words]) == 3
         with_ledger = json.loads(capsys.readouterr().out)["findings"]
         cli.main(["doctor", *place, "--no-spark", "--json", *words, "--option", "delivery=at-least-once"])
         without = json.loads(capsys.readouterr().out)["findings"]
@@ -401,7 +401,7 @@ def test_each_library_that_does_not_work(
     if version is None:
         monkeypatch.setitem(sys.modules, module, None)
     visit = Visit(server, capsys)
-    assert (visit.code, list(visit.bad())) == (2, [f"library.{name}"])
+    assert (visit.code, list(visit.bad())) == (3, [f"library.{name}"])
 
 
 @pytest.mark.parametrize("version", ["11.0.2", "1.8.0_392", None])
@@ -415,7 +415,7 @@ def test_a_jdk_that_does_not_work(
         java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     visit = Visit(server, capsys)
-    assert (visit.code, list(visit.bad())) == (2, ["library.java"])
+    assert (visit.code, list(visit.bad())) == (3, ["library.java"])
     assert (version or "No JDK") in visit.bad()["library.java"]["what"]
 
 
@@ -437,7 +437,7 @@ def test_a_cluster_in_the_middle_of_an_upgrade(server: Emulator, capsys: Shown) 
     rows: list[list[object]] = [["127.0.0.1", server.be_port, "true", "3.5.2-old"]]
     server.faults.replace([query_fault("SHOW BACKENDS", rows=rows, columns=columns)])
     visit = Visit(server, capsys)
-    assert (visit.code, list(visit.bad())) == (2, ["server.version"])
+    assert (visit.code, list(visit.bad())) == (3, ["server.version"])
     assert "The backend 127.0.0.1 runs StarRocks 3.5.2-old" in visit.bad()["server.version"]["what"]
 
 
@@ -457,7 +457,7 @@ def test_transactions_that_somebody_leaves_open_take_the_room(server: Emulator, 
             assert transport.send(begin, deadline).ok
             assert transport.send(rows_of, deadline).ok
     visit = Visit(server, capsys)
-    assert (visit.code, list(visit.bad())) == (2, ["transaction.headroom"])
+    assert (visit.code, list(visit.bad())) == (3, ["transaction.headroom"])
     assert "No room: 4 of 4 running" in visit.bad()["transaction.headroom"]["what"]
 
 
@@ -480,3 +480,20 @@ def test_options_that_cannot_be_are_code_2(words: list[str], said: str, capsys: 
     place = ["--load-url", "http://127.0.0.1:1", "--query-url", "mysql://127.0.0.1:1"]
     assert cli.main(["doctor", *place, *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_database_without_tables_cannot_be_written(server: Emulator, capsys: Shown) -> None:
+    ask(server, "CREATE DATABASE empty")
+    visit = Visit(server, capsys, **{"--database": "empty"})
+    assert visit.code == 3
+    assert "has no table that a job could write" in visit.bad("failure")["table.missing"]["what"]
+
+
+def test_a_query_port_that_is_another_one_ends_in_seconds(server: Emulator, capsys: Shown) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        url = f"mysql://127.0.0.1:{silent.getsockname()[1]}"
+        visit = Visit(server, capsys, **{"--query-url": url, "--option": "connect_timeout=0.5"})
+        assert time.monotonic() - began < 25
+    assert visit.code == 3
+    assert "query_port" in visit.bad("failure")["sql.login"]["advice"]

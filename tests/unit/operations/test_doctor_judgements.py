@@ -22,7 +22,7 @@ from starrocks_txn_sink.operations.doctor.frontends import (
     judge_redirect,
     judge_refusal,
 )
-from starrocks_txn_sink.operations.doctor.libraries import installed_versions, judge_reports
+from starrocks_txn_sink.operations.doctor.libraries import installed_versions, judge_reports, judge_speculation
 from starrocks_txn_sink.operations.doctor.tables import TableDefinition
 from starrocks_txn_sink.operations.doctor.target import Finding, Severity, exit_code, failure, good, skipped, warning
 from starrocks_txn_sink.options import SinkOptions, TableOptions
@@ -161,6 +161,8 @@ def test_a_server_of_an_old_release_among_new_ones_is_told() -> None:
 )
 def test_the_servers_version(version: str, severity: Severity) -> None:
     assert complete(server.judge_version(version)).severity is severity
+    allowed = complete(server.judge_version(version, unreleased=True)).severity
+    assert allowed is (GOOD if version == "x" else severity)
 
 
 def test_the_clock_is_compared_with_what_the_question_took() -> None:
@@ -443,7 +445,7 @@ SOME = [
 ]
 
 
-@pytest.mark.parametrize(("count", "code"), [(1, 0), (2, 0), (3, 1), (4, 2)])
+@pytest.mark.parametrize(("count", "code"), [(1, 0), (2, 0), (3, 1), (4, 3)])
 def test_the_exit_code_is_that_of_the_worst(count: int, code: int) -> None:
     assert exit_code(SOME[:count]) == code
     assert json_document([("s", one) for one in SOME[:count]])["exit_code"] == code
@@ -454,3 +456,9 @@ def test_a_person_reads_what_why_and_what_to_do() -> None:
     assert text.startswith("section\n  ok   a: fine")
     assert "  WARN c: Hm.  [be1]\n       Why: Because.\n       Do:  Do this." in text
     assert summary_line(SOME) == "A job would fail. 1 failed, 1 warned, 1 good, 1 not checked."
+
+
+@pytest.mark.parametrize(("setting", "warned"), [("true", True), ("TRUE", True), ("false", False)])
+def test_copies_of_slow_tasks_are_warned_of(setting: str, warned: bool) -> None:
+    found = [complete(one) for one in judge_speculation(setting)]
+    assert [one.severity for one in found] == ([Severity.WARNING] if warned else [])

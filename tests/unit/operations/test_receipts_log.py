@@ -221,6 +221,9 @@ def test_what_cannot_be_looked_up_is_exit_code_2(server: Emulator, capsys: pytes
     assert "The table _starrocks_txn_sink_ledger does not exist in shop." in capsys.readouterr().err
     assert where(server, 1, job="no good name") == 2
     capsys.readouterr()
+    write(server, [3], 1, receipts_log=False)
+    assert where(server, 1, job="jbo") == 2
+    assert "no rows of the job jbo. Its jobs are: job." in capsys.readouterr().err
 
 
 def test_the_leader_is_asked(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:

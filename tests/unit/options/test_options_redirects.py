@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -135,9 +136,14 @@ def test_supported_servers(version: str) -> None:
 def test_servers_that_are_too_old_or_withdrawn(version: str) -> None:
     with pytest.raises(OptionError, match=r"4\.0\.7 or later"):
         require_supported(version)
+    with pytest.raises(OptionError, match=r"4\.0\.7 or later"):
+        require_supported(version, unreleased=True)
 
 
-@pytest.mark.parametrize("version", ["", "main", "4.0"])
+@pytest.mark.parametrize("version", ["", "main", "4.0", "main-d0b920ca"])
 def test_a_version_that_is_none(version: str) -> None:
-    with pytest.raises(OptionError, match="does not have the form"):
+    with pytest.raises(OptionError, match="does not have the form") as refused:
         require_supported(version)
+    assert "allow_unreleased_server" in refused.value.advice
+    with nullcontext() if version else pytest.raises(OptionError):
+        require_supported(version, unreleased=True)

@@ -59,3 +59,10 @@ def test_the_cost_of_metrics_is_measured() -> None:
     figures = run("-m", "benchmarks.metrics", "--rows", "2000", "--rounds", "1")
     assert (figures["benchmark"], figures["rows"]) == ("metrics", 2000)
     assert figures["lane_cpu_seconds"] > 0
+
+
+@pytest.mark.parametrize(("tables", "most"), [((), 125), (("--keyed",), 170)])
+def test_a_rare_table_keeps_no_batches_of_the_busy_ones_in_memory(tables: tuple[str, ...], most: int) -> None:
+    """25 MB of it are the buffers; with each row of the rare table as a slice of its batch it is 100 MB more."""
+    size = ("--megabytes", "150", "--row-bytes", "1000", "--rare-every", "2000")
+    assert run("-m", "benchmarks.memory", *size, "--buffer", "16", "--retry-buffer", "8", *tables)["growth"] < most

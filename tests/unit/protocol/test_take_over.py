@@ -368,9 +368,11 @@ def owner(token: str, *, at: int | None = None, epoch: str = "e1", batch: int = 
         (None, None, Owner("d0", "e1", "cp"), "no owner"),
         (owner("d1"), None, Owner("d0", "e1", "cp"), "The job was taken over"),
         (owner("d0"), None, lane(), ""),
-        (owner("d0"), owner("t", at=0), lane(), "Lane 0 was taken over"),
+        (owner("d0"), owner("t", at=0), lane(), "Lane 0 was taken over by another try of the same task"),
+        (owner("d0"), owner("t", at=0, batch=8), lane(), "Lane 0 was taken over by another task, of micro-batch 8"),
         (owner("d0"), owner("t", at=0), lane("t"), ""),
-        (owner("d0"), owner("u", at=0), lane("t"), "Lane 0 was taken over"),
+        (owner("d0"), owner("u", at=0), lane("t"), "Lane 0 was taken over by another try of the same task"),
+        (owner("d0"), owner("u", at=0, epoch="e9"), lane("t"), "Lane 0 was taken over by another writer"),
         (owner("d0"), None, lane("t"), "Lane 0 has no owner"),
         (None, owner("t", at=0), lane("t"), "The job has no owner"),
         (owner("d1"), owner("t", at=0), lane("t"), "The job was taken over"),
@@ -383,7 +385,9 @@ def test_who_may_commit(driver: Owner | None, claim: Owner | None, mine: Owner, 
     with pytest.raises(Fenced, match=refused) as caught:
         refuse_others(Owners(driver, claim), mine, "d0")
     if "taken over" in refused:
-        assert caught.value.context == {"epoch": "e1", "checkpoint": "cp", "since": "noon"}
+        epoch = "e9" if refused.endswith("another writer") else "e1"
+        assert caught.value.context == {"epoch": epoch, "checkpoint": "cp", "since": "noon"}
+        assert ("spark.speculation" in caught.value.advice) == ("by another t" in refused)
 
 
 def test_a_fate_carries_its_label_and_its_reason() -> None:

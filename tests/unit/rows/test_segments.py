@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.coordinator.region import RegionRows, TransactionEnds
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.rows import segments
 from starrocks_txn_sink.rows.columns import COLUMNS, PARTITION
 from starrocks_txn_sink.rows.segments import Segmenter, list_runs, runs_of
 
@@ -145,3 +146,35 @@ def test_runs_of_source_partitions_are_those_of_a_plain_loop(
         runs.append((name, low, high))
         low = high
     assert list_runs(runs_of(pa.RecordBatch.from_arrays([column], names=[PARTITION]))) == runs
+
+
+def whole_pieces(batches: list[pa.RecordBatch]) -> list[RegionRows]:
+    segmenter = Segmenter(with_row_index=True)
+    return [rows for each in batches for rows in segmenter.split(each) if isinstance(rows, RegionRows)]
+
+
+@pytest.mark.parametrize("tables", [["quiet"] * 3 + ["busy"] * 97, ["busy"] * 50 + ["quiet"] + ["busy"] * 49])
+def test_a_small_piece_does_not_keep_its_batch_in_memory(tables: list[str]) -> None:
+    rows = [("a", 1, table, False, f",{number:0100}") for number, table in enumerate(tables)]
+    pieces = {piece.table: piece for piece in whole_pieces([batch(rows)])}
+    quiet, busy = pieces["quiet"], pieces["busy"]
+    assert len(memoryview(quiet.piece.obj)) == quiet.piece.nbytes
+    assert len(memoryview(busy.piece.obj)) > busy.piece.nbytes
+    assert quiet.row_index is not None
+    assert quiet.row_index.positions.base is None
+    assert quiet.row_index.offsets.base is None
+    assert [bytes(row) for row in quiet.row_index.rows(quiet.piece)] == [
+        content.encode() for _, _, table, _, content in rows if table == "quiet"
+    ]
+
+
+@given(lanes(), st.integers(1, 200))
+def test_a_large_batch_is_split_as_its_slices_would_be(rows: list[Row], size: int) -> None:
+    whole = batch(rows)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(segments, "SLICE_BYTES", size)
+        slices = list(segments.slices_of(whole))
+        got = list(Segmenter().split(whole))
+    assert pa.Table.from_batches(slices, whole.schema).equals(pa.Table.from_batches([whole]))
+    segmenter = Segmenter()
+    assert got == [segment for part in slices for segment in segmenter.split(part)]

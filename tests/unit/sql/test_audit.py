@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from starrocks_txn_sink import Audit, cli
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused
 from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.operations.audit import exit_code, verdict
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import Operation, Request
 from starrocks_txn_sink.sql.audit import AuditConnection, Auditor, AuditWatch, Evidence
@@ -227,15 +229,17 @@ def audit(server: Emulator, *words: str, sql: str = ONE_SUM) -> int:
     return cli.main(["audit", "--query-url", server.query_url, "--sql", sql, "--interval", "0.02", *words])
 
 
-def test_the_command_says_right_or_torn(server: Emulator, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_says_held_or_violated(
+    server: Emulator, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert audit(server, "--for", "0.1") == 0
-    assert capsys.readouterr().out.startswith("RIGHT: 0 of ")
+    assert capsys.readouterr().out.startswith("HELD: 0 of ")
     execute(server, "INSERT INTO bank.a (id, cents) VALUES (1, 61)")
     place = tmp_path / "evidence.json"
     assert audit(server, "--stop-at-first", "--evidence", str(place)) == 1
     said = capsys.readouterr().out
     assert "First violation, in sample 1 at 20" in said
-    assert said.endswith("  total\n  101\nTORN: 1 of 1 samples violated the invariant.\n")
+    assert said.endswith("  total\n  101\nVIOLATED: 1 of 1 samples violated the invariant.\n")
     assert json.loads(place.read_text())["rows"] == [["101"]]
     assert audit(server, "--stop-at-first", "--json") == 1
     found = json.loads(capsys.readouterr().out)
@@ -254,7 +258,9 @@ def test_a_statement_that_can_never_work_ends_at_once(server: Emulator, capsys: 
 def test_a_server_that_is_away_is_waited_for(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--query-url", "mysql://127.0.0.1:1", "--sql", "SELECT 1", "--for", "0.1", "--interval", "0.02"]
     assert cli.main(["audit", *words]) == 2
-    assert "did not answer" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "did not answer" in said
+    assert said.splitlines()[-1] == "NOT AUDITED: of the samples, none could be taken."
     assert audit(server, "--for", "0.05", "--json") == 0
     assert json.loads(capsys.readouterr().out)["failures"] == 0
 
@@ -279,7 +285,7 @@ def test_ctrl_c_ends_it_with_what_was_seen(
     impatient.start()
     assert audit(server, "--for", "60") == 0
     impatient.join()
-    assert capsys.readouterr().out.startswith("RIGHT: 0 of ")
+    assert capsys.readouterr().out.startswith("HELD: 0 of ")
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -327,4 +333,18 @@ def test_the_command_can_lock_the_database(server: Emulator, capsys: pytest.Capt
     assert server.faults.report()["applied"] == 0
     assert cli.main(["audit", *place, "--lock-database"]) == 0
     assert server.faults.report()["applied"] == 1
-    assert "RIGHT" in capsys.readouterr().out
+    assert "HELD" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("samples", "failures", "violations", "code", "said"),
+    [
+        (5, 0, 0, 0, "HELD: 0 of 5 samples violated the invariant."),
+        (5, 4, 0, 0, "HELD: 0 of 5 samples violated the invariant; 4 more could not be taken."),
+        (5, 5, 0, 2, "NOT AUDITED: of the samples, only 5 of 10 could be taken."),
+        (5, 50, 1, 1, "VIOLATED: 1 of 5 samples violated the invariant."),
+    ],
+)
+def test_silence_is_no_proof(samples: int, failures: int, violations: int, code: int, said: str) -> None:
+    auditor: Any = SimpleNamespace(samples=samples, failures=failures, violations=violations)
+    assert (exit_code(auditor), verdict(auditor)) == (code, said)

@@ -15,9 +15,10 @@ import pytest
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, RedirectRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.ledger import ReadPositions
 from starrocks_txn_sink.sink.session import advising
 from starrocks_txn_sink.sql.connection import SqlConnection
-from starrocks_txn_sink.sql.leader import LeaderConnection
+from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 from tests.support.http_peer import unused_port
 from tests.support.query_peer import END, OK, QueryPeer, Talk, auth_switch, error, greeting, result
 
@@ -301,6 +302,50 @@ def test_a_passing_trouble_of_the_server_is_no_refusal(text: str) -> None:
 
     with QueryPeer(script) as peer, pytest.raises(QueryFailed):
         ask(peer.url)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Failed to get scan range of tablet 10042, no queryable replica of 'ROW-VALUE'", QueryFailed),
+        ("Getting analyzing error. Detail message: Column 'token' cannot be resolved.", QueryRefused),
+        ("Getting syntax error at line 1, column 7.", QueryRefused),
+    ],
+)
+def test_a_ledgers_question_that_the_server_cannot_answer_now_is_asked_again_with_its_words(
+    text: str, kind: type[StarRocksSinkError]
+) -> None:
+    def script(talk: Talk) -> None:
+        talk.log_in()
+        while True:
+            talk.send(OK if talk.read()[1:].startswith(b"SET ") else error(1064, text))
+
+    with (
+        QueryPeer(script) as peer,
+        closing(SqlLedger(LeaderConnection(options(peer.url, find_leader=False)), "shop")) as ledger,
+        pytest.raises(kind) as caught,
+    ):
+        ledger.execute(ReadPositions("job"), Deadline.after(5, SystemClock()))
+    assert text.split("'", 1)[0].strip().rstrip(".") in caught.value.message
+    assert "ROW-VALUE" not in str(caught.value)
+
+
+def test_a_query_port_that_never_answers_is_asked_last() -> None:
+    def hang(talk: Talk) -> None:
+        talk.read()
+
+    def script(talk: Talk) -> None:
+        talk.log_in()
+        talk.serve({})
+
+    with QueryPeer(hang) as silent, QueryPeer(script) as well:
+        given = options(f"{silent.url},{well.url.removeprefix('mysql://')}", find_leader=False, read_timeout=0.5)
+        with closing(LeaderConnection(given)) as connection:
+            for most in (5.0, 0.4):
+                began = time.monotonic()
+                connection.query("SELECT 1", (), Deadline.after(5, SystemClock()))
+                assert time.monotonic() - began < most
+                connection.close()
 
 
 def test_nobody_there_and_an_unknown_host_are_told_in_words() -> None:

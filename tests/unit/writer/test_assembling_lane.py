@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import orjson
@@ -11,12 +12,14 @@ import pytest
 
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
-from starrocks_txn_sink.errors import Unordered
+from starrocks_txn_sink.errors import TransactionTimedOut, Unordered
+from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sources.txn_lines import TxnEventLines
-from starrocks_txn_sink.writer.assembling import AssemblySpec
-from starrocks_txn_sink.writer.messages import CarryOver, decode, encode
+from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
+from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, decode, encode
+from starrocks_txn_sink.writer.task import LaneTask, UnsortedLaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.memory_directory import MemoryDirectory
 
@@ -113,3 +116,28 @@ def test_large_events_are_taken_in_pieces_and_none_is_lost() -> None:
 def test_nothing_at_all_is_nothing() -> None:
     rows, carry = run([])
     assert (rows, carry.partitions, carry.small) == ([], {}, True)
+
+
+@pytest.mark.parametrize("sortable", [True, False])
+@pytest.mark.parametrize("assembles", [True, False])
+def test_a_micro_batch_that_outlives_the_timeout_is_sorted_where_that_is_allowed(
+    sortable: bool, assembles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sorted, it is committed in pieces; in arrival order it would meet the timeout again after each restart."""
+
+    def outlive(*_: object) -> list[Message]:
+        raise TransactionTimedOut("too long")
+
+    monkeypatch.setattr(LaneTask, "messages", outlive)
+    shuffle = "auto" if sortable else False
+    options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", shuffle=shuffle)
+    lane = LaneTask(options, "job", "e", "c", 0)
+    policy = Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0"
+    task = (
+        AssemblingLaneTask(lane, AssemblySpec(*policy, lines=IN_JSON, sortable=sortable))
+        if assembles
+        else UnsortedLaneTask(lane, small_only=sortable)
+    )
+    with nullcontext() if sortable else pytest.raises(TransactionTimedOut):
+        (batch,) = task(iter(()))
+        assert [decode(text) for text in batch.column(0).to_pylist()] == [OrderViolation("too long")]

@@ -1,0 +1,217 @@
+"""`starrocks-txn-sink status`: each job of a database as the server sees it, without its driver.
+
+Ledger, open labels and dead letters come from the query port; the lag is the distance to the ends of Kafka's
+partitions, if a broker is given. It reads only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.operations.where import UnknownJob
+from starrocks_txn_sink.options import SinkOptions, command_line
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
+from starrocks_txn_sink.protocol.label import LabelPrefix
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, ListUnfinished, identifier
+from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
+
+_TABLES: Final = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)"
+_ROWS: Final = "SELECT job, kind, name, position, batch, label, epoch, updated_at FROM {} WHERE kind IN (%s, %s)"
+_DEAD: Final = "SELECT job, count(*) FROM {} GROUP BY job"
+_PLACE: Final = re.compile(r"(?:(.+)[-/])?(\d+)")
+
+KafkaPartition = tuple[str, int]
+Ends = Callable[[Sequence[KafkaPartition]], Mapping[KafkaPartition, int]]
+"""The ends of Kafka's partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """Last visible position of a source partition; `lag` counts the source's rows behind it, None if not known."""
+
+    partition: str
+    position: int
+    batch: int
+    label: str
+    committed_at: str
+    lag: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """State of a job. `partitions` are the first ones: the largest lag or the oldest commit first.
+
+    `positions` and `lag` are sums over all of its `partition_count` source partitions. Times are UTC, as text.
+    """
+
+    job: str
+    last_commit: str
+    last_batch: int
+    owner: str
+    owner_since: str
+    partition_count: int
+    positions: int
+    partitions: Sequence[PartitionStatus]
+    open_labels: Sequence[str]
+    dead_letter_rows: int
+    lag: int | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    command_line.add_server_arguments(parser, load_url=False)
+    parser.add_argument("--database", required=True, help="the database that the jobs write")
+    parser.add_argument("--job", help="only this job (default: all of the database)")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="source partitions to show (default 10)")
+    parser.add_argument("--deadline", type=float, default=30.0, help="seconds for one look (default 30)")
+    parser.add_argument("--watch", type=float, metavar="S", help="look again every S seconds, until Ctrl-C")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON for each look")
+    parser.add_argument("--kafka", metavar="SERVERS", help="brokers, as in b1:9092: shows the lag (extra kafka)")
+    parser.add_argument(
+        "--topic", help="the topic of source partitions that are named by numbers alone; else names are topic-number"
+    )
+    parser.add_argument(
+        "--kafka-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of librdkafka, as in security.protocol=SSL; may be repeated",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the jobs' state, once or repeatedly; raises StarRocksSinkError."""
+    options = command_line.server_options(args, database=args.database, job=args.job)
+    if args.top < 0 or (args.watch is not None and args.watch <= 0):
+        raise OptionError("--top must not be negative, and --watch must be above zero.")
+    clock, ends = SystemClock(), _kafka_ends(args)
+    with closing(LeaderConnection(options)) as connection:
+        try:
+            while True:
+                found = job_statuses(options, connection, Deadline.after(args.deadline, clock), args, ends)
+                _show(found, args, again=args.watch is not None and sys.stdout.isatty())
+                if args.watch is None:
+                    return 0
+                clock.sleep(args.watch)
+        except KeyboardInterrupt:
+            return 0
+
+
+def job_statuses(
+    options: SinkOptions,
+    connection: LeaderConnection,
+    deadline: Deadline,
+    args: argparse.Namespace,
+    ends: Ends | None = None,
+) -> list[JobStatus]:
+    """The state of each job, by name; raises UnknownJob for an `options.job` without rows, and errors of the server."""
+    tables = {
+        str(row[0]) for row in connection.query(_TABLES, (options.database, LEDGER_TABLE, DEAD_LETTER_TABLE), deadline)
+    }
+    ledger, dead = (identifier(options.database, name) for name in (LEDGER_TABLE, DEAD_LETTER_TABLE))
+    rows = connection.query(_ROWS.format(ledger), ("driver", "position"), deadline) if LEDGER_TABLE in tables else []
+    letters = dict(connection.query(_DEAD.format(dead), (), deadline)) if DEAD_LETTER_TABLE in tables else {}
+    jobs = sorted({str(row[0]) for row in rows})
+    if options.job is not None and options.job not in jobs:
+        raise UnknownJob.among(options.job, options.database, jobs)
+    found = []
+    for job in [options.job] if options.job is not None else jobs:
+        labels = SqlLedger(connection, options.database).execute(ListUnfinished(LabelPrefix(job)), deadline)
+        mine = [row for row in rows if row[0] == job]
+        found.append(_status(job, mine, labels, int(letters.get(job, 0)), args, ends))
+    return found
+
+
+def _status(
+    job: str,
+    rows: Sequence[tuple[Any, ...]],
+    labels: Sequence[str],
+    dead_letter_rows: int,
+    args: argparse.Namespace,
+    ends: Ends | None,
+) -> JobStatus:
+    read = {str(name): row for row in rows for _, kind, name, *_ in [row] if kind == "position"}
+    lags = lags_of({name: int(row[3]) for name, row in read.items()}, args.topic, ends) if ends is not None else {}
+    partitions = [
+        PartitionStatus(name, int(row[3]), int(row[4] or 0), str(row[5]), str(row[7]), lags.get(name))
+        for name, row in read.items()
+    ]
+    partitions.sort(key=lambda one: (-(one.lag or 0), one.committed_at, one.partition))
+    owner = next((row for row in rows if row[1] == "driver"), None)
+    return JobStatus(
+        job,
+        max((one.committed_at for one in partitions), default=""),
+        max((one.batch for one in partitions), default=-1),
+        str(owner[6]) if owner else "",
+        str(owner[7]) if owner else "",
+        len(partitions),
+        sum(one.position for one in partitions),
+        partitions[: args.top],
+        labels,
+        dead_letter_rows,
+        sum(lags.values()) if lags else None,
+    )
+
+
+def lags_of(positions: Mapping[str, int], topic: str | None, ends: Ends) -> dict[str, int]:
+    """Rows of Kafka behind each position, by source partition; others than `topic-number` and numbers are left out."""
+    places: dict[str, KafkaPartition] = {}
+    for name in positions:
+        found = _PLACE.fullmatch(name)
+        if found is not None and (found[1] or topic):
+            places[name] = (found[1] or str(topic), int(found[2]))
+    known = ends(sorted(set(places.values()))) if places else {}
+    return {name: max(0, known[place] - positions[name] - 1) for name, place in places.items() if place in known}
+
+
+def _kafka_ends(args: argparse.Namespace) -> Ends | None:
+    if args.kafka is None:
+        return None
+    from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin  # the extra kafka
+
+    pairs = (text.partition("=") for text in args.kafka_option)
+    config = {**{name.strip(): value for name, _, value in pairs}, "bootstrap.servers": args.kafka, "log_level": 2}
+    return KafkaAdmin(config, args.deadline, SystemClock()).end_offsets
+
+
+# --- output ---
+
+
+def _show(found: Sequence[JobStatus], args: argparse.Namespace, *, again: bool) -> None:
+    if args.json:
+        command_line.print_lines([json.dumps({"database": args.database, "jobs": [asdict(one) for one in found]})])
+        return
+    if again:
+        sys.stdout.write("\x1b[H\x1b[2J")
+    command_line.print_lines(text_lines(found, args.database, SystemClock()))
+
+
+def text_lines(found: Sequence[JobStatus], database: str, clock: Clock) -> Iterator[str]:
+    """The state as text; `clock` dates it, because times of the ledger are UTC."""
+    hour = clock.wall() % 86_400
+    now = f"{int(hour // 3600):02}:{int(hour // 60 % 60):02}:{int(hour % 60):02}"
+    if not found:
+        yield f"No job has written exactly-once into {database}: it has no ledger, or an empty one."
+    for one in found:
+        yield f"Job {one.job}, database {database} (now {now} UTC)"
+        yield (
+            f"  last commit: {one.last_commit} UTC, micro-batch {one.last_batch}" if one.last_commit else "  no commit"
+        )
+        yield f"  owner: run {one.owner} since {one.owner_since}" if one.owner else "  owner: none"
+        yield f"  open labels: {len(one.open_labels) or 'none'}" + "".join(f"\n    {name}" for name in one.open_labels)
+        yield f"  dead letters: {f'{one.dead_letter_rows} rows' if one.dead_letter_rows else 'none'}"
+        lag = f", {one.lag} rows behind" if one.lag is not None else ""
+        yield f"  source partitions: {one.partition_count}, sum of positions {one.positions}{lag}"
+        for row in one.partitions:
+            behind = f"  {row.lag} behind" if row.lag is not None else ""
+            yield f"    {row.partition}  {row.position}{behind}  at {row.committed_at} UTC"
+        if one.partition_count > len(one.partitions):
+            yield f"    … and {one.partition_count - len(one.partitions)} more (--top)"

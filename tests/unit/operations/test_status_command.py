@@ -1,0 +1,149 @@
+"""`starrocks-txn-sink status` against the stand-in: each job as the server sees it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink import cli
+from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.operations import status
+from starrocks_txn_sink.operations.status import KafkaPartition, lags_of
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, create_table
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from tests.support.query_port import query as ask
+from tests.unit.operations.test_ledger_recover_command import (
+    PASSWORD,
+    environment,
+    leave_open,
+    server,
+    write_a_position,
+)
+
+__all__ = ["environment", "server"]
+pytestmark = pytest.mark.usefixtures("environment")
+Shown = pytest.CaptureFixture[str]
+
+
+def command(server: Emulator, *words: str) -> int:
+    place = ["--query-url", server.query_url, "--database", "shop", "--password-environment", "SECRET"]
+    return cli.main(["status", *place, *words])
+
+
+@pytest.fixture
+def jobs(server: Emulator) -> Emulator:
+    """Two jobs; one has an open label and a dead letter, and a second source partition."""
+    session = write_a_position(server, "first")
+    write_a_position(server, "second", retry=True)
+    leave_open(server, f"first-{session.epoch}-0-6-1_0")
+    leave_open(server, "foreign-label-of-another")
+    ask(
+        server,
+        f"INSERT INTO shop.{LEDGER_TABLE} (id, job, kind, name, position, batch, label, updated_at) VALUES "
+        "('x', 'first', 'position', 'p-1', 58, 3, 'l', '2026-01-02 03:04:05')",
+        password=PASSWORD,
+    )
+    ask(server, create_table("shop"), password=PASSWORD)
+    ask(
+        server,
+        f"INSERT INTO shop.{DEAD_LETTER_TABLE} (id, job, source_partition, position, table_name, `row_number`) "
+        "VALUES ('d', 'first', 'p-0', 1, 'items', 0)",
+        password=PASSWORD,
+    )
+    return server
+
+
+def test_every_job_of_a_database(jobs: Emulator, capsys: Shown) -> None:
+    assert command(jobs, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    first, second = found["jobs"]
+    assert (first["job"], second["job"]) == ("first", "second")
+    assert (first["partition_count"], first["positions"], first["last_batch"]) == (2, 100, 5)
+    assert [one["partition"] for one in first["partitions"]] == ["p-1", "p-0"]  # the oldest commit first
+    assert first["last_commit"] > "2026-01-02 03:04:05"
+    assert (len(first["open_labels"]), first["dead_letter_rows"], first["lag"]) == (1, 1, None)
+    assert (second["partition_count"], second["open_labels"], second["dead_letter_rows"]) == (1, [], 0)
+    assert first["owner"]
+    assert first["owner_since"]
+
+
+def test_a_person_reads_the_same(jobs: Emulator, capsys: Shown) -> None:
+    assert command(jobs, "--top", "1") == 0
+    said = capsys.readouterr().out
+    assert "Job first, database shop (now " in said
+    assert "  open labels: 1\n    first-" in said
+    assert "  dead letters: 1 rows" in said
+    assert (
+        "  source partitions: 2, sum of positions 100\n    p-1  58  at 2026-01-02 03:04:05 UTC\n    … and 1 more"
+        in said
+    )
+    assert "Job second" in said
+
+
+def test_one_job(jobs: Emulator, capsys: Shown) -> None:
+    assert command(jobs, "--job", "second", "--json") == 0
+    assert [one["job"] for one in json.loads(capsys.readouterr().out)["jobs"]] == ["second"]
+
+
+def test_an_unknown_job_is_an_error_that_names_the_others(jobs: Emulator, capsys: Shown) -> None:
+    assert command(jobs, "--job", "frist") == 1
+    assert "no rows of the job frist. Its jobs are: first, second." in capsys.readouterr().err
+
+
+def test_a_database_that_no_job_has_written(server: Emulator, capsys: Shown) -> None:
+    assert command(server) == 0
+    assert "No job has written exactly-once into shop" in capsys.readouterr().out
+    assert command(server, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["jobs"] == []
+
+
+def test_it_looks_again_until_it_is_stopped(jobs: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    def sleep(_: SystemClock, seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(SystemClock, "sleep", sleep)
+    assert command(jobs, "--watch", "2.5", "--json") == 0
+    assert pauses == [2.5] * 3
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("words", [["--watch", "0"], ["--top", "-1"]])
+def test_numbers_that_cannot_be(server: Emulator, capsys: Shown, words: list[str]) -> None:
+    assert command(server, *words) == 1
+    assert "--watch must be above zero" in capsys.readouterr().err
+
+
+def ends(asked: list[Sequence[KafkaPartition]], **known: int) -> status.Ends:
+    def answer(partitions: Sequence[KafkaPartition]) -> dict[KafkaPartition, int]:
+        asked.append(partitions)
+        return {(name.rpartition("_")[0], int(name.rpartition("_")[2])): end for name, end in known.items()}
+
+    return answer
+
+
+def test_the_lag_is_the_distance_to_the_ends() -> None:
+    asked: list[Sequence[KafkaPartition]] = []
+    positions = {"orders-0": 41, "orders/1": 99, "7": 5, "shop": 3, "gone-0": 1}
+    found = lags_of(positions, None, ends(asked, orders_0=50, orders_1=100))
+    assert found == {"orders-0": 8, "orders/1": 0}
+    assert asked == [[("gone", 0), ("orders", 0), ("orders", 1)]]
+    assert lags_of({"7": 5}, "orders", ends(asked, orders_7=10)) == {"7": 4}
+    assert lags_of({"shop": 5}, None, ends(asked)) == {}
+    assert len(asked) == 2
+
+
+def test_the_partitions_that_are_furthest_behind_come_first(
+    jobs: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "_kafka_ends", lambda _: ends([], p_0=1000, p_1=60))
+    assert command(jobs, "--job", "first") == 0
+    said = capsys.readouterr().out
+    assert "sum of positions 100, 958 rows behind" in said
+    assert said.index("p-0  42  957 behind") < said.index("p-1  58  1 behind")
