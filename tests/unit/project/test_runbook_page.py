@@ -60,7 +60,7 @@ class Reader(HTMLParser):
         self.links += [given["href"] or ""] if tag == "a" else []
 
     def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
+        assert tag in VOID or self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
         self.text += f" {data}"

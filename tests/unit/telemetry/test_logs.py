@@ -236,7 +236,7 @@ FAULTS: tuple[list[dict[str, Any]], ...] = (
     [{"operation": "begin", "action": "answer", "body": f'{{"Status":"FAILED","Message":"{ROW}"}}', "nth": 1}],
     [{"operation": "commit", "action": "answer", "body": f'{{"Status":"FAILED","Message":"{ROW} is bad"}}'}],
     [{"operation": "load", "action": "answer", "status": 500, "body": f"<html><title>{ROW}</title>"}],
-    [{"operation": "query", "label": "SELECT kind", "action": "answer", "status": 1064, "body": ROW}],
+    [{"operation": "query", "label": "SELECT kind", "action": "answer", "status": 1064, "body": ROW, "times": 2}],
 )
 
 
