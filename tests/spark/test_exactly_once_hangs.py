@@ -7,7 +7,6 @@ counted; the last one is a whole job.
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import threading
 import time
@@ -19,7 +18,6 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
-from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from starrocks_emulator.server import Emulator
@@ -213,8 +211,8 @@ def test_a_whole_job_ends_when_the_server_hangs_and_leaves_nothing_on_the_driver
         def job(seconds: float) -> None:
             StarRocksSink(quick(shop, seconds)).write(shop.frame(rows_of("p-0", [1])))
 
-        said = ends(job, lambda: hits(shop), StarRocksSinkError, PythonException)
-        assert re.search(r"DeadlineExceeded.*deadline", said, re.DOTALL)
+        said = ends(job, lambda: hits(shop), DeadlineExceeded)
+        assert "deadline" in said
         left.gone()
         shop.fault()
         assert shop.open_labels() == []
