@@ -138,8 +138,9 @@ class Ahead:
         self._numbers = count(1)
 
     def begin(self, plan: Plan, path: Path) -> None:
-        """Start judging the body, unless it is a large one."""
-        if path.stat().st_size > SMALL:
+        """Start judging the body, unless it is a large one, or its rows are numbered: the counter is the store's."""
+        counts = any(column.default is not None and column.default.counts for column in plan.table.columns)
+        if counts or path.stat().st_size > SMALL:
             return
         name = f"{ASIDE}.judged_{next(self._numbers)}"
         with self._guard:
