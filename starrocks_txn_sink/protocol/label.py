@@ -314,6 +314,8 @@ def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: ra
 
     COMMITTED means wait: the commit is durable and will be published. UNKNOWN means that the commit has not reached the
     transaction, or that the label is forgotten: the commit is repeated, which is harmless for a label of ours alone.
+    ABORTED is no proof: after a change of the leader the frontend says so of committed labels (wire contract 10.5).
+    So with a ledger (without `commit_again`) the outcome is unknown, and the ledger decides.
     """
     unknown = 0
     for tries in range(_UNBOUNDED):
@@ -321,7 +323,8 @@ def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: ra
         if state is LabelState.VISIBLE:
             return Committed(label.name, txn_id)
         if state is LabelState.ABORTED:
-            return Aborted(label.name, refusals.commit_error(_ROLLED_BACK, label.name))
+            aborted = refusals.commit_error(_ROLLED_BACK, label.name)
+            return Aborted(label.name, aborted) if retry_policy.commit_again else _unknown_outcome(label, aborted)
         if state is not LabelState.COMMITTED and state is not None:
             unknown += 1
             settled = (yield from _commit_again(label)) if retry_policy.commit_again else None

@@ -108,12 +108,15 @@ class ModelServer:
         self.store.publish(label)
 
     def restart(self, forget: bool) -> None:
-        """The frontend starts again: what was live is cancelled, or, with `forget`, unknown from now on."""
+        """The frontend starts again: each label is cancelled, committed ones too (wire contract 10.5).
+
+        With `forget`, what was live is unknown from now on.
+        """
         for label, task in list(self.tasks.items()):
-            if task.state in _LIVE:
-                task.cancel()
-                if forget:
-                    del self.tasks[label]
+            live = task.state in _LIVE
+            task.cancel()
+            if forget and live:
+                del self.tasks[label]
 
     def expire(self) -> None:
         """The cleaner: transactions past their timeout are cancelled."""

@@ -78,37 +78,37 @@ STATES = [*LabelState.__members__, "lost"]
 # UNKNOWN PREPARE PREPARED COMMITTED VISIBLE ABORTED lost; first with a ledger, then without one.
 TABLE = """
 answer                  | begin                 | load                  | commit          | roll back   | insist
-OK                      | ok                    | ok                    | UUUCCAD UUUCCAD | done        | ended
+OK                      | ok                    | ok                    | UUUCCUD UUUCCAD | done        | ended
 FAILED                  | begin_failed          | load_failed           | UAACCAU UAACCAU | load_failed | again
-LABEL_ALREADY_EXISTS    | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-CANCELLED               | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-ANALYSIS_ERROR          | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-NOT_IMPLEMENTED_ERROR   | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-RUNTIME_ERROR           | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-MEM_LIMIT_EXCEEDED      | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-INTERNAL_ERROR          | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-THRIFT_RPC_ERROR        | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-TIMEOUT                 | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-PUBLISH_TIMEOUT         | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-TOO_MANY_TASKS          | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-INVALID_ARGUMENT        | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-NOT_AUTHORIZED          | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-ABORTED                 | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-SERVICE_UNAVAILABLE     | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-DATA_QUALITY_ERROR      | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-UNKNOWN                 | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-TXN_NOT_EXISTS          | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-TXN_IN_PROCESSING       | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-SHUTDOWN                | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-already committed       | ok                    | ok                    | UUUCCAD UUUCCAD | done        | ended
-abort pending           | ok                    | ok                    | UUUCCAD UUUCCAD | done        | again
-already aborted         | ok                    | ok                    | UUUCCAD UUUCCAD | done        | ended
-live label              | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
-used label              | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
+LABEL_ALREADY_EXISTS    | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+CANCELLED               | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+ANALYSIS_ERROR          | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+NOT_IMPLEMENTED_ERROR   | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+RUNTIME_ERROR           | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+MEM_LIMIT_EXCEEDED      | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+INTERNAL_ERROR          | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+THRIFT_RPC_ERROR        | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+TIMEOUT                 | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+PUBLISH_TIMEOUT         | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+TOO_MANY_TASKS          | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+INVALID_ARGUMENT        | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+NOT_AUTHORIZED          | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+ABORTED                 | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+SERVICE_UNAVAILABLE     | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+DATA_QUALITY_ERROR      | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+UNKNOWN                 | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+TXN_NOT_EXISTS          | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+TXN_IN_PROCESSING       | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+SHUTDOWN                | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+already committed       | ok                    | ok                    | UUUCCUD UUUCCAD | done        | ended
+abort pending           | ok                    | ok                    | UUUCCUD UUUCCAD | done        | again
+already aborted         | ok                    | ok                    | UUUCCUD UUUCCAD | done        | ended
+live label              | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
+used label              | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
 no such task            | begin_failed          | load_failed           | UAACCAU UAACCAU | load_failed | ended
 no such task, rollback  | begin_failed          | load_failed           | UAACCAU UAACCAU | load_failed | ended
 committing, no loads    | begin_failed          | load_failed           | UAACCAU UAACCAU | load_failed | again
-already committing      | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
+already committing      | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
 during committing       | begin_failed          | load_failed           | UAACCAU UAACCAU | load_failed | again
 task committed          | begin_failed          | load_failed           | UAACCAU UAACCAU | load_failed | again
 cannot abort visible    | begin_failed          | load_failed           | UAACCAU UAACCAU | load_failed | ended
@@ -128,11 +128,11 @@ no table                | refused               | refused               | UAACCA
 other database          | refused               | refused               | UAACCAU UAACCAU | load_failed | again
 access denied           | refused               | refused               | UAACCAU UAACCAU | load_failed | again
 bad label               | refused               | refused               | UAACCAU UAACCAU | load_failed | again
-parameters              | begin_failed          | load_failed           | UUUCCAD UUUCCAD | load_failed | again
+parameters              | begin_failed          | load_failed           | UUUCCUD UUUCCAD | load_failed | again
 unknown text            | begin_failed          | load_failed           | UAACCAU UAACCAU | load_failed | again
-reply lost              | begin_failed          | load_failed           | UUUCCAD UUUCCAD | reply_lost  | again
-not sent                | begin_failed          | load_failed           | UUUCCAD UUUCCAD | not_sent    | again
-no reply                | begin_failed          | load_failed           | UUUCCAD UUUCCAD | bad_reply   | again
+reply lost              | begin_failed          | load_failed           | UUUCCUD UUUCCAD | reply_lost  | again
+not sent                | begin_failed          | load_failed           | UUUCCUD UUUCCAD | not_sent    | again
+no reply                | begin_failed          | load_failed           | UUUCCUD UUUCCAD | bad_reply   | again
 """
 
 
