@@ -35,7 +35,7 @@ from starrocks_txn_sink.errors import (
     printable,
 )
 from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFUSED
-from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
+from starrocks_txn_sink.writer.messages import read_envelope
 
 _DELAY: Final = 2.0  # seconds: Spark logs a failed query within one
 _LONGEST: Final = 600  # characters of a line of the block
@@ -132,18 +132,10 @@ def is_outage_code(code: str) -> bool:
     return issubclass(class_of(code), Outage)
 
 
-def lane_error(report: LaneReport) -> StarRocksSinkError | None:
-    """The error that a lane failed with, made again from its report; None for a code that this process has not."""
-    kind, told = class_of(report.error), report.failure
-    if kind.code != report.error or not told:
-        return None
-    return kind(str(told["message"]), hint=str(told["advice"]), **told["place"])
-
-
 def error_in_text(text: str) -> StarRocksSinkError | None:
     """The sink's error in the text of an exception of Spark's, for drivers that see nothing but the text."""
     report = read_envelope(text)
-    if report is not None and (made := lane_error(report)) is not None:
+    if report is not None and (made := report.lane_error()) is not None:
         return made
     for name, message in _RAISED.findall(text):
         for kind in _classes():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -41,10 +41,10 @@ from starrocks_txn_sink.telemetry.events import fan_out
 from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger
 from starrocks_txn_sink.writer.messages import (
     CarryOver,
-    LaneFailure,
     LaneReport,
     Message,
     OrderViolation,
+    envelope,
     of_kind,
 )
 from starrocks_txn_sink.writer.metrics import LaneMetrics
@@ -149,11 +149,12 @@ class SharedLabelRun:
         rng, deadline = random.Random(), Deadline.after(self.options.batch_deadline, self.clock)
         backoff, reports = limits(self.options).backoff, list[Message]()
         task, failures = self.task, 0
+        names = labels(self.session.job, self.session.epoch, LANE, task.batch_id, next(_NUMBERS))
         with RESOURCES.lease(self.options) as resources:
-            for tries, label in enumerate(self._labels(), start=1):
-                attempt = _Attempt(self, resources, label, rng, deadline, tries)
+            for tries in itertools.count(1):
+                attempt = _Attempt(self, resources, replace(task, label=next(names)), rng, deadline, tries)
                 try:
-                    return [*reports, *attempt.run(replace(task, label=label), run_lanes)]
+                    return [*reports, *attempt.run(run_lanes)]
                 except KeyRepeated:
                     if task.hold:
                         raise
@@ -164,10 +165,7 @@ class SharedLabelRun:
                         raise
                     self.clock.sleep(deadline.bounded(backoff.seconds(failures - 1, rng), "another attempt"))
                 reports += attempt.reports
-        raise AssertionError("Labels do not end.")
-
-    def _labels(self) -> Iterator[str]:
-        return labels(self.session.job, self.session.epoch, LANE, self.task.batch_id, next(_NUMBERS))
+        raise AssertionError("A count does not end.")
 
 
 class _Attempt:
@@ -177,14 +175,15 @@ class _Attempt:
         self,
         shared: SharedLabelRun,
         resources: WorkerResources,
-        label: str,
+        task: LaneTask,
         rng: random.Random,
         deadline: Deadline,
         tries: int,
     ) -> None:
-        options, session, clock, task = shared.options, shared.session, shared.clock, shared.task
+        options, session, clock = shared.options, shared.session, shared.clock
         self.reports: list[LaneReport] = []
-        self._label, self._tries, self._clock, self._session, self._task = label, tries, clock, session, task
+        self._label, self._task = str(task.label), task
+        self._tries, self._clock, self._session = tries, clock, session
         encoding = Compression(options.compression).value
         self._metrics = LaneMetrics(session.job, 0, task.batch_id, encoding, clock)
         self._ownership = own_label(options, session, task.batch_id, rng, clock) if session.token else None
@@ -204,14 +203,13 @@ class _Attempt:
             query=resources.connection.query if resources.connection is not None else None,
         )
 
-    def run(self, task: LaneTask, run_lanes: RunLanes) -> list[Message]:
+    def run(self, run_lanes: RunLanes) -> list[Message]:
         """The messages as of SharedLabelRun.run; raises the first failure after the label was rolled back."""
         self._perform(BeginAction(self._label))
-        self._task = task
         try:
-            messages = run_lanes(task)
+            messages = run_lanes(self._task)
             self.reports += of_kind(messages, LaneReport)
-            violations = judge(messages, task)
+            violations = judge(messages, self._task)
             if violations:
                 perform_all(roll_back(self._label), self._perform)
                 return [*self.reports, *violations]
@@ -280,15 +278,21 @@ def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:
     verdict, unless the options leave no other way. Otherwise raises the failure that explains the most: one that no
     repetition cures, then the first one. A lane that fails rolls the label back, so the others fail soon after it.
     """
-    failures = of_kind(messages, LaneFailure)
+    failures = [(report, _error_of(report)) for report in of_kind(messages, LaneReport) if report.error]
     violations = of_kind(messages, OrderViolation)
     twice = find_shared_partition(of_kind(messages, LaneShare))
     if twice is not None:
         violations.append(OrderViolation(f"Source partition {twice} came in two tasks."))
     may_sort = task.options.shuffle is not False and task.options.transactions is not Transactions.BATCH
     if task.marked and may_sort:
-        torn = (each for each in failures if isinstance(each.error(), (InputError, SourceChanged)))
-        violations += [OrderViolation(each.message) for each in torn]
+        torn = (error for _, error in failures if isinstance(error, (InputError, SourceChanged)))
+        violations += [OrderViolation(error.message) for error in torn]
     if failures and not violations:
-        raise min(failures, key=lambda each: (each.error().retryable, each.at)).error()
+        report, error = min(failures, key=lambda each: (each[1].retryable, each[0].failed_at))
+        error.add_note(envelope(report))
+        raise error
     return violations
+
+
+def _error_of(report: LaneReport) -> StarRocksSinkError:
+    return report.lane_error() or StarRocksSinkError(f"Lane {report.lane} failed with the code {report.error}.")

@@ -47,7 +47,6 @@ from starrocks_txn_sink.sink.failures import (
     SPARK,
     Failure,
     is_interruption,
-    lane_error,
     refused_row,
     text_of,
 )
@@ -495,7 +494,7 @@ def _own_error(error: BaseException, report: LaneReport | None) -> StarRocksSink
     """The sink's error behind `error`: itself, that of a lane, or the refusal of a row in the JVM."""
     if isinstance(error, StarRocksSinkError):
         return error
-    return lane_error(report) if report is not None else refused_row(text_of(error))
+    return report.lane_error() if report is not None else refused_row(text_of(error))
 
 
 def _ends_with_query(frame: DataFrame, error: Exception) -> bool:

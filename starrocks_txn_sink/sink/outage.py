@@ -32,7 +32,7 @@ def outage_of(error: BaseException) -> tuple[str, LaneReport | None] | None:
     Spark gives the driver only the text of a lane's error, so its code comes from the report in that text.
     """
     if isinstance(error, StarRocksSinkError):
-        return (error.code, None) if isinstance(error, Outage) else None
+        return (error.code, read_envelope(text_of(error))) if isinstance(error, Outage) else None
     report = read_envelope(text_of(error))
     return (report.error, report) if report is not None and is_outage_code(report.error) else None
 

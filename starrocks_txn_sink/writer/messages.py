@@ -2,7 +2,7 @@
 
 A lane that succeeds sends its receipts and then its report; an assembling lane also sends its CarryOver. A lane whose
 rows must be sorted first sends an OrderViolation and nothing else. Under a shared label a lane sends its LaneShare in
-place of receipts, and its failure is a LaneFailure: a failed task would be run again by Spark, in vain
+place of receipts, and if it fails only the report: a failed task would be run again by Spark, in vain
 (`coordinator.shared_label`). Each message is a line of JSON with its `kind`.
 
 A lane that fails has to fail its Spark task, or Spark would not run the task again. PySpark gives the driver only the
@@ -122,9 +122,9 @@ class LaneReport:
     this lane began or ended, by source partition, for the next micro-batch's lanes. `listed` says whether a take-over
     would have found the lane's label; None if it did not ask. `keys_repeated` says whether keys came in more than one
     load of a StarRocks transaction. `members` has the names in the first JSON rows by table, for tables that the driver
-    has not compared yet (`rows.json_objects.MemberNames`). `failure` has message, advice and place of the error
-    that the lane failed with. Under a shared label a lane does not know when its rows are
-    visible, so `ages` has how old source transactions were at `loaded_at` (seconds since the Unix epoch), each age
+    has not compared yet (`rows.json_objects.MemberNames`). `failure` has message, advice and place of the error that
+    the lane failed with, and `failed_at` its time (seconds since the Unix epoch) under a shared label. There a lane
+    does not know when its rows are visible, so `ages` has how old source transactions were at `loaded_at`, each age
     with a count; `commit` makes latencies of them.
     """
 
@@ -156,6 +156,20 @@ class LaneReport:
     failure: dict[str, Any] = field(default_factory=dict)
     ages: tuple[tuple[float, int], ...] = ()
     loaded_at: float = 0.0
+    failed_at: float = 0.0
+
+    def fail(self, error: StarRocksSinkError, at: float = 0.0) -> LaneReport:
+        """The report of a lane that `error` has ended, `at` seconds since the Unix epoch."""
+        place = {name: value if isinstance(value, int) else str(value) for name, value in error.context.items()}
+        failure = {"message": error.message, "advice": error.advice, "place": place}
+        return replace(self, error=error.code, failure=failure, failed_at=at)
+
+    def lane_error(self) -> StarRocksSinkError | None:
+        """The error that the lane failed with, made again; None for a code that this process has not."""
+        kind = class_of(self.error)
+        if kind.code != self.error or not self.failure:
+            return None
+        return kind(str(self.failure["message"]), hint=str(self.failure["advice"]), **self.failure["place"])
 
     def commit(self, at: float) -> LaneReport:
         """The report once the lane's rows are visible, `at` seconds since the Unix epoch."""
@@ -231,30 +245,8 @@ class OrderViolation:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class LaneFailure:
-    """The error of a lane under a shared label; `at` is its time in seconds since the Unix epoch."""
-
-    code: str
-    message: str
-    hint: str
-    context: dict[str, Any]
-    at: float
-
-    @classmethod
-    def of_error(cls, error: StarRocksSinkError, at: float) -> LaneFailure:
-        shown = {
-            name: value if isinstance(value, (int, float)) else str(value) for name, value in error.context.items()
-        }
-        return cls(error.code, error.message, error.advice, shown, at)
-
-    def error(self) -> StarRocksSinkError:
-        """The error, in the class that it had."""
-        return class_of(self.code)(self.message, hint=self.hint, **self.context)
-
-
-Message = Receipt | LaneReport | CarryOver | OrderViolation | LaneShare | LaneFailure
-MessageType = TypeVar("MessageType", Receipt, LaneReport, CarryOver, OrderViolation, LaneShare, LaneFailure)
+Message = Receipt | LaneReport | CarryOver | OrderViolation | LaneShare
+MessageType = TypeVar("MessageType", Receipt, LaneReport, CarryOver, OrderViolation, LaneShare)
 
 _KINDS: Final[dict[type, str]] = {
     Receipt: "receipt",
@@ -262,7 +254,6 @@ _KINDS: Final[dict[type, str]] = {
     CarryOver: "carried",
     OrderViolation: "order_violation",
     LaneShare: "share",
-    LaneFailure: "failure",
 }
 _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "receipt": receipt_of,
@@ -272,7 +263,6 @@ _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "share": lambda fields: LaneShare(
         **{**fields, "loaded": tuple(map(receipt_of, fields["loaded"])), "partitions": tuple(fields["partitions"])}
     ),
-    "failure": lambda fields: LaneFailure(**fields),
 }
 
 

@@ -233,8 +233,9 @@ class LaneMetrics:
             errors = Counter(self._errors)
             if code and error is not self._last_error:
                 errors[code] += 1
+            failed = self._report.fail(error) if isinstance(error, StarRocksSinkError) else self._report
             return replace(
-                self._report,
+                failed,
                 committed=0 if shared else len(done),
                 aborted=self._aborted,
                 in_doubt=self._in_doubt,
@@ -243,7 +244,6 @@ class LaneMetrics:
                 retries=_triples(self._retries),
                 errors=tuple(sorted(errors.items())),
                 error=code,
-                failure=_failure(error),
                 loads=tuple(self._loads_of(table, sent) for table, sent in sorted(self._loads.items())),
                 deletes=self._sent_deletes(receipts),
                 replayed_rows=self._replay.skipped_rows if self._replay else 0,
@@ -272,14 +272,6 @@ class LaneMetrics:
     def _loads_of(self, table: str, sent: _TableTotals) -> TableLoads:
         spent = sent.durations
         return TableLoads(table, self._encoding, spent.count, sent.bytes, spent.total, tuple(spent.counts))
-
-
-def _failure(error: BaseException | None) -> dict[str, Any]:
-    """Message, advice and place of a lane's error, in JSON's types."""
-    if not isinstance(error, StarRocksSinkError):
-        return {}
-    place = {name: value if isinstance(value, int) else str(value) for name, value in error.context.items()}
-    return {"message": error.message, "advice": error.advice, "place": place}
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositi
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out, ignore_event
 from starrocks_txn_sink.writer.messages import (
-    LaneFailure,
+    LaneReport,
     Message,
     OrderViolation,
     envelope,
@@ -137,14 +137,14 @@ class LaneTask:
         """
         if self.label is None:
             return run()
+        nothing = LaneReport(self.job, attempt.lane, self.batch_id)
         if attempt.retry:
-            repeated = TaskRepeated("Spark runs the task of a lane again.", hint=_REPEATED)
-            return [LaneFailure.of_error(repeated, clock.wall())]
+            return [nothing.fail(TaskRepeated("Spark runs the task of a lane again.", hint=_REPEATED), clock.wall())]
         try:
             return run()
         except StarRocksSinkError as error:
-            reports = map(read_envelope, getattr(error, "__notes__", ()))
-            return [*(one for one in reports if one is not None), LaneFailure.of_error(error, clock.wall())]
+            report = read_envelope("\n".join(getattr(error, "__notes__", ()))) or nothing
+            return [report.fail(error, clock.wall())]
 
     def write(
         self,

@@ -20,7 +20,7 @@ from starrocks_txn_sink.protocol.label import Committed, RetryPolicy, labels
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.segments import RowsCutOff
 from starrocks_txn_sink.sink.lanes import judge, own_label
-from starrocks_txn_sink.writer.messages import LaneFailure, LaneReport, Message, OrderViolation, of_kind
+from starrocks_txn_sink.writer.messages import LaneReport, Message, OrderViolation, of_kind
 from starrocks_txn_sink.writer.runner import Performer
 from starrocks_txn_sink.writer.task import JobOwnership, LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
@@ -153,8 +153,7 @@ class SharedDriver(Driver):
         if cut_off:
             self.task_failed(ended.attempt.lane, RowsCutOff("The JVM died."))
         elif isinstance(result, StarRocksSinkError):
-            report = ended.metrics.report((), result)
-            self._lane_over(slot, [report, LaneFailure.of_error(result, self.scheduler.now)])
+            self._lane_over(slot, [ended.metrics.report((), result).fail(result, self.scheduler.now)])
         elif isinstance(result, BaseException):
             self.task_failed(ended.attempt.lane, result)
         else:

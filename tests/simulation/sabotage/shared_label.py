@@ -13,7 +13,7 @@ from starrocks_txn_sink.protocol import fencing
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Unknown, labels
 from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.sink import lanes
-from starrocks_txn_sink.writer.messages import LaneFailure, of_kind
+from starrocks_txn_sink.writer.messages import LaneReport, of_kind
 from starrocks_txn_sink.writer.task import LaneTask
 
 from .. import shared_driver
@@ -37,7 +37,7 @@ def the_shared_label_is_committed_although_a_lane_has_failed(put: Any) -> None:
 
     def broken(messages: Any, task: Any) -> Any:
         some = of_kind(messages, LaneShare)
-        return right([each for each in messages if not (some and isinstance(each, LaneFailure))], task)
+        return right([each for each in messages if not (some and isinstance(each, LaneReport) and each.error)], task)
 
     put(shared_driver, "judge", broken)
 

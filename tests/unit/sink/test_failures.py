@@ -16,7 +16,6 @@ from starrocks_txn_sink.sink.failures import (
     cause_line,
     error_in_text,
     is_interruption,
-    lane_error,
     runbook_link,
 )
 from starrocks_txn_sink.writer.messages import LaneReport, envelope, read_envelope
@@ -51,10 +50,10 @@ def test_a_lanes_error_arrives_as_itself() -> None:
     error = RowsRejected("2 rows.", hint="Correct them.", label="l", table="t")
     report = read_envelope(f"Spark says\n{envelope(report_of(error))}\nmore")
     assert report is not None
-    again = lane_error(report)
+    again = report.lane_error()
     assert (type(again), str(again)) == (RowsRejected, str(error))
-    assert lane_error(LaneReport("shop", 0, 1, error="of_a_newer_release", failure=report.failure)) is None
-    assert lane_error(LaneReport("shop", 0, 1, error="rows_rejected")) is None
+    assert LaneReport("shop", 0, 1, error="of_a_newer_release", failure=report.failure).lane_error() is None
+    assert LaneReport("shop", 0, 1, error="rows_rejected").lane_error() is None
 
 
 def test_an_error_is_found_in_a_text_by_its_report_or_else_by_its_class() -> None:

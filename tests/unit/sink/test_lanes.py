@@ -15,7 +15,7 @@ from starrocks_txn_sink.errors import Fenced, InputError, LoadFailed, OutcomeUnk
 from starrocks_txn_sink.protocol.label import Committed, Unknown
 from starrocks_txn_sink.rows.segments import TaskRepeated
 from starrocks_txn_sink.sink.lanes import judge
-from starrocks_txn_sink.writer.messages import LaneFailure, LaneReport, Message, OrderViolation
+from starrocks_txn_sink.writer.messages import LaneReport, Message, OrderViolation
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -25,8 +25,8 @@ def task(*, marked: bool = True, **changes: Any) -> LaneTask:
     return LaneTask(options, "job", "e1", "c1", 0, marked=marked, label="L")
 
 
-def failure(error: StarRocksSinkError, at: float = 0.0) -> LaneFailure:
-    return LaneFailure.of_error(error, at)
+def failure(error: StarRocksSinkError, at: float = 0.0) -> LaneReport:
+    return LaneReport("job", 0, 0).fail(error, at)
 
 
 def share(*partitions: str) -> LaneShare:
@@ -63,14 +63,20 @@ def test_the_failure_is_raised_that_no_repetition_cures_and_else_the_first() -> 
         judge([first, failure(Fenced("other"), 3.0)], task())
 
 
+def test_a_failure_that_this_process_does_not_know_is_one_all_the_same() -> None:
+    with pytest.raises(StarRocksSinkError, match="Lane 1 failed with the code of_a_newer_release"):
+        judge([share("0"), LaneReport("job", 1, 0, error="of_a_newer_release")], task())
+
+
 def test_a_task_that_spark_runs_again_does_not_load() -> None:
     def load() -> list[Message]:
         raise AssertionError("It loads.")
 
     (said,) = task().answer(Attempt(1, 7, True), SystemClock(), load)
-    assert isinstance(said, LaneFailure)
-    assert isinstance(said.error(), TaskRepeated)
-    assert said.error().retryable
+    assert isinstance(said, LaneReport)
+    error = said.lane_error()
+    assert isinstance(error, TaskRepeated)
+    assert error.retryable
 
 
 def test_errors_under_a_shared_label_are_messages_and_bugs_are_not() -> None:
@@ -78,8 +84,8 @@ def test_errors_under_a_shared_label_are_messages_and_bugs_are_not() -> None:
         return task().answer(Attempt(1, 7, False), SystemClock(), lambda: _raise(error))
 
     (said,) = fail(LoadFailed("no backend", label="L"))
-    assert isinstance(said, LaneFailure)
-    assert (said.code, said.error().context) == ("load_failed", {"label": "L"})
+    assert isinstance(said, LaneReport)
+    assert (said.error, said.failure["place"]) == ("load_failed", {"label": "L"})
     with pytest.raises(ZeroDivisionError):
         fail(ZeroDivisionError())
 

@@ -76,6 +76,7 @@ reports = st.builds(
     members=st.dictionaries(names, st.lists(names, max_size=3).map(tuple), max_size=3),
     ages=st.lists(st.tuples(seconds, counts), max_size=3).map(tuple),
     loaded_at=seconds,
+    failed_at=seconds,
 )
 carried = st.builds(
     CarriedState, st.just(AssemblerState()), st.dictionaries(counts, st.builds(BlobPlace, names, counts))
