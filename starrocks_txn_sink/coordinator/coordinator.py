@@ -95,6 +95,7 @@ class SharedTransactionCoordinator:
         self._write_buffer = WriteBuffer(limits, spill, keyed, hold=hold, repeatable=not shared)
         self._phase = Phase.IDLE
         self._last_failure = ""
+        self._full = False  # the last request met the server's limit of running transactions
         self._label = ""
         self._began_at = 0.0
         self._not_before = 0.0
@@ -146,8 +147,7 @@ class SharedTransactionCoordinator:
     @property
     def advice(self) -> str | None:
         """Advice for DeadlineExceeded at this moment; None for the usual one."""
-        full = errors.TooManyTransactions
-        return full.hint if f"({full.code}:" in self.waiting_for else None
+        return errors.TooManyTransactions.hint if self._full else None
 
     # --- rows in ---
 
@@ -290,6 +290,8 @@ class SharedTransactionCoordinator:
         """Take the result of an action: the value that its steps returned, or the error they raised."""
         self._running_actions -= 1
         self._last_failure = failure_phrase(action, result, self._last_failure)
+        if not isinstance(action, actions.RollbackAction):
+            self._full = isinstance(getattr(result, "error", result), errors.TooManyTransactions)
         match action:
             case actions.BeginAction():
                 self._handle_begin(result)

@@ -205,8 +205,8 @@ class _Attempt:
 
     def run(self, run_lanes: RunLanes) -> list[Message]:
         """The messages as of SharedLabelRun.run; raises the first failure after the label was rolled back."""
-        self._perform(BeginAction(self._label))
         try:
+            self._perform(BeginAction(self._label))  # without an answer the label may be there all the same
             messages = run_lanes(self._task)
             self.reports += of_kind(messages, LaneReport)
             violations = judge(messages, self._task)

@@ -90,8 +90,8 @@ class SharedDriver(Driver):
         self._perform(BeginAction(self._label), self._begun)
 
     def _begun(self, result: object) -> None:
-        if isinstance(result, BaseException):
-            self._give_up(result)
+        if isinstance(result, StarRocksSinkError):
+            self._run(roll_back(self._label), partial(self._rolled_back, result))
             return
         self.slots = dict(self._layout())
         for lane in list(self.slots):
