@@ -7,7 +7,7 @@ this process: `run_forever` decides by it. The text of Spark's exception is read
 works in another process.
 
 The block is printed to standard error after Spark's own lines, so it is the last thing to read: at the end of the
-process, when `run_forever` takes the failure, or _DELAY seconds later.
+process, when `run_forever` takes the failure, or, without it, _DELAY seconds later.
 """
 
 from __future__ import annotations
@@ -184,6 +184,7 @@ class FailureBoard:
         self._guard = threading.Lock()
         self._last: dict[str, Failure] = {}
         self._waiting: dict[str, Failure] = {}
+        self._awaited: set[str] = set()
 
     def post(self, query: str, failure: Failure) -> None:
         """Keep the failure of a micro-batch of `query`, and print its block soon."""
@@ -194,7 +195,7 @@ class FailureBoard:
                 del self._last[next(iter(self._last))]
         atexit.unregister(self.print_waiting)
         atexit.register(self.print_waiting)
-        timer = threading.Timer(self._delay, self.print_waiting)
+        timer = threading.Timer(self._delay, self._print_late, (query, failure))
         timer.daemon = True
         with contextlib.suppress(RuntimeError):  # the interpreter is ending: atexit prints
             timer.start()
@@ -210,8 +211,26 @@ class FailureBoard:
             self._waiting.pop(query, None)
             return self._last.pop(query, None)
 
+    @contextlib.contextmanager
+    def awaited(self, query: str) -> Iterator[None]:
+        """Within it the caller takes the failures of `query`, so no timer prints them."""
+        with self._guard:
+            self._awaited.add(query)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._awaited.discard(query)
+
+    def _print_late(self, query: str, failure: Failure) -> None:
+        with self._guard:
+            if query in self._awaited or self._waiting.get(query) is not failure:
+                return
+            del self._waiting[query]
+        print_block(failure)
+
     def print_waiting(self) -> None:
-        """Print the blocks that nobody has taken."""
+        """Print the blocks that nobody has taken; called at the end of the process."""
         with self._guard:
             waiting, self._waiting = self._waiting, {}
         for failure in waiting.values():

@@ -17,7 +17,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.coordinator.actions import Action, BeginAction, PositionSpan, Receipt
+from starrocks_txn_sink.coordinator.actions import BeginAction, PositionSpan, Receipt
 from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner, labels_of, log_entries
 from starrocks_txn_sink.coordinator.shared_label import (
     LANE,
@@ -190,7 +190,7 @@ class _Attempt:
         if self._ownership is not None:
             self._metrics.attach_ownership(self._ownership)
         log = EventLogger("sink", job=session.job, batch=task.batch_id)
-        self._perform: Callable[[Action], object] = Performer(
+        self._perform = Performer(
             options,
             resources.transport,
             clock,
@@ -253,6 +253,7 @@ class _Attempt:
         steps = commit_shared(self._label, contents, entries, fenced=self._ownership is not None)
         outcome = perform_all(steps, self._perform)
         receipt = contents.receipt(outcome, 0, self._tries, self._clock.wall())
+        receipt = replace(receipt, filtered=self._perform.filtered.get(self._label, {}))
         (detailed,) = self._metrics.add_details([receipt])
         return detailed
 

@@ -153,19 +153,21 @@ def _run_once(
 ) -> tuple[Failure | None, bool]:
     """Run the query to its end: its failure, None if it ended or was stopped; and whether it ended a micro-batch."""
     query: Any = None
-    try:
-        query = start()
-        if quiet:
-            _silence_spark()
-        _await(query, stop, stop_seconds)
-    except Exception as error:
-        if query is None and not _is_failure(error):
+    with contextlib.ExitStack() as stack:
+        try:
+            query = start()
+            stack.enter_context(FAILURES.awaited(str(query.id)))
+            if quiet:
+                _silence_spark()
+            _await(query, stop, stop_seconds)
+        except Exception as error:
+            if query is None and not _is_failure(error):
+                raise
+            return (None if stop.is_set() else _failure_of(query, error)), _has_progressed(query)
+        except BaseException:  # Ctrl-C: no query stays behind
+            if query is not None:
+                _stop(query, stop_seconds)
             raise
-        return (None if stop.is_set() else _failure_of(query, error)), _has_progressed(query)
-    except BaseException:  # Ctrl-C: no query stays behind
-        if query is not None:
-            _stop(query, stop_seconds)
-        raise
     return None, True
 
 

@@ -36,7 +36,7 @@ def test_the_pipeline_of_the_readme_delivers(tmp_path: Path) -> None:
             "http://fe:8030": server.load_url,
             "mysql://fe:9030": server.query_url,
             "/data/": f"{tmp_path}/",
-            "query.awaitTermination()": "query.processAllAvailable(); query.stop(); spark.stop()",
+            "sys.exit(run_forever(query.start))": "run = query.start(); run.processAllAvailable(); run.stop()",
             "SparkSession.builder": "SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false')"
             f".config('spark.sql.warehouse.dir', {str(tmp_path / 'warehouse')!r})",
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
@@ -104,6 +105,26 @@ def test_a_block_that_nobody_takes_is_printed_once(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.count("starrocks-txn-sink:") == 1
     board.forget("a")
     assert board.take("a") is None
+
+
+def test_no_timer_prints_a_failure_that_is_awaited_or_was_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    board = FailureBoard(delay=0)
+    one, two = Failure.of(LoadFailed("One.")), Failure.of(LoadFailed("Two."))
+    with board.awaited("a"):
+        board.post("a", one)
+        board.post("b", two)
+        wait_for_timers()
+        assert capsys.readouterr().err.count("starrocks-txn-sink:") == 1
+        assert board.take("a") is one
+    board.post("a", one)
+    wait_for_timers()
+    assert capsys.readouterr().err.count("starrocks-txn-sink: One.") == 1
+
+
+def wait_for_timers() -> None:
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer) and not thread.interval:
+            thread.join(30)
 
 
 def test_the_block_follows_the_traceback_of_a_program_that_ends() -> None:
