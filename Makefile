@@ -55,6 +55,16 @@ lock:
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
+# What is marked `matrix` on older versions of Spark, in an environment for each; make matrix SPARKS=3.5.9 chooses.
+SPARKS ?= 3.5.9 4.0.5 4.1.4
+.PHONY: matrix
+matrix: $(SPARKS:%=matrix-%)
+
+matrix-%:
+	@test -x .venvs/spark-$*/bin/pip || $(PYTHON) -m venv .venvs/spark-$*
+	.venvs/spark-$*/bin/pip install --quiet --disable-pip-version-check "pyspark==$*" --editable ".[matrix]"
+	.venvs/spark-$*/bin/python -m pytest -W default -n 2 -m matrix $(ARGS) $$(grep -rl --include='*.py' mark.matrix tests)
+
 # Kill and pause a real PySpark driver and the stand-in at every numbered step; ARGS="words" chooses sites, --list lists.
 .PHONY: crash
 crash: setup

@@ -14,9 +14,10 @@ import subprocess
 import sys
 import threading
 from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
 import psutil
+from typing_extensions import Self
 
 _OK = {"Status": "OK", "Message": "", "TxnId": 1}
 _CHUNK = 1 << 20

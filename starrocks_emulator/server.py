@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from starrocks_emulator.faults import FaultPlan
 from starrocks_emulator.http.be import BackendService
@@ -26,6 +26,9 @@ from starrocks_emulator.transactions.commit import Committer, Publisher
 from starrocks_emulator.transactions.frontend import Frontend, refresh_committed
 from starrocks_emulator.transactions.memory import Clock, FrontendMemory, SystemClock
 from starrocks_emulator.transactions.messages import Credentials
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Part = TypeVar("Part")
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})

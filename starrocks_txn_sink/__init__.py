@@ -21,16 +21,16 @@ _HOMES = {
     "starrocks_txn_sink.coordinator.actions": ("Receipt",),
     "starrocks_txn_sink.telemetry.logs": ("configure_logging",),
     "starrocks_txn_sink.metrics": ("MetricsServer",),
-    "starrocks_txn_sink.options": ("SinkOptions", "TableOptions", "recommended_conf"),
+    "starrocks_txn_sink.options": ("SinkOptions", "TableOptions"),
     "starrocks_txn_sink.sink": (
         "RestartPolicy",
-        "StarRocksDataSource",
         "StarRocksSink",
         "TableRoute",
         "TransactionAssembly",
-        "lane_partitioned",
         "run_forever",
     ),
+    "starrocks_txn_sink.sink.data_source": ("StarRocksDataSource", "lane_partitioned"),
+    "starrocks_txn_sink.spark_version": ("recommended_conf",),
     "starrocks_txn_sink.sources.txn_lines": ("TxnEventLines",),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.metrics import MetricsServer as MetricsServer
     from starrocks_txn_sink.options import SinkOptions as SinkOptions
     from starrocks_txn_sink.options import TableOptions as TableOptions
-    from starrocks_txn_sink.options import recommended_conf as recommended_conf
     from starrocks_txn_sink.sink import RestartPolicy as RestartPolicy
-    from starrocks_txn_sink.sink import StarRocksDataSource as StarRocksDataSource
     from starrocks_txn_sink.sink import StarRocksSink as StarRocksSink
     from starrocks_txn_sink.sink import TableRoute as TableRoute
     from starrocks_txn_sink.sink import TransactionAssembly as TransactionAssembly
-    from starrocks_txn_sink.sink import lane_partitioned as lane_partitioned
     from starrocks_txn_sink.sink import run_forever as run_forever
+    from starrocks_txn_sink.sink.data_source import StarRocksDataSource as StarRocksDataSource
+    from starrocks_txn_sink.sink.data_source import lane_partitioned as lane_partitioned
     from starrocks_txn_sink.sources.txn_lines import TxnEventLines as TxnEventLines
+    from starrocks_txn_sink.spark_version import recommended_conf as recommended_conf
     from starrocks_txn_sink.sql.audit import Audit as Audit
     from starrocks_txn_sink.telemetry.logs import configure_logging as configure_logging
 else:

@@ -7,6 +7,7 @@ or secrets. Errors can be pickled, because Spark sends them from executors to th
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any, ClassVar
 
 _UNPRINTABLE = re.compile(
@@ -33,6 +34,16 @@ class Outage(Transient):
 
 class Terminal:
     """Mixin: a retry cannot succeed before the user changes the source, the options or the server."""
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add `note` to `error`, as `BaseException.add_note` does from Python 3.11 on."""
+    error.__notes__ = [*notes_of(error), note]  # type: ignore[attr-defined]
+
+
+def notes_of(error: BaseException) -> list[str]:
+    """The notes on `error`."""
+    return list(getattr(error, "__notes__", ()))
 
 
 class StarRocksSinkError(Exception):
@@ -62,6 +73,8 @@ class StarRocksSinkError(Exception):
         parts = [self.message + (f" [{place}]" if place else "")]
         if self.advice:
             parts.append(self.advice)
+        if sys.version_info < (3, 11):  # where a traceback does not show notes
+            parts += [f"\n{note}" for note in notes_of(self)]
         return " ".join(parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -95,6 +108,14 @@ class OptionError(StarRocksSinkError, Terminal, ValueError):
     code = "option"
     summary = "An option, or a combination of options, is invalid."
     hint = "Correct the option: docs/options.md lists all of them."
+
+
+class SparkTooOld(StarRocksSinkError, Terminal, ImportError):
+    """The message names the feature, the version that it needs, and the version at hand."""
+
+    code = "spark_too_old"
+    summary = "This version of Spark does not have what a part of the package needs."
+    hint = "Use a newer version of Spark; docs/deploy.md lists what works where."
 
 
 class InputError(StarRocksSinkError, Terminal, ValueError):

@@ -32,6 +32,7 @@ from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.options.flink import FLINK_OPTIONS, FLINK_PREFIXES, MapsTo, Refused, WithoutEffect
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import parse_type
+from starrocks_txn_sink.spark_version import FEATURES, OLDEST
 from tools.alerts import ALERTS
 
 _PART = re.compile(r"(<!-- made from the code: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -276,9 +277,26 @@ def checks() -> str:
     return table("check | expected | sections", rows)
 
 
+def spark_versions() -> str:
+    """Every feature with the versions of Spark that have it."""
+    columns = ((3, 5), (4, 0), (4, 1), (4, 2))
+    rows = (
+        (
+            each.name,
+            *("yes" if each.least <= column else "no" for column in columns),
+            each.instead * (each.least > OLDEST),
+        )
+        for each in FEATURES
+    )
+    heads = [f"Spark {major}.{minor}" for major, minor in columns]
+    heads[-1] += " and newer"
+    return table(" | ".join(["", *heads, "without it"]), rows)
+
+
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/cli.md": {"commands": commands},
     "docs/combinations.md": {"pairs": pairs, "conflicts": conflicts, "consequences": consequences},
+    "docs/deploy.md": {"spark-versions": spark_versions},
     "docs/metrics.md": {"metrics": metrics, "buckets": buckets, "alerts": alerts},
     "docs/migration.md": {"flink-options": flink_options},
     "docs/options.md": {"options": options},

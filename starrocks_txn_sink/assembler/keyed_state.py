@@ -24,13 +24,14 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.streaming import stateful_processor as spark
 from pyspark.sql.streaming.state import GroupState
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import group_by_partition
 from starrocks_txn_sink.assembler.rules.model import Counts, Partition, from_blob, pieces, to_blob
 from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.spark_version import PROVIDER, ROCKSDB, require_keyed_state
+from starrocks_txn_sink.spark_version import stateful_processor as spark
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.telemetry.logs import get_logger
 
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 BLOB: Final = "blob"
 COUNTS: Final = "counts"
 GROUP_STATE_TYPE: Final = "header string, layout string, blobs binary"
-PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 KEY_TYPES: Final = {T.StringType: pa.string(), T.IntegerType: pa.int32(), T.LongType: pa.int64()}
 """Types of a source partition, and the same in Arrow."""
@@ -95,6 +94,7 @@ def assemble_frame(
     PLANNED.set()
     grouped = events.mapInArrow(pack, packed).groupBy(model.SOURCE_PARTITION)
     if events.sparkSession.conf.get(PROVIDER, "") == ROCKSDB:
+        require_keyed_state()
         _log.info("assembler.planned", state="transformWithState")
         mode = "ProcessingTime" if timed else "None"
         return grouped.transformWithStateInPandas(Processor(take_step, timed), done, "Append", mode)

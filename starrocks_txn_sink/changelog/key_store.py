@@ -12,12 +12,14 @@ from binascii import crc32
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 from starrocks_txn_sink.changelog.rules.keyed import Retention, State
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 PAGE_BYTES: Final = 4096  # bytes, on average
 INLINE_ROWS: Final = 64  # a key with more rows has them in parts …

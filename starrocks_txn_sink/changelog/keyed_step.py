@@ -16,9 +16,7 @@ from starrocks_txn_sink.changelog.rows import column, from_text, require_storabl
 from starrocks_txn_sink.changelog.rules.keyed import KeyRule, Retention
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.errors import OptionError
-
-PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+from starrocks_txn_sink.spark_version import PROVIDER, ROCKSDB, STATE_BY_TIME, require, require_keyed_state
 
 WATERMARK: Final = "spark.watermarkDelayMs"
 """Spark's mark of a column with a watermark, in the column's metadata."""
@@ -173,6 +171,7 @@ def _observe_count(done: DataFrame, name: str, count: str) -> DataFrame:
 
 def _run_stream_by_key(wire: DataFrame, rule: KeyRule, orders: int, settings: StateSettings) -> DataFrame:
     if _has_rocksdb(wire):
+        require_keyed_state()
         processor = state.KeyProcessor(rule, orders, settings.retention, settings.clock)
         grouped = _with_bucket(wire).groupBy("bucket")
         return grouped.transformWithStateInPandas(processor, state.OUTPUT_SCHEMA, "Append", "None")
@@ -182,11 +181,13 @@ def _run_stream_by_key(wire: DataFrame, rule: KeyRule, orders: int, settings: St
 
 
 def _run_stream_by_time(wire: DataFrame, orders: int) -> DataFrame:
+    require(STATE_BY_TIME)
     if not _has_rocksdb(wire):  # applyInPandasWithState drops late rows without counting them, and ends a chain
         raise OptionError(
             "order_by waits for the watermark, and the session's state store has no timers for that.",
             hint=f"Set {PROVIDER} to {ROCKSDB} before the query starts.",
         )
+    require_keyed_state()
     grouped = wire.groupBy("bucket")
     return grouped.transformWithStateInPandas(state.Reorderer(orders), state.TIMED_SCHEMA, "Append", "EventTime")
 

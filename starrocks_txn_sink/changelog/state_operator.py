@@ -19,7 +19,6 @@ import orjson
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.streaming import stateful_processor as spark
 from pyspark.sql.streaming.state import GroupState
 
 from starrocks_txn_sink.changelog.key_store import Bucket, KeyStates
@@ -27,6 +26,7 @@ from starrocks_txn_sink.changelog.rules import keyed
 from starrocks_txn_sink.changelog.rules.conversions import ReleaseResult, TimedRow, release
 from starrocks_txn_sink.changelog.rules.keyed import InputChange, KeyRule, KeyStep, Retention
 from starrocks_txn_sink.clock import Clock
+from starrocks_txn_sink.spark_version import stateful_processor as spark
 from starrocks_txn_sink.telemetry.logs import get_logger
 
 # ruff: noqa: N802, N803, ARG002 - the names of methods and arguments are Spark's

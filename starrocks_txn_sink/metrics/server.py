@@ -13,7 +13,7 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
@@ -24,6 +24,9 @@ from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.state import RUNBOOK, dashboard_state
 from starrocks_txn_sink.metrics.verdict import readiness
 from starrocks_txn_sink.telemetry.events import Event
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 ASSETS = {
     "index.html": "text/html; charset=utf-8",
@@ -38,7 +41,7 @@ ASSETS = {
 @cache
 def read_asset(name: str) -> bytes:
     """Content of a file of ASSETS."""
-    return resources.files("starrocks_txn_sink.metrics").joinpath("page", name).read_bytes()
+    return resources.files("starrocks_txn_sink.metrics").joinpath(f"page/{name}").read_bytes()
 
 
 _IDLE_SECONDS = 5.0

@@ -86,7 +86,7 @@ def _offsets(offset: Any) -> dict[tuple[str, str], int]:
 
 
 def _time(text: str | None) -> float:
-    return datetime.fromisoformat(text).timestamp() if text else 0.0
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0  # Python 3.10 knows no Z
 
 
 # ruff: noqa: N802 - the names of the methods are Spark's

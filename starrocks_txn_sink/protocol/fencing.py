@@ -16,7 +16,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from starrocks_txn_sink.errors import Fenced, StarRocksSinkError, TransportError
@@ -198,7 +198,7 @@ def _began(run: str) -> str:
     """The time in a run's name, in UTC; the name itself if it has none."""
     try:
         seconds = int(run[:-_RANDOM_DIGITS], 16) / 1e6
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
         return f"an unknown time ({run})"
 

@@ -1,6 +1,5 @@
 """The sink on the driver: `StarRocksSink`, its input projected in the JVM, the checks before the first load."""
 
-from starrocks_txn_sink.sink.data_source import StarRocksDataSource, lane_partitioned
 from starrocks_txn_sink.sink.events_writer import TransactionAssembly
 from starrocks_txn_sink.sink.sink import StarRocksSink
 from starrocks_txn_sink.sink.supervisor import RestartPolicy, run_forever
@@ -8,10 +7,8 @@ from starrocks_txn_sink.sink.typed.route import TableRoute
 
 __all__ = [
     "RestartPolicy",
-    "StarRocksDataSource",
     "StarRocksSink",
     "TableRoute",
     "TransactionAssembly",
-    "lane_partitioned",
     "run_forever",
 ]

@@ -16,12 +16,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, datasource
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
@@ -52,6 +52,7 @@ from starrocks_txn_sink.sink.session import (
 )
 from starrocks_txn_sink.sink.typed.route import TableRoute, delete_placeholders, fit_routes, table_keys, with_columns
 from starrocks_txn_sink.sink.typed.target import TargetColumn
+from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, STREAM_DATA_SOURCE, require
 from starrocks_txn_sink.sql.leader import LeaderConnection
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event
@@ -59,6 +60,17 @@ from starrocks_txn_sink.telemetry.logs import LogSettings
 from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
+
+try:
+    from pyspark.sql import datasource
+except ImportError:
+    require(BATCH_DATA_SOURCE)
+    raise
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamArrowWriter
+else:
+    StreamArrowWriter = getattr(datasource, "DataSourceStreamArrowWriter", object)  # STREAM_DATA_SOURCE
 
 METADATA_KEY = "starrocks_txn_sink.lanes"
 _SPARKS_OWN = ("checkpointlocation", "path", "batch_id")
@@ -314,6 +326,7 @@ class StarRocksDataSource(datasource.DataSource):
 
         Raises LedgerBehind when the ledger knows less than the query's checkpoint, as far as that can be read here.
         """
+        require(STREAM_DATA_SOURCE)
         options, terms = self._read_terms(schema, overwrite)
         if options.job is None:
             raise OptionError(
@@ -383,7 +396,7 @@ class StarRocksWriter(datasource.DataSourceArrowWriter):
 
 
 @dataclass(frozen=True)
-class StarRocksStreamWriter(datasource.DataSourceStreamArrowWriter):
+class StarRocksStreamWriter(StreamArrowWriter):
     """Writes one micro-batch; its proof goes into the directory `proofs`, beside Spark's logs."""
 
     lanes: LaneWrite

@@ -8,6 +8,7 @@ arrival order and checks the order (`writer.assembling`).
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -78,6 +79,12 @@ class TransactionAssembly:
 
     def __post_init__(self) -> None:
         _ = self.policy
+        if self.state_dir is not None and not re.match(r"/|[A-Za-z][\w+.-]*:", self.state_dir):
+            raise OptionError(
+                f"state_dir is {self.state_dir!r}, which means another folder in each process.",
+                hint="Give an absolute path, or a URI such as s3a://bucket/folder, that driver and executors share.",
+                option="state_dir",
+            )
 
     @property
     def policy(self) -> Policy:
@@ -227,6 +234,7 @@ class EventsWriter:
             sortable=task.options.shuffle is not False,
             small_rows=SMALL_ROWS,
             sentinel=not plan.shared,
+            marker=self.log.marker if self.log is not None else "",
         )
         task = replace(task, at_end_only=not self.sort, keys=self.keys)
 

@@ -32,6 +32,7 @@ from starrocks_txn_sink.errors import (
     Terminal,
     Transient,
     class_of,
+    notes_of,
     printable,
 )
 from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFUSED
@@ -155,7 +156,7 @@ def refused_row(text: str) -> InputError | None:
 def text_of(error: BaseException) -> str:
     """The text of an error with its notes; empty if the JVM that has it is gone."""
     with contextlib.suppress(Exception):  # a JVM error fetches its text from the JVM, which may have ended
-        return "\n".join([str(error), *getattr(error, "__notes__", ())])
+        return "\n".join([str(error), *notes_of(error)])
     return ""
 
 

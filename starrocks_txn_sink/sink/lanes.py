@@ -29,7 +29,7 @@ from starrocks_txn_sink.coordinator.shared_label import (
     roll_back,
 )
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
-from starrocks_txn_sink.errors import InputError, KeyRepeated, OptionError, SourceChanged, StarRocksSinkError
+from starrocks_txn_sink.errors import InputError, KeyRepeated, OptionError, SourceChanged, StarRocksSinkError, add_note
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.declarations import Transactions
 from starrocks_txn_sink.protocol.fencing import fresh_tokens
@@ -290,7 +290,7 @@ def judge(messages: Sequence[Message], task: LaneTask) -> list[OrderViolation]:
         violations += [OrderViolation(error.message) for error in torn]
     if failures and not violations:
         report, error = min(failures, key=lambda each: (each[1].retryable, each[0].failed_at))
-        error.add_note(envelope(report))
+        add_note(error, envelope(report))
         raise error
     return violations
 

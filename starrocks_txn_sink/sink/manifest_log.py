@@ -64,11 +64,17 @@ class ManifestLog:
         taken = [int(name.split("-")[0]) for name in owners]
         taken += [name.generation for name in _manifests(directory)]
         generation = max(taken, default=0) + 1
-        directory.write(f"{OWNERS}/{generation:06d}-{epoch}", query.encode())
+        log = cls(directory, generation, epoch, query, max(LEAST_KEPT, keep))
+        directory.write(log.marker, query.encode())
         for name in owners:
             if int(name.split("-")[0]) < generation - 1:
                 directory.delete(f"{OWNERS}/{name}")
-        return cls(directory, generation, epoch, query, max(LEAST_KEPT, keep))
+        return log
+
+    @property
+    def marker(self) -> str:
+        """The file that says which run the generation belongs to."""
+        return f"{OWNERS}/{self.generation:06d}-{self.epoch}"
 
     def stem(self, batch: int) -> str:
         """The beginning of names of files with rows."""

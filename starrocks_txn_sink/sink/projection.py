@@ -11,9 +11,11 @@ delete (wire contract 5.6).
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
@@ -307,8 +309,38 @@ def sorted_lanes(rows: DataFrame, ends: DataFrame, lanes: int, order: list[Colum
     With `name_task` the first row of each lane names its task (`writer.worker`): after the shuffle, so it is the lane's
     task.
     """
-    spread = rows.union(ends).repartitionById(lanes, F.col(LANE)).sortWithinPartitions(*order).drop(LANE, names.SEQ)
+    keys = F.array(*(F.lit(key) for key in hash_keys(lanes)))
+    spread = rows.union(ends).repartition(lanes, F.element_at(keys, F.col(LANE) + 1))
+    spread = spread.sortWithinPartitions(*order).drop(LANE, names.SEQ)
     return spread.withColumn(names.TASK, task_name()) if name_task else spread
+
+
+@cache
+def hash_keys(lanes: int) -> tuple[int, ...]:
+    """For each lane a number that Spark's hash partitioning puts into the Spark partition of this lane.
+
+    `repartitionById` would take the lane itself, but only from Spark 4.1 on.
+    """
+    found: dict[int, int] = {}
+    for key in itertools.count():
+        found.setdefault(_spark_hash(key) % lanes, key)
+        if len(found) == lanes:
+            return tuple(found[lane] for lane in range(lanes))
+    raise AssertionError
+
+
+def _spark_hash(number: int) -> int:
+    """Murmur3 of an int with Spark's seed 42, as `pyspark.sql.functions.hash` returns it."""
+    mask = 0xFFFFFFFF
+    mixed = number * 0xCC9E2D51 & mask
+    mixed = (mixed << 15 | mixed >> 17) * 0x1B873593 & mask
+    state = 42 ^ mixed
+    state = ((state << 13 | state >> 19) & mask) * 5 + 0xE6546B64 & mask
+    state ^= 4  # bytes
+    state = (state ^ state >> 16) * 0x85EBCA6B & mask
+    state = (state ^ state >> 13) * 0xC2B2AE35 & mask
+    state ^= state >> 16
+    return state - (1 << 32) if state >> 31 else state
 
 
 def in_arrival_order(rows: DataFrame, ends: DataFrame) -> DataFrame:

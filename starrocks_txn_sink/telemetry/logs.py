@@ -191,7 +191,7 @@ def configure_logging(
     for an unknown level or form.
     """
     global _executor_settings
-    number = logging.getLevelNamesMapping().get(level.upper())
+    number = logging._nameToLevel.get(level.upper())
     if number is None or form not in _FORMS:
         raise OptionError(
             f"Logging cannot be configured: the level {level!r} or the form {form!r} is unknown.",

@@ -51,7 +51,8 @@ class AssemblySpec:
     `now` is in seconds since the Unix epoch; `lines` parses raw values, None for parsed events. `directory` None (a
     batch frame, which has no next one) spills to the executor's temporary directory. With `arrival_order` rows are not
     sorted; if they are also `sortable`, the driver may sort them after a wrong order. Up to `small_rows` events
-    may come in any order. Under a shared label there is no `sentinel`.
+    may come in any order. Under a shared label there is no `sentinel`. The driver has written the file `marker` into
+    the `directory`.
     """
 
     policy: Policy
@@ -66,6 +67,7 @@ class AssemblySpec:
     sortable: bool = True
     small_rows: int = SMALL_ROWS
     sentinel: bool = True
+    marker: str = ""
 
     def open(self, attempt: Attempt) -> LaneAssembler:
         """The assembly of one attempt at a lane."""
@@ -198,6 +200,8 @@ class AssemblingLaneTask:
         yield message_batch(self.lane.answer(attempt, SystemClock(), partial(self._run, batches, attempt)))
 
     def _run(self, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> list[Message]:
+        if isinstance(self.assembly.directory, FileDirectory) and self.assembly.marker:
+            self.assembly.directory.require_shared(self.assembly.marker)
         assembler = self.assembly.open(attempt)
         try:
             return self._write(batches, attempt, assembler)

@@ -25,7 +25,7 @@ from starrocks_txn_sink.coordinator.ownership import LaneOwnership, first_owner,
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.region import RECYCLE_AT, CoordinatorLimits, Segment
 from starrocks_txn_sink.coordinator.write_buffer import EntriesBuilder
-from starrocks_txn_sink.errors import StarRocksSinkError, TransactionTimedOut, Unordered
+from starrocks_txn_sink.errors import StarRocksSinkError, TransactionTimedOut, Unordered, add_note, notes_of
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.protocol.fencing import fresh_tokens
@@ -143,7 +143,7 @@ class LaneTask:
         try:
             return run()
         except StarRocksSinkError as error:
-            report = read_envelope("\n".join(getattr(error, "__notes__", ()))) or nothing
+            report = read_envelope("\n".join(notes_of(error))) or nothing
             return [report.fail(error, clock.wall())]
 
     def write(
@@ -168,7 +168,7 @@ class LaneTask:
                 return metrics.add_details(self._write(batches, attempt, clock, resources, metrics, rows))
         except BaseException as error:
             with contextlib.suppress(Exception):  # a failing report must not hide the error
-                error.add_note(envelope(metrics.report((), error)))
+                add_note(error, envelope(metrics.report((), error)))
             if type(error) is not StarRocksSinkError and isinstance(error, StarRocksSinkError):
                 # Spark prints the traceback for each try of the task; the message and its place say it all.
                 raise error.with_traceback(None) from None

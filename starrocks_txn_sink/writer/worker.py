@@ -7,7 +7,7 @@ puts it into a row. After a shuffle that is the lane's first row, in the column 
 committed at the end only, so there it is the last row, in a column that is NULL there otherwise (`task_name_column`).
 Spark generates no code for the name: it slows down all rows of the same projection, and rows after it in the same task.
 A name that cannot be read counts in the first row as a retry, which is slower but never wrong; in the last row it ends
-the task before it commits.
+the task before it commits. In Spark 3.5 another thread computes the rows, so there every task counts as a retry.
 
 **Resources.** Connections, and the threads that they belong to, last from task to task (`RESOURCES`).
 
@@ -33,7 +33,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Final
@@ -47,6 +47,7 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import PARTITION, TABLE, TASK
 from starrocks_txn_sink.rows.segments import RowsCutOff, StageRepeated
+from starrocks_txn_sink.spark_version import NAMES_TASKS
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
 
@@ -82,6 +83,8 @@ def resolve_attempt(attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> tupl
     If the last row has the stage's number, reading it raises StageRepeated for a task that is not the lane's first.
     """
     rest = iter(batches)
+    if not NAMES_TASKS:
+        return replace(attempt, retry=True), rest
     for first in rest:
         if not first.num_rows:
             continue

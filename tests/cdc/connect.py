@@ -8,7 +8,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+
+from typing_extensions import Self
 
 from tests.kafka.jars import classpath
 

@@ -9,7 +9,8 @@ import socket
 import subprocess
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+
+from typing_extensions import Self
 
 _UP_SECONDS = "120"
 

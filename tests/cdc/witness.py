@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pymysql
+from typing_extensions import Self
 
 from tests.cdc.shop import LOOK, STOCK
 

@@ -13,9 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pymysql
+from typing_extensions import Self
 
 from starrocks_emulator.process import EmulatorProcess
 from tests.crash import workload

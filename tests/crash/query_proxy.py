@@ -8,7 +8,8 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+
+from typing_extensions import Self
 
 _COM_QUERY = 3
 _FIRST = 0  # a command starts a new exchange; the packets of the login go on with one

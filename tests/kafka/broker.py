@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from typing_extensions import Self
 
 from tests.kafka.jars import BROKER, classpath
 

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 
 from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
-from starrocks_txn_sink.changelog.keyed_step import PROVIDER
 from starrocks_txn_sink.changelog.state_operator import OUTPUT_COLUMNS, KeyProcessor, changes_by_key, sorted_entries
+from starrocks_txn_sink.spark_version import PROVIDER
 from tests.support.changelog_feed import Feed, FileTime, running
 
 pytestmark = pytest.mark.spark

@@ -94,7 +94,7 @@ def moment(rng: random.Random) -> datetime.datetime:
 
 
 def instant(rng: random.Random) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(rng.randrange(0, 4 * 10**9) + rng.random(), datetime.UTC)
+    return datetime.datetime.fromtimestamp(rng.randrange(0, 4 * 10**9) + rng.random(), datetime.timezone.utc)
 
 
 def blob(rng: random.Random) -> bytearray:

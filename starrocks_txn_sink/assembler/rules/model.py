@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import add, attrgetter
-from typing import Any, ClassVar, Final, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 import orjson
 import pyarrow as pa
@@ -18,6 +18,9 @@ import pyarrow as pa
 from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SOURCE_PARTITION: Final = "source_partition"
 POSITION: Final = "position"

@@ -11,9 +11,10 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import platform
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -115,6 +116,17 @@ class Manifest:
         )
 
 
+class StateNotRead(StarRocksSinkError, Transient):
+    """The file system does not serve; a missing file is another error."""
+
+    code = "state_not_read"
+    summary = "The open source transactions of earlier micro-batches could not be read."
+    hint = (
+        "Check that driver and executors may read the checkpoint's folder starrocks_txn_sink (or state_dir): access "
+        "keys, network, rights."
+    )
+
+
 class StateNotWritten(StarRocksSinkError, Transient):
     """Spark repeats the micro-batch from the previous manifest."""
 
@@ -146,6 +158,9 @@ class StateDirectory(Protocol):
     def delete(self, name: str) -> None: ...
 
 
+_SHARED: set[tuple[str, str]] = set()
+
+
 @dataclass(slots=True)
 class FileDirectory:
     """The directory at `uri` (file:, hdfs:, s3:, gs:, …, or a path). Connects on first use; can be pickled."""
@@ -171,18 +186,37 @@ class FileDirectory:
                 self._made.add(folder)
             target = f"{folder}/.{secrets.token_hex(8)}.tmp" if system.type_name.startswith(_RENAMES) else path
             _write_and_move(system, target, path, content)
-        except OSError as error:
-            raise StateNotWritten(f"The assembling lanes cannot write their state ({type(error).__name__}).") from error
+        except (OSError, pa.ArrowException) as error:
+            raise StateNotWritten(f"The assembling lanes cannot write their state: {_reason(error)}.") from error
+
+    def require_shared(self, marker: str) -> None:
+        """Raises OptionError if the file `marker`, which the driver has written, is not to be seen here.
+
+        Else a folder that driver and executors do not share would pass, until a source transaction is too large for
+        the manifest. Looks once in a process.
+        """
+        if (seen := (self.uri, marker)) in _SHARED:
+            return
+        if marker.rpartition("/")[2] not in self.names(marker.rpartition("/")[0]):
+            raise OptionError(
+                f"The host {platform.node()} does not see the state directory {self.uri} of the driver.",
+                hint="Driver and executors must share the checkpoint: put it on a distributed file system or a shared "
+                "mount, or set state_dir of TransactionAssembly to a folder there.",
+                option="state_dir",
+            )
+        _SHARED.add(seen)
 
     def open(self, name: str) -> pa.NativeFile:
-        """Open the file for random access; raises FileNotFoundError."""
+        """Open the file for random access; raises FileNotFoundError and StateNotRead."""
         system, path = self._path(name)
-        return system.open_input_file(path)
+        with _reading():
+            return system.open_input_file(path)
 
     def names(self, folder: str) -> list[str]:
-        """Names of the complete files in `folder`, without the folder, in no order."""
+        """Names of the complete files in `folder`, without the folder, in no order. Raises StateNotRead."""
         system, path = self._path(folder)
-        found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        with _reading():
+            found = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
         return [each.base_name for each in found if each.is_file and not each.base_name.startswith(".")]
 
     def delete(self, name: str) -> None:
@@ -197,6 +231,16 @@ class FileDirectory:
             self._connected = _connect(self.uri)
         system, root = self._connected
         return system, f"{root}/{name}"
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise StateNotRead(f"The assembling lanes cannot read their state: {_reason(error)}.") from error
 
 
 def _write_and_move(system: Any, target: str, path: str, content: bytes | pa.Buffer) -> None:
@@ -247,9 +291,14 @@ def _connect(uri: str) -> tuple[Any, str]:
     known = f"{_SCHEMES.get(scheme, scheme)}:{rest}"
     try:
         system, path = fs.FileSystem.from_uri(known)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as refused:
+    except (pa.ArrowException, OSError) as refused:
         system, path = _connect_fsspec(uri, refused)
     return system, path.rstrip("/")
+
+
+def _reason(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said[:300]}" if said else type(error).__name__
 
 
 def _connect_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
@@ -259,10 +308,11 @@ def _connect_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
         found, path = fsspec.core.url_to_fs(uri)
     except (ImportError, ValueError, OSError) as missing:
         raise OptionError(
-            f"The assembling lanes cannot keep their state under {uri.split(':')[0]}: ({type(refused).__name__} from "
-            f"pyarrow, {type(missing).__name__} from fsspec).",
-            hint="Set state_dir of TransactionAssembly to a file system that driver and executors share and that "
-            "pyarrow or fsspec can write (file, hdfs, s3, gs, abfss, …).",
+            f"The assembling lanes cannot keep their state under {uri.split(':')[0]}: (pyarrow: {_reason(refused)}; "
+            f"fsspec: {_reason(missing)}).",
+            hint="Python writes this state on driver and executors, and Hadoop's configuration does not reach it. Give "
+            "both the access that pyarrow needs, or set state_dir of TransactionAssembly to a folder that they share "
+            "(docs/deploy.md, The checkpoint).",
             option="state_dir",
         ) from refused
     return fs.PyFileSystem(fs.FSSpecHandler(found)), path

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from starrocks_txn_sink.errors import OptionError
@@ -16,13 +16,15 @@ from starrocks_txn_sink.errors import OptionError
 Row = Any  # opaque: rules only compare rows and pass them through
 
 
-class RowKind(StrEnum):
+class RowKind(str, Enum):
     """Kind of a change; the value is its code (`+I`), the name its long form (`INSERT`)."""
 
     INSERT = "+I"
     UPDATE_BEFORE = "-U"
     UPDATE_AFTER = "+U"
     DELETE = "-D"
+
+    __str__ = str.__str__
 
     @property
     def adds(self) -> bool:

@@ -66,9 +66,11 @@ Section = Callable[[Target], Iterator[Finding]]
 
 def check_libraries(target: Target) -> Iterator[Finding]:
     """Check Python, libraries and JDK of this process. With Spark, `check_executors` reports the JDK in use."""
-    yield from libraries.judge_libraries(libraries.installed_versions(), DRIVER)
+    installed = libraries.installed_versions()
+    yield from libraries.judge_libraries(installed, DRIVER)
+    yield from libraries.check_spark_features()
     if target.executors is None:
-        yield libraries.judge_java(libraries.java_version(os.environ.get("JAVA_HOME")), DRIVER)
+        yield libraries.judge_java(libraries.java_version(os.environ.get("JAVA_HOME")), DRIVER, installed["pyspark"])
 
 
 SECTIONS: tuple[tuple[str, Section], ...] = (

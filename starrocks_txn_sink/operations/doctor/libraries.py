@@ -57,9 +57,7 @@ class Requirement:
 
 
 REQUIREMENTS = (
-    Requirement(
-        "pyspark", "pyspark", (4, 1), "The sink uses repartitionById and transformWithState of Spark 4.1.", (5,)
-    ),
+    Requirement("pyspark", "pyspark", (3, 5), "docs/deploy.md says what works with which version.", (5,)),
     Requirement(
         "pandas", "pandas", (2, 2), "With pandas 3 Spark's createDataFrame turned None into the text 'nan'.", (3,)
     ),
@@ -72,9 +70,10 @@ REQUIREMENTS = (
     ),
     Requirement("starrocks-txn-sink", "starrocks_txn_sink", (), "Lanes run this package on every executor."),
 )
-PYTHON = Requirement("python", "sys", (3, 11), "The package uses features of this version.")
+PYTHON = Requirement("python", "sys", (3, 10), "The package uses features of this version.")
 _UNPACKAGED = "unpackaged"
-LEAST_JAVA = 17
+LEAST_JAVA = 17  # of Spark 4
+LEAST_JAVA_OF_SPARK_3 = 8
 
 
 def installed_versions() -> dict[str, str | None]:
@@ -106,6 +105,21 @@ def java_version(home: str | None) -> str | None:
     return said[1] if said else None
 
 
+def check_spark_features() -> Iterator[Finding]:
+    """What works with the Spark of this process: one finding for each feature that needs a certain version."""
+    try:
+        from starrocks_txn_sink.spark_version import FEATURES
+    except ImportError as error:  # no Spark, or one that is too old: judge_libraries says so
+        yield skipped("spark.features", str(error))
+        return
+    for feature in FEATURES:
+        least = ".".join(map(str, feature.least))
+        if feature.works:
+            yield good("spark.features", f"{feature.name} (Spark {least} and newer)")
+        else:
+            yield skipped("spark.features", f"{feature.name}: needs Spark {least}. {feature.instead}")
+
+
 # --- pure judgements ---
 
 
@@ -115,14 +129,15 @@ def judge_libraries(found: Mapping[str, str | None], place: str) -> Iterator[Fin
         yield _judge_library(need, found.get(need.name), place)
 
 
-def judge_java(version: str | None, place: str) -> Finding:
-    """Finding for the JDK that Spark would start."""
+def judge_java(version: str | None, place: str, spark: str | None = None) -> Finding:
+    """Finding for the JDK that Spark would start; `spark` is its version."""
     check = "library.java"
-    why = f"Spark 4 needs a JDK {LEAST_JAVA} or newer."
+    least = LEAST_JAVA_OF_SPARK_3 if spark is not None and spark.startswith("3.") else LEAST_JAVA
+    why = f"Spark {spark or 4} needs a JDK {least} or newer."
     if version is None:
         return failure(check, "No JDK was found.", why, "Install a JDK 17 and set JAVA_HOME, or put it on PATH.", place)
     major = java_major(version)
-    if major < LEAST_JAVA:
+    if major < least:
         return failure(check, f"The JDK is {version}.", why, "Install a JDK 17 or 21 and set JAVA_HOME to it.", place)
     return good(check, f"JDK {version}", place)
 
@@ -216,7 +231,7 @@ def check_executors(target: Target) -> Iterator[Finding]:
         yield judge_broken(error, "Spark does not start")
         return
     try:
-        yield judge_java(_java_of(session), "Spark's driver")
+        yield judge_java(_java_of(session), "Spark's driver", session.version)
         yield from judge_speculation(str(session.conf.get("spark.speculation", "false")))
         clock = SystemClock()
         before = clock.wall()

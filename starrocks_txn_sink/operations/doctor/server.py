@@ -83,7 +83,7 @@ def epoch_seconds(said: object) -> float | None:
             return None
     if not isinstance(said, datetime.datetime):
         return None
-    return said.replace(tzinfo=datetime.UTC).timestamp()
+    return said.replace(tzinfo=datetime.timezone.utc).timestamp()
 
 
 def judge_clock(ahead: float, uncertain: float, whose: str, place: str = "") -> Finding:

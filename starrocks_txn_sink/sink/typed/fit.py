@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.sink.typed.target import TargetType
+from starrocks_txn_sink.spark_version import JSON_TEXTS, VariantType, is_valid_utf8
 
 Encode = Callable[[Column], Column]
 
@@ -81,7 +82,7 @@ def natural(source: T.DataType) -> TargetType:
     """The StarRocks type closest to `source`, for a table whose columns are unknown; `OTHER` if there is none."""
     if isinstance(source, T.DecimalType):
         return TargetType("DECIMAL", precision=source.precision, scale=source.scale)
-    if isinstance(source, (T.StructType, T.ArrayType, T.MapType, T.VariantType, T.NullType)):
+    if isinstance(source, (T.StructType, T.ArrayType, T.MapType, VariantType, T.NullType)):
         return TargetType("JSON")
     for kind, name in _NATURAL.items():
         if isinstance(source, kind):
@@ -160,10 +161,12 @@ def _text(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     if not isinstance(source, T.StringType):
         return None
     if target.name == "JSON":
+        if not JSON_TEXTS.works:
+            return f"a JSON text needs Spark 4.0. {JSON_TEXTS.instead[:-1]}"
         return Fit(F.try_parse_json, (ValueFault(_not_json, NOT_JSON, silent=True),))
     if target.name not in _TEXTS:
         return f"a text is not turned into {target} by guessing; cast it before the sink"
-    faults = [ValueFault(lambda column: ~F.is_valid_utf8(column), NOT_UTF8, silent=True)]
+    faults = [ValueFault(lambda column: ~is_valid_utf8(column), NOT_UTF8, silent=True)]
     if target.length is not None:
         faults.append(_too_long(target.length))
     return Fit(None, tuple(faults))
@@ -200,7 +203,7 @@ def _document(source: T.DataType, target: TargetType, zones: Zones) -> RuleResul
     """Into a JSON column goes nearly everything; its parts are written as their natural types are."""
     if target.name != "JSON":
         return None
-    if isinstance(source, T.VariantType):
+    if isinstance(source, VariantType):
         return Fit()
     if isinstance(source, (T.StructType, T.ArrayType, T.MapType)):
         return _nested(source, _mirror(source), zones)

@@ -21,6 +21,7 @@ from starrocks_txn_sink.rows.columns import OP
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
 from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
+from starrocks_txn_sink.spark_version import VariantType
 from starrocks_txn_sink.telemetry.logs import get_logger
 
 _log = get_logger("sink")
@@ -84,7 +85,7 @@ def csv_text(source: T.DataType, target: TargetType, fitted: Fit) -> Text | str:
     if target.name == "JSON":
         if isinstance(source, T.StringType):
             return lambda column, _: column
-        if isinstance(source, (T.VariantType, T.ArrayType, T.MapType, T.StructType)):
+        if isinstance(source, (VariantType, T.ArrayType, T.MapType, T.StructType)):
             return lambda column, forms: F.to_json(fitted.written(column), dict(forms))
         return "only documents are written into JSON columns as CSV; set the property format of this table to json"
     if isinstance(source, (T.DateType, T.TimestampType, T.TimestampNTZType)):

@@ -5,7 +5,7 @@
 
 The driver ends each micro-batch at one event time on every partition of every topic (`balanced_plan`). Each task reads
 a slice of that time from all partitions (`kafka_slice`), so a micro-batch is sorted by event time over all its tasks.
-Needs pyspark 4.2 and the extra `kafka`: confluent-kafka is the maintained client with fast offsets for times.
+Needs Spark 4.2 and the extra `kafka`: confluent-kafka is the maintained client with fast offsets for times.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from starrocks_txn_sink.clock import Clock, SystemClock
@@ -27,6 +25,14 @@ from starrocks_txn_sink.sources.balanced.plan import BatchLimits, KafkaPartition
 from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin
 from starrocks_txn_sink.sources.kafka.options import BalancedOptions
 from starrocks_txn_sink.sources.kafka.slice import SCHEMA, RowSizes, Slice, read_slice
+from starrocks_txn_sink.spark_version import BALANCED_READING, require
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+except ImportError:
+    require(BALANCED_READING)
+    raise
 
 _ROWS_PER_TASK: Final = 20_000  # at least: below, one task is faster than several
 

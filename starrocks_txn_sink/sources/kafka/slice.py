@@ -12,11 +12,17 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
-from pyspark.sql.datasource import InputPartition
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, Offsets
+from starrocks_txn_sink.spark_version import BALANCED_READING, require
+
+try:
+    from pyspark.sql.datasource import InputPartition
+except ImportError:
+    require(BALANCED_READING)
+    raise
 
 _EVERY_SECONDS: Final = 60.0
 # Limits of one sample: it runs on the driver, inside the planning of a micro-batch.

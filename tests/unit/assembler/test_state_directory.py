@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink.assembler.rules.spill import FileDirectory, StateNotWritten
+from starrocks_txn_sink.assembler.rules.spill import FileDirectory, StateNotRead, StateNotWritten
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.sink.events_writer import TransactionAssembly
 
 
 def files(folder: Path) -> list[str]:
@@ -47,3 +49,29 @@ def test_files_and_folders_are_for_their_owner_alone(tmp_path: Path) -> None:
     made = {each.name: each.stat().st_mode & 0o777 for each in (tmp_path / "state").rglob("*")}
     assert made == {"batches": 0o700, "one": 0o600}
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_is_not_shared_is_noticed_before_it_is_needed(tmp_path: Path) -> None:
+    driver, executor = FileDirectory(str(tmp_path / "driver")), FileDirectory(str(tmp_path / "executor"))
+    driver.write("owners/000001-abc", b"query")
+    driver.require_shared("owners/000001-abc")
+    with pytest.raises(OptionError, match=r"does not see the state directory .*executor of the driver"):
+        executor.require_shared("owners/000001-abc")
+
+
+def test_a_file_system_without_access_is_an_error_that_says_why(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"cannot keep their state under nonsense: \(pyarrow: Arrow\w+: \w+"):
+        FileDirectory("nonsense://a/b").names("owners")
+    (tmp_path / "owners").write_text("a file in the folder's place")
+    with pytest.raises(StateNotRead, match=r"cannot read their state: NotADirectoryError: .*Not a directory"):
+        FileDirectory(str(tmp_path)).names("owners")
+    with pytest.raises(StateNotWritten, match=r"cannot write their state: \w+Error: "):
+        FileDirectory(str(tmp_path)).write("owners/one", b"")
+
+
+@pytest.mark.parametrize("relative", ["state", "./state", "../x"])
+def test_a_relative_state_directory_is_refused(relative: str) -> None:
+    with pytest.raises(OptionError, match="means another folder in each process"):
+        TransactionAssembly(state_dir=relative)
+    assert TransactionAssembly(state_dir="/state").state_dir == "/state"
+    assert TransactionAssembly(state_dir="s3a://bucket/state").state_dir is not None

@@ -384,7 +384,7 @@ def test_a_clock_that_is_wrong(server: Emulator, capsys: Shown) -> None:
         ("pandas", "pandas", "3.0.1"),
         ("pyarrow", "pyarrow", "15.0.2"),
         ("protobuf", "google.protobuf", None),
-        ("pyspark", "pyspark", "3.5.6"),
+        ("pyspark", "pyspark", "3.4.4"),
     ],
 )
 def test_each_library_that_does_not_work(

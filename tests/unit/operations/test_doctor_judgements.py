@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from starrocks_txn_sink.errors import QueryRefused
+from starrocks_txn_sink import spark_version
+from starrocks_txn_sink.errors import QueryRefused, SparkTooOld
 from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.operations.doctor import libraries, privileges, server, tables, transaction
 from starrocks_txn_sink.operations.doctor import target as reach
@@ -57,8 +58,8 @@ def test_the_libraries_of_this_environment_are_right() -> None:
 @pytest.mark.parametrize(
     ("name", "version"),
     [
-        ("python", "3.10.14"),
-        ("pyspark", "4.0.1"),
+        ("python", "3.9.18"),
+        ("pyspark", "3.4.4"),
         ("pyspark", "5.0.0"),
         ("pandas", "3.0.0"),
         ("pandas", "2.1.4"),
@@ -79,6 +80,23 @@ def test_each_wrong_library_is_a_failure_of_its_own(name: str, version: str | No
 )
 def test_the_jdk_is_17_or_newer(version: str | None, severity: Severity) -> None:
     assert complete(libraries.judge_java(version, "driver")).severity is severity
+
+
+def test_spark_3_takes_an_older_jdk() -> None:
+    assert complete(libraries.judge_java("11.0.2", "driver", "3.5.9")).severity is GOOD
+    assert complete(libraries.judge_java("1.7.0_80", "driver", "3.5.9")).severity is FAILURE
+
+
+def test_every_feature_says_whether_this_spark_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {one.severity for one in libraries.check_spark_features()} == {GOOD}
+    monkeypatch.setattr(spark_version, "SPARK", (4, 0))
+    said = [complete(one) for one in libraries.check_spark_features() if one.severity is Severity.SKIPPED]
+    assert [one.what for one in said] == [
+        f"{feature.name}: needs Spark {least}. {feature.instead}"
+        for feature, least in ((spark_version.STREAM_DATA_SOURCE, "4.1"), (spark_version.BALANCED_READING, "4.2"))
+    ]
+    with pytest.raises(SparkTooOld, match=r'readStream.*needs Spark 4\.2; this is .*readStream\.format\("kafka"\)\.'):
+        spark_version.require(spark_version.BALANCED_READING)
 
 
 def test_a_jdk_that_is_not_there_is_none(tmp_path: Path) -> None:
@@ -173,7 +191,7 @@ def test_the_clock_is_compared_with_what_the_question_took() -> None:
 
 @given(st.datetimes(datetime.datetime(1990, 1, 1), datetime.datetime(2100, 1, 1)))
 def test_a_servers_time_is_read_as_value_and_as_text(moment: datetime.datetime) -> None:
-    expected = moment.replace(tzinfo=datetime.UTC).timestamp()
+    expected = moment.replace(tzinfo=datetime.timezone.utc).timestamp()
     assert server.epoch_seconds(moment) == server.epoch_seconds(f"{moment}") == server.epoch_seconds(f"{moment}+00:00")
     assert server.epoch_seconds(moment) == expected
 

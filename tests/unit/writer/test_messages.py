@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
 from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
-from starrocks_txn_sink.errors import LoadFailed
+from starrocks_txn_sink.errors import LoadFailed, add_note
 from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.writer.messages import (
@@ -130,7 +130,7 @@ def test_a_report_that_was_cut_or_changed_is_none_at_all(report: LaneReport, dat
 def test_a_note_of_an_error_is_in_its_traceback_as_one_line() -> None:
     report = LaneReport("job", 0, 1, error="load_failed")
     error = LoadFailed("The server said no.")
-    error.add_note(envelope(report))
+    add_note(error, envelope(report))
     for text in ("".join(traceback.format_exception(error)), "".join(traceback.format_exception_only(error))):
         assert text.splitlines()[-1] == envelope(report)
         assert read_envelope(text) == report

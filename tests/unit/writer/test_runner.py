@@ -25,14 +25,13 @@ from tests.support.model_server import Fault, ModelServer, plan_faults
 
 @pytest.fixture
 def pool() -> Iterator[DaemonThreadPool]:
-    before = set(threading.enumerate())
     pool = DaemonThreadPool(5, "test-lane")
     yield pool
     pool.close()
-    deadline = time.monotonic() + 5
-    while set(threading.enumerate()) - before and time.monotonic() < deadline:
-        threading.Event().wait(0.01)
-    assert not set(threading.enumerate()) - before
+    for thread in threading.enumerate():
+        if thread.name.startswith("test-lane"):
+            thread.join(5)
+            assert not thread.is_alive()
 
 
 def runner(

@@ -1,0 +1,159 @@
+"""Differences between Spark's versions: one table behind the errors, the doctor and docs/deploy.md."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyspark
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from starrocks_txn_sink.errors import OptionError, SparkTooOld
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import stateful_processor as stateful_processor
+else:
+    try:
+        from pyspark.sql.streaming import stateful_processor
+    except ImportError:  # Spark 3.5; nothing uses the base class there (STATE_BY_KEY)
+        stateful_processor = SimpleNamespace(StatefulProcessor=object)
+
+Version = tuple[int, int]
+
+
+def _version(text: str) -> Version:
+    major, minor, *_ = text.split(".")
+    return int(major), int(minor)
+
+
+SPARK: Final = _version(pyspark.__version__)
+OLDEST: Final[Version] = (3, 5)
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkFeature:
+    """A part of the package that works from Spark `least` on; `instead` is the advice for older ones.
+
+    `name` begins with the names that a user writes.
+    """
+
+    name: str
+    least: Version
+    instead: str
+
+    @property
+    def works(self) -> bool:
+        return self.least <= SPARK
+
+
+SINK: Final = SparkFeature(
+    "StarRocksSink: ready rows, typed rows, batch frames, transactions assembled in the sink",
+    OLDEST,
+    "Use a newer version of Spark.",
+)
+JSON_TEXTS: Final = SparkFeature(
+    "Typed rows: a text for a JSON column",
+    (4, 0),
+    "Turn it into a struct, an array or a map with from_json, or give the sink ready rows.",
+)
+STATE_BY_KEY: Final = SparkFeature(
+    "State in RocksDB: assemble_transactions, assemble_debezium and the changelog functions",
+    (4, 0),
+    "Leave spark.sql.streaming.stateStore.providerClass at Spark's default; or assemble in the sink: "
+    "StarRocksSink(options, assemble=TransactionAssembly()).",
+)
+STATE_BY_TIME: Final = SparkFeature(
+    "from_changelog and to_changelog with order_by, which hold rows until the watermark",
+    (4, 0),
+    "Leave order_by out, if a key's changes come in order.",
+)
+BATCH_DATA_SOURCE: Final = SparkFeature(
+    'The data source: write.format("starrocks_txn")', (4, 0), "Use StarRocksSink(options).write(frame)."
+)
+STREAM_DATA_SOURCE: Final = SparkFeature(
+    'The data source for streams: writeStream.format("starrocks_txn")',
+    (4, 1),
+    "Use writeStream.foreachBatch(StarRocksSink(options)).",
+)
+BALANCED_READING: Final = SparkFeature(
+    'Balanced reading: readStream.format("balanced_kafka")',
+    (4, 2),
+    'Use Spark\'s own source: readStream.format("kafka").',
+)
+FEATURES: Final = (
+    SINK,
+    JSON_TEXTS,
+    STATE_BY_KEY,
+    STATE_BY_TIME,
+    BATCH_DATA_SOURCE,
+    STREAM_DATA_SOURCE,
+    BALANCED_READING,
+)
+
+
+def require(feature: SparkFeature) -> None:
+    """Raises SparkTooOld, with the advice of `feature`, in an older Spark than it needs."""
+    if not feature.works:
+        least = ".".join(map(str, feature.least))
+        raise SparkTooOld(f"{feature.name} needs Spark {least}; this is {pyspark.__version__}.", hint=feature.instead)
+
+
+def require_keyed_state() -> None:
+    """Raises SparkTooOld or OptionError where Spark cannot keep this package's state in RocksDB.
+
+    The process that Spark starts on the driver for transformWithState does not see `--py-files`.
+    """
+    require(STATE_BY_KEY)
+    archive = next((each for each in Path(__file__).parents if each.is_file()), None)
+    if archive is not None and str(archive) not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        raise OptionError(
+            f"The package comes from {archive.name} (--py-files), and Spark hides that from the process on the driver "
+            "which serves state in RocksDB.",
+            hint="Install the package on driver and executors, or ship an environment with --archives; or assemble in "
+            "the sink: StarRocksSink(options, assemble=TransactionAssembly()).",
+        )
+
+
+def recommended_conf(shuffle_partitions: int = 4) -> dict[str, str]:
+    """Recommended Spark settings, for the session's builder or spark-submit's `--conf`.
+
+    docs/performance.md explains each of them. `shuffle_partitions` is the parallelism of stateful stages: about the
+    number of cores. A checkpoint keeps the number of its first start. Spark 3.5 keeps its own state store.
+    """
+    state = {
+        PROVIDER: ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    }
+    return {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
+        "spark.sql.shuffle.partitions": str(shuffle_partitions),
+        **(state if STATE_BY_KEY.works else {}),
+        "spark.driver.extraJavaOptions": "-Xss16m",
+    }
+
+
+# --- what Spark 3.5 does without ---
+
+NAMES_TASKS: Final = SPARK >= (4, 0)
+"""Whether a Python task's input is computed in the task's own thread, so that a row can have the thread's name."""
+
+VariantType: Final[Any] = getattr(T, "VariantType", ())
+"""The type for `isinstance`; in Spark 3.5 nothing is of it."""
+
+
+def is_valid_utf8(text: Column) -> Column:
+    """Whether the bytes of a string are UTF-8; NULL for NULL."""
+    if hasattr(F, "is_valid_utf8"):
+        return F.is_valid_utf8(text)
+    return F.encode(F.decode(text.cast("binary"), "UTF-8"), "UTF-8") == text.cast("binary")
+
+
+require(SINK)
