@@ -14,7 +14,6 @@ from starrocks_emulator.tables.catalog import literal
 
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
-    "TimeZone": "UTC",
     "wal_autocheckpoint": "64MB",
 }
 
@@ -41,6 +40,7 @@ class Engine:
         config = {**_SETTINGS, "memory_limit": memory_limit, "temp_directory": str(folder / "spill")}
         self._root = duckdb.connect(str(file), config=config)
         file.chmod(0o600)
+        self._root.execute("SET GLOBAL TimeZone = 'UTC'")
         self._root.execute(f"ATTACH ':memory:' AS {ASIDE}")
         # Statements of clients run here too: they may read the bodies of loads, and no other file of this machine.
         self._root.execute(f"SET allowed_directories = [{literal(str(spool))}]")

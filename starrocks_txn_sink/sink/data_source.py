@@ -35,8 +35,8 @@ from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, keyless
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.segments import check_row_numbers
+from starrocks_txn_sink.sink.checkpoint import FOLDER
 from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, ProofLog, see_query
-from starrocks_txn_sink.sink.events_writer import FOLDER
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, lane_input
 from starrocks_txn_sink.sink.session import (
     UNLISTED,

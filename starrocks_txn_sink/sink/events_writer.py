@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from heapq import nsmallest
 from typing import Any, Final
-from urllib.parse import quote
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -23,7 +22,8 @@ from pyspark.sql import types as T  # noqa: N812
 from starrocks_txn_sink.assembler.rules.incremental import expire, total_counters
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
-from starrocks_txn_sink.assembler.rules.spill import CarriedState, FileDirectory, Manifest
+from starrocks_txn_sink.assembler.rules.spill import FOLDER as ROWS
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.assembler.spark import event_columns
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.actions import Receipt
@@ -36,6 +36,7 @@ from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME, keyless
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import projection
+from starrocks_txn_sink.sink.checkpoint import HadoopDirectory, query_directory
 from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, refuse_own_labels
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session, run_once
@@ -132,7 +133,7 @@ def _place(name: str | None, kind: str) -> Column:
     return (named_column(name) if name else F.lit(None)).cast(kind)
 
 
-FOLDER: Final = "starrocks_txn_sink"
+RELAY_LIMIT: Final = 128 << 20  # bytes: the driver holds them, and each micro-batch brings them to the lanes
 STAGE: Final = "lanes"  # the assembler's name in metrics, in place of a stage's own name
 OLDEST_LIMIT: Final = 20  # open source transactions that an event lists one by one
 _MESSAGES: Final = T.StructType([T.StructField("message", T.StringType())])  # `messages.MESSAGES`, parsed
@@ -164,6 +165,7 @@ class EventsWriter:
     content: PayloadEncoder
     keys: Mapping[str, TableKey]
     plan: LanePlan | None = None
+    _relay: dict[str, bytes] = field(default_factory=dict)  # the files of open rows that the driver brings to lanes
     _kept: dict[bool, _SchemaColumns] = field(default_factory=dict)  # by whether events are sorted
 
     @classmethod
@@ -176,7 +178,7 @@ class EventsWriter:
         terms = _sorted_first(options, None), content, table_keys(required, options)
         if query is None:
             return cls(assembly, session, None, *terms)
-        directory = query_directory(frame, assembly, query)
+        directory = query_directory(frame, assembly.state_dir, query)
         if directory is None:
             raise OptionError(
                 "The sink cannot see the query's checkpoint location (Spark Connect hides it).",
@@ -221,14 +223,16 @@ class EventsWriter:
             self.sort = _sorted_first(task.options, self.plan)
         plan = self.plan
         rows, lines = self._project(frame, task, plan)
+        relayed = self.log is not None and isinstance(self.log.directory, HadoopDirectory)
         assembly = AssemblySpec(
             policy=self.assembly.policy,
             content=self.content,
             now=now,
-            directory=self.log.directory if self.log is not None else None,
+            directory=self.log.directory if self.log is not None and not relayed else None,
             stem=self.log.stem(task.batch_id) if self.log is not None else "frame",
             carried=before.partitions,
-            inline=before.inline,
+            inline=self._contents(before) if relayed else before.inline,
+            relayed=relayed,
             lines=lines,
             arrival_order=not self.sort,
             sortable=task.options.shuffle is not False,
@@ -242,6 +246,30 @@ class EventsWriter:
             return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
 
         return SharedLabelRun.of(self.session, task).run(run_lanes) if plan.shared else run_lanes(task)
+
+    def _contents(self, before: Manifest) -> dict[str, bytes]:
+        """Every file of open rows that `before` names; from the checkpoint only after a restart."""
+        known = {**before.inline, **self._relay}
+        if self.log is not None:
+            for name in before.files() - known.keys():
+                with self.log.directory.open(f"{ROWS}/{name}") as file:
+                    known[name] = file.read()
+        self._relay = {name: known[name] for name in before.files()}
+        return self._relay
+
+    def _keep_relayed(self, after: Manifest, inline: Iterable[tuple[str, bytes]]) -> None:
+        """Keep the files of `after` for the next micro-batch. Raises OptionError for more than RELAY_LIMIT."""
+        known = {**self._relay, **dict(inline)}
+        self._relay = {name: known[name] for name in after.files()}
+        size = sum(map(len, self._relay.values()))
+        if size > RELAY_LIMIT:
+            raise OptionError(
+                f"The open source transactions have {size >> 20} MiB, and the checkpoint is on a file system that only "
+                f"the driver reaches: more than {RELAY_LIMIT >> 20} MiB do not go through it. Nothing is lost.",
+                hint="Set state_dir of TransactionAssembly to a folder that Python on driver and executors can write, "
+                "and copy the checkpoint's folder starrocks_txn_sink there (docs/deploy.md, The checkpoint).",
+                option="state_dir",
+            )
 
     def _project(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> tuple[DataFrame, TxnEventLines | None]:
         """The events of `frame` for the lanes, sorted or in arrival order, one Spark partition each; and how the lanes
@@ -295,6 +323,8 @@ class EventsWriter:
         if self.log is not None:
             if not committed:  # no lane has checked the owner, and a fenced run must not publish
                 check_still_owner(task.options, self.session)
+            if isinstance(self.log.directory, HadoopDirectory):
+                self._keep_relayed(after, inline)
             self.log.publish(after)
         counters = total_counters([*(each.flows for each in carried), flows], after.levels())
         _emit_notices([*(notice for each in carried for notice in each.notices), *notices], listener)
@@ -353,29 +383,3 @@ def _emit_notices(notices: Sequence[Event], listener: Listener) -> None:
     for notice in notices:
         _log.warning(notice.name, **notice.fields)
         listener(notice)
-
-
-def query_directory(frame: DataFrame, assembly: TransactionAssembly | None, query: str) -> FileDirectory | None:
-    """The sink's directory of the running query `query`: beside Spark's logs, or the `state_dir`.
-
-    None when this process cannot see the checkpoint.
-    """
-    if assembly is not None and assembly.state_dir is not None:
-        return FileDirectory(f"{assembly.state_dir.rstrip('/')}/{quote(query, safe='')}")
-    root = checkpoint_root(frame, query)
-    return FileDirectory(f"{root.rstrip('/')}/{FOLDER}") if root is not None else None
-
-
-def checkpoint_root(frame: DataFrame, query: str) -> str | None:
-    """The checkpoint location of the running query `query`; None when this process cannot see it."""
-    session: Any = getattr(frame.sparkSession, "_jsparkSession", None)
-    context: Any = getattr(frame.sparkSession, "_sc", None)
-    if session is None or context is None:
-        return None
-    try:
-        number = context._jvm.java.util.UUID.fromString(query)
-        running = session.sharedState().activeStreamingQueries().get(number)
-        return None if running is None else str(running.resolvedCheckpointRoot())
-    except Exception:  # py4j's errors differ between versions of Spark; the caller asks for a state_dir
-        _log.debug("checkpoint.not_found", exc_info=True)
-        return None

@@ -30,8 +30,9 @@ from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.rows.columns import Placeholders, keyless
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import lifecycle
+from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
-from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, query_directory, why_to_sort
+from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, why_to_sort
 from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, follows_a_shuffle, refuse_own_labels
 from starrocks_txn_sink.sink.lifecycle import Endpoint
 from starrocks_txn_sink.sink.outage import wait_out
@@ -344,7 +345,7 @@ class StarRocksSink:
         """The proofs beside the query's checkpoint; None for a frame, without a ledger, and on Spark Connect."""
         if not origin.streaming or not self.options.exactly_once:
             return None
-        directory = query_directory(frame, self.assemble, origin.checkpoint)
+        directory = query_directory(frame, self.assemble.state_dir if self.assemble else None, origin.checkpoint)
         return ProofLog(directory) if directory is not None else None
 
     def _run_lanes(self, frame: DataFrame, origin: BatchOrigin, session: Session) -> list[Receipt]:

@@ -228,7 +228,7 @@ def apply_log_settings(settings: LogSettings | None) -> None:
         configure_logging(settings.level, form=settings.form)
 
 
-class _OwnHandler(logging.StreamHandler[TextIO]):
+class _OwnHandler(logging.StreamHandler):  # type: ignore[type-arg]  # no brackets in Python 3.10
     """Handler of `configure_logging`; the class marks it for replacement."""
 
 

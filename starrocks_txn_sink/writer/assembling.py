@@ -52,7 +52,7 @@ class AssemblySpec:
     batch frame, which has no next one) spills to the executor's temporary directory. With `arrival_order` rows are not
     sorted; if they are also `sortable`, the driver may sort them after a wrong order. Up to `small_rows` events
     may come in any order. Under a shared label there is no `sentinel`. The driver has written the file `marker` into
-    the `directory`.
+    the `directory`. A `relayed` lane cannot reach the query's directory: it has None, all its files travel in `inline`.
     """
 
     policy: Policy
@@ -68,6 +68,7 @@ class AssemblySpec:
     small_rows: int = SMALL_ROWS
     sentinel: bool = True
     marker: str = ""
+    relayed: bool = False
 
     def open(self, attempt: Attempt) -> LaneAssembler:
         """The assembly of one attempt at a lane."""
@@ -104,16 +105,21 @@ class LaneAssembler:
 
     def carry_over(self) -> CarryOver:
         """Write the open rows into the directory and return their places; a batch frame has none to write."""
-        if self._scratch is not None:
+        if self._scratch is not None and not self._assembly.relayed:
             return CarryOver(
                 flows=self._assembler.flows, notices=tuple(self._assembler.notices), malformed=self._malformed
             )
         partitions = self._assembler.carry_over()
+        inline = self._storage.new_inline
+        if self._assembly.relayed:
+            inline |= self._storage.contents(
+                {place.file for each in partitions.values() for place in each.places.values()}
+            )
         return CarryOver(
             partitions,
             self._assembler.flows,
             tuple(self._assembler.notices),
-            self._storage.new_inline,
+            inline,
             small=self._small,
             malformed=self._malformed,
         )

@@ -71,7 +71,7 @@ class Collected:
 
 
 def _as_dict(progress: Any) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(progress.json)
+    found: dict[str, Any] = progress if isinstance(progress, dict) else orjson.loads(progress.json)  # Spark 3.5
     return found
 
 

@@ -359,6 +359,15 @@ class SpillStorage:
             self._opened[place.file] = self._open(place.file)
         return pa.Table.from_batches([self._opened[place.file][1].get_batch(place.number)])
 
+    def contents(self, files: Iterable[str]) -> dict[str, bytes]:
+        """The contents of those of `files` that this task has written into the directory."""
+        written = set(self.directory.names(FOLDER)).intersection(files)
+        found = {}
+        for name in written:
+            with self.directory.open(f"{FOLDER}/{name}") as file:
+                found[name] = file.read()
+        return found
+
     def close(self) -> None:
         """Close all opened files."""
         for file, _ in self._opened.values():

@@ -14,8 +14,9 @@ from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.telemetry.logs import EventLogger
 
 FAST = {
-    "kafka.max.poll.records": "20000",
-    "kafka.max.partition.fetch.bytes": "16777216",
+    "kafka.max.poll.records": "100000",
+    "kafka.fetch.max.wait.ms": "10",
+    "kafka.max.partition.fetch.bytes": "8388608",
     "kafka.fetch.max.bytes": "67108864",
     "kafka.receive.buffer.bytes": "1048576",
 }
