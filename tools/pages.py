@@ -28,8 +28,17 @@ from starrocks_txn_sink.options.combinations import (
     default_phrases,
     find_conflict,
 )
+from starrocks_txn_sink.options.connectors import (
+    FLINK_OPTIONS,
+    FLINK_PREFIXES,
+    SPARK_OPTIONS,
+    SPARK_PREFIXES,
+    MapsTo,
+    Refused,
+    Rule,
+    WithoutEffect,
+)
 from starrocks_txn_sink.options.declarations import declarations
-from starrocks_txn_sink.options.flink import FLINK_OPTIONS, FLINK_PREFIXES, MapsTo, Refused, WithoutEffect
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import parse_type
 from starrocks_txn_sink.spark_version import FEATURES, OLDEST
@@ -109,16 +118,31 @@ def options() -> str:
 
 def flink_options() -> str:
     """The outcome for each option of the Flink connector, in the order of the code."""
+    properties = {
+        "sink.properties.<name>": "`properties[<name>]`",
+        "table.<table>.properties.<name>": "`tables[<table>][<name>]`",
+    }
+    return _connector("Flink", FLINK_OPTIONS, properties, FLINK_PREFIXES)
+
+
+def spark_options() -> str:
+    """The outcome for each option of the Spark connector, in the order of the code."""
+    properties = {"starrocks.write.properties.<name>": "`properties[<name>]` (or `tables`, for one table)"}
+    return _connector("Spark", SPARK_OPTIONS, properties, SPARK_PREFIXES)
+
+
+def _connector(
+    name: str, options: Mapping[str, Rule], properties: Mapping[str, str], prefixes: Mapping[str, Rule]
+) -> str:
     rows = [
-        *((f"`{name}`", _outcome(rule)) for name, rule in FLINK_OPTIONS.items()),
-        ("`sink.properties.<name>`", "`properties[<name>]`"),
-        ("`table.<table>.properties.<name>`", "`tables[<table>][<name>]`"),
-        *((f"`{prefix}…`", _outcome(rule)) for prefix, rule in FLINK_PREFIXES.items()),
+        *((f"`{option}`", _outcome(rule)) for option, rule in options.items()),
+        *((f"`{option}`", outcome) for option, outcome in properties.items()),
+        *((f"`{prefix}…`", _outcome(rule)) for prefix, rule in prefixes.items()),
     ]
-    return table("Flink connector | here", iter(rows))
+    return table(f"{name} connector | here", iter(rows))
 
 
-def _outcome(rule: MapsTo | Refused | WithoutEffect) -> str:
+def _outcome(rule: Rule) -> str:
     match rule:
         case MapsTo(option, _, note):
             return f"`{option}`" + (f" ({note})" if note else "")
@@ -298,7 +322,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/combinations.md": {"pairs": pairs, "conflicts": conflicts, "consequences": consequences},
     "docs/deploy.md": {"spark-versions": spark_versions},
     "docs/metrics.md": {"metrics": metrics, "buckets": buckets, "alerts": alerts},
-    "docs/migration.md": {"flink-options": flink_options},
+    "docs/migration.md": {"flink-options": flink_options, "spark-options": spark_options},
     "docs/options.md": {"options": options},
     "docs/rehearsal.md": {"checks": checks},
     "docs/types.md": {"types": types},
