@@ -238,7 +238,7 @@ SOURCES: tuple[T.DataType, ...] = (
 TARGETS = (
     *("boolean", "tinyint(4)", "smallint(6)", "int(11)", "bigint(20)", "bigint(20) unsigned", "float", "double"),
     *("decimal(10, 2)", "decimal(38, 18)", "date", "datetime", "char(10)", "varchar(20)", "varbinary(8)", "json"),
-    *("array<int(11)>", "map<varchar(20),double>", "struct<a int(11), b varchar(20)>"),
+    *("bitmap", "hll", "array<int(11)>", "map<varchar(20),double>", "struct<a int(11), b varchar(20)>"),
 )
 """`COLUMN_TYPE` of one column of each StarRocks type."""
 
@@ -251,7 +251,9 @@ def types() -> str:
 def _goes(source: T.DataType) -> tuple[str, ...]:
     fits = {target: fit(source, target) for target in map(parse_type, TARGETS)}
     found = {target: one for target, one in fits.items() if isinstance(one, Fit)}
-    targets = ", ".join(f"{target}{' (through `to_binary`)' if one.hexed else ''}" for target, one in found.items())
+    targets = ", ".join(
+        f"{target}{f' (through `{one.function.name}`)' if one.function else ''}" for target, one in found.items()
+    )
     checks = dict.fromkeys(fault.text for one in found.values() for fault in one.faults)
     return f"`{source.simpleString()}`", targets, "; ".join(checks) or "-"
 
