@@ -106,6 +106,38 @@ def test_typed_values_come_back_as_they_went(spark: SparkSession, target: Target
     ]
 
 
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_sets_are_made_of_numbers_and_texts(spark: SparkSession, target: Target, form: str) -> None:
+    target.table(
+        "visits",
+        "id INT NOT NULL, users BITMAP BITMAP_UNION, words BITMAP BITMAP_UNION NOT NULL,"
+        " devices HLL HLL_UNION NOT NULL",
+        "AGGREGATE KEY(id)",
+    )
+    rows = [(1, 13, "hello", "a"), (1, 2**40, "hello", "b"), (2, None, None, None)]
+    frame = spark.createDataFrame(rows, "id int, users long, words string, devices string")
+    options = target.options(properties={"format": form})
+    StarRocksSink(options, routes=[TableRoute("visits", frame.columns)]).write(frame, batch_id=1)
+    got = target.sql(
+        "SELECT id, bitmap_count(bitmap_union(users)), bitmap_to_string(bitmap_union(words)), hll_union_agg(devices)"
+        f" FROM {target.database}.visits GROUP BY id ORDER BY id"
+    )
+    assert got == [(1, 2, "1321743225", 2), (2, 0, "", 0)]
+
+
+def test_a_partial_and_a_conditional_update(spark: SparkSession, target: Target) -> None:
+    target.table("scores", "id INT NOT NULL, name VARCHAR(9), score INT NOT NULL DEFAULT '0'")
+    target.sql(f"INSERT INTO {target.database}.scores VALUES (1, 'one', 100), (2, 'two', 100)")
+    names = spark.createDataFrame([(1, "uno"), (3, "tres")], "id int, name string")
+    options = target.options(properties={"partial_update": "true"})
+    StarRocksSink(options, routes=[TableRoute("scores", names.columns)]).write(names, batch_id=1)
+    scores = spark.createDataFrame([(1, "late", 99), (2, "newer", 101)], "id int, name string, score int")
+    options = target.options(properties={"merge_condition": "score"})
+    StarRocksSink(options, routes=[TableRoute("scores", scores.columns)]).write(scores, batch_id=2)
+    got = target.sql(f"SELECT id, name, score FROM {target.database}.scores ORDER BY id")
+    assert got == [(1, "uno", 100), (2, "newer", 101), (3, "tres", 0)]
+
+
 @pytest.mark.parametrize("compression", ["none", "gzip", "lz4_frame", "zstd"])
 def test_each_compression_is_understood(spark: SparkSession, bank: Target, compression: str) -> None:
     StarRocksSink(bank.options(compression=compression)).write(transfers(spark, 20))

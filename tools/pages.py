@@ -28,8 +28,17 @@ from starrocks_txn_sink.options.combinations import (
     default_phrases,
     find_conflict,
 )
+from starrocks_txn_sink.options.connectors import (
+    FLINK_OPTIONS,
+    FLINK_PREFIXES,
+    SPARK_OPTIONS,
+    SPARK_PREFIXES,
+    MapsTo,
+    Refused,
+    Rule,
+    WithoutEffect,
+)
 from starrocks_txn_sink.options.declarations import declarations
-from starrocks_txn_sink.options.flink import FLINK_OPTIONS, FLINK_PREFIXES, MapsTo, Refused, WithoutEffect
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sink.typed.target import parse_type
 from starrocks_txn_sink.spark_version import FEATURES, OLDEST
@@ -109,16 +118,31 @@ def options() -> str:
 
 def flink_options() -> str:
     """The outcome for each option of the Flink connector, in the order of the code."""
+    properties = {
+        "sink.properties.<name>": "`properties[<name>]`",
+        "table.<table>.properties.<name>": "`tables[<table>][<name>]`",
+    }
+    return _connector("Flink", FLINK_OPTIONS, properties, FLINK_PREFIXES)
+
+
+def spark_options() -> str:
+    """The outcome for each option of the Spark connector, in the order of the code."""
+    properties = {"starrocks.write.properties.<name>": "`properties[<name>]` (or `tables`, for one table)"}
+    return _connector("Spark", SPARK_OPTIONS, properties, SPARK_PREFIXES)
+
+
+def _connector(
+    name: str, options: Mapping[str, Rule], properties: Mapping[str, str], prefixes: Mapping[str, Rule]
+) -> str:
     rows = [
-        *((f"`{name}`", _outcome(rule)) for name, rule in FLINK_OPTIONS.items()),
-        ("`sink.properties.<name>`", "`properties[<name>]`"),
-        ("`table.<table>.properties.<name>`", "`tables[<table>][<name>]`"),
-        *((f"`{prefix}…`", _outcome(rule)) for prefix, rule in FLINK_PREFIXES.items()),
+        *((f"`{option}`", _outcome(rule)) for option, rule in options.items()),
+        *((f"`{option}`", outcome) for option, outcome in properties.items()),
+        *((f"`{prefix}…`", _outcome(rule)) for prefix, rule in prefixes.items()),
     ]
-    return table("Flink connector | here", iter(rows))
+    return table(f"{name} connector | here", iter(rows))
 
 
-def _outcome(rule: MapsTo | Refused | WithoutEffect) -> str:
+def _outcome(rule: Rule) -> str:
     match rule:
         case MapsTo(option, _, note):
             return f"`{option}`" + (f" ({note})" if note else "")
@@ -214,7 +238,7 @@ SOURCES: tuple[T.DataType, ...] = (
 TARGETS = (
     *("boolean", "tinyint(4)", "smallint(6)", "int(11)", "bigint(20)", "bigint(20) unsigned", "float", "double"),
     *("decimal(10, 2)", "decimal(38, 18)", "date", "datetime", "char(10)", "varchar(20)", "varbinary(8)", "json"),
-    *("array<int(11)>", "map<varchar(20),double>", "struct<a int(11), b varchar(20)>"),
+    *("bitmap", "hll", "array<int(11)>", "map<varchar(20),double>", "struct<a int(11), b varchar(20)>"),
 )
 """`COLUMN_TYPE` of one column of each StarRocks type."""
 
@@ -227,7 +251,9 @@ def types() -> str:
 def _goes(source: T.DataType) -> tuple[str, ...]:
     fits = {target: fit(source, target) for target in map(parse_type, TARGETS)}
     found = {target: one for target, one in fits.items() if isinstance(one, Fit)}
-    targets = ", ".join(f"{target}{' (through `to_binary`)' if one.hexed else ''}" for target, one in found.items())
+    targets = ", ".join(
+        f"{target}{f' (through `{one.function.name}`)' if one.function else ''}" for target, one in found.items()
+    )
     checks = dict.fromkeys(fault.text for one in found.values() for fault in one.faults)
     return f"`{source.simpleString()}`", targets, "; ".join(checks) or "-"
 
@@ -298,7 +324,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/combinations.md": {"pairs": pairs, "conflicts": conflicts, "consequences": consequences},
     "docs/deploy.md": {"spark-versions": spark_versions},
     "docs/metrics.md": {"metrics": metrics, "buckets": buckets, "alerts": alerts},
-    "docs/migration.md": {"flink-options": flink_options},
+    "docs/migration.md": {"flink-options": flink_options, "spark-options": spark_options},
     "docs/options.md": {"options": options},
     "docs/rehearsal.md": {"checks": checks},
     "docs/types.md": {"types": types},

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 from sqlglot import exp
+from sqlglot.dialects.starrocks import StarRocks
 
+from starrocks_emulator.tables.apply import AGGREGATES
 from starrocks_emulator.tables.catalog import AUTO_INCREMENT, CatalogError, Column, Default, Model, Table
 from starrocks_emulator.tables.types import UnsupportedType, parse_type
 
@@ -13,10 +16,29 @@ _KEY_PROPERTIES: tuple[tuple[type[exp.Expr], Model], ...] = (
     (exp.PrimaryKey, Model.PRIMARY_KEY),
     (exp.UniqueKeyProperty, Model.UNIQUE_KEY),
     (exp.DuplicateKeyProperty, Model.DUPLICATE_KEY),
+    (exp.AggregateKeyProperty, Model.AGGREGATE_KEY),
 )
-_IGNORED_CONSTRAINTS = (exp.CharacterSetColumnConstraint, exp.CollateColumnConstraint)
+_IGNORED_CONSTRAINTS = (exp.CharacterSetColumnConstraint, exp.CollateColumnConstraint, exp.Var)
 _RESERVED = {"__op"}
 _DEFAULT_KEY_COLUMNS = 3
+
+
+def _aggregate_of(name: str) -> Callable[[Any], exp.Expr]:
+    return lambda _: exp.Var(this=name)
+
+
+class Dialect(StarRocks):
+    """StarRocks' SQL with the types and the aggregate functions of columns that sqlglot does not know."""
+
+    SUPPORTS_USER_DEFINED_TYPES = True
+
+    class Parser(StarRocks.Parser):  # type: ignore[valid-type, misc]  # a variable to mypy
+        """Reads `BITMAP_UNION` and the like behind the type of a column."""
+
+        CONSTRAINT_PARSERS: ClassVar = {
+            **StarRocks.Parser.CONSTRAINT_PARSERS,
+            **{name: _aggregate_of(name) for name in AGGREGATES},
+        }
 
 
 def table_definition(create: exp.Create, database: str) -> Table:
@@ -31,8 +53,6 @@ def table_definition(create: exp.Create, database: str) -> Table:
     clauses = list(properties.expressions) if properties else []
     parts = [*schema.expressions, *clauses]
     for part in parts:
-        if isinstance(part, exp.AggregateKeyProperty):
-            raise CatalogError("AGGREGATE KEY tables cannot be served by the stand-in.")
         if isinstance(part, exp.ExternalProperty):
             raise CatalogError("External tables cannot be served by the stand-in.")
     columns = tuple(column_definition(part) for part in parts if isinstance(part, exp.ColumnDef))
@@ -76,13 +96,27 @@ def _checked(columns: tuple[Column, ...], keys: tuple[str, ...], model: Model) -
             raise CatalogError(f"Key column({key}) doesn't exist.")
         if names[place] != key:
             raise CatalogError("Key columns should be a ordered prefix of the schema.")
+    for column in columns:
+        check_aggregate(column, model, key=column.name in keys)
     if not model.replaces:
         return columns
     return tuple(_as_key(column) if column.name in keys else column for column in columns)
 
 
+def check_aggregate(column: Column, model: Model, *, key: bool) -> None:
+    """Raise CatalogError for a function, or for a want of one, that does not go with the table or the type."""
+    aggregated = model is Model.AGGREGATE_KEY
+    if bool(column.aggregate) != (aggregated and not key):
+        raise CatalogError(f"Column {column.name}: an aggregate function belongs to each value of an aggregate table.")
+    if aggregated and column.type.is_set and column.aggregate != f"{column.type.name}_UNION":
+        raise CatalogError(f"Column {column.name} of type {column.type.text} needs {column.type.name}_UNION.")
+    allowed = (Model.AGGREGATE_KEY,) if column.type.name == "HLL" else (Model.AGGREGATE_KEY, Model.PRIMARY_KEY)
+    if column.type.is_set and model not in allowed:
+        raise CatalogError(f"Type {column.type.text} in a {model.clause} table cannot be served by the stand-in.")
+
+
 def _as_key(column: Column) -> Column:
-    if column.type.is_json or column.type.name in {"FLOAT", "DOUBLE", "VARBINARY"}:
+    if column.type.is_json or column.type.is_set or column.type.name in {"FLOAT", "DOUBLE", "VARBINARY"}:
         raise CatalogError(f"Column {column.name} of type {column.type.text} cannot be a key.")
     return Column(column.name, column.type, nullable=False, default=column.default, comment=column.comment)
 
@@ -97,8 +131,9 @@ def column_definition(part: exp.ColumnDef) -> Column:
     except UnsupportedType as error:
         raise CatalogError(str(error)) from error
     nullable, default, comment = True, None, ""
-    for constraint in part.args.get("constraints") or []:
-        rule = constraint.args.get("kind")
+    found = [constraint.args.get("kind") for constraint in part.args.get("constraints") or []]
+    aggregate = _first(rule.name for rule in found if isinstance(rule, exp.Var))
+    for rule in found:
         if isinstance(rule, exp.NotNullColumnConstraint):
             nullable = bool(rule.args.get("allow_null"))
         elif isinstance(rule, exp.DefaultColumnConstraint):
@@ -112,7 +147,7 @@ def column_definition(part: exp.ColumnDef) -> Column:
         elif not isinstance(rule, _IGNORED_CONSTRAINTS):
             clause = rule.sql("starrocks") if isinstance(rule, exp.Expr) else str(rule)
             raise CatalogError(f"Column {part.name}: {clause} cannot be served by the stand-in.")
-    return Column(part.name, column_type, nullable, default, comment)
+    return Column(part.name, column_type, nullable, default, comment, aggregate)
 
 
 def _default(value: exp.Expr, column: str) -> Default | None:

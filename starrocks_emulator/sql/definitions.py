@@ -10,7 +10,7 @@ import duckdb
 from sqlglot import exp
 
 from starrocks_emulator.sql.changes import changing
-from starrocks_emulator.sql.ddl import column_definition, table_definition
+from starrocks_emulator.sql.ddl import check_aggregate, column_definition, table_definition
 from starrocks_emulator.sql.session import QuerySession, SqlError
 from starrocks_emulator.sql.translate import database_of, table_of
 from starrocks_emulator.tables.catalog import CatalogError, Column, Table, quoted, schema_of
@@ -129,6 +129,7 @@ class _Altered:
 
     def _add(self, action: exp.ColumnDef) -> None:
         column = column_definition(action)
+        check_aggregate(column, self.table.model, key=False)
         if any(known.name.lower() == column.name.lower() for known in self.columns):
             raise CatalogError(f"Duplicate column name '{column.name}'", 1060)
         if not column.nullable and column.default is None:

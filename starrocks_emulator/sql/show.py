@@ -116,7 +116,8 @@ def create_statement(table: Table) -> str:
 
 
 def _column_clause(column: Column) -> str:
-    clause = f"`{column.name}` {column.type.text} {'NULL' if column.nullable else 'NOT NULL'}"
+    kind = f"{column.type.text} {column.aggregate}".strip()
+    clause = f"`{column.name}` {kind} {'NULL' if column.nullable else 'NOT NULL'}"
     if column.default and column.default.counts:
         clause += f" {column.default.text}"
     elif column.default:

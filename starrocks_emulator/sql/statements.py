@@ -18,10 +18,12 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from starrocks_emulator.sql import changes, definitions
+from starrocks_emulator.sql.ddl import Dialect
 from starrocks_emulator.sql.session import FORWARD_MODE, UNKNOWN_ERROR, Answer, QuerySession, SqlError
 from starrocks_emulator.sql.show import is_show, show
 from starrocks_emulator.sql.translate import INFORMATION_SCHEMA, duckdb_sql, with_names
 from starrocks_emulator.tables.catalog import CatalogError
+from starrocks_emulator.tables.sets import KEPT_AS
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store
@@ -80,7 +82,7 @@ def parsed(sql: str) -> tuple[exp.Expr, ...]:
 @lru_cache(maxsize=16)
 def _parsed(sql: str) -> tuple[exp.Expr, ...]:
     try:
-        trees = sqlglot.parse(_LABEL.sub(r"\1", sql), read="starrocks")
+        trees = sqlglot.parse(_LABEL.sub(r"\1", sql), read=Dialect)
     except SqlglotError as error:
         place = getattr(error, "errors", None)
         where = f" at line {place[0]['line']}, column {place[0]['col']}" if place and place[0].get("line") else ""
@@ -116,7 +118,10 @@ def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
     with lock, store.engine.cursor() as cursor:
         cursor.execute(duckdb_sql(store, session, cursor, tree))
         columns = [(str(column[0]), str(column[1])) for column in cursor.description or []]
-        return Answer(columns, cursor.fetchall())
+        rows = cursor.fetchall()
+        if hidden := [place for place, (_, kind) in enumerate(columns) if kind == KEPT_AS]:  # as the server shows them
+            rows = [tuple(None if place in hidden else value for place, value in enumerate(row)) for row in rows]
+        return Answer(columns, rows)
 
 
 def use(store: Store, session: QuerySession, database: str) -> None:

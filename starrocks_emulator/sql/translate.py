@@ -11,6 +11,7 @@ from sqlglot import exp
 from starrocks_emulator.sql import information_schema
 from starrocks_emulator.sql.session import NO_DATABASE, QuerySession, SqlError
 from starrocks_emulator.tables.catalog import UNKNOWN_TABLE, Table
+from starrocks_emulator.tables.sets import COUNTED_BY
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store
@@ -36,6 +37,7 @@ def duckdb_sql(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConne
     """The DuckDB statement for a parsed one; relations of information_schema that it reads are laid out on `cursor`."""
     names = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     functions = _functions(session)
+    counting = _counting(store, session, tree)
 
     def rewrite(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
@@ -44,6 +46,10 @@ def duckdb_sql(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConne
             return exp.column(node.this.copy(), table=node.args["table"].copy())
         if isinstance(node, exp.SessionParameter):
             return exp.Literal.string(session.variables.get(node.name.lower(), ""))
+        if isinstance(node, exp.Count) and isinstance(node.this, exp.Distinct) and len(node.this.expressions) == 1:
+            (counted,) = node.this.expressions
+            function_name = counting.get(counted.name.lower()) if isinstance(counted, exp.Column) else None
+            return exp.Anonymous(this=function_name, expressions=[counted]) if function_name else node
         if isinstance(node, exp.CurrentTimestamp):
             return _now()
         function = functions.get(node.sql_name() if isinstance(node, exp.Func) else "")
@@ -52,6 +58,17 @@ def duckdb_sql(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConne
         return function() if function else node
 
     return _with_escapes(tree.copy().transform(rewrite, copy=False)).sql(dialect="duckdb", copy=False)
+
+
+def _counting(store: Store, session: QuerySession, tree: exp.Expr) -> dict[str, str]:
+    """Names of BITMAP and HLL columns in the tables of `tree` → the function that counts their values."""
+    found = {}
+    for node in tree.find_all(exp.Table):
+        table = store.registry.find(node.db or session.database, node.name)
+        for column in table.columns if table else ():
+            if column.type.is_set:
+                found[column.name.lower()] = COUNTED_BY[column.type.name]
+    return found
 
 
 def _with_escapes(tree: exp.Expr) -> exp.Expr:

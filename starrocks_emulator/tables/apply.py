@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 import duckdb
 
 from starrocks_emulator.settings import RowOrder
-from starrocks_emulator.tables.catalog import Column, Table, quoted
+from starrocks_emulator.tables.catalog import Column, Model, Table, quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ def apply_rows(cursor: duckdb.DuckDBPyConnection, table: Table, manner: Manner, 
     if not table.model.replaces:
         names = _names(manner.columns)
         cursor.execute(f"INSERT INTO {table.relation} ({names}) SELECT {names} FROM {rows} ORDER BY __arrival")
+    elif table.model is Model.AGGREGATE_KEY:
+        _aggregate(cursor, table, manner.columns, rows)
     elif manner.partial or manner.merge_column:
         _apply_selectively(cursor, table, manner, rows)
     else:
@@ -80,6 +82,41 @@ def _replace(cursor: duckdb.DuckDBPyConnection, table: Table, columns: Sequence[
     cursor.execute(f"DELETE FROM {table.relation} AS kept USING {rows} AS new WHERE {_same_key(table, 'kept', 'new')}")
     names = _names(columns)
     cursor.execute(f"INSERT INTO {table.relation} ({names}) SELECT {names} FROM {rows} WHERE __op = 0 AND {winners}")
+
+
+_JOINED = {
+    "SUM": "sum({})",
+    "MAX": "max({})",
+    "MIN": "min({})",
+    "REPLACE": "last({} ORDER BY __arrival)",
+    "REPLACE_IF_NOT_NULL": "last({0} ORDER BY __arrival) FILTER ({0} IS NOT NULL)",
+    "BITMAP_UNION": "bitmap_union({})",
+    "HLL_UNION": "hll_union({})",
+}
+"""Aggregate function of a column → the DuckDB expression that joins the values of a key."""
+
+AGGREGATES = tuple(_JOINED)
+
+
+def _aggregate(cursor: duckdb.DuckDBPyConnection, table: Table, columns: Sequence[str], rows: str) -> None:
+    """Join `rows` with the stored rows of their keys, column by column."""
+    keys, names = _names(table.keys), _names(columns)
+    values = [
+        f"{_JOINED[column.aggregate].format(quoted(column.name))} AS {quoted(column.name)}"
+        for column in table.columns
+        if column.aggregate
+    ]
+    chosen = ", ".join([keys, *values])
+    cursor.execute(
+        f"CREATE OR REPLACE TEMP TABLE final AS SELECT {chosen}, 0 AS __op FROM ("
+        f"SELECT {names}, __arrival FROM {rows} UNION ALL"
+        f" SELECT {names}, -1 FROM {table.relation} AS kept"
+        f" WHERE EXISTS (SELECT 1 FROM {rows} AS new WHERE {_same_key(table, 'kept', 'new')})) GROUP BY {keys}"
+    )
+    try:
+        _replace(cursor, table, columns, "final", "true")
+    finally:
+        cursor.execute("DROP TABLE final")
 
 
 def _apply_selectively(cursor: duckdb.DuckDBPyConnection, table: Table, manner: Manner, rows: str) -> None:

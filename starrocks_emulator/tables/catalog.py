@@ -33,20 +33,21 @@ class Model(Enum):
 
     PRIMARY_KEY = "PRIMARY_KEYS"
     UNIQUE_KEY = "UNIQUE_KEYS"
+    AGGREGATE_KEY = "AGG_KEYS"
     DUPLICATE_KEY = "DUP_KEYS"
 
     @property
     def clause(self) -> str:
-        return {"PRIMARY_KEYS": "PRIMARY KEY", "UNIQUE_KEYS": "UNIQUE KEY", "DUP_KEYS": "DUPLICATE KEY"}[self.value]
+        return self.name.replace("_", " ")
 
     @property
     def column_key(self) -> str:
         """`COLUMN_KEY` of a key column."""
-        return {"PRIMARY_KEYS": "PRI", "UNIQUE_KEYS": "UNI", "DUP_KEYS": "DUP"}[self.value]
+        return self.value[:3]
 
     @property
     def replaces(self) -> bool:
-        """Whether a later row takes the place of an earlier one with the same key."""
+        """Whether a table has one row of a key: a later row takes its place, or is added to it."""
         return self is not Model.DUPLICATE_KEY
 
     @property
@@ -81,13 +82,14 @@ class Default:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table."""
+    """One column of a table; `aggregate` is the function of an AGGREGATE KEY table that joins the values of a key."""
 
     name: str
     type: ColumnType
     nullable: bool = True
     default: Default | None = None
     comment: str = ""
+    aggregate: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ def _column(plain: dict[str, Any]) -> Column:
         nullable=plain["nullable"],
         default=None if default is None else Default(**default),
         comment=plain["comment"],
+        aggregate=plain.get("aggregate", ""),
     )
 
 

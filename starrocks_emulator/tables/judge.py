@@ -142,9 +142,12 @@ def _value(column: Column) -> str:
 
 
 def _value_sql(plan: Plan, column: Column) -> str:
-    """The value of a column's text; what an expression gives for VARBINARY is bytes already."""
+    """The value of a column's text; what an expression gives for VARBINARY is bytes already, for a set the set."""
     text = _text(column)
-    if column.type.name == "VARBINARY" and plan.mapping.expression_of(column.name) is not None:
+    derived = plan.mapping.expression_of(column.name) is not None
+    if derived and column.type.is_set:
+        return text
+    if derived and column.type.name == "VARBINARY":
         return f"CASE WHEN octet_length({text}) <= {column.type.length} THEN {text} END"
     return column.type.value_of(text)
 
@@ -165,7 +168,8 @@ def _fields_sql(plan: Plan) -> str:
 def _text_sql(plan: Plan, column: Column) -> str:
     expression = plan.mapping.expression_of(column.name)
     if expression is not None:
-        return f"TRY({expression})" if column.type.name == "VARBINARY" else f"CAST({expression} AS VARCHAR)"
+        typed = column.type.is_set or column.type.name == "VARBINARY"
+        return f"TRY({expression})" if typed else f"CAST({expression} AS VARCHAR)"
     place = plan.mapping.place_of(column.name)
     if place is None:
         return column.default.sql if column.default else "CAST(NULL AS VARCHAR)"

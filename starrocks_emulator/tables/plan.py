@@ -16,6 +16,7 @@ from starrocks_emulator.tables.mapping import (
     read_columns,
     read_filter,
 )
+from starrocks_emulator.tables.sets import LOADED_BY
 
 _CSV_FORMATS = {"csv": "", "gzip": "gzip", "bzip2": "bz2", "lz4": "lz4", "deflate": "zlib", "zstd": "zstd"}
 _COMPRESSIONS = {
@@ -107,6 +108,7 @@ def make_plan(table: Table, headers: Mapping[str, str]) -> Plan:
     except MappingError as error:
         raise PlanRejected(str(error)) from error
     _check_columns(plan)
+    _check_sets(plan)
     _check_merge(plan)
     return plan
 
@@ -233,6 +235,18 @@ def _check_columns(plan: Plan) -> None:
     for column in table.columns:
         if not plan.mapping.fills(column.name) and not column.nullable and column.default is None:
             raise PlanRejected(f"Column has no default value. column: {column.name}")
+
+
+def _check_sets(plan: Plan) -> None:
+    """Refuse a set that no function makes: of HLL with the server's words, of BITMAP with the stand-in's own."""
+    for column in plan.table.columns:
+        if not column.type.is_set or not plan.mapping.fills(column.name):
+            continue
+        functions = LOADED_BY[column.type.name]
+        expression = plan.mapping.expression_of(column.name) or ""
+        if expression.partition("(")[0].strip().lower() not in functions:
+            like = " or ".join(f"{column.name}={name}({'' if name.endswith('empty') else 'xxx'})" for name in functions)
+            raise PlanRejected(f"{column.type.name} column must use {functions[0]} function, like {like}")
 
 
 def _check_merge(plan: Plan) -> None:

@@ -33,6 +33,7 @@ from starrocks_emulator.tables.committed import (
 from starrocks_emulator.tables.engine import Engine
 from starrocks_emulator.tables.judge import NO_SOURCE, TrackingLog, TrackingLogs, judged_sql
 from starrocks_emulator.tables.plan import Plan, PlanRejected, make_plan
+from starrocks_emulator.tables.sets import define_functions
 from starrocks_emulator.tables.staging import Ahead, Staged, StagingFailed, stage
 
 __all__ = ["CommitRejected", "Plan", "PlanRejected", "Store", "TableCounts", "TransactionRecord"]
@@ -96,6 +97,7 @@ class Store:
         self.virtual_tables: dict[tuple[str, str], VirtualRows] = {}
         with self._engine.writing, self._engine.cursor() as cursor:
             with self._engine.transaction(cursor):
+                define_functions(cursor)
                 self.registry = Registry(cursor)
                 self._committed = CommittedTransactions(cursor)
                 prepare_queue(cursor)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from starrocks_emulator.tables import sets
+
 STRING_BYTES = 65533
 VARBINARY_BYTES = 1048576
 
@@ -18,7 +20,7 @@ _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "LARGEINT": 39}
 _FLOATS = {"FLOAT": "FLOAT", "DOUBLE": "DOUBLE"}
 _NESTED = {"ARRAY", "MAP", "STRUCT"}
 _FIXED_DECIMALS = {"DECIMAL32": 9, "DECIMAL64": 18, "DECIMAL128": 38}
-_NAMES = {"INT128": "LARGEINT", "TEXT": "STRING", "BINARY": "VARBINARY", "TIMESTAMPTZ": "DATETIME"}
+_NAMES = {"HLLSKETCH": "HLL", "INT128": "LARGEINT", "TEXT": "STRING", "BINARY": "VARBINARY", "TIMESTAMPTZ": "DATETIME"}
 
 _INTEGER_TEXT = r"\s*[+-]?[0-9]+(\.0*)?\s*"
 _NUMBER_TEXT = r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*"
@@ -48,6 +50,8 @@ class ColumnType:
             return f"DECIMAL({self.precision},{self.scale})"
         if self.name == "JSON" or self.name in _NESTED:
             return "JSON"
+        if self.is_set:
+            return sets.KEPT_AS
         return {"DATETIME": "TIMESTAMP", "VARBINARY": "BLOB", "CHAR": "VARCHAR", "STRING": "VARCHAR"}.get(
             self.name, self.name
         )
@@ -56,6 +60,11 @@ class ColumnType:
     def is_json(self) -> bool:
         """Whether a value is kept as JSON text, quotes included."""
         return self.duckdb == "JSON"
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a value is a set that only functions make (BITMAP, HLL)."""
+        return self.name in sets.LOADED_BY
 
     @property
     def is_numeric_or_date(self) -> bool:
@@ -95,6 +104,8 @@ class ColumnType:
             )
         if self.is_json:
             return f"CASE WHEN json_valid({text}) THEN CAST({text} AS JSON) END"
+        if self.is_set:
+            return f"TRY_CAST({text} AS {self.duckdb})"
         if self.name == "VARBINARY":
             return f"CASE WHEN strlen({text}) <= {self.length} THEN encode({text}) END"
         return f"CASE WHEN strlen({text}) <= {self.length} THEN {text} END"
@@ -118,9 +129,11 @@ def _timestamp(text: str) -> str:
 def parse_type(kind: exp.DataType) -> ColumnType:
     """The column type that a parsed DDL names; raises UnsupportedType."""
     dialect_name = kind.this.name if hasattr(kind.this, "name") else str(kind.this)
+    if dialect_name == "USERDEFINED":
+        dialect_name = str(kind.args["kind"]).upper()
     name = _NAMES.get(dialect_name, dialect_name)
     numbers = [int(part.name) for part in kind.expressions if part.name.isdigit()]
-    if name in _INTEGERS or name in _FLOATS or name in {"BOOLEAN", "DATE", "DATETIME", "JSON"}:
+    if name in _INTEGERS or name in _FLOATS or name in {"BOOLEAN", "DATE", "DATETIME", "JSON", *sets.LOADED_BY}:
         return ColumnType(name, name.lower())
     if name == "DECIMAL" or name in _FIXED_DECIMALS:
         return _decimal(_FIXED_DECIMALS.get(name, 38), numbers)

@@ -17,6 +17,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import addresses, checks, load_properties
 from starrocks_txn_sink.options import declarations as kind
 from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
+from starrocks_txn_sink.options.connectors import translate, unknown_option
 from starrocks_txn_sink.options.declarations import (
     Compression,
     Delivery,
@@ -25,7 +26,6 @@ from starrocks_txn_sink.options.declarations import (
     TableOptions,
     Transactions,
 )
-from starrocks_txn_sink.options.flink import translate, unknown_option
 
 MIB = 1 << 20
 CSV_HEADERS = {"column_separator": "\\x01", "row_delimiter": "\\x02"}
@@ -276,9 +276,10 @@ class SinkOptions:
     def from_properties(cls, properties: Mapping[str, Any], **overrides: Any) -> SinkOptions:
         """Make options from text properties. `overrides` win over `properties`.
 
-        Names are the sink's own (also `commit-interval`, `commitInterval`) and those of the official Flink connector
-        (`load-url`, `sink.buffer-flush.interval-ms`, …). Raises OptionError for an unknown or unsupported name. Logs
-        the warning `option.without_effect` for an accepted name without effect.
+        Names are the sink's own (also `commit-interval`, `commitInterval`), those of the official Flink connector
+        (`load-url`, `sink.buffer-flush.interval-ms`, …) and those of the official Spark connector
+        (`starrocks.fe.http.url`, …). Raises OptionError for an unknown or unsupported name. Logs the warning
+        `option.without_effect` for an accepted name without effect.
         """
         left_out: dict[str, Any] = {"load_url": None, "database": None}
         return cls(**{**left_out, **cls.values_of(properties), **overrides})

@@ -301,3 +301,36 @@ def test_new_tables_and_ignored_columns(spark: SparkSession, server: Emulator) -
     later = frame.withColumns({"position": F.lit(6), "id": F.lit(2).cast("long")})
     StarRocksSink(SinkOptions(**values, schema_changes="ignore"), routes=[route]).write(later)
     assert query(server, "SELECT id FROM shop.fresh ORDER BY id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_sets_are_filled_by_functions_and_deleted_by_their_key(
+    spark: SparkSession, server: Emulator, form: str
+) -> None:
+    query(
+        server,
+        "CREATE TABLE shop.tags (id INT NOT NULL, users BITMAP NOT NULL, words BITMAP NOT NULL) PRIMARY KEY(id)"
+        " DISTRIBUTED BY HASH(id)",
+    )
+    options: dict[str, Any] = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop"}
+    schema = (
+        "source_partition string, position long, seq long, transaction_end boolean, op string,"
+        " id int, users long, words string"
+    )
+
+    def write(job: str, *changes: tuple[Any, ...]) -> None:
+        rows = [("p", position, 0, True, *change) for position, change in enumerate(changes, 1)]
+        made = SinkOptions(**options, job=job, tables={"tags": {"format": form}})
+        StarRocksSink(made, routes=[TableRoute("tags", ["id", "users", "words"])]).write(
+            spark.createDataFrame(rows, schema)
+        )
+
+    write("first", ("upsert", 1, 2**40, "hello"), ("upsert", 2, 5, None), ("upsert", 3, 6, "x"))
+    write("second", ("delete", 3, None, None))
+    shown = "SELECT id, bitmap_to_string(users), bitmap_to_string(words) FROM shop.tags ORDER BY id"
+    assert query(server, shown) == [(1, str(2**40), "1321743225"), (2, "5", "")]
+    with pytest.raises(InputError, match="column users of table tags is negative"):
+        write("third", ("upsert", 4, -1, "x"))
+    with pytest.raises(InputError, match="column users of table tags is NULL"):
+        write("fourth", ("upsert", 4, None, "x"))
+    assert len(query(server, shown)) == 2

@@ -3,7 +3,7 @@
 `fit` gives a `Fit` or the reason why there is none. A fit loses nothing: the type decides before the first load whether
 digits, bytes or a time zone could be lost. Only what the type cannot show (NaN, a text that is too long) is a
 `ValueFault`, a condition that the JVM evaluates row by row. Decimals and LARGEINT travel as JSON strings, because a
-JSON number may lose digits on its way.
+JSON number may lose digits on its way. VARBINARY, BITMAP and HLL columns are filled by a `Function` of the server.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ NOT_FINITE = "is NaN or infinite, which StarRocks and JSON do not know"
 OUT_OF_YEARS = "is outside of the years 1 to 9999"
 NOT_UTF8 = "is no valid UTF-8"
 NOT_JSON = "is a text that is not JSON"
+NEGATIVE = "is negative, and a BITMAP has no such numbers"
 
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64, "LARGEINT": 128}
 _DIGITS = {"TINYINT": 2, "SMALLINT": 4, "INT": 9, "BIGINT": 18, "LARGEINT": 38}
@@ -52,12 +53,32 @@ class ValueFault:
 
 
 @dataclass(frozen=True, slots=True)
+class Function:
+    """A function of StarRocks that makes a column of a field, in the header `columns` (wire contract 5.5).
+
+    The field's name is the column's behind `prefix`; `more` are further arguments. With `takes_null` the function makes
+    a value of a NULL: an empty set.
+    """
+
+    name: str
+    prefix: str = "__raw_"
+    more: str = ""
+    takes_null: bool = False
+
+
+TO_BINARY = Function("to_binary", "__hex_", ", 'hex'")
+TO_BITMAP = Function("to_bitmap")
+BITMAP_HASH = Function("bitmap_hash", takes_null=True)
+HLL_HASH = Function("hll_hash", takes_null=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Fit:
-    """How a value is written: `encode` None leaves it to to_json; `hexed` values reach the table through to_binary."""
+    """How a value is written: `encode` None leaves it to to_json; `function` makes the column's value on the server."""
 
     encode: Encode | None = None
     faults: tuple[ValueFault, ...] = ()
-    hexed: bool = False
+    function: Function | None = None
 
     def written(self, column: Column) -> Column:
         """`column` as to_json takes it."""
@@ -71,7 +92,7 @@ def fit(source: T.DataType, target: TargetType, zones: tuple[str, str] = ("UTC",
     """
     if isinstance(source, T.NullType):
         return Fit()
-    for rule in (_boolean, _integer, _decimal, _floating, _text, _binary, _date, _timestamp, _document, _nested):
+    for rule in (_set, _boolean, _integer, _decimal, _floating, _text, _binary, _date, _timestamp, _document, _nested):
         found = rule(source, target, zones)
         if found is not None:
             return found
@@ -104,6 +125,19 @@ _NATURAL: dict[type[T.DataType], str] = {
 
 Zones = tuple[str, str]
 RuleResult = Fit | str | None
+
+
+def _set(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
+    """Into BITMAP and HLL columns, as the official Spark connector fills them."""
+    if target.name not in ("BITMAP", "HLL"):
+        return None
+    if isinstance(source, T.StringType):
+        utf8 = ValueFault(lambda column: ~is_valid_utf8(column), NOT_UTF8, silent=True)
+        return Fit(None, (utf8,), BITMAP_HASH if target.name == "BITMAP" else HLL_HASH)
+    if isinstance(source, tuple(_INTEGERS)):
+        faults = (ValueFault(lambda column: column < 0, NEGATIVE, silent=True),) if target.name == "BITMAP" else ()
+        return Fit(lambda column: column.cast("string"), faults, TO_BITMAP if target.name == "BITMAP" else HLL_HASH)
+    return f"{target} is made of integers and texts only; cast it before the sink"
 
 
 def _boolean(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
@@ -176,7 +210,7 @@ def _binary(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
     if not isinstance(source, T.BinaryType) or target.name != "VARBINARY":
         return None
     faults = () if target.length is None else (_too_long(target.length),)
-    return Fit(F.hex, faults, hexed=True)
+    return Fit(F.hex, faults, TO_BINARY)
 
 
 def _date(source: T.DataType, target: TargetType, _: Zones) -> RuleResult:
@@ -278,7 +312,9 @@ def _struct(source: T.StructType, target: TargetType, zones: Zones) -> Fit | str
 
 def _inner(source: T.DataType, target: TargetType, zones: Zones) -> Fit | str:
     found = fit(source, target, zones)
-    return "binary values cannot be written inside of another type" if isinstance(found, Fit) and found.hexed else found
+    return (
+        "binary values cannot be written inside of another type" if isinstance(found, Fit) and found.function else found
+    )
 
 
 def _rebuilt(column: Column, fields: list[tuple[str, str, Encode | None]]) -> Column:

@@ -97,9 +97,6 @@ def csv_text(source: T.DataType, target: TargetType, fitted: Fit) -> Text | str:
     return lambda column, _: fitted.written(column).cast("string")
 
 
-_HEX = "__hex_"
-
-
 @dataclass(frozen=True, slots=True)
 class TypedField:
     """One column of a route: the table's name for it, the frame's, and how its values are written."""
@@ -113,7 +110,7 @@ class TypedField:
     @property
     def key(self) -> str:
         """The key in the JSON row."""
-        return f"{_HEX}{self.name}" if self.fit.hexed else self.name
+        return f"{self.fit.function.prefix}{self.name}" if self.fit.function else self.name
 
     @property
     def column(self) -> Column:
@@ -142,7 +139,8 @@ def typed_field(
     text = csv_text(kind, wanted, found) if csv else None
     if isinstance(text, str):
         return f"column {called}: {text}"
-    null = () if target is None or target.nullable else (NOT_NULL,)
+    takes_null = target is None or target.nullable or (found.function is not None and found.function.takes_null)
+    null = () if takes_null else (NOT_NULL,)
     separators = (UNWRITABLE,) if csv and isinstance(kind, T.StringType) else ()
     return TypedField(called, source, found, (*null, *found.faults, *separators), text)
 
@@ -261,9 +259,9 @@ class TypedRoute:
         """The header `columns`: what is not named takes its DEFAULT (wire contract 5.5)."""
         plain = [identifier(field.key) for field in self.fields]
         derived = [
-            f"{identifier(field.name)}=to_binary({identifier(field.key)}, 'hex')"
+            f"{identifier(field.name)}={function.name}({identifier(field.key)}{function.more})"
             for field in self.fields
-            if field.fit.hexed
+            if (function := field.fit.function)
         ]
         return ",".join((*plain, *(["__op"] if self.op else []), *derived))
 
@@ -366,7 +364,7 @@ def _as_written(key: Sequence[TargetColumn], route: TypedRoute | None) -> TableK
     if route is None:
         return columns
     places = {field.name.lower(): (number, field) for number, field in enumerate(route.fields)}
-    if not all(column.name.lower() in places and not places[column.name.lower()][1].fit.hexed for column in columns):
+    if not all(column.name.lower() in places and not places[column.name.lower()][1].fit.function for column in columns):
         return None
     found = [places[column.name.lower()] for column in columns]
     return [

@@ -28,14 +28,16 @@ _NUMBERS = re.compile(r"\s*\(([\d\s,]*)\)")
 _SAME = {"TEXT": "STRING", "BINARY": "VARBINARY", "INTEGER": "INT", "INT128": "LARGEINT", "BOOL": "BOOLEAN"}
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 _NUMBERED = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "FLOAT", "DOUBLE", "DECIMAL")
+_TEXTS = ("CHAR", "VARCHAR", "STRING", "VARBINARY")
 _PLACEHOLDERS = {
-    **dict.fromkeys(("CHAR", "VARCHAR", "STRING", "VARBINARY"), '""'),
+    **dict.fromkeys(_TEXTS, '""'),
     **dict.fromkeys(("JSON", "MAP", "STRUCT"), "{}"),
     "ARRAY": "[]",
     "DATE": '"1970-01-01"',
+    **dict.fromkeys(("BITMAP", "HLL"), '"0"'),  # of the field that their function reads
     "DATETIME": '"1970-01-01 00:00:00"',
 }
-_KNOWN = frozenset((*_NUMBERED, "DATE", "DATETIME", "CHAR", "VARCHAR", "STRING", "VARBINARY", "JSON", *_NESTED))
+_KNOWN = frozenset((*_NUMBERED, "DATE", "DATETIME", *_TEXTS, "JSON", "BITMAP", "HLL", *_NESTED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ def _scalar(name: str, numbers: list[int]) -> TargetType:
     if name == "DECIMAL":
         precision, scale = [*numbers, 0][:2] if numbers else (10, 0)
         return TargetType(name, precision=precision, scale=scale)
-    if name in ("CHAR", "VARCHAR", "STRING", "VARBINARY"):
+    if name in _TEXTS:
         length = numbers[0] if numbers else {"STRING": 65533, "VARBINARY": 1048576}.get(name, 1)
         return TargetType(name, length=length)
     return TargetType(name if name in _KNOWN else "OTHER")

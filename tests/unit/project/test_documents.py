@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[3]
-GUIDES = ("migration.md", "types.md", "dead-letter.md")
-PAGES = (*GUIDES, "comparison.md", "data-source.md", "emulator.md")
+GUIDES = ("types.md", "dead-letter.md")
+PAGES = (*GUIDES, "comparison.md", "data-source.md", "emulator.md", "migration.md")
 
 
 def news() -> ModuleType:

@@ -12,7 +12,7 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 from starrocks_txn_sink import SinkOptions, TableOptions, TableRoute
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
-from starrocks_txn_sink.sink.typed.route import TypedRoute, with_columns
+from starrocks_txn_sink.sink.typed.route import NOT_NULL, TypedRoute, with_columns
 from starrocks_txn_sink.sink.typed.target import (
     TargetColumn,
     may_count,
@@ -42,7 +42,9 @@ ZONES = ("UTC", "UTC")
         ("array<map<int(11),varchar(3)>>", "ARRAY<MAP<INT, VARCHAR(3)>>"),
         ("struct<c1 int(11), `c 2` struct<d datetime>>", "STRUCT<c1 INT, c 2 STRUCT<d DATETIME>>"),
         ("struct<a: int>", "STRUCT<a INT>"),
-        ("bitmap", "OTHER"),
+        ("bitmap", "BITMAP"),
+        ("hll", "HLL"),
+        ("percentile", "OTHER"),
         ("array<int", "OTHER"),
         ("array<int>>", "OTHER"),
         ("", "OTHER"),
@@ -77,6 +79,8 @@ def test_a_decimal_fits_only_where_all_its_digits_do(source: tuple[int, int], ta
         (T.ArrayType(T.BinaryType()), "json", "its elements: binary values cannot be written inside"),
         (T.MapType(T.DateType(), T.LongType()), "map<date,bigint>", "the keys of a JSON object are texts"),
         (T.StructType().add("z", T.LongType()), "struct<a bigint>", "its field z is not in STRUCT<a BIGINT>"),
+        (T.DoubleType(), "bitmap", "BITMAP is made of integers and texts only; cast it"),
+        (T.BinaryType(), "hll", "HLL is made of integers and texts only; cast it"),
         (T.DayTimeIntervalType(), "bigint", "there is no way from interval day to second to BIGINT"),
     ],
 )
@@ -125,6 +129,24 @@ def route(
 def test_the_header_names_what_is_sent_and_leaves_the_rest_to_defaults() -> None:
     made = route({"ID": "id", "v": "v", "b": "blob"})
     assert made.columns == "`id`,`v`,`__hex_b`,`b`=to_binary(`__hex_b`, 'hex')"
+
+
+def test_sets_are_made_by_functions_of_the_server() -> None:
+    known = target_columns(
+        [
+            ("t", "v", "varchar(5)", "NO", None, "AGG", None),
+            ("t", "users", "bitmap", "NO", None, "", None),
+            ("t", "names", "bitmap", "NO", None, "", None),
+            ("t", "devices", "hll", "NO", None, "", None),
+        ]
+    )["t"]
+    made = route({"v": "v", "users": "id", "names": "v", "devices": "big"}, known)
+    assert made.columns == (
+        "`v`,`__raw_users`,`__raw_names`,`__raw_devices`,`users`=to_bitmap(`__raw_users`),"
+        "`names`=bitmap_hash(`__raw_names`),`devices`=hll_hash(`__raw_devices`)"
+    )
+    refused_nulls = [field.name for field in made.fields if NOT_NULL in field.faults]
+    assert refused_nulls == ["v", "users"], "the others make an empty set of a NULL"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Option names of the official Flink connector and their translation.
+"""Option names of the official Flink and Spark connectors and their translation.
 
-FLINK_OPTIONS maps each name to one of the sink's options, or to the reason why it is refused or has no effect.
-`translate` reads it for `SinkOptions.values_of`; docs/migration.md is generated from it.
+FLINK_OPTIONS and SPARK_OPTIONS map each name to one of the sink's options, or to the reason why it is refused or has no
+effect. `translate` reads them for `SinkOptions.values_of`; docs/migration.md is generated from them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from starrocks_txn_sink.options.declarations import OptionKind, refusal
 from starrocks_txn_sink.telemetry.logs import get_logger
 
 Convert = Callable[[str, str], Any]
+"""Name of an option and its text -> the value of the sink's option."""
 _log = get_logger("options")
 
 
@@ -75,10 +76,48 @@ def _compression(name: str, written: str) -> str:
     return known[written.strip().lower()]
 
 
+def _count(name: str, written: str) -> int | None:
+    given = _integer(name, written)
+    return given if given > 0 else None
+
+
+def _attempts(name: str, written: str) -> int:
+    return max(0, _integer(name, written)) + 1
+
+
+_SIZES = {unit: 1 << 10 * power for power, unit in enumerate("bkmgtp")}
+
+
+def _spark_size(name: str, written: str) -> int:
+    """Spark's spelling of sizes: `100m` and `100mb` are 100 MiB, a number alone is bytes."""
+    found = re.fullmatch(r"(\d{1,18})\s*(?:([kmgtp])b?|b)?", written.strip().lower())
+    if found is None:
+        raise refusal(name, written, "a size as in 104857600 or 100m")
+    return int(found[1]) * _SIZES[found[2] or "b"]
+
+
+def _database_of_table(name: str, written: str) -> str:
+    found = re.fullmatch(r"([^.]+)\.([^.]+)", written.strip())
+    if found is None:
+        raise refusal(name, written, "<database>.<table>")
+    return found[1]
+
+
 _EXACTLY_ONCE = "it tunes that connector's own exactly-once mode"
 _MERGE_COMMIT = "merge commit joins loads of different writers and cannot keep a source transaction whole"
 
-FLINK_OPTIONS: Mapping[str, MapsTo | Refused | WithoutEffect] = {
+_READING = Refused("this is a sink, it reads nothing from StarRocks")
+_CHUNKS = WithoutEffect("chunk_bytes bounds the size of a load")
+_SCANS = WithoutEffect("no thread polls the buffers")
+_CONTINUE = WithoutEffect("the backend is asked for before the body is sent")
+_WAITS = WithoutEffect("waits between attempts grow by themselves, up to batch_deadline")
+_ROWS = WithoutEffect("the buffer is bounded by bytes (buffer_bytes), not by rows")
+_ALWAYS = Refused("every load is part of a transaction", ("true",))
+_NO_END = "0 and less mean for ever there, the default here"
+
+Rule = MapsTo | Refused | WithoutEffect
+
+FLINK_OPTIONS: Mapping[str, Rule] = {
     "connector": Refused("this is the StarRocks sink", ("starrocks",)),
     "load-url": MapsTo("load_url", _text),
     "jdbc-url": MapsTo("query_url", _text),
@@ -90,10 +129,10 @@ FLINK_OPTIONS: Mapping[str, MapsTo | Refused | WithoutEffect] = {
     "sink.semantic": MapsTo("delivery", lambda _, written: written.strip().lower()),
     "sink.label-prefix": MapsTo("job", _text, "the first part of every label"),
     "sink.parallelism": MapsTo("lanes", _integer, "a subtask there has its own transaction, lanes here share one"),
-    "sink.max-retries": MapsTo("max_attempts", lambda name, text: _integer(name, text) + 1, "attempts = retries + 1"),
+    "sink.max-retries": MapsTo("max_attempts", _attempts, "attempts = retries + 1"),
     "sink.io.thread-count": MapsTo("load_parallelism", _integer),
     "sink.connect.timeout-ms": MapsTo("connect_timeout", _milliseconds),
-    "sink.socket.timeout-ms": MapsTo("read_timeout", _wait_seconds, "0 and less mean for ever there, the default here"),
+    "sink.socket.timeout-ms": MapsTo("read_timeout", _wait_seconds, _NO_END),
     "sink.buffer-flush.interval-ms": MapsTo("commit_interval", _milliseconds),
     "sink.transaction.multi-table.enabled": Refused("every transaction here spans tables", ("true",)),
     "sink.transaction.multi-table.buffer-size": MapsTo("buffer_bytes", _integer),
@@ -105,31 +144,92 @@ FLINK_OPTIONS: Mapping[str, MapsTo | Refused | WithoutEffect] = {
     "sink.properties.warehouse": MapsTo("warehouse", _text),
     "sink.properties.enable_merge_commit": Refused(_MERGE_COMMIT, ("false",)),
     "sink.buffer-flush.max-bytes": WithoutEffect("buffer_bytes bounds the buffer, chunk_bytes the size of a load"),
-    "sink.buffer-flush.max-rows": WithoutEffect("the buffer is bounded by bytes (buffer_bytes), not by rows"),
+    "sink.buffer-flush.max-rows": _ROWS,
     "sink.buffer-flush.enqueue-timeout-ms": WithoutEffect("batch_deadline bounds all waiting"),
-    "sink.chunk-limit": WithoutEffect("chunk_bytes bounds the size of a load"),
-    "sink.scan-frequency.ms": WithoutEffect("no thread polls the buffers"),
-    "sink.wait-for-continue.timeout-ms": WithoutEffect("the backend is asked for before the body is sent"),
-    "sink.retry.interval-ms": WithoutEffect("waits between attempts grow by themselves, up to batch_deadline"),
+    "sink.chunk-limit": _CHUNKS,
+    "sink.scan-frequency.ms": _SCANS,
+    "sink.wait-for-continue.timeout-ms": _CONTINUE,
+    "sink.retry.interval-ms": _WAITS,
     "sink.publish-timeout.ms": WithoutEffect("a commit is confirmed up to batch_deadline"),
     "sink.publish-timeout-ms": WithoutEffect("a commit is confirmed up to batch_deadline"),
     "sink.metric.histogram-window-size": WithoutEffect("metrics are made from events"),
     "sink.ignore.update-before": WithoutEffect("every row says itself whether it is written or deleted"),
     "sink.use.new-sink-api": WithoutEffect("it chooses between two programming interfaces of Flink"),
     "sink.wrap-json-as-array": WithoutEffect("every load is one JSON array"),
-    "sink.at-least-once.use-transaction-stream-load": Refused("every load is part of a transaction", ("true",)),
+    "sink.at-least-once.use-transaction-stream-load": _ALWAYS,
     "sink.exactly-once.enable-label-gen": WithoutEffect(_EXACTLY_ONCE),
     "sink.exactly-once.enable-abort-lingering-txn": WithoutEffect(_EXACTLY_ONCE),
     "sink.exactly-once.check-num-lingering-txn": WithoutEffect(_EXACTLY_ONCE),
 }
-"""Option name of the official connector (lower case) → its translation."""
+"""Option name of the Flink connector (lower case) → its translation."""
 
-FLINK_PREFIXES: Mapping[str, Refused] = {
-    "scan.": Refused("this is a sink, it reads nothing from StarRocks"),
-    "lookup.": Refused("this is a sink, it reads nothing from StarRocks"),
+FLINK_PREFIXES: Mapping[str, Rule] = {
+    "scan.": _READING,
+    "lookup.": _READING,
     "sink.merge-commit.": Refused(_MERGE_COMMIT),
 }
 """Prefix of names → its translation. `_read_property` reads `sink.properties.…` and `table.….properties.…`."""
+
+_SEPARATORS = WithoutEffect("the sink writes CSV with separators of its own, the characters 1 and 2")
+_READ_REQUESTS = WithoutEffect("it is about requests that read; starrocks.write.… is about loads")
+_TABLE_NOTE = "the part before the point; a `TableRoute` or the row itself names the table"
+_INTERVAL_NOTE = "for several lanes with a StarRocks transaction each; otherwise a micro-batch is committed at its end"
+
+SPARK_OPTIONS: Mapping[str, Rule] = {
+    "starrocks.fe.http.url": MapsTo("load_url", _text),
+    "starrocks.fenodes": MapsTo("load_url", _text),
+    "starrocks.fe.jdbc.url": MapsTo("query_url", _text, "with it, delivery is exactly-once"),
+    "starrocks.table.identifier": MapsTo("database", _database_of_table, _TABLE_NOTE),
+    "starrocks.user": MapsTo("username", _text),
+    "starrocks.password": MapsTo("password", _text),
+    "starrocks.request.auth.user": MapsTo("username", _text),
+    "starrocks.request.auth.password": MapsTo("password", _text),
+    "starrocks.request.connect.timeout.ms": MapsTo("connect_timeout", _milliseconds),
+    "starrocks.request.retries": _READ_REQUESTS,
+    "starrocks.request.read.timeout.ms": _READ_REQUESTS,
+    "starrocks.request.socket.timeout.ms": _READ_REQUESTS,
+    "starrocks.columns": WithoutEffect("a TableRoute names the columns"),
+    "starrocks.column.types": WithoutEffect("types are read from the frame and from the server's tables"),
+    "starrocks.timezone": MapsTo("timestamp_zone", _text),
+    "starrocks.write.label.prefix": MapsTo("job", _text, "the first part of every label"),
+    "starrocks.write.enable.transaction-stream-load": _ALWAYS,
+    "starrocks.write.buffer.size": MapsTo("buffer_bytes", _spark_size),
+    "starrocks.write.buffer.rows": _ROWS,
+    "starrocks.write.flush.interval.ms": MapsTo("commit_interval", _milliseconds, _INTERVAL_NOTE),
+    "starrocks.write.max.retries": MapsTo("max_attempts", _attempts, "attempts = retries + 1"),
+    "starrocks.write.retry.interval.ms": _WAITS,
+    "starrocks.write.num.partitions": MapsTo("lanes", _count, "0 and less mean no wish there, the default here"),
+    "starrocks.write.partition.columns": WithoutEffect("the source partition of a row decides its lane"),
+    "starrocks.write.use_bitmap_hash64": Refused(
+        "text goes through bitmap_hash; for bitmap_hash64 set the property columns of the table yourself", ("false",)
+    ),
+    "starrocks.write.socket.timeout.ms": MapsTo("read_timeout", _wait_seconds, _NO_END),
+    "starrocks.write.wait-for-continue.timeout.ms": _CONTINUE,
+    "starrocks.write.chunk.limit": _CHUNKS,
+    "starrocks.write.scan-frequency.ms": _SCANS,
+    "starrocks.write.properties.row_delimiter": _SEPARATORS,
+    "starrocks.write.properties.column_separator": _SEPARATORS,
+    "starrocks.write.properties.timeout": MapsTo("timeout", _integer),
+    "starrocks.write.properties.compression": MapsTo("compression", _compression),
+    "starrocks.write.properties.warehouse": MapsTo("warehouse", _text),
+    "starrocks.write.properties.enable_merge_commit": Refused(_MERGE_COMMIT, ("false",)),
+    "starrocks.request.query.timeout.s": _READING,
+    "starrocks.request.tablet.size": _READING,
+    "starrocks.batch.size": _READING,
+    "starrocks.exec.mem.limit": _READING,
+}
+"""Option name of the Spark connector (lower case) → its translation."""
+
+SPARK_PREFIXES: Mapping[str, Rule] = {
+    "starrocks.filter.": _READING,
+    "starrocks.deserialize.": _READING,
+    "starrocks.read.": _READING,
+    "starrocks.value.reader.": _READING,
+}
+"""Prefix of names → its translation. `_read_property` reads `starrocks.write.properties.…`."""
+
+_NAMES: Mapping[str, Rule] = {**FLINK_OPTIONS, **SPARK_OPTIONS}
+_PREFIXES: Mapping[str, Rule] = {**FLINK_PREFIXES, **SPARK_PREFIXES}
 
 
 def translate(properties: Mapping[str, Any], kinds: Mapping[str, OptionKind]) -> dict[str, Any]:
@@ -146,23 +246,23 @@ def translate(properties: Mapping[str, Any], kinds: Mapping[str, OptionKind]) ->
 
 
 def _read_property(name: str, value: Any, values: dict[str, Any]) -> bool:
-    """Read `sink.properties.<p>` or `table.<t>.properties.<p>` into `values`; False if `name` is neither."""
+    """Read one connector's name of a stream-load property into `values`; False if `name` is none."""
     found = re.fullmatch(r"table\.(.+)\.properties\.([^.]+)", name)
     if found is not None:
         values.setdefault("tables", {}).setdefault(found[1], {})[found[2]] = value
         return True
-    lower = name.lower()
-    if lower.startswith("sink.properties.") and lower not in FLINK_OPTIONS:
-        values.setdefault("properties", {})[lower.removeprefix("sink.properties.")] = value
-        return True
-    return False
+    lower = name.strip().lower()
+    found = re.fullmatch(r"(?:sink|starrocks\.write)\.properties\.(.+)", lower)
+    if found is None or lower in _NAMES:
+        return False
+    # both connectors know CSV and csv
+    values.setdefault("properties", {})[found[1]] = _as_text(value).lower() if found[1] == "format" else value
+    return True
 
 
 def _read_option(name: str, value: Any, kinds: Mapping[str, OptionKind], values: dict[str, Any]) -> None:
     lower = name.strip().lower()
-    rule = FLINK_OPTIONS.get(lower) or next(
-        (rule for prefix, rule in FLINK_PREFIXES.items() if lower.startswith(prefix)), None
-    )
+    rule = _NAMES.get(lower) or next((rule for prefix, rule in _PREFIXES.items() if lower.startswith(prefix)), None)
     ours = _our_name(name)
     if isinstance(rule, WithoutEffect):
         _log.warning("option.without_effect", option=name, why=rule.reason)
@@ -174,7 +274,7 @@ def _read_option(name: str, value: Any, kinds: Mapping[str, OptionKind], values:
         kind = kinds[ours]
         _set(values, ours, kind.parse(ours, value) if isinstance(value, str) else value, name)
     else:
-        raise unknown_option(name, [*kinds, *FLINK_OPTIONS])
+        raise unknown_option(name, [*kinds, *_NAMES])
 
 
 def _check_refused(name: str, value: Any, rule: Refused) -> None:

@@ -1,4 +1,4 @@
-"""SinkOptions.from_properties: our own names as text, and the official Flink connector's."""
+"""SinkOptions.from_properties: our own names as text, and those of the official Flink and Spark connectors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import Compression, SinkOptions
+from starrocks_txn_sink.options.connectors import FLINK_OPTIONS, SPARK_OPTIONS, MapsTo, Refused, translate
 from starrocks_txn_sink.options.declarations import declarations
-from starrocks_txn_sink.options.flink import FLINK_OPTIONS, MapsTo, Refused, translate
 
 # The configuration of the connector's own multi-table example, as a user would move it over.
 BASE = {"load-url": "fe1:8030", "database": "shop", "delivery": "at-least-once"}
@@ -30,6 +30,38 @@ FLINK = {
     "sink.properties.strip_outer_array": "true",
     "table.order_items.properties.columns": "id,qty",
 }
+SPARK = {
+    "starrocks.fe.http.url": "fe1:8030,fe2:8030",
+    "starrocks.fe.jdbc.url": "jdbc:mysql://fe1:9030",
+    "starrocks.table.identifier": "shop.orders",
+    "starrocks.user": "loader",
+    "starrocks.password": "geheim",
+    "starrocks.write.label.prefix": "orders-",
+    "starrocks.write.buffer.size": "64m",
+    "starrocks.write.flush.interval.ms": "2500",
+    "starrocks.write.max.retries": "0",
+    "starrocks.write.num.partitions": "2",
+    "starrocks.write.properties.format": "CSV",
+    "starrocks.write.properties.column_separator": "\\x01",
+    "starrocks.write.properties.strict_mode": "false",
+    "starrocks.columns": "id,amount",
+    "starrocks.timezone": "Asia/Shanghai",
+}
+
+
+def test_a_spark_configuration_moves_over(caplog: pytest.LogCaptureFixture) -> None:
+    made = SinkOptions.from_properties(SPARK)
+    assert [str(address) for address in made.frontends] == ["http://fe1:8030", "http://fe2:8030"]
+    assert [(address.host, address.port) for address in made.query_addresses] == [("fe1", 9030)]
+    assert (made.database, made.username, made.read_password(), made.job) == ("shop", "loader", "geheim", "orders-")
+    assert (made.buffer_bytes, made.commit_interval, made.max_attempts, made.lanes) == (64 << 20, 2.5, 1, 2)
+    assert (made.exactly_once, made.timestamp_zone) == (True, "Asia/Shanghai")
+    assert made.writes_csv("orders")
+    assert made.load_headers("orders")["strict_mode"] == "false"
+    told = " ".join(record.getMessage() for record in caplog.records)
+    assert "starrocks.columns" in told
+    assert "a TableRoute names the columns" in told
+    assert "starrocks.write.properties.column_separator" in told
 
 
 def test_a_flink_configuration_moves_over() -> None:
@@ -69,6 +101,18 @@ def test_the_wildcard_database_must_be_named() -> None:
         ("redirect-hosts", "be1,*.internal", "redirect_hosts", ("be1", "*.internal")),
         ("redirect-map", "be1:8040=proxy:1", "redirect_map", {"be1:8040": "proxy:1"}),
         ("warehouse", "etl", "warehouse", "etl"),
+        ("starrocks.request.auth.user", "loader", "username", "loader"),
+        ("starrocks.request.connect.timeout.ms", "1500", "connect_timeout", 1.5),
+        ("starrocks.write.socket.timeout.ms", "-1", "read_timeout", 60.0),
+        ("starrocks.write.buffer.size", "104857600", "buffer_bytes", 100 << 20),
+        ("starrocks.write.buffer.size", "1 GB", "buffer_bytes", 1 << 30),
+        ("starrocks.write.buffer.size", "16777216b", "buffer_bytes", 16 << 20),
+        ("starrocks.write.max.retries", "-1", "max_attempts", 1),
+        ("starrocks.write.num.partitions", "0", "lanes", None),
+        ("starrocks.write.properties.timeout", "900", "timeout", 900),
+        ("starrocks.write.properties.compression", "LZ4_FRAME", "compression", Compression.LZ4_FRAME),
+        ("starrocks.write.properties.partial_update", "true", "properties", {"partial_update": "true"}),
+        ("starrocks.write.use_bitmap_hash64", "false", "lanes", None),
     ],
 )
 def test_names_become_options(name: str, value: Any, option: str, expected: Any) -> None:
@@ -98,6 +142,14 @@ def test_names_become_options(name: str, value: Any, option: str, expected: Any)
         ("lanes", "1e3", "lanes is '1e3'"),
         ("tls_verify", "perhaps", "true or false"),
         ("table.other.orders.properties.columns", "a", "cannot span databases"),
+        ("starrocks.table.identifier", "orders", "<database>.<table>"),
+        ("starrocks.write.buffer.size", "many", "a size as in 104857600 or 100m"),
+        ("starrocks.write.bufer.size", "1", "Did you mean starrocks.write.buffer.size"),
+        ("starrocks.write.enable.transaction-stream-load", "false", "part of a transaction"),
+        ("starrocks.write.use_bitmap_hash64", "true", "bitmap_hash64"),
+        ("starrocks.write.properties.enclose", "x", "needs no quotes"),
+        ("starrocks.filter.query", "id > 1", "this is a sink"),
+        ("starrocks.batch.size", "1", "this is a sink"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_reason(name: str, value: str, said: str) -> None:
@@ -141,7 +193,7 @@ def test_a_name_without_effect_is_a_warning_in_the_log(caplog: pytest.LogCapture
 
 def test_the_table_of_names_is_complete_in_itself() -> None:
     ours = {name for name, _ in declarations(SinkOptions)}
-    for name, rule in FLINK_OPTIONS.items():
+    for name, rule in {**FLINK_OPTIONS, **SPARK_OPTIONS}.items():
         assert name == name.lower()
         if isinstance(rule, MapsTo):
             assert rule.option in ours, name
