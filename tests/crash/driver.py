@@ -40,7 +40,8 @@ def main(folder: Path, master: str) -> int:
 def run_query(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
     """Run one query until its source is read; `options` are SinkOptions. The answer has receipts, or an error.
 
-    With `data_source` it writes through the data source, which tells no receipts.
+    A micro-batch has `files` files, one if it is not given. With `data_source` the query writes through the data
+    source, which tells no receipts.
     """
     receipts: list[dict[str, Any]] = []
 
@@ -52,7 +53,7 @@ def run_query(spark: SparkSession, task: dict[str, Any]) -> dict[str, Any]:
             )
 
     options = SinkOptions(**task["options"])
-    rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(task["source"])
+    rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", task.get("files", 1)).json(task["source"])
     if task.get("data_source"):
         spark.dataSource.register(StarRocksDataSource)
         spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")

@@ -26,6 +26,7 @@ class DriverProcess:
     """Starts at once; `ready` waits for its Spark. `run` starts a query, `answer` waits for what became of it."""
 
     def __init__(self, folder: Path, master: str = "local[2]") -> None:
+        self.master = master
         folder.mkdir(parents=True, exist_ok=True)
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
@@ -68,6 +69,14 @@ class DriverProcess:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
         self._reap()
+
+    def kill_workers(self) -> None:
+        """`kill -9` of the Python workers, which run the tasks; Spark forks others from their daemon."""
+        for one in self._tree():
+            with suppress(psutil.NoSuchProcess):
+                parent = one.parent()
+                if parent is not None and "pyspark.daemon" in parent.cmdline():
+                    one.kill()
 
     def terminate(self, seconds: float) -> int:
         """SIGTERM for the driver's Python alone, as a supervisor sends it; its exit status. Ends the rest with it."""

@@ -6,6 +6,7 @@ the tables all the time. The last look is taken when the last late request has b
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +27,6 @@ from tests.crash.sites import LATE_SECONDS, Site
 from tests.crash.workload import Verdict
 from tests.support.query_port import query
 
-_TIMEOUT = 8  # seconds that a StarRocks transaction lives; a paused driver sleeps longer
 _REACH_SECONDS = 180.0
 _RUN_SECONDS = 150.0
 _TRIES = 3
@@ -138,23 +138,26 @@ class Matrix:
     # --- one site ---
 
     def _run(self, case: Case) -> None:
-        workload.write_source(case.folder / "source")
+        workload.write_source(case.folder / "source", files=case.site.lanes)
         for sql in workload.ddl(case.database):
             self._ask(sql)
-        driver = self._ready()
+        driver = self._ready(case.site)
         with Reader(case, self._ask):
             hold = self._arm(case)
             driver.run(self._task(case))
-            self._reach(case, hold)
-            act = {("driver", "kill"): self._kill_driver, ("server", "kill"): self._kill_server}
+            hold = self._reach(case, hold)
+            act = {
+                ("driver", "kill"): self._kill_driver,
+                ("server", "kill"): self._kill_server,
+                ("workers", "kill"): self._kill_workers,
+            }
             act.get((case.site.victim, case.site.deed), self._pause_driver)(case, hold)
         case.recovered = case.recovered and self._ask(_OPEN, case.database) == [(0,)]
 
     def _kill_driver(self, case: Case, hold: Hold | None) -> None:
         self._current().kill()
         self._driver = None
-        if case.site.phase == "late":
-            self._late_until = time.monotonic() + LATE_SECONDS + 2
+        self._expect_late_requests(case)
         if hold is not None:
             hold.release(forward=case.site.at_start)  # a claim or marker that arrives after its writer died
         self._recover(case)
@@ -166,13 +169,26 @@ class Matrix:
         self._server.start()
         self._finish(case)
 
+    def _kill_workers(self, case: Case, _: Hold | None) -> None:
+        """Spark tries the tasks again; the driver then runs all lanes under a new label, and the query goes on."""
+        self._current().kill_workers()
+        self._expect_late_requests(case)
+        answer = self._current().answer(_RUN_SECONDS)
+        case.said.append(str(answer))
+        attempts = {receipt["batch"]: receipt["attempts"] for receipt in answer["receipts"]}
+        case.recovered = answer["error"] is None and attempts.get(1, 0) > 1
+
+    def _expect_late_requests(self, case: Case) -> None:
+        if case.site.phase == "late":
+            self._late_until = time.monotonic() + LATE_SECONDS + 2
+
     def _pause_driver(self, case: Case, hold: Hold | None) -> None:
         """The sleeper's timeout passes, another driver finishes the work, the labels are forgotten; it wakes up."""
         sleeper = self._current()
         sleeper.pause()
         self._driver = None
         try:
-            time.sleep(_TIMEOUT)
+            time.sleep(case.site.timeout)
             self._recover(case)
             self._server.faults(
                 [
@@ -194,7 +210,7 @@ class Matrix:
     def _recover(self, case: Case) -> None:
         """A new driver on the same checkpoint runs the query to its end; commits that are held stay held."""
         self._server.faults([])
-        self._ready().run(self._task(case))
+        self._ready(case.site).run(self._task(case))
         self._finish(case)
 
     def _finish(self, case: Case) -> None:
@@ -212,23 +228,31 @@ class Matrix:
     # --- reaching it ---
 
     def _arm(self, case: Case) -> Hold | None:
-        if case.site.statement:
-            assert self._proxy is not None
-            return self._proxy.hold(case.site.statement, case.site.phase)
-        self._server.faults(case.site.rules_for(case.job))
-        return None
+        """Prepare the stop; a statement that follows requests is held when these have come (`_reach`)."""
+        if case.site.rules:
+            self._server.faults(case.site.rules_for(case.job))
+            return None
+        return self._hold(case.site)
 
-    def _reach(self, case: Case, hold: Hold | None) -> None:
-        limit = time.monotonic() + _REACH_SECONDS
-        if hold is not None:
-            if not hold.reached.wait(_REACH_SECONDS):
-                raise NotReached(f"{case.site.name} was not reached: {self._current().messages()}")
-            return
-        wanted = len(case.site.rules)
-        while sum(rule["applied"] for rule in self._server.fault_report()["rules"]) < wanted:
+    def _hold(self, site: Site) -> Hold:
+        assert self._proxy is not None
+        return self._proxy.hold(site.statement, site.phase)
+
+    def _reach(self, case: Case, hold: Hold | None) -> Hold | None:
+        """Wait until all rules have been applied, and the statement, if there is one, is held."""
+        limit, wanted = time.monotonic() + _REACH_SECONDS, len(case.site.rules)
+        while wanted and sum(rule["applied"] for rule in self._server.fault_report()["rules"]) < wanted:
             if time.monotonic() > limit:
-                raise NotReached(f"{case.site.name} was not reached: {self._current().messages()}")
+                raise self._not_reached(case.site)
             time.sleep(0.03)
+        if hold is None and case.site.statement:
+            hold = self._hold(case.site)
+        if hold is not None and not hold.reached.wait(limit - time.monotonic()):
+            raise self._not_reached(case.site)
+        return hold
+
+    def _not_reached(self, site: Site) -> NotReached:
+        return NotReached(f"{site.name} was not reached: {self._current().messages()}")
 
     # --- means ---
 
@@ -239,19 +263,25 @@ class Matrix:
             "query_url": self._proxy.url,
             "database": case.database,
             "job": case.job,
-            "timeout": _TIMEOUT,
+            "timeout": case.site.timeout,
             "batch_deadline": 60.0,
         }
+        if case.site.lanes > 1:
+            options |= {"lanes": case.site.lanes, "transactions": "batch"}
         return {
             "source": str(case.folder / "source"),
             "checkpoint": str(case.folder / "checkpoint"),
             "options": options,
+            "files": case.site.lanes,
         }
 
-    def _ready(self) -> DriverProcess:
+    def _ready(self, site: Site) -> DriverProcess:
+        if self._driver is not None and self._driver.master != site.master:
+            self._driver.stop()
+            self._driver = None
         if self._driver is None:
             self._drivers += 1
-            self._driver = DriverProcess(self._folder / f"driver{self._drivers}")
+            self._driver = DriverProcess(self._folder / f"driver{self._drivers}", site.master)
             self._driver.ready()
         return self._driver
 
@@ -276,10 +306,15 @@ class Matrix:
         final = workload.judge(self._ask(workload.JUDGEMENT.format(case.database)), workload.expected())
         case.seen = Verdict(final.lost, max(final.duplicated, case.seen.duplicated), max(final.torn, case.seen.torn))
         positions = self._ask(
-            f"SELECT name, position FROM {case.database}._starrocks_txn_sink_ledger WHERE kind = 'position'"
+            f"SELECT name, position, label FROM {case.database}._starrocks_txn_sink_ledger WHERE kind = 'position'"
         )
         newest = {
             part: max(position for other, position in workload.expected() if other == part)
             for part in workload.PARTITIONS
         }
-        case.recovered = case.recovered and dict(positions) == newest
+        last = re.compile(case.site.label_pattern(case.job, workload.BATCHES - 1))
+        case.recovered = (
+            case.recovered
+            and {name: position for name, position, _ in positions} == newest
+            and all(last.search(label) for _, _, label in positions)
+        )

@@ -2,22 +2,28 @@
 
 A site is reached in the second micro-batch, so that there is something before it and something after it. The fault
 plan stops the request there (or the query proxy a statement), and the matrix then kills or pauses a process.
+
+With several lanes all load under one label, which the driver begins, checks and commits. The take-over is the same as
+with one lane, so only the steps of the StarRocks transaction have sites of their own there (`_shared_label`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from starrocks_txn_sink.coordinator.shared_label import LANE
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 
 LATE_SECONDS = 25.0
 """How long a request may lie on the server before it is carried out: long after the next driver's take-over."""
 _HELD_SECONDS = 60.0
 _INVISIBLE_SECONDS = 12.0
+_ARM_SECONDS = 2.0  # between a request and the statement that is held after it
 
 _CHECK = r"SELECT kind, name, token.*name = '[0-9a-f]+/1/0'"  # in the second micro-batch
+_CHECK_BY_DRIVER = r"SELECT kind, name, token.*name = ''"  # in any micro-batch, and in the take-over
 _CLAIM = r"INSERT INTO .*'driver', ''"
 _MARKER = r"INSERT INTO .*'marker'"
 _LIST = r"SELECT DISTINCT LABEL"
@@ -26,7 +32,10 @@ _READ = r"SELECT name, position"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One place; `victim` is driver or server, `deed` is kill or pause. Either `rules` or a `statement` stops there."""
+    """One place; `victim` is driver, workers (of Python) or server, `deed` is kill or pause.
+
+    Either `rules` or a `statement` stops there, or the first such statement after the rules have been applied.
+    """
 
     step: str
     phase: str
@@ -35,14 +44,32 @@ class Site:
     rules: tuple[dict[str, Any], ...] = ()
     statement: str = ""
     at_start: bool = False  # the statement belongs to the take-over, not to the second micro-batch
+    lanes: int = 1  # several load under a shared label
 
     @property
     def name(self) -> str:
-        return f"{self.deed} {self.victim}, {self.phase} {self.step}"
+        return f"{self.deed} {self.victim}, {self.phase} {self.step}" + (", shared label" if self.lanes > 1 else "")
+
+    @property
+    def master(self) -> str:
+        """Spark's master: a lane's failed task ends the query, or Spark tries it again under a shared label."""
+        return "local[2]" if self.lanes == 1 else f"local[{self.lanes},3]"
+
+    @property
+    def timeout(self) -> int:
+        """Seconds that a StarRocks transaction lives; a paused driver sleeps as long.
+
+        A shared label is begun before Spark starts the workers, which takes long on a busy machine.
+        """
+        return 8 if self.lanes == 1 else 15
+
+    def label_pattern(self, job: str, batch: int) -> str:
+        """A regular expression of the labels of micro-batch `batch`: those of the one lane, or the shared ones."""
+        return f"^{job}-[0-9a-f]+-{0 if self.lanes == 1 else LANE}-{batch}-"
 
     def rules_for(self, job: str) -> list[dict[str, Any]]:
         """The fault plan: only the second micro-batch of `job` meets it, once."""
-        return [{"times": 1, "label": f"^{job}-[0-9a-f]+-0-1-", **rule} for rule in self.rules]
+        return [{"times": 1, "label": self.label_pattern(job, 1), **rule} for rule in self.rules]
 
 
 def _request(operation: str, phase: str, victim: str, **more: Any) -> Site:
@@ -113,10 +140,75 @@ def _pauses() -> Iterator[Site]:
     """A driver that sleeps past its transaction's timeout, its labels forgotten, while another takes over."""
     yield Site("check", "after", "driver", "pause", statement=_CHECK)
     for operation, phase in (("begin", "after"), ("load", "after"), ("commit", "before"), ("commit", "after")):
-        site = _request(operation, phase, "driver")
-        yield Site(site.step, phase, "driver", "pause", rules=({**site.rules[0], "action": "delay", "seconds": 2.0},))
+        yield _pause(_request(operation, phase, "driver"))
+
+
+def _second_load(phase: str, victim: str) -> Site:
+    """A load of the table that the other lane loads, too, under the same label; late: both loads are."""
+    loads = [_request("load", phase, victim, table="debits", nth=nth) for nth in ((1, 2) if phase == "late" else (2,))]
+    return replace(loads[-1], step="second lane's load", rules=tuple(load.rules[0] for load in loads))
+
+
+def _check_by_driver(phase: str) -> Site:
+    """The check that follows the ledger rows; their load is answered late, so that the statement can be held."""
+    load = {"operation": "load", "table": LEDGER_TABLE, "action": "delay", "when": "after", "seconds": _ARM_SECONDS}
+    return Site("check", phase, "driver", rules=(load,), statement=_CHECK_BY_DRIVER)
+
+
+def _recovery(phase: str) -> Site:
+    """A commit without an answer, of a label that the server forgets: the ledger has its outcome."""
+    forget = {"operation": "commit", "action": "forget_labels", "when": "after"}
+    lose = {"operation": "commit", "action": "drop", "when": "after"}
+    wait = {"operation": "rollback", "action": "delay", "when": "after", "seconds": _ARM_SECONDS}
+    return Site("recover", phase, "driver", rules=(forget, lose, wait), statement=_READ)
+
+
+def _second_rollback(phase: str, victim: str) -> Site:
+    """A lane has failed and has rolled its label back; the driver, or the other lane, does so again."""
+    site = _rollback(victim, phase)
+    failing, wait = site.rules
+    return replace(site, step="second roll back", rules=(failing, {**wait, "nth": 2}))
+
+
+def _pause(site: Site) -> Site:
+    """The same place for a driver that sleeps; its request is answered as soon as it can wake up."""
+    *first, last = site.rules
+    last = last if site.statement else {**last, "action": "delay", "seconds": 2.0}
+    return replace(site, deed="pause", rules=(*first, last))
+
+
+def _shared_label() -> Iterator[Site]:
+    """The steps at which a shared label differs from a lane's own one."""
+    for phase in ("late", "after"):
+        yield _request("begin", phase, "driver")
+        yield _second_load(phase, "driver")
+    yield _request("load", "after", "driver", table=LEDGER_TABLE)
+    for phase in ("before", "after"):
+        yield _check_by_driver(phase)
+    for phase in ("before", "late", "after"):
+        yield _request("commit", phase, "driver")
+    yield _held_commit("driver")
+    yield _request("get_load_state", "after", "driver")
+    yield _rollback("driver", "after")
+    yield _second_rollback("before", "driver")
+    yield _recovery("before")
+    for phase in ("late", "after"):
+        yield _second_load(phase, "workers")
+    yield _pause(_request("begin", "after", "driver"))
+    yield _pause(_second_load("after", "driver"))
+    yield _pause(_check_by_driver("after"))
+    for phase in ("before", "after"):
+        yield _pause(_request("commit", phase, "driver"))
+    yield _request("begin", "after", "server")
+    yield _second_load("after", "server")
+    yield _request("load", "after", "server", table=LEDGER_TABLE)
+    for phase in ("before", "after"):
+        yield _request("commit", phase, "server")
+    yield _rollback("server", "after")
 
 
 def all_sites() -> list[Site]:
-    """Kills of the driver, then its pauses, then kills of the server."""
-    return [*_requests("driver"), *_statements("driver"), *_pauses(), *_requests("server"), *_statements("server")]
+    """Kills of the driver, then its pauses, then kills of the server; then those under a shared label."""
+    of_driver = [*_requests("driver"), *_statements("driver"), *_pauses()]
+    of_server = [*_requests("server"), *_statements("server")]
+    return [*of_driver, *of_server, *(replace(site, lanes=2) for site in _shared_label())]

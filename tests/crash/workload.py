@@ -7,7 +7,7 @@ how many rows its transaction has. So one statement over both tables shows lost,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,18 +61,21 @@ def expected(batches: int = BATCHES) -> set[tuple[str, int]]:
     return {pair for batch in range(batches) for pair in transactions(batch)}
 
 
-def write_source(folder: Path, batches: int = BATCHES) -> None:
-    """One file a micro-batch; Spark takes the oldest first."""
+def write_source(folder: Path, batches: int = BATCHES, files: int = 1) -> None:
+    """Write `files` files a micro-batch, each with whole source partitions; Spark takes the oldest first."""
     folder.mkdir(parents=True)
     for batch in range(batches):
-        lines = [orjson.dumps(dict(zip(NAMES, row, strict=True))) for row in _rows(batch)]
-        file = folder / f"{batch}.json"
-        file.write_bytes(b"\n".join(lines))
-        os.utime(file, (batch + 1, batch + 1))
+        for number in range(files):
+            rows = _rows(batch, PARTITIONS[number::files])
+            file = folder / f"{batch}-{number}.json"
+            file.write_bytes(b"\n".join(orjson.dumps(dict(zip(NAMES, row, strict=True))) for row in rows))
+            os.utime(file, (batch + 1, batch + 1))
 
 
-def _rows(batch: int) -> Iterator[tuple[Any, ...]]:
+def _rows(batch: int, partitions: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     for part, position in transactions(batch):
+        if part not in partitions:
+            continue
         for seq in range(SIZE):
             row = {"part": part, "position": position, "seq": seq, "size": SIZE}
             yield part, position, seq, TABLES[seq % 2], orjson.dumps(row).decode(), seq == SIZE - 1

@@ -1,15 +1,17 @@
-"""The crash matrix's summary: a site that was not reached is neither well nor lost."""
+"""The crash matrix: what its summary counts, and which labels and files its sites meet."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import orjson
 import pytest
 
 from tests.crash.__main__ import summary
 from tests.crash.matrix import Case
 from tests.crash.sites import all_sites
-from tests.crash.workload import Verdict
+from tests.crash.workload import BATCHES, Verdict, write_source
 
 
 def case(*, recovered: bool = True, reached: bool = True, lost: int = 0) -> Case:
@@ -31,3 +33,29 @@ def test_a_site_that_was_not_reached_is_neither_well_nor_lost(
     figures, found = summary(cases)
     assert (figures["recovered"], figures["not_reached"], figures["lost"]) == counts
     assert found == code
+
+
+def test_every_site_has_a_name_of_its_own() -> None:
+    names = [site.name for site in all_sites()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(("lane", "lanes"), [("0", 1), ("all", 2)])
+def test_a_site_meets_the_labels_of_the_second_micro_batch_of_its_own_kind(lane: str, lanes: int) -> None:
+    (found,) = {rule["label"] for site in all_sites() if site.lanes == lanes for rule in site.rules_for("crash7")}
+    assert re.search(found, f"crash7-0f-{lane}-1-0_0")
+    for other in (f"crash7-0f-{lane}-2-0_0", f"crash7-0f-{lane}-10-0_0", "crash7-0f-1-1-0_0", f"crash-0f-{lane}-1-0_0"):
+        assert not re.search(found, other)
+
+
+def test_each_lane_has_a_file_with_whole_source_partitions(tmp_path: Path) -> None:
+    write_source(tmp_path / "one")
+    write_source(tmp_path / "two", files=2)
+    whole = [_lines(tmp_path / "one" / f"{batch}-0.json") for batch in range(BATCHES)]
+    parts = [[_lines(tmp_path / "two" / f"{batch}-{lane}.json") for lane in range(2)] for batch in range(BATCHES)]
+    assert [[*first, *second] for first, second in parts] == whole
+    assert all(len({line["source_partition"] for line in lines}) == 1 for each in parts for lines in each)
+
+
+def _lines(file: Path) -> list[dict[str, object]]:
+    return [orjson.loads(line) for line in file.read_bytes().splitlines()]
