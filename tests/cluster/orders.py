@@ -208,9 +208,10 @@ class Orders:
             self.workload.truth(), found, samples=watch.samples, torn=watch.torn, evidence=watch.evidence
         )
         client.close()
-        assert judged.differences == []
-        assert watch.latest.torn == ()
-        assert self.open_labels() == []
+        assert judged.right, "\n".join(judged.differences)
+        assert not watch.latest.torn, watch.latest.torn
+        labels = self.open_labels()
+        assert not labels, f"still open: {labels}"
 
     def close(self) -> None:
         for driver in self.drivers:
