@@ -166,6 +166,11 @@ kafka: setup
 cdc: setup
 	$(BIN)/python -m pytest -n 0 tests/cdc $(ARGS)
 
+# Spark on several JVMs: a standalone cluster on loopback, whose executors, workers and drivers are killed.
+.PHONY: cluster
+cluster: setup
+	$(BIN)/python -m pytest -n 0 tests/cluster $(ARGS)
+
 # A Kafka broker to try things with, until Ctrl-C.
 broker: setup
 	$(BIN)/python -m tests.kafka $(ARGS)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
+from pyspark import SparkContext
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
@@ -112,13 +113,19 @@ def require_keyed_state() -> None:
     """
     require(STATE_BY_KEY)
     archive = next((each for each in Path(__file__).parents if each.is_file()), None)
-    if archive is not None and str(archive) not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+    if archive is not None and str(archive) not in _python_path_of_jvm().split(os.pathsep):
         raise OptionError(
             f"The package comes from {archive.name} (--py-files), and Spark hides that from the process on the driver "
             "which serves state in RocksDB.",
             hint="Install the package on driver and executors, or ship an environment with --archives; or assemble in "
             "the sink: StarRocksSink(options, assemble=TransactionAssembly()).",
         )
+
+
+def _python_path_of_jvm() -> str:
+    """Where Python processes look that Spark's JVM starts; spark-submit adds `--py-files` for the driver's own only."""
+    jvm: Any = getattr(SparkContext._active_spark_context, "_jvm", None)
+    return (os.environ.get("PYTHONPATH") if jvm is None else jvm.java.lang.System.getenv("PYTHONPATH")) or ""
 
 
 def recommended_conf(shuffle_partitions: int = 4) -> dict[str, str]:
