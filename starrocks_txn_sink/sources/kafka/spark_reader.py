@@ -2,7 +2,7 @@
 
 After each poll Spark's reader asks the broker twice for the offsets that there are, and by Kafka's default a poll has
 500 records: the task waits for answers, and the broker works for questions. To ask, it moves the consumer, which then
-forgets what it has fetched and not yet given: a poll that takes a whole fetch wastes nothing. At the end of a partition
+forgets what it has fetched and not yet given, so a fetch is not much larger than a poll. At the end of a partition
 the questions wait behind the consumer's next fetch, which the broker holds back until there are new records or
 `fetch.max.wait.ms` have passed.
 """
@@ -24,10 +24,9 @@ _SERVERS: Final = "kafka.bootstrap.servers"
 _POLL: Final = "max.poll.records"
 _RECEIVE_BUFFER: Final = "kafka.receive.buffer.bytes"
 _FAST: Final = {
-    f"{_PREFIX}{_POLL}": 100_000,  # 500 by default: a whole fetch for two questions
-    "kafka.max.partition.fetch.bytes": 8 << 20,  # 1 MiB by default
-    "kafka.fetch.max.wait.ms": 10,  # 500 by default: about a second for a partition that is read to its end
-    "kafka.fetch.max.bytes": 64 << 20,  # 50 MiB by default: one answer of a broker
+    f"{_PREFIX}{_POLL}": 20_000,  # 500 by default: this many records for two questions
+    "kafka.max.partition.fetch.bytes": 4 << 20,  # 1 MiB by default: too little for 20 000 records
+    "kafka.fetch.max.wait.ms": 10,  # 500 by default: about a second for two partitions that are read to their ends
     _RECEIVE_BUFFER: 1 << 20,  # 64 KiB by default: the socket's, which large answers come through
 }
 _WHOLE: Final = re.compile(r"0*[1-9][0-9]*")
@@ -47,16 +46,15 @@ def kafka_options(bootstrap_servers: str | None = None, **options: str | int) ->
 
     `spark.readStream.format("kafka").options(**kafka_options("broker:9092", subscribe="events")).load()`. `options` are
     those of Spark's source, and Kafka's own with the prefix: `**{"kafka.security.protocol": "SSL"}`. They win over the
-    five that are set here:
+    four that are set here:
 
-    - `kafka.max.poll.records` 100 000 records: Spark asks the broker twice after each poll;
-    - `kafka.max.partition.fetch.bytes` 8 MiB: otherwise a fetch brings 1 MiB, however many records a poll may have;
+    - `kafka.max.poll.records` 20 000 records: Spark asks the broker twice after each poll;
+    - `kafka.max.partition.fetch.bytes` 4 MiB: otherwise a fetch brings 1 MiB, however many records a poll may have;
     - `kafka.fetch.max.wait.ms` 10 ms: at the end of a partition the questions wait for an empty fetch;
-    - `kafka.fetch.max.bytes` 64 MiB: the bound of one answer of a broker, above that of a partition;
     - `kafka.receive.buffer.bytes` 1 MiB: the consumer's socket, for answers of that size.
 
     Together, with events assembled in the sink, 1.6 times the rows per second (docs/sources.md, "Larger polls"). While
-    a query catches up, an executor holds for each Kafka partition that it reads up to 8 MiB as fetched, and about as
+    a query catches up, an executor holds for each Kafka partition that it reads up to 4 MiB as fetched, and about as
     much again, or more with compression, as polled records. With many partitions set a lower
     `kafka.max.partition.fetch.bytes`.
 

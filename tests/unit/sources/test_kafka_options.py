@@ -14,10 +14,9 @@ from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.telemetry.logs import EventLogger
 
 FAST = {
-    "kafka.max.poll.records": "100000",
+    "kafka.max.poll.records": "20000",
     "kafka.fetch.max.wait.ms": "10",
-    "kafka.max.partition.fetch.bytes": "8388608",
-    "kafka.fetch.max.bytes": "67108864",
+    "kafka.max.partition.fetch.bytes": "4194304",
     "kafka.receive.buffer.bytes": "1048576",
 }
 
@@ -36,7 +35,7 @@ def test_own_options_win_whatever_their_case() -> None:
     polls = {name: value for name, value in found.items() if name.lower() == "kafka.max.poll.records"}
     assert polls == {"Kafka.Max.Poll.Records": "700"}
     assert found["kafka.receive.buffer.bytes"] == "-1"
-    assert found["kafka.fetch.max.bytes"] == FAST["kafka.fetch.max.bytes"]
+    assert found["kafka.fetch.max.wait.ms"] == FAST["kafka.fetch.max.wait.ms"]
     assert (found["failOnDataLoss"], found["maxOffsetsPerTrigger"]) == ("false", "5")
 
 
