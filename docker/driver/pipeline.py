@@ -26,7 +26,7 @@ def session() -> SparkSession:
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.ui.enabled": "false",
     }
-    builder = SparkSession.builder.master("local[2]").appName("starrocks-txn-sink-demo")
+    builder = SparkSession.builder.appName("starrocks-txn-sink-demo")  # the master comes from outside
     for name, value in options.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()

@@ -5,6 +5,7 @@ as_root() { mysql --host starrocks --port 9030 --user root "$@"; }
 if MYSQL_PWD='' as_root --execute 'SELECT 1' > /dev/null 2>&1; then
   MYSQL_PWD='' as_root --execute "SET PASSWORD FOR 'root' = PASSWORD('$STARROCKS_PASSWORD')"
 fi
+touch /state/root-has-a-password # for start.sh
 export MYSQL_PWD="$STARROCKS_PASSWORD"
 as_root < /tables.sql
 as_root <<SQL

@@ -179,3 +179,36 @@ def test_compose_itself_takes_the_files(tmp_path: Path) -> None:
     subprocess.run(["bash", DOCKER / "make-env.sh", target], check=True, capture_output=True)
     files = [part for name in COMPOSE for part in ("--file", str(DOCKER / name))]
     subprocess.run([docker, "compose", "--env-file", target, *files, "config", "--quiet"], check=True)
+
+
+def test_kafkas_topics_are_in_its_volume() -> None:
+    kafka = services()["kafka"]
+    assert kafka["volumes"] == [f"kafka:{kafka['environment']['KAFKA_LOG_DIRS']}"]
+
+
+def test_starrocks_starts_again_after_root_got_a_password() -> None:
+    """The image's director logs in as root at each start, with MYSQL_PWD (its run.sh)."""
+    server, init = services()["starrocks"], services()["starrocks-init"]
+    assert server["entrypoint"] == ["bash", "/start.sh"]
+    assert "starrocks-state:/state" in server["volumes"]
+    assert "starrocks-state:/state" in init["volumes"]
+    marker = "/state/root-has-a-password"
+    assert f"touch {marker}" in (DOCKER / "starrocks" / "init.sh").read_text()
+    assert re.search(rf"{marker} \]; then\s+export MYSQL_PWD", (DOCKER / "starrocks" / "start.sh").read_text())
+
+
+def test_the_check_asks_for_every_service_that_runs_on() -> None:
+    script = (DOCKER / "check.sh").read_text()
+    (asked,) = re.findall(r"^for service in (.*); do$", script, re.MULTILINE)
+    assert sorted([*asked.split(), "traffic"]) == sorted(services().keys() - one_time())
+
+
+def test_no_pipeline_names_its_master_and_kubernetes_gets_sparks_own_image() -> None:
+    assert ".master(" not in (DOCKER / "driver" / "pipeline.py").read_text()
+    assert "--master local[2]" in (DOCKER / "driver" / "Dockerfile").read_text()
+    image, *_ = re.findall(r"^FROM (.*)$", (DOCKER / "kubernetes" / "Dockerfile").read_text(), re.MULTILINE)
+    version = image.split(":")[1].split("-")[0]
+    spec = yaml.safe_load((DOCKER / "kubernetes" / "spark-application.yaml").read_text())["spec"]
+    assert image == f"apache/spark:{version}-scala2.13-java17-python3-ubuntu"
+    assert spec["sparkVersion"] == version
+    assert spec["deps"]["packages"] == [f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"]
