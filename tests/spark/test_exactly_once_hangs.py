@@ -32,6 +32,7 @@ from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.crash.query_proxy import QueryProxy
 from tests.support.exactly_once_shop import Shop, rows_of, wait_for
+from tests.support.threads import running
 
 _DEADLINE = 1.0
 _SLACK = (
@@ -72,7 +73,7 @@ class Left:
 
     def __init__(self, *ports: int) -> None:
         self._ports = ports
-        self._threads = set(threading.enumerate())
+        self._threads = running()
 
     def gone(self, seconds: float = 60) -> None:
         """Wait until nothing is left; the assertion says what is."""

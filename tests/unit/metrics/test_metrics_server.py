@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from starrocks_txn_sink.metrics.catalogue import METRICS, MetricKind
 from starrocks_txn_sink.metrics.server import ASSETS, MOST_REQUESTS, shared_server
 from starrocks_txn_sink.telemetry.events import Event
 from tests.support.manual_clock import ManualClock
+from tests.support.threads import running
 
 PROMTOOL = shutil.which("promtool")
 
@@ -179,7 +179,7 @@ def test_many_ask_while_events_come(server: MetricsServer, clock: ManualClock) -
 
 
 def test_closing_leaves_no_thread_and_starting_again_works() -> None:
-    before = set(threading.enumerate())
+    before = running()
     server = MetricsServer(0)
     assert server.url == ""
     server.start()
@@ -187,10 +187,10 @@ def test_closing_leaves_no_thread_and_starting_again_works() -> None:
     assert get(server, "/healthz")[0] == 200
     server.close()
     server.close()
-    assert set(threading.enumerate()) <= before
+    assert running() <= before
     with server:
         assert get(server, "/healthz")[0] == 200
-    assert set(threading.enumerate()) <= before
+    assert running() <= before
 
 
 def hold(server: MetricsServer) -> socket.socket:
@@ -201,19 +201,19 @@ def hold(server: MetricsServer) -> socket.socket:
 
 
 def test_clients_that_hold_their_connection_take_a_bounded_number_of_threads_and_do_not_delay_the_end() -> None:
-    before = set(threading.enumerate())
+    before = running()
     server = MetricsServer(0).start()
     with ExitStack() as stack:
         for _ in range(MOST_REQUESTS + 20):
             stack.enter_context(hold(server))
         until = time.monotonic() + 5
-        while len(set(threading.enumerate()) - before) <= MOST_REQUESTS and time.monotonic() < until:
+        while len(running() - before) <= MOST_REQUESTS and time.monotonic() < until:
             time.sleep(0.01)
-        assert len(set(threading.enumerate()) - before) <= MOST_REQUESTS + 1
+        assert len(running() - before) <= MOST_REQUESTS + 1
         started = time.monotonic()
         server.close()
         assert time.monotonic() - started < 2.0
-    assert set(threading.enumerate()) <= before
+    assert running() <= before
 
 
 def test_a_client_that_drips_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink
 from starrocks_txn_sink.sink import lifecycle as termination
 from starrocks_txn_sink.sink import sink as sink_module
 from starrocks_txn_sink.sink.session import Session
+from tests.support.threads import running
 
 _PRELUDE = """
 import os, signal, sys, threading, time
@@ -303,9 +304,9 @@ def test_making_a_sink_changes_nothing_in_the_process(monkeypatch: pytest.Monkey
     monkeypatch.setattr(termination, "roll_back_at_exit", refuse)
     for module, name in ((atexit, "register"), (signal, "signal"), (faulthandler, "register")):
         monkeypatch.setattr(module, name, refuse)
-    before = set(threading.enumerate())
+    before = running()
     StarRocksSink(_options())
-    assert set(threading.enumerate()) == before
+    assert running() == before
 
 
 @pytest.mark.parametrize("wanted", [True, False])
