@@ -64,11 +64,10 @@ JSON_TEXTS: Final = SparkFeature(
     (4, 0),
     "Turn it into a struct, an array or a map with from_json, or give the sink ready rows.",
 )
-STATE_BY_KEY: Final = SparkFeature(
-    "State in RocksDB: assemble_transactions, assemble_debezium and the changelog functions",
+STATE_BY_KEY: Final = SparkFeature(  # PySpark 3.5 reads row numbers as floats, which Python from 3.10 on refuses
+    "State of streams: assemble_transactions, assemble_debezium, and the changelog functions that remember rows",
     (4, 0),
-    "Leave spark.sql.streaming.stateStore.providerClass at Spark's default; or assemble in the sink: "
-    "StarRocksSink(options, assemble=TransactionAssembly()).",
+    "Assemble in the sink: StarRocksSink(options, assemble=TransactionAssembly()); write changes as they come.",
 )
 STATE_BY_TIME: Final = SparkFeature(
     "from_changelog and to_changelog with order_by, which hold rows until the watermark",
@@ -132,7 +131,7 @@ def recommended_conf(shuffle_partitions: int = 4) -> dict[str, str]:
     """Recommended Spark settings, for the session's builder or spark-submit's `--conf`.
 
     docs/performance.md explains each of them. `shuffle_partitions` is the parallelism of stateful stages: about the
-    number of cores. A checkpoint keeps the number of its first start. Spark 3.5 keeps its own state store.
+    number of cores. A checkpoint keeps the number of its first start.
     """
     state = {
         PROVIDER: ROCKSDB,

@@ -30,7 +30,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import group_by_partition
 from starrocks_txn_sink.assembler.rules.model import Counts, Partition, from_blob, pieces, to_blob
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.spark_version import PROVIDER, ROCKSDB, require_keyed_state
+from starrocks_txn_sink.spark_version import PROVIDER, ROCKSDB, STATE_BY_KEY, require, require_keyed_state
 from starrocks_txn_sink.spark_version import stateful_processor as spark
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.telemetry.logs import get_logger
@@ -91,6 +91,7 @@ def assemble_frame(
         kind = KEY_TYPES[type(key)]
         ordered = events.repartition(model.SOURCE_PARTITION).sortWithinPartitions(*order)
         return ordered.mapInArrow(lambda batches: _packet_batches(in_task(batches), kind), done)
+    require(STATE_BY_KEY)
     PLANNED.set()
     grouped = events.mapInArrow(pack, packed).groupBy(model.SOURCE_PARTITION)
     if events.sparkSession.conf.get(PROVIDER, "") == ROCKSDB:

@@ -16,7 +16,14 @@ from starrocks_txn_sink.changelog.rows import column, from_text, require_storabl
 from starrocks_txn_sink.changelog.rules.keyed import KeyRule, Retention
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.spark_version import PROVIDER, ROCKSDB, STATE_BY_TIME, require, require_keyed_state
+from starrocks_txn_sink.spark_version import (
+    PROVIDER,
+    ROCKSDB,
+    STATE_BY_KEY,
+    STATE_BY_TIME,
+    require,
+    require_keyed_state,
+)
 
 WATERMARK: Final = "spark.watermarkDelayMs"
 """Spark's mark of a column with a watermark, in the column's metadata."""
@@ -170,6 +177,7 @@ def _observe_count(done: DataFrame, name: str, count: str) -> DataFrame:
 
 
 def _run_stream_by_key(wire: DataFrame, rule: KeyRule, orders: int, settings: StateSettings) -> DataFrame:
+    require(STATE_BY_KEY)
     if _has_rocksdb(wire):
         require_keyed_state()
         processor = state.KeyProcessor(rule, orders, settings.retention, settings.clock)

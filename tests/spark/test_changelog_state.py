@@ -34,7 +34,7 @@ NEWER = pytest.mark.skipif(not STATE_BY_KEY.works, reason="needs a newer Spark")
 
 
 @pytest.fixture(
-    params=[pytest.param(STORES[0], marks=NEWER), pytest.param(STORES[1], marks=pytest.mark.deep)],
+    params=[pytest.param(STORES[0], marks=NEWER), pytest.param(STORES[1], marks=[NEWER, pytest.mark.deep])],
     ids=["rocksdb", "other"],
 )
 def provider(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:

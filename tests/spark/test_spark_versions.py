@@ -124,7 +124,8 @@ def test_the_sink_assembles(orders: Orders, raw: bool, lanes: int) -> None:
     orders.judge()
 
 
-@pytest.mark.parametrize("provider", [pytest.param(ROCKSDB, marks=least(STATE_BY_KEY)), HDFS], ids=["rocksdb", "hdfs"])
+@least(STATE_BY_KEY)
+@pytest.mark.parametrize("provider", [ROCKSDB, HDFS], ids=["rocksdb", "hdfs"])
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_a_stage_assembles(orders: Orders, provider: str, lanes: int) -> None:
     orders.spark.conf.set(PROVIDER, provider)
@@ -133,8 +134,9 @@ def test_a_stage_assembles(orders: Orders, provider: str, lanes: int) -> None:
 
 
 @too_old(STATE_BY_KEY)
-def test_a_stage_with_rocksdb_says_what_it_needs(orders: Orders) -> None:
-    orders.spark.conf.set(PROVIDER, ROCKSDB)
+@pytest.mark.parametrize("provider", [ROCKSDB, HDFS], ids=["rocksdb", "hdfs"])
+def test_a_stage_says_what_it_needs(orders: Orders, provider: str) -> None:
+    orders.spark.conf.set(PROVIDER, provider)
     with pytest.raises(SparkTooOld, match=r"assemble_transactions.* needs Spark 4\.0; this is 3\.5"):
         orders.rows()
 
