@@ -202,13 +202,31 @@ def test_the_data_source_writes_a_batch_frame(orders: Orders) -> None:
     orders.judge()
 
 
+@pytest.fixture
+def unchecked(spark: SparkSession) -> Iterator[None]:
+    spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
+    yield
+    spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "true")
+
+
+@least(STREAM_DATA_SOURCE)
+@pytest.mark.usefixtures("unchecked")
+def test_the_data_source_writes_a_stream(orders: Orders) -> None:
+    from starrocks_txn_sink import StarRocksDataSource, lane_partitioned
+
+    orders.spark.dataSource.register(StarRocksDataSource)
+    rows = lane_partitioned(orders.rows(), orders.options(lanes=2))
+    orders.start(rows.writeStream.format("starrocks_txn"))
+    orders.judge()
+
+
 @too_old(STREAM_DATA_SOURCE)
 @least(BATCH_DATA_SOURCE)
+@pytest.mark.usefixtures("unchecked")
 def test_the_data_source_says_what_a_stream_needs(orders: Orders) -> None:
     from starrocks_txn_sink import StarRocksDataSource, lane_partitioned
 
     orders.spark.dataSource.register(StarRocksDataSource)
-    orders.spark.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
     rows = lane_partitioned(orders.rows(), orders.options())
     with pytest.raises(Exception, match=r"writeStream.* needs Spark 4\.1; this is 4\.0"):
         orders.start(rows.writeStream.format("starrocks_txn"))
