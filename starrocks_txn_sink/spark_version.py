@@ -105,12 +105,11 @@ def require(feature: SparkFeature) -> None:
         raise SparkTooOld(f"{feature.name} needs Spark {least}; this is {pyspark.__version__}.", hint=feature.instead)
 
 
-def require_keyed_state() -> None:
-    """Raises SparkTooOld or OptionError where Spark cannot keep this package's state in RocksDB.
+def refuse_hidden_package() -> None:
+    """Raises OptionError for a package from `--py-files`, which cannot keep state in RocksDB.
 
-    The process that Spark starts on the driver for transformWithState does not see `--py-files`.
+    The process that Spark starts on the driver for transformWithState does not see it.
     """
-    require(STATE_BY_KEY)
     archive = next((each for each in Path(__file__).parents if each.is_file()), None)
     if archive is not None and str(archive) not in _python_path_of_jvm().split(os.pathsep):
         raise OptionError(

@@ -30,7 +30,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import group_by_partition
 from starrocks_txn_sink.assembler.rules.model import Counts, Partition, from_blob, pieces, to_blob
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.spark_version import PROVIDER, ROCKSDB, STATE_BY_KEY, require, require_keyed_state
+from starrocks_txn_sink.spark_version import PROVIDER, ROCKSDB, STATE_BY_KEY, refuse_hidden_package, require
 from starrocks_txn_sink.spark_version import stateful_processor as spark
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.telemetry.logs import get_logger
@@ -95,7 +95,7 @@ def assemble_frame(
     PLANNED.set()
     grouped = events.mapInArrow(pack, packed).groupBy(model.SOURCE_PARTITION)
     if events.sparkSession.conf.get(PROVIDER, "") == ROCKSDB:
-        require_keyed_state()
+        refuse_hidden_package()
         _log.info("assembler.planned", state="transformWithState")
         mode = "ProcessingTime" if timed else "None"
         return grouped.transformWithStateInPandas(Processor(take_step, timed), done, "Append", mode)

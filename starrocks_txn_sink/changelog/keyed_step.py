@@ -21,8 +21,8 @@ from starrocks_txn_sink.spark_version import (
     ROCKSDB,
     STATE_BY_KEY,
     STATE_BY_TIME,
+    refuse_hidden_package,
     require,
-    require_keyed_state,
 )
 
 WATERMARK: Final = "spark.watermarkDelayMs"
@@ -179,7 +179,7 @@ def _observe_count(done: DataFrame, name: str, count: str) -> DataFrame:
 def _run_stream_by_key(wire: DataFrame, rule: KeyRule, orders: int, settings: StateSettings) -> DataFrame:
     require(STATE_BY_KEY)
     if _has_rocksdb(wire):
-        require_keyed_state()
+        refuse_hidden_package()
         processor = state.KeyProcessor(rule, orders, settings.retention, settings.clock)
         grouped = _with_bucket(wire).groupBy("bucket")
         return grouped.transformWithStateInPandas(processor, state.OUTPUT_SCHEMA, "Append", "None")
@@ -195,7 +195,7 @@ def _run_stream_by_time(wire: DataFrame, orders: int) -> DataFrame:
             "order_by waits for the watermark, and the session's state store has no timers for that.",
             hint=f"Set {PROVIDER} to {ROCKSDB} before the query starts.",
         )
-    require_keyed_state()
+    refuse_hidden_package()
     grouped = wire.groupBy("bucket")
     return grouped.transformWithStateInPandas(state.Reorderer(orders), state.TIMED_SCHEMA, "Append", "EventTime")
 

@@ -45,17 +45,20 @@ class HadoopDirectory:
         hidden = self.jvm.org.apache.hadoop.fs.Path(parent, f".{secrets.token_hex(8)}.tmp")
         with _typed(StateNotWritten, "write"):
             system = path.getFileSystem(self.configuration)
-            stream = system.create(hidden, True)
             try:
-                stream.write(bytes(content))
-            finally:
-                stream.close()
-            if not system.rename(hidden, path):
-                system.delete(path, False)
+                stream = system.create(hidden, True)
+                try:
+                    stream.write(bytes(content))
+                finally:
+                    stream.close()
                 if not system.rename(hidden, path):
-                    raise StateNotWritten(
-                        f"The assembling lanes cannot write their state: {path} cannot be renamed to."
-                    )
+                    system.delete(path, False)
+                    if not system.rename(hidden, path):
+                        raise StateNotWritten(f"The assembling lanes cannot write their state: no rename to {path}.")
+            except BaseException:
+                with contextlib.suppress(Py4JError):  # or a full file system would stay full
+                    system.delete(hidden, False)
+                raise
 
     def open(self, name: str) -> pa.NativeFile:
         """The file's content; raises FileNotFoundError and StateNotRead."""

@@ -23,7 +23,7 @@ from starrocks_txn_sink.assembler.rules.incremental import expire, total_counter
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import FOLDER as ROWS
-from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest, missing_rows
 from starrocks_txn_sink.assembler.spark import event_columns
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.actions import Receipt
@@ -252,8 +252,11 @@ class EventsWriter:
         known = {**before.inline, **self._relay}
         if self.log is not None:
             for name in before.files() - known.keys():
-                with self.log.directory.open(f"{ROWS}/{name}") as file:
-                    known[name] = file.read()
+                try:
+                    with self.log.directory.open(f"{ROWS}/{name}") as file:
+                        known[name] = file.read()
+                except FileNotFoundError:
+                    raise missing_rows(name) from None
         self._relay = {name: known[name] for name in before.files()}
         return self._relay
 
@@ -267,7 +270,8 @@ class EventsWriter:
                 f"The open source transactions have {size >> 20} MiB, and the checkpoint is on a file system that only "
                 f"the driver reaches: more than {RELAY_LIMIT >> 20} MiB do not go through it. Nothing is lost.",
                 hint="Set state_dir of TransactionAssembly to a folder that Python on driver and executors can write, "
-                "and copy the checkpoint's folder starrocks_txn_sink there (docs/deploy.md, The checkpoint).",
+                "and copy the content of the checkpoint's folder starrocks_txn_sink into its new folder "
+                f"{after.query} (docs/deploy.md, The checkpoint).",
                 option="state_dir",
             )
 

@@ -84,6 +84,19 @@ def test_more_than_the_driver_may_hold_is_an_error_and_no_loss(
     assert len(shop.notes()) == 501
 
 
+def test_rows_that_are_missing_after_a_restart_are_named(
+    shop: AssemblingShop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("starrocks_txn_sink.sink.manifest_log.INLINE_LIMIT", 0)
+    uri = hadoop(shop.spark, "lost", tmp_path / "far")
+    shop.put(script("p-0", "B D D"))
+    go(shop, uri, 1)
+    shutil.rmtree(tmp_path / "far" / "checkpoint" / "starrocks_txn_sink" / "rows")
+    shop.put(script("p-0", "E", 4))
+    with pytest.raises(StreamingQueryException, match="Rows of an open source transaction are missing"):
+        go(shop, uri, 1)
+
+
 def test_the_directory_is_one_as_any_other(spark: SparkSession, tmp_path: Path) -> None:
     session: Any = spark
     uri = hadoop(spark, "plain", tmp_path / "far")

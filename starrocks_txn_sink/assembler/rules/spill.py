@@ -318,6 +318,16 @@ def _connect_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
     return fs.PyFileSystem(fs.FSSpecHandler(found)), path
 
 
+def missing_rows(file: str) -> InputError:
+    """The error for a `file` of rows that the state names and that is not there."""
+    return InputError(
+        "Rows of an open source transaction are missing from the state of the assembling lanes.",
+        hint="Restore the checkpoint's folder starrocks_txn_sink from the same copy as the checkpoint, or start with a "
+        "new checkpoint from a position before the open source transactions.",
+        file=file,
+    )
+
+
 @dataclass(slots=True)
 class SpillStorage:
     """Writes the rows of open source transactions for one task, and reads rows that earlier tasks have written.
@@ -383,10 +393,5 @@ class SpillStorage:
             try:
                 file = self.directory.open(f"{FOLDER}/{name}")
             except FileNotFoundError:
-                raise InputError(
-                    "Rows of an open source transaction are missing from the state of the assembling lanes.",
-                    hint="Restore the checkpoint's folder starrocks_txn_sink from the same copy as the checkpoint, or "
-                    "start with a new checkpoint from a position before the open source transactions.",
-                    file=name,
-                ) from None
+                raise missing_rows(name) from None
         return file, pa.ipc.open_file(file)

@@ -13,7 +13,7 @@ from pyspark import SparkContext
 
 from starrocks_txn_sink import spark_version
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.spark_version import STATE_BY_KEY, require_keyed_state
+from starrocks_txn_sink.spark_version import STATE_BY_KEY, refuse_hidden_package
 
 pytestmark = pytest.mark.skipif(not STATE_BY_KEY.works, reason="needs Spark 4.0")
 
@@ -45,4 +45,4 @@ def test_the_jvm_decides_if_there_is_one(
     monkeypatch.setattr(spark_version, "__file__", str(archive / "starrocks_txn_sink" / "spark_version.py"))
     monkeypatch.setattr(SparkContext, "_active_spark_context", context)
     with pytest.raises(OptionError, match=r"comes from sink\.zip") if refused else contextlib.nullcontext():
-        require_keyed_state()
+        refuse_hidden_package()
