@@ -70,7 +70,7 @@ STATE_BY_KEY: Final = SparkFeature(  # PySpark 3.5 reads row numbers as floats, 
     "Assemble in the sink: StarRocksSink(options, assemble=TransactionAssembly()); write changes as they come.",
 )
 STATE_BY_TIME: Final = SparkFeature(
-    "from_changelog and to_changelog with order_by, which hold rows until the watermark",
+    "Order by event time: order_by of from_changelog and to_changelog",
     (4, 0),
     "Leave order_by out, if a key's changes come in order.",
 )
