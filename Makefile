@@ -9,18 +9,30 @@ ARGS   ?=
 
 setup: $(STAMP)
 
+# The packages of a lock file into the environment beside the stamp. `make demo` needs a third of what development does.
+DEMO := .venv-demo
+$(STAMP): LOCK := requirements.lock
+$(DEMO)/.installed: LOCK := requirements-demo.lock
 $(STAMP): requirements.lock pyproject.toml starrocks_txn_sink/__init__.py
+$(DEMO)/.installed: requirements-demo.lock
+$(STAMP) $(DEMO)/.installed:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name it with make PYTHON=..."; exit 1; }
-	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
-	  { rm -rf $(VENV); echo "$(PYTHON) cannot make virtual environments (Debian: apt install python3-venv)"; exit 1; }
 	@command -v java >/dev/null || { echo "Spark needs a JDK 17 (Debian: apt install openjdk-17-jre-headless)"; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@echo "Installing $$(grep -c == $(LOCK)) packages into $(@D), once; PySpark, the largest, has 450 MB."
+	@test -x $(@D)/bin/pip || $(PYTHON) -m venv $(@D) || \
+	  { rm -rf $(@D); echo "$(PYTHON) cannot make virtual environments (Debian: apt install python3-venv)"; exit 1; }
+	@bash -o pipefail -c "$(@D)/bin/pip install --disable-pip-version-check --require-hashes -r $(LOCK) | sed -un \
+	  -e 's/^Collecting \([^ ;]*\).*/  fetching \1/p' -e 's/^Building wheels.*: /  building /p' \
+	  -e 's/^Installing collected packages.*/  unpacking/p'"
+	$(if $(filter $(STAMP),$@),\
+	  $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .)
 	@touch $@
 
-demo: setup
-	$(BIN)/python -m starrocks_txn_sink demo $(ARGS)
+# In the environment of development where there is one already.
+demo: DEMO_BIN := $(if $(wildcard $(STAMP)),$(BIN),$(DEMO)/bin)
+demo: $(if $(wildcard $(STAMP)),setup,$(DEMO)/.installed)
+	@PYTHONPATH=$(CURDIR) $(DEMO_BIN)/python -m starrocks_txn_sink demo $(ARGS)
 
 # The workers, and hundreds of processes that the tests start, would otherwise compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -38,7 +50,7 @@ test-all: setup $(VENV)/spark-classes.jsa
 
 # Spark's JVMs start twice as fast with an archive of its classes; the tests start dozens of them.
 $(VENV)/spark-classes.jsa: $(STAMP)
-	@$(BIN)/python -m tests.class_archive >$(VENV)/spark-classes.log 2>&1 || \
+	@JDK_JAVA_OPTIONS="$$($(BIN)/python -c 'from tests import jvm; print(jvm.QUICK)')" $(BIN)/python -m starrocks_txn_sink class-archive $@ >$(VENV)/spark-classes.log 2>&1 || \
 	  echo "No archive of Spark's classes, so the tests take longer: see $(VENV)/spark-classes.log"
 
 lint: setup
@@ -46,23 +58,30 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tools.prose
 
 # Resolve the pinned, hashed set anew (needs `pip install uv` somewhere on PATH).
 lock:
 	uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
 	  --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
+	uv pip compile --universal --generate-hashes --no-emit-index-url --quiet \
+	  --python-version 3.11 --extra demo -c requirements.lock pyproject.toml -o requirements-demo.lock
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # What is marked `matrix` on older versions of Spark, in an environment for each; make matrix SPARKS=3.5.9 chooses.
-SPARKS ?= 3.5.9 4.0.5 4.1.4
+SPARKS ?= 3.5.9 floor 4.0.5 4.1.4
 .PHONY: matrix
 matrix: $(SPARKS:%=matrix-%)
 
+# floor: Spark 3.5.9 with the oldest libraries that the package allows, those of Databricks 15.4.
+FLOOR := pyarrow==14.0.1 numpy==1.23.5 pandas==1.5.3 requests==2.32.3 urllib3==1.26.16 tenacity==8.2.2
+matrix-floor: FLOORS := $(FLOOR)
+matrix-%: SPARK = $(if $(FLOORS),3.5.9,$*)
 matrix-%:
 	@test -x .venvs/spark-$*/bin/pip || $(PYTHON) -m venv .venvs/spark-$*
-	.venvs/spark-$*/bin/pip install --quiet --disable-pip-version-check "pyspark==$*" --editable ".[matrix]"
+	.venvs/spark-$*/bin/pip install --quiet --disable-pip-version-check "pyspark==$(SPARK)" $(FLOORS) --editable ".[matrix]"
 	.venvs/spark-$*/bin/python -m pytest -W default -n 2 -m matrix $(ARGS) tests/spark/test_spark_versions.py tests/spark/test_changelog_state.py tests/spark/test_checkpoint_by_hadoop.py
 
 # Kill and pause a real PySpark driver and the stand-in at every numbered step; ARGS="words" chooses sites, --list lists.
@@ -122,7 +141,7 @@ browser:
 integration: setup
 	$(BIN)/python -m pytest -p integration.plugin $(ARGS) tests/contract integration
 
-# docs/conformance.md, from a run of the contract suite; REAL=junit.xml adds a run against a real server, REHEARSALS="a.json b.json"
+# docs/inside/conformance.md, from a run of the contract suite; REAL=junit.xml adds a run against a real server, REHEARSALS="a.json b.json"
 # reports of `starrocks-txn-sink rehearse --json`.
 conformance: setup
 	mkdir -p artifacts
@@ -152,14 +171,14 @@ prove-assembling: setup
 prove-shared: setup
 	$(BIN)/python -m tests.simulation prove --shared $(SCHEDULES)
 
-# Every benchmark, one after the other; BENCH="raw_lines --rounds 7" runs one. docs/performance.md explains them.
+# Every benchmark, one after the other; BENCH="raw_lines --rounds 7" runs one. docs/guides/performance.md explains them.
 .PHONY: bench
 bench: setup
 	$(if $(BENCH),$(BIN)/python -m benchmarks.$(BENCH),$(BIN)/python -m benchmarks)
 
 # Real servers, fetched by Maven into ~/.cache/starrocks-txn-sink and started on free loopback ports; where Maven or
 # PostgreSQL is missing the tests skip with a sentence. `make servers` installs both (Debian, as root).
-.PHONY: kafka cdc broker endurance demo-cdc servers
+.PHONY: kafka cdc broker endurance soak demo-cdc servers
 kafka: setup
 	$(BIN)/python -m pytest -n 0 tests/kafka $(ARGS)
 
@@ -171,6 +190,11 @@ cdc: setup
 cluster: setup
 	$(BIN)/python -m pytest -n 0 tests/cluster $(ARGS)
 
+# A real server of Spark Connect on loopback, and the tests as its client.
+.PHONY: connect
+connect: setup
+	$(BIN)/python -m pytest -n 0 tests/connect $(ARGS)
+
 # A Kafka broker to try things with, until Ctrl-C.
 broker: setup
 	$(BIN)/python -m tests.kafka $(ARGS)
@@ -179,9 +203,13 @@ broker: setup
 endurance: setup
 	$(BIN)/python -m tests.kafka.endurance $(ARGS)
 
+# An hour with a fault every few minutes: ARGS="--minutes 6 --out samples.jsonl".
+soak: setup
+	$(BIN)/python -m tests.kafka.soak $(ARGS)
+
 # PostgreSQL -> Debezium -> Kafka -> the sink -> the stand-in, to watch.
 demo-cdc: setup
 	$(BIN)/python -m tests.cdc $(ARGS)
 
 servers:
-	apt-get install -y --no-install-recommends maven postgresql
+	apt-get install -y --no-install-recommends maven postgresql mariadb-server

@@ -1,4 +1,4 @@
-"""Settings of Sphinx: README.md, the pages of this folder, and the public names from their docstrings."""
+"""Settings of Sphinx: the pages of this folder, and the public names from their docstrings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 project = "starrocks-txn-sink"
 version = release = starrocks_txn_sink.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = f"{project} {version}"
 html_copy_source = False
@@ -23,6 +23,16 @@ myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
+PICTURE = re.compile(r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img alt="([^"]+)" src="([^"]+)">\s*</picture>')
+IMAGES = """\
+```{image} \\3
+:alt: \\2
+:class: only-light
+```
+```{image} \\1
+:alt: \\2
+:class: only-dark
+```"""
 default_role = "literal"  # in docstrings `x` is code, as in Markdown
 suppress_warnings = ["misc.highlighting_failure"]  # examples of JSON leave things out
 
@@ -33,9 +43,9 @@ def setup(app: Sphinx) -> None:
 
 
 def _read(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put README.md before the table of contents; a link out of this folder leads to the repository."""
-    del app
-    if page == "index":
-        source[0] = re.sub(r"\]\(docs/", "](", (ROOT / "README.md").read_text(encoding="utf-8")) + source[0]
-    source[0] = source[0].replace("](../README.md)", "](index.md)")
-    source[0] = re.sub(r"\]\((?:\.\./)*((?:docker/|[A-Z]{4,})[\w./-]*)\)", rf"]({REPOSITORY}/blob/main/\1)", source[0])
+    """A link out of this folder leads to the repository; the theme chooses a picture's light or dark image."""
+    del app, page
+    source[0] = PICTURE.sub(IMAGES, source[0])
+    source[0] = re.sub(
+        r"\]\((?:\.\./)+((?:docker/|[A-Z]{4,}|pyproject)[\w./-]*)\)", rf"]({REPOSITORY}/blob/main/\1)", source[0]
+    )

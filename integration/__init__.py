@@ -1,1 +1,1 @@
-"""The suites of this project against a real StarRocks in a container; see docs/conformance.md."""
+"""The suites of this project against a real StarRocks in a container; see docs/inside/conformance.md."""

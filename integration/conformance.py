@@ -1,9 +1,9 @@
-"""docs/conformance.md: every rule of the wire contract that the contract suite checks, and where it was seen to hold.
+"""docs/inside/conformance.md: every rule of the wire contract that the contract suite checks, and where it holds.
 
     python -m integration.conformance --stand-in stand-in.xml [--real real.xml] [--rehearsals report.json …]
 
-reads pytest's JUnit files, rehearses the stand-in, and reads reports of rehearsals (docs/rehearsal.md). A server that
-was not run is told of as such.
+reads pytest's JUnit files, rehearses the stand-in, and reads reports of rehearsals (docs/operations/rehearsal.md). The
+page says which servers were not run.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms
 
 ROOT = Path(__file__).parents[1]
 SUITE = ROOT / "tests" / "contract"
-PAGE = ROOT / "docs" / "conformance.md"
+PAGE = ROOT / "docs" / "inside" / "conformance.md"
 NOT_RUN = "not run yet"
 _SECTIONS = re.compile(r"wire contract (\d+(?:\.\d+)*(?:, \d+(?:\.\d+)*)*)", re.IGNORECASE)
 
 _HEAD = """# Conformance
 
-What the sink relies on, and where it was seen to hold. Each line is a test of `tests/contract`; sections are those of
-[the wire contract](wire-contract.md), which was read from StarRocks' sources, documentation and recorded replies.
-*stand-in* is the emulator of this package, in its generations B (4.0.7 and later, 4.1) and C (newer patches); *real* is
-StarRocks in a container, or the cluster of somebody who sent a rehearsal's report ([rehearsal.md](rehearsal.md)).
+What the sink relies on, what other clients of the stand-in do (the rules of 11 and of single mode), and where it was
+seen to hold. Each line is a test of `tests/contract`; sections are those of
+[the wire contract](../reference/wire-contract.md), which was read from StarRocks' sources, documentation and recorded
+replies. *stand-in* is the emulator of this package, in its generations B (4.0.7 and later, 4.1) and C (newer patches);
+*real* is StarRocks in a container, or a user's cluster by a rehearsal's report
+([rehearsal.md](../operations/rehearsal.md)).
 
 The real columns are filled by `make integration` where a Docker engine is, and by reports; **so far nothing has been
 run against a real StarRocks**, so a "passes" below says that the stand-in follows the contract as we read it, not that
@@ -161,7 +163,7 @@ def page(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write docs/conformance.md from JUnit files.")
+    parser = argparse.ArgumentParser(description="Write docs/inside/conformance.md from JUnit files.")
     parser.add_argument("--stand-in", type=Path, nargs="*", default=[])
     parser.add_argument("--real", type=Path, nargs="*", default=[])
     parser.add_argument("--rehearsals", type=Path, nargs="*", default=[], help="reports of `rehearse --json`")

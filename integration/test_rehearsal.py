@@ -1,4 +1,4 @@
-"""The rehearsal against the stand-in and a real server; its report is kept in `artifacts/` for docs/conformance.md."""
+"""The rehearsal against the stand-in and a real server; docs/inside/conformance.md is made of its report."""
 
 from __future__ import annotations
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import statistics
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any, Final, TextIO
 import orjson
 from rich import box
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -26,6 +26,7 @@ from starrocks_txn_sink.telemetry.events import Event
 
 _WIDTH = 88
 _FONTS = "Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+_STILL_EVERY = 5.0  # seconds between two lines while Spark starts
 _LINE_EVERY = 2.0  # seconds between two lines of one phase
 
 
@@ -84,12 +85,14 @@ def median_seconds(progress: Sequence[Any], laps: Mapping[str, Sequence[float]])
 class Status:
     """One moment of a run. Times are seconds, `freshness` the percentiles 50 and 99 of the latest transactions.
 
-    `elapsed` counts from the phase's start; `planned` is how long the phase should take, 0 if nobody knows.
+    `elapsed` counts from the phase's start; `planned` is how long the phase should take, 0 if nobody knows. `batch` is
+    the number of the micro-batch that the phase waits for, and of its last one.
     """
 
     phase: str
     elapsed: float
     planned: float
+    batch: tuple[int, int] | None = None
     written: int = 0
     visible: int = 0
     rows_written: int = 0
@@ -107,23 +110,31 @@ class Status:
 
 def line(status: Status) -> str:
     """The status in one line, for logs and pipes."""
-    p50, p99 = (_seconds(value) for value in status.freshness)
+    p50, looks = status.freshness[0], f"{status.torn:,} torn in {status.samples:,} looks"
     return (
-        f"{status.elapsed:5.1f} s  {status.phase:<10}  source transactions {status.written:,}, visible "
-        f"{status.visible:,}; reader samples {status.samples:,}, torn {status.torn:,}; commits {status.committed:,}, "
-        f"loads {status.loads:,}; fresh in {p50}, p99 {p99}"
+        f"{f'{status.phase}, {_progress(status)}':<30} {status.visible:,} of {status.written:,} transactions visible; "
+        f"{looks}; commits {status.committed:,}" + ("" if p50 is None else f"; visible after {_seconds(p50)}")
     )
+
+
+def _progress(status: Status) -> str:
+    """How far the phase is, with its end if that is known."""
+    if status.batch is not None:
+        return "micro-batch {} of {}".format(*status.batch)
+    return f"{status.elapsed:.0f} s" + (f" of {status.planned:.0f} s" if status.planned else "")
 
 
 def picture(status: Status) -> RenderableType:
     """The status as a panel."""
     p50, p99 = (_seconds(value) for value in status.freshness)
     share = min(1.0, status.elapsed / status.planned) if status.planned else None
+    if status.batch is not None:
+        share = (status.batch[0] - 1) / status.batch[1]
     head = Table.grid(padding=(0, 1))
     head.add_row(
         Text(f"{status.phase:<10}", style="bold cyan"),
         ProgressBar(total=None if share is None else 1.0, completed=share or 0.0, width=48, pulse=share is None),
-        Text(f"{status.elapsed:.0f} s" + (f" of {status.planned:.0f} s" if status.planned else "")),
+        Text(_progress(status)),
     )
     torn = Text(f"{status.torn:,} torn", style="bold red" if status.torn else "bold green")
     body = Table(box=box.SIMPLE_HEAD, show_header=False, padding=(0, 1), expand=True)
@@ -133,13 +144,13 @@ def picture(status: Status) -> RenderableType:
     backlog = max(0, status.written - status.visible)
     body.add_row("visible", f"{status.visible:,} transactions, {backlog:,} on their way")
     body.add_row("tables", "   ".join(f"{table} {rows:,}" for table, rows in status.rows.items()) or "-")
-    body.add_row("reader", Text.assemble(f"{status.samples:,} samples over all tables, ", torn))
+    body.add_row("reader", Text.assemble(f"{status.samples:,} looks over all tables, ", torn, " (visible in part)"))
     body.add_row(
         "StarRocks",
-        f"{status.committed:,} transactions in {status.batches:,} batches, {status.aborted:,} aborted, "
+        f"{status.committed:,} commits in {status.batches:,} micro-batches, {status.aborted:,} aborted, "
         f"{status.loads:,} loads, {status.megabytes:,.1f} MB",
     )
-    body.add_row("freshness", f"p50 {p50}   p99 {p99}   (file to visible, latest 1,000)")
+    body.add_row("freshness", f"p50 {p50}   p99 {p99}   (file to visible, latest 1,000 transactions)")
     return Panel(
         Group(head, body),
         title="starrocks-txn-sink demo",
@@ -174,6 +185,7 @@ class Summary:
     freshness_p99: float | None
     wall_seconds: float
     phases: Mapping[str, float] = field(default_factory=dict)
+    given_up: int = 0
 
     def as_json(self) -> str:
         """One line."""
@@ -202,6 +214,7 @@ class Summary:
         lines = [
             f"source transactions    {verdict.written:,} written, {verdict.visible:,} visible, "
             f"{verdict.lost:,} lost, {verdict.duplicated:,} duplicated",
+            f"given up half way      {self.given_up:,} by the source, on purpose; none of their rows may be visible",
             f"rows                   {rows}; compared one by one",
             f"concurrent reader      {verdict.samples:,} samples, {verdict.torn:,} torn",
             f"StarRocks transactions {self.committed:,} committed, {self.aborted:,} aborted, {self.loads:,} loads "
@@ -228,23 +241,46 @@ class Display:
 
     def __init__(self, stream: TextIO, *, quiet: bool) -> None:
         self._console = Console(file=stream, quiet=quiet)
-        self._live: Live | None = None
-        if self._console.is_terminal and not quiet:
-            self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        self._draws = self._console.is_terminal and not quiet
+        self._drawn = 0  # lines of the panel above the cursor
         self._shown: tuple[str, float] = ("", 0.0)
 
     def say(self, text: str) -> None:
+        self._drawn = 0
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+    @contextlib.contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Say `text`, and that it goes on as long as the block does: a moving sign, or a line every few seconds."""
+        self.say(text)
+        with contextlib.ExitStack() as stack:
+            if self._draws:
+                stack.enter_context(self._console.status("a few seconds …"))
+            else:
+                over = threading.Event()
+                stack.callback(over.set)
+                threading.Thread(target=self._still, args=(over,), daemon=True).start()
+            yield
+
+    def _still(self, over: threading.Event) -> None:
+        seconds = _STILL_EVERY
+        while not over.wait(_STILL_EVERY):
+            self.say(f"  … still starting after {seconds:g} s")
+            seconds += _STILL_EVERY
 
     def show(self, status: Status) -> None:
         phase, elapsed = self._shown
-        if self._live is not None:
-            self._live.start()
-            self._live.update(picture(status), refresh=True)
+        if self._draws:
+            self._draw(status)
         elif status.phase != phase or status.elapsed - elapsed >= _LINE_EVERY:
             self._shown = (status.phase, status.elapsed)
             self.say(line(status))
 
-    def close(self) -> None:
-        if self._live is not None:
-            self._live.stop()
+    def _draw(self, status: Status) -> None:
+        """Over the last panel, line by line and in one piece: no line is ever empty in between."""
+        with self._console.capture() as captured:
+            self._console.print(picture(status))
+        text = captured.get()
+        self._console.file.write((f"\x1b[{self._drawn}F" if self._drawn else "") + text)
+        self._console.file.flush()
+        self._drawn = text.count("\n")

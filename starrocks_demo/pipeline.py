@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_demo.command import DemoOptions
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines, assemble_transactions
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources import parse_txn_events
@@ -40,13 +40,27 @@ _LOGS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedC
 _GONE_WITHIN = 15.0  # seconds that the JVM gets to end by itself
 
 
+class NoJava(StarRocksSinkError):
+    """There is no Java to run Spark with."""
+
+    code = "no_java"
+    hint = "Install a JDK 17 (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME."
+
+
+def require_java() -> None:
+    """Raises `NoJava`; Spark itself would only say that its gateway ended."""
+    home = os.environ.get("JAVA_HOME")
+    if not shutil.which("java", path=str(Path(home, "bin")) if home else None):
+        raise NoJava(f"Spark needs Java, and there is none {f'in JAVA_HOME={home}' if home else 'on PATH'}.")
+
+
 class Workspace:
     """The folder in which one run keeps everything; `lasting` says that it outlives the run."""
 
     def __init__(self, root: Path, *, lasting: bool) -> None:
         self.root, self.lasting = root, lasting
         self.events, self.starrocks, self.spark = root / "events", root / "starrocks", root / "spark"
-        self.spark_log = root / "spark.log"
+        self.spark_log, self.sink_log = root / "spark.log", root / "sink.log"
         for folder in (self.events, self.starrocks, self.spark):
             folder.mkdir(parents=True)
 

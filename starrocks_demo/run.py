@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -17,7 +18,7 @@ from starrocks_demo.reader import NEWEST, WITNESS, Freshness, Reader, SqlClient,
 from starrocks_demo.verdict import DATABASE, TABLES, create_tables, judge_tables, read_all
 from starrocks_demo.workload import Feed, Workload, WorkloadOptions
 from starrocks_emulator import EmulatorError, EmulatorProcess, Generation, Settings
-from starrocks_txn_sink import SinkOptions
+from starrocks_txn_sink import SinkOptions, configure_logging
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.metrics import MetricsServer
@@ -60,6 +61,7 @@ class DemoRun:
         self._started = clock.monotonic()
         self._phase, self._phase_since = "starting", self._started
         self._warm = False
+        self._batch = 0  # of the warm-up
         self._problems: list[str] = []
         self._freshness = Freshness()
         self._deliveries = Deliveries()
@@ -115,8 +117,9 @@ class DemoRun:
     ) -> StreamingQuery:
         """Spark and its query; the metrics' endpoint, if one was asked for, ends before Spark does."""
         options, space = self._options, self._space
-        self._display.say(f"Starting Spark (its log: {space.spark_log}).")
-        with interruption.held_back():
+        stack.enter_context(_log_to(space.sink_log))
+        starting = f"Starting Spark (logs: {space.spark_log}, {space.sink_log.name})."
+        with self._display.waiting(starting), interruption.held_back():
             spark = stack.enter_context(local_spark(space, shuffle_partitions=min(2, options.lanes)))
         metrics = None
         if options.metrics_port is not None:
@@ -133,7 +136,8 @@ class DemoRun:
 
     def _watch(self, watched: _Watched, pool: ThreadPoolExecutor, stop: threading.Event) -> None:
         """Warm up, let the source write, then wait until everything is visible or nothing more can be expected."""
-        for _ in range(self._options.warm_up):
+        for batch in range(1, self._options.warm_up + 1):
+            self._batch = batch
             self._feed.write(_WARM_UP_ROWS)
             self._wait_for_visible("warming up", watched)
         self._warm = True
@@ -175,7 +179,8 @@ class DemoRun:
         )
         sink, wall = self._deliveries, self._clock.monotonic() - self._started
         p50, p99 = self._freshness.percentiles(0.5, 0.99)
-        return Summary(verdict, sink.committed, sink.aborted, sink.loads, p50, p99, wall, phases)
+        given_up = self._workload.given_up
+        return Summary(verdict, sink.committed, sink.aborted, sink.loads, p50, p99, wall, phases, given_up)
 
     def _show(self, phase: str, reader: Reader) -> None:
         feed, sink = self._feed, self._deliveries
@@ -186,6 +191,7 @@ class DemoRun:
             phase=phase,
             elapsed=self._clock.monotonic() - self._phase_since,
             planned=self._options.seconds if phase == "writing" else 0.0,
+            batch=(self._batch, self._options.warm_up) if phase == "warming up" else None,
             written=feed.transactions,
             visible=self._freshness.visible,
             rows_written=feed.rows,
@@ -203,6 +209,17 @@ class DemoRun:
         if phase == "writing":
             self.last_writing = status
         self._display.show(status)
+
+
+@contextlib.contextmanager
+def _log_to(file: Path) -> Iterator[None]:
+    """The sink's own log goes into a file: its warnings of transactions given up by the source look like failures."""
+    with file.open("w", encoding="utf-8") as stream:
+        configure_logging(stream=stream, form="human", executors=False)
+        try:
+            yield
+        finally:
+            configure_logging("ERROR", executors=False)
 
 
 @contextlib.contextmanager

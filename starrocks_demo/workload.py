@@ -7,7 +7,7 @@ What every committed state keeps (and a torn one breaks): `orders.total_amount` 
 the order's items; `order_events` has one row per change, carries the number of such rows of its transaction, and its
 deltas add up to the sum of all totals and to the summed lengths of all orders' states.
 
-Beside finished transactions the stream has what a real one has: transactions given up half way (a BEGIN follows
+In addition to finished transactions the stream has what a real one has: transactions given up half way (a BEGIN follows
 without an END), finished ones without rows, and, at the very end, one per partition that never ends. None of their
 rows may ever be seen; they carry a negative `txn_no`.
 """
@@ -78,7 +78,7 @@ class PartitionWorkload:
         self.log = EventLog(partition, options.partitions)
         self._position = 0
         self._made = 0
-        self._unfinished = 0
+        self.given_up = 0
 
     def next(self) -> SourceTransaction:
         """The next transaction: mostly a finished one with rows, at times an empty or an abandoned one."""
@@ -92,10 +92,10 @@ class PartitionWorkload:
 
     def unfinished(self) -> SourceTransaction:
         """A transaction that has no END; the next BEGIN, if one follows, gives it up."""
-        self._unfinished += 1
+        self.given_up += 1
         draft = self.shop.phantom(1 + int(self._random.random() * 12))
-        name = f"p{self.partition}-unfinished-{self._unfinished}"
-        return self._encode(name, -self._unfinished, draft, ended=False)
+        name = f"p{self.partition}-unfinished-{self.given_up}"
+        return self._encode(name, -self.given_up, draft, ended=False)
 
     def _size(self) -> int:
         every = self._options.bulk_every
@@ -166,6 +166,11 @@ class Workload:
     def __init__(self, options: WorkloadOptions) -> None:
         self.options = options
         self.partitions = tuple(PartitionWorkload(options, partition) for partition in range(options.partitions))
+
+    @property
+    def given_up(self) -> int:
+        """Transactions begun so far that never end."""
+        return sum(partition.given_up for partition in self.partitions)
 
     def truth(self) -> Truth:
         shops = [partition.shop for partition in self.partitions]

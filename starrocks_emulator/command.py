@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink emulator`: run the stand-in until it is told to end."""
+"""`starrocks-txn-sink emulator`: run the stand-in until a signal ends it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -57,7 +57,12 @@ def _serve(args: argparse.Namespace) -> int:
     except EmulatorError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    with _endings() as (wait, end), emulator:
+    with _endings() as (wait, end), ExitStack() as stack:
+        try:
+            stack.enter_context(emulator)
+        except OSError as error:
+            sys.stderr.write(f"The stand-in cannot start: {error}. Ports: --fe-port, --be-port, --query-port.\n")
+            return 1
         _announce(emulator, args.json, sys.stdout)
         if args.stop_at_eof:
             threading.Thread(target=_end_at_eof, args=(end,), daemon=True).start()

@@ -16,8 +16,9 @@ from starrocks_emulator.http.control import Control, FaultGate, Levers
 from starrocks_emulator.http.fe import FollowerFrontend, LeaderFrontend
 from starrocks_emulator.http.listener import Listener
 from starrocks_emulator.settings import SettingError, Settings
-from starrocks_emulator.sql.information_schema import load_rows
+from starrocks_emulator.sql.information_schema import load_rows, transaction_rows
 from starrocks_emulator.sql.mysql import QueryGate, QueryListener
+from starrocks_emulator.sql.scan import ScanListener
 from starrocks_emulator.sql.statements import LaggingStore
 from starrocks_emulator.tables.apply import Shuffle
 from starrocks_emulator.tables.store import Store
@@ -25,7 +26,9 @@ from starrocks_emulator.transactions.backend import Backend, body_names
 from starrocks_emulator.transactions.commit import Committer, Publisher
 from starrocks_emulator.transactions.frontend import Frontend, refresh_committed
 from starrocks_emulator.transactions.memory import Clock, FrontendMemory, SystemClock
+from starrocks_emulator.transactions.merging import Merging
 from starrocks_emulator.transactions.messages import Credentials
+from starrocks_emulator.transactions.single import SingleTable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -106,19 +109,26 @@ class Emulator(StandIn):
             self.faults, Levers(self._stopping.wait, memory.forget, self.restart_frontend, self._lose_backends)
         )
         names = body_names()
-        for place in range(settings.backends):
-            backend = Backend(store, settings.limits, names)
-            service = BackendService(backend, gate, store.tracking_log)
+        backends = [Backend(store, settings.limits, names) for _ in range(settings.backends)]
+        single = SingleTable(memory, publisher, backends)
+        merging = Merging(single)
+        for place, backend in enumerate(backends):
+            service = BackendService(backend, gate, store.tracking_log, single, merging, credentials)
             listener = self._listen(settings.be_port if place == 0 else 0, service, f"be-{place}")
             backend.address = (listener.host, listener.port)
             self._backends.append((backend, listener))
-        frontend = Frontend(memory, [backend for backend, _ in self._backends])
+        scans = ScanListener(store, settings.host, settings.generation.version)
+        self._stack.callback(scans.stop)
+        scans.start()
+        frontend = Frontend(memory, backends)
         leader = LeaderFrontend(
             credentials,
             frontend,
             Committer(memory, publisher),
+            single,
             gate,
             Control(self.faults, self.release_held, self.catch_up),
+            scans.plan,
         )
         self._leader = self._listen(settings.fe_port, leader, "fe")
         for place in range(settings.followers):
@@ -126,12 +136,14 @@ class Emulator(StandIn):
                 self._listen(0, FollowerFrontend(credentials, lambda: self.load_url), f"fe-follower-{place}")
             )
         store.add_virtual_table("information_schema", "loads", lambda: load_rows(memory))
+        store.add_virtual_table("proc", "transactions", lambda: transaction_rows(memory))
         self._query = self._answer_queries(store, settings.query_port)
         for _ in range(settings.followers):
             lagging = LaggingStore(store)
             self._stack.callback(lagging.close)
             self._lagging.append((lagging, self._answer_queries(lagging, 0)))
         self._stack.callback(publisher.stop)
+        self._stack.callback(merging.stop)
 
     def _answer_queries(self, store: Store | LaggingStore, port: int) -> QueryListener:
         user, password, host = self.settings.user, self.settings.password, self.settings.host

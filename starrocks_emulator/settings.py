@@ -1,4 +1,4 @@
-"""What a stand-in is told at start: generation, credentials, limits; names and defaults are the server's own."""
+"""Settings of a stand-in at its start: generation, credentials, limits; names and defaults are the server's own."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ class Limits:
     """Server configuration with the server's names; seconds, counts and megabytes (wire contract 3.3, 4.13, 5.9).
 
     `query_timeout` is generation B's inner clock (4.12). `default_replication_num` is that of the all-in-one image.
+    The timeouts of transactions of one table are `stream_load_default_timeout_second` and, once they are prepared,
+    `prepared_transaction_default_timeout_second` (3.1).
     """
 
     label_keep_max_num: int = 1000
@@ -58,16 +60,18 @@ class Limits:
     streaming_load_max_batch_size_mb: int = 100
     default_timeout_second: float = 20
     query_timeout: float = 300
+    stream_load_default_timeout_second: float = 600
+    prepared_transaction_default_timeout_second: float = 86_400
     default_replication_num: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """One stand-in. Ports of 0 are chosen by the system; `backends` and `followers` count listeners;
-    a follower's query port shows an older state until it is told to catch up.
+    a follower's query port shows an older state until `catch_up`.
 
     `row_order` says how rows of one key inside one transaction follow each other; the server promises nothing.
-    `loads_stay_preparing`: information_schema.loads shows the loads of committed labels as PREPARING for ever, as
+    `loads_stay_preparing`: information_schema.loads shows the loads of committed labels as PREPARING forever, as
     releases before 4.1.3 do (wire contract 4.15).
     """
 

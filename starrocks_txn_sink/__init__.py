@@ -7,8 +7,9 @@ The names are loaded on first use: options and errors need no Spark.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from starrocks_txn_sink.public_names import loaded_on_use
 
 __version__ = "0.1.0"
 
@@ -62,7 +63,4 @@ else:
     __all__ = ["__version__", *_MODULES]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+__getattr__, __dir__ = loaded_on_use(__name__, _MODULES)

@@ -11,9 +11,9 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
+from starrocks_txn_sink import __version__
 from starrocks_txn_sink.errors import StarRocksSinkError
 
 PROGRAM = "starrocks-txn-sink"
@@ -81,6 +81,12 @@ COMMANDS = (
         error_code=2,
     ),
     Command(
+        "class-archive",
+        "starrocks_txn_sink.operations.class_archive",
+        "write a file of Spark's classes, from which a driver's JVM starts faster",
+        "spark",
+    ),
+    Command(
         "where",
         "starrocks_txn_sink.operations.where",
         "show which StarRocks transaction contains a source transaction, and since when",
@@ -108,17 +114,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return chosen.error_code if chosen else 1
 
 
-def version() -> str:
-    """Installed version of the package."""
-    return metadata.version(PROGRAM)
-
-
 def _parser(chosen: Command | None, module: Any) -> argparse.ArgumentParser:
     """Parser of all commands; only the chosen command has its options, because only its module is imported."""
     parser = argparse.ArgumentParser(
         PROGRAM, description="Whole source transactions from PySpark into several StarRocks tables, atomically."
     )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {version()}")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         own = commands.add_parser(command.name, help=command.help, description=command.help.capitalize() + ".")

@@ -50,7 +50,12 @@ class StarRocksSinkError(Exception):
     """Root of all errors of this package.
 
     `code` is stable: metrics and the runbook use it. `summary` describes the error in one sentence, for the dashboard
-    and the runbook; `hint` is the advice. `context` holds the place: label, table, status, url.
+    and the runbook; `hint` is the advice of the class, `advice` that of this error.
+
+    Args:
+        message: The event that went wrong, without row values and secrets.
+        hint: The advice; by default that of the class.
+        **context: The place: label, table, status, url.
     """
 
     code: ClassVar[str] = "sink_error"
@@ -107,7 +112,7 @@ class OptionError(StarRocksSinkError, Terminal, ValueError):
 
     code = "option"
     summary = "An option, or a combination of options, is invalid."
-    hint = "Correct the option: docs/options.md lists all of them."
+    hint = "Correct the option: docs/reference/options.md lists all of them."
 
 
 class SparkTooOld(StarRocksSinkError, Terminal, ImportError):
@@ -115,7 +120,7 @@ class SparkTooOld(StarRocksSinkError, Terminal, ImportError):
 
     code = "spark_too_old"
     summary = "This version of Spark does not have what a part of the package needs."
-    hint = "Use a newer version of Spark; docs/deploy.md lists what works where."
+    hint = "Use a newer version of Spark; docs/guides/deploy.md lists what works where."
 
 
 class InputError(StarRocksSinkError, Terminal, ValueError):

@@ -1,4 +1,4 @@
-"""Differences between Spark's versions: one table behind the errors, the doctor and docs/deploy.md."""
+"""Differences between Spark's versions: one table behind the errors, the doctor and docs/guides/deploy.md."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from pyspark import SparkContext
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.utils import is_remote
 
 from starrocks_txn_sink.errors import OptionError, SparkTooOld
+from starrocks_txn_sink.public_names import suggests_arguments
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import stateful_processor as stateful_processor
@@ -69,6 +71,11 @@ STATE_BY_KEY: Final = SparkFeature(  # PySpark 3.5 reads row numbers as floats, 
     (4, 0),
     "Assemble in the sink: StarRocksSink(options, assemble=TransactionAssembly()); write changes as they come.",
 )
+STATE_ON_CONNECT: Final = SparkFeature(  # older clients have no transformWithState
+    "State in RocksDB from a client of Spark Connect",
+    (4, 1),
+    "Run the driver without Spark Connect. " + STATE_BY_KEY.instead,
+)
 STATE_BY_TIME: Final = SparkFeature(
     "Order by event time: order_by of from_changelog and to_changelog",
     (4, 0),
@@ -108,8 +115,12 @@ def require(feature: SparkFeature) -> None:
 def refuse_hidden_package() -> None:
     """Raises OptionError for a package from `--py-files`, which cannot keep state in RocksDB.
 
-    The process that Spark starts on the driver for transformWithState does not see it.
+    The process that Spark starts on the driver for transformWithState does not see it. On Spark Connect the driver is
+    elsewhere, and has a package of its own; SparkTooOld for a client without such state.
     """
+    if is_remote():
+        require(STATE_ON_CONNECT)
+        return
     archive = next((each for each in Path(__file__).parents if each.is_file()), None)
     if archive is not None and str(archive) not in _python_path_of_jvm().split(os.pathsep):
         raise OptionError(
@@ -126,11 +137,44 @@ def _python_path_of_jvm() -> str:
     return (os.environ.get("PYTHONPATH") if jvm is None else jvm.java.lang.System.getenv("PYTHONPATH")) or ""
 
 
-def recommended_conf(shuffle_partitions: int = 4) -> dict[str, str]:
+_LATER_COMPILER: Final = (
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=100000 -XX:Tier4MinInvocationThreshold=20000 "
+    "-XX:Tier4CompileThreshold=300000 -XX:Tier4BackEdgeThreshold=1000000"
+)
+"""HotSpot's second compiler takes code that runs 20 times as often as by default.
+
+Code that reads rows gets there within a second. At the default thresholds the compiler takes half of the processor time
+of a start, for code of Spark that runs a few hundred times.
+"""
+
+
+@suggests_arguments
+def recommended_conf(
+    shuffle_partitions: int = 4, class_archive: str | os.PathLike[str] | None = None
+) -> dict[str, str]:
     """Recommended Spark settings, for the session's builder or spark-submit's `--conf`.
 
-    docs/performance.md explains each of them. `shuffle_partitions` is the parallelism of stateful stages: about the
-    number of cores. A checkpoint keeps the number of its first start.
+    docs/guides/performance.md explains each of them.
+
+    Args:
+        shuffle_partitions: The parallelism of stateful stages: about the number of cores. A checkpoint keeps the number
+            of its first start.
+        class_archive: The file that `starrocks-txn-sink class-archive` wrote on the driver's host: the JVM maps Spark's
+            classes from it. A missing file, and one of another Java or class path, changes nothing.
+
+    Returns:
+        Names and values of the settings.
+
+    Raises:
+        OptionError: The folder of `class_archive` is missing, or its path has a blank or a quote.
+
+    Example::
+
+        from pyspark.sql import SparkSession
+
+        from starrocks_txn_sink import recommended_conf
+
+        spark = SparkSession.builder.config(map=recommended_conf()).getOrCreate()
     """
     state = {
         PROVIDER: ROCKSDB,
@@ -141,8 +185,26 @@ def recommended_conf(shuffle_partitions: int = 4) -> dict[str, str]:
         "spark.sql.execution.arrow.maxBytesPerBatch": str(16 << 20),
         "spark.sql.shuffle.partitions": str(shuffle_partitions),
         **(state if STATE_BY_KEY.works else {}),
-        "spark.driver.extraJavaOptions": "-Xss16m",
+        "spark.driver.extraJavaOptions": " ".join(["-Xss16m", _LATER_COMPILER, *_archive_options(class_archive)]),
+        "spark.executor.extraJavaOptions": _LATER_COMPILER,
     }
+
+
+def _archive_options(file: str | os.PathLike[str] | None) -> tuple[str, ...]:
+    path = None if file is None else check_class_archive(file)
+    if path is None or not path.exists():
+        return ()
+    return (f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+
+
+def check_class_archive(file: str | os.PathLike[str]) -> Path:
+    """The absolute path of a class archive. Raises OptionError for a path that the JVM's options cannot carry."""
+    path = Path(file).absolute()
+    if not path.parent.is_dir():
+        raise OptionError(f"The class archive is {path}, and its folder is missing.", hint="Make the folder first.")
+    if any(each.isspace() or each in "'\"" for each in str(path)):  # Spark splits the JVM's options there
+        raise OptionError(f"The class archive is {path}.", hint="Choose a path without blanks and quotes.")
+    return path
 
 
 # --- what Spark 3.5 does without ---

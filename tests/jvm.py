@@ -8,7 +8,7 @@ from pathlib import Path
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # the second compiler would cost twice what it gives
 SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # Spark's launcher has another class path, and would complain
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
-"""Where `tests.class_archive` puts what makes them start faster."""
+"""Where `make test` puts what makes them start faster."""
 
 
 def options() -> str:

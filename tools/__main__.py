@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tools.alerts import RUNBOOK, rules
+from tools.diagrams import DIAGRAMS, svg
 from tools.grafana import dashboard_json
 from tools.pages import PAGES, with_parts
 from tools.runbook import runbook_page
@@ -19,6 +20,7 @@ def generated() -> Mapping[str, str]:
     pages = {name: with_parts((ROOT / name).read_text(encoding="utf-8"), parts) for name, parts in PAGES.items()}
     return {
         **pages,
+        **{name: svg(diagram) for name, diagram in DIAGRAMS.items()},
         "docker/grafana/dashboards/starrocks-txn-sink.json": dashboard_json(),
         "docker/prometheus/alerts.yml": rules(),
         "starrocks_txn_sink/metrics/page/operations.html": runbook_page((ROOT / RUNBOOK).read_text(encoding="utf-8")),
@@ -33,7 +35,7 @@ def main(words: Sequence[str]) -> int:
     for name in stale:
         if not check:
             (ROOT / name).write_text(made[name], encoding="utf-8")
-        sys.stdout.write(f"{name} {'is stale: make docs' if check else 'made anew'}\n")
+        sys.stdout.write(f"{name} {'is stale: make docs' if check else 'rewritten'}\n")
     return int(check and bool(stale))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from starrocks_txn_sink.metrics.catalogue import BY_NAME, MetricKind
 
-RUNBOOK = "docs/operations.md"
+RUNBOOK = "docs/operations/runbook.md"
 BASE_LABEL = "starrocks_runbook"
 """The external label of Prometheus that leads to another copy of the runbook."""
 
@@ -33,7 +33,7 @@ def runbook_url(anchor: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """`lasting` is how long the expression must hold; `critical` means that somebody is to look now, also at night."""
+    """`lasting` is how long the expression must hold; `critical` means: act now, also at night."""
 
     name: str
     expression: str
@@ -84,7 +84,7 @@ ALERTS = (
         "0m",
         True,
         "A reader can see something wrong ({{ $labels.kind }}).",
-        "A source transaction was seen in part, twice or not at all, or the source tells another story than it did.",
+        "A source transaction was seen in part, twice or not at all, or the source now has other content.",
     ),
     Alert(
         "StarRocksSinkInDoubt",
@@ -214,7 +214,7 @@ ALERTS = (
         "0m",
         False,
         "{{ $value }} rows were dead-lettered within 15 minutes.",
-        "They are not in the tables; somebody has to correct and repeat them.",
+        "They are not in the tables; correct and replay them.",
     ),
     Alert(
         "StarRocksSinkUnknownColumns",

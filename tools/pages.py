@@ -48,7 +48,7 @@ _PART = re.compile(r"(<!-- made from the code: ([\w-]+) -->\n).*?(<!-- end -->)"
 
 
 def with_parts(text: str, parts: Mapping[str, Callable[[], str]]) -> str:
-    """A page's text with every generated part made anew. Raises ValueError if its marks do not name just `parts`."""
+    """A page's text with every generated part made again. Raises ValueError if its marks do not name just `parts`."""
     named = [found[2] for found in _PART.finditer(text)]
     if sorted(named) != sorted(parts):
         raise ValueError(f"The page marks the parts {sorted(named)}, and should mark {sorted(parts)}.")
@@ -62,7 +62,7 @@ def table(head: str, rows: Iterator[tuple[str, ...]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# --- docs/metrics.md ---
+# --- docs/reference/metrics.md ---
 
 
 def metrics() -> str:
@@ -94,7 +94,7 @@ def alerts() -> str:
     """Every alert rule, with a link to its section of the runbook."""
     rows = (
         (
-            f"[{alert.name}](operations.md#{alert.section})",
+            f"[{alert.name}](../operations/runbook.md#{alert.section})",
             "critical" if alert.critical else "warning",
             alert.lasting,
             f"{alert.meaning} `{alert.expression}`",
@@ -104,7 +104,7 @@ def alerts() -> str:
     return table("alert | severity | for | when", rows)
 
 
-# --- docs/options.md, docs/migration.md ---
+# --- docs/reference/options.md, docs/guides/migration.md ---
 
 
 def options() -> str:
@@ -153,7 +153,7 @@ def _outcome(rule: Rule) -> str:
             return f"refused: {reason}{allowed}"
 
 
-# --- docs/combinations.md ---
+# --- docs/reference/combinations.md ---
 
 IMPLIED: Mapping[Feature, Feature] = {
     Feature.ASSEMBLE: Feature.JSON_TEXTS,
@@ -211,7 +211,7 @@ def consequences() -> str:
     return table("feature | what happens | why", iter(rows))
 
 
-# --- docs/types.md ---
+# --- docs/guides/types.md ---
 
 SOURCES: tuple[T.DataType, ...] = (
     T.BooleanType(),
@@ -258,7 +258,7 @@ def _goes(source: T.DataType) -> tuple[str, ...]:
     return f"`{source.simpleString()}`", targets, "; ".join(checks) or "-"
 
 
-# --- docs/cli.md ---
+# --- docs/reference/cli.md ---
 
 
 def commands() -> str:
@@ -294,7 +294,7 @@ def _default(action: argparse.Action) -> str:
     return f"`{action.default}`"
 
 
-# --- docs/rehearsal.md ---
+# --- docs/operations/rehearsal.md ---
 
 
 def checks() -> str:
@@ -320,13 +320,13 @@ def spark_versions() -> str:
 
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "docs/cli.md": {"commands": commands},
-    "docs/combinations.md": {"pairs": pairs, "conflicts": conflicts, "consequences": consequences},
-    "docs/deploy.md": {"spark-versions": spark_versions},
-    "docs/metrics.md": {"metrics": metrics, "buckets": buckets, "alerts": alerts},
-    "docs/migration.md": {"flink-options": flink_options, "spark-options": spark_options},
-    "docs/options.md": {"options": options},
-    "docs/rehearsal.md": {"checks": checks},
-    "docs/types.md": {"types": types},
+    "docs/reference/cli.md": {"commands": commands},
+    "docs/reference/combinations.md": {"pairs": pairs, "conflicts": conflicts, "consequences": consequences},
+    "docs/guides/deploy.md": {"spark-versions": spark_versions},
+    "docs/reference/metrics.md": {"metrics": metrics, "buckets": buckets, "alerts": alerts},
+    "docs/guides/migration.md": {"flink-options": flink_options, "spark-options": spark_options},
+    "docs/reference/options.md": {"options": options},
+    "docs/operations/rehearsal.md": {"checks": checks},
+    "docs/guides/types.md": {"types": types},
 }
 """The generated parts of each page."""

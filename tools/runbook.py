@@ -1,4 +1,4 @@
-"""The runbook's page of the metrics endpoint: `docs/operations.md` as HTML, so that error codes lead to it."""
+"""The runbook's page of the metrics endpoint: `docs/operations/runbook.md` as HTML, so that error codes lead to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mdit_py_plugins.anchors import anchors_plugin
 
 _HEAD = """\
 <!doctype html>
-<!-- Made by `make docs` from docs/operations.md. -->
+<!-- Made by `make docs` from docs/operations/runbook.md. -->
 <html lang="en">
 <head>
 <meta charset="utf-8">

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from http import HTTPStatus
 
 from starrocks_emulator.faults import Action, Call
+from starrocks_emulator.http.be import STREAM_LOAD_PATH
 from starrocks_emulator.http.control import Control, FaultGate, InCourse
 from starrocks_emulator.http.listener import HttpBody, Service
 from starrocks_emulator.settings import FRONTEND_BODY_LIMIT
 from starrocks_emulator.transactions import messages
-from starrocks_emulator.transactions.backend import Backend
+from starrocks_emulator.transactions.backend import Backend, LoadRefused
 from starrocks_emulator.transactions.commit import Committer
 from starrocks_emulator.transactions.frontend import Frontend
+from starrocks_emulator.transactions.merging import check_window, is_merged
 from starrocks_emulator.transactions.messages import (
     Credentials,
     Request,
@@ -23,21 +26,33 @@ from starrocks_emulator.transactions.messages import (
     TransactionParameters,
     transaction_parameters,
 )
+from starrocks_emulator.transactions.single import SingleTable
 
 _LOAD_STATE_PATH = re.compile(r"/api/([^/]+)/get_load_state/?")
 _CANCEL_PATH = re.compile(r"/api/([^/]+)/([^/]+)/_cancel/?")
+_PLAN_PATH = re.compile(r"/api/([^/]+)/([^/]+)/_query_plan/?")
+_META_PATH = re.compile(r"/api/([^/]+)/([^/]+)/_stream_load_meta/?")
 _OPERATIONS = frozenset({"begin", "load", "prepare", "commit", "rollback"})
 
 
 class LeaderFrontend(Service):
-    """Serves the transaction interface in multi mode, and the stand-in's own `/_emulator` calls."""
+    """Serves the transaction interface, Stream Load's redirect, and the stand-in's own `/_emulator` calls."""
 
     body_limit = FRONTEND_BODY_LIMIT
 
     def __init__(
-        self, credentials: Credentials, frontend: Frontend, committer: Committer, gate: FaultGate, control: Control
+        self,
+        credentials: Credentials,
+        frontend: Frontend,
+        committer: Committer,
+        single: SingleTable,
+        gate: FaultGate,
+        control: Control,
+        plan_scan: Callable[[str, str, bytes], dict[str, object]],
     ) -> None:
         self._credentials = credentials
+        self._single = single
+        self._plan_scan = plan_scan
         self._frontend = frontend
         self._committer = committer
         self._gate = gate
@@ -54,6 +69,10 @@ class LeaderFrontend(Service):
             name = "load_probe" if operation == "load" else operation
             call = Call(name, "fe", request.header("label"), request.header("table"))
             return self._gate.run(call, lambda faults: self._transaction(operation, request, body, faults))
+        found = _PLAN_PATH.fullmatch(request.path)
+        if found is not None and request.method == "POST":
+            plan = self._plan_scan(found[1], found[2], body.read(FRONTEND_BODY_LIMIT) or b"")
+            return messages.single_line(plan, status=int(str(plan["status"])))
         return self._other(request)
 
     def _other(self, request: Request) -> Response:
@@ -70,7 +89,38 @@ class LeaderFrontend(Service):
             return self._gate.run(
                 Call("cancel", "fe", label), lambda _: messages.single_line(self._frontend.cancel(database, label))
             )
+        found = STREAM_LOAD_PATH.fullmatch(request.path)
+        if found is not None and request.method == "PUT":
+            call = Call("stream_load", "fe", request.header("label"), found[2])
+            return self._gate.run(call, lambda _: self._stream_load(request))
+        found = _META_PATH.fullmatch(request.path)
+        if found is not None and request.method == "GET":
+            return messages.single_line(self._stream_load_meta(request))
         return messages.not_found()
+
+    def _stream_load(self, request: Request) -> Response:
+        """On to a backend; the connection ends, whatever the answer (wire contract 11.1)."""
+        if request.header("expect").lower() != "100-continue":
+            told = Thrown("There is no 100-continue header", "com.starrocks.common.DdlException")
+            return replace(messages.frontend_json(messages.failed(told.text)), close=True)
+        if is_merged(request):
+            try:
+                check_window(request.headers)
+            except LoadRefused as refused:
+                return replace(messages.frontend_json(_meta_refused(refused)), close=True)
+        return replace(_on_to(self._single.next_backend(), request), close=True)
+
+    def _stream_load_meta(self, request: Request) -> messages.Body:
+        """Where merged loads may be sent without a redirect (wire contract 11.3)."""
+        if not is_merged(request):
+            return messages.plain_ok()
+        try:
+            check_window(request.headers)
+        except LoadRefused as refused:
+            return _meta_refused(refused)
+        http = ",".join(f"{host}:{port}" for host, port in self._single.addresses)
+        brpc = ",".join(f"{host}:8060" for host, _ in self._single.addresses)
+        return {**messages.plain_ok(), "nodes": {"http": http, "brpc": brpc}}
 
     def _transaction(self, operation: str, request: Request, body: HttpBody, faults: InCourse) -> Response:
         try:
@@ -84,11 +134,11 @@ class LeaderFrontend(Service):
         parameters = transaction_parameters(request)
         if operation != "load":
             _check_tablets(body, parameters.label)
+        if request.header("channel_id") or request.header("channel_num"):
+            raise Thrown("This stand-in does not serve parallel stream load; leave channel_id and channel_num out")
         if not parameters.multi:
-            raise Thrown(
-                "This stand-in serves multi-table transactions only; send the header transaction_type: multi "
-                "with every operation"
-            )
+            target = self._single.route(operation, parameters, faults.commit)
+            return _on_to(target, request) if isinstance(target, Backend) else messages.frontend_json(target)
         if operation == "load":
             return self._load(parameters, request, faults)
         operations: dict[str, Callable[[TransactionParameters], messages.Body]] = {
@@ -101,10 +151,7 @@ class LeaderFrontend(Service):
 
     def _load(self, parameters: TransactionParameters, request: Request, faults: InCourse) -> Response:
         target = self._frontend.load(parameters, request, running_limit=faults.has(Action.RUNNING_LIMIT))
-        if not isinstance(target, Backend):
-            return messages.frontend_json(target)
-        host, port = target.address
-        return messages.redirect(f"http://{host}:{port}{request.target}")
+        return _on_to(target, request) if isinstance(target, Backend) else messages.frontend_json(target)
 
 
 class FollowerFrontend(Service):
@@ -123,6 +170,15 @@ class FollowerFrontend(Service):
         if not request.path.startswith("/api/"):
             return messages.not_found()
         return messages.redirect(self._leader() + request.target)
+
+
+def _on_to(backend: Backend, request: Request) -> Response:
+    host, port = backend.address
+    return messages.redirect(f"http://{host}:{port}{request.target}")
+
+
+def _meta_refused(refused: LoadRefused) -> messages.Body:
+    return {**messages.plain_failed(refused.message), "code": refused.status}
 
 
 def _prepare(_: TransactionParameters) -> messages.Body:

@@ -1,6 +1,6 @@
 """An HTTP/1.1 listener on loopback: keep-alive, `Expect: 100-continue`, clean stop.
 
-A body, of announced length or chunked, is read only when somebody asks for it (wire contract 1.1).
+A body, of announced length or chunked, is read only on request (wire contract 1.1).
 """
 
 from __future__ import annotations
@@ -190,7 +190,10 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         # The parent class asks the resolver for a host name; a loopback listener needs none.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
+        try:
+            self.socket.bind(self.server_address)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "{}:{}".format(*self.server_address)) from None
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 

@@ -156,7 +156,7 @@ class _Altered:
 
 
 def alter(store: Store, session: QuerySession, tree: exp.Alter) -> None:
-    """ALTER TABLE ADD, DROP, MODIFY or RENAME COLUMN: the stored rows are written anew."""
+    """ALTER TABLE ADD, DROP, MODIFY or RENAME COLUMN: the stored rows are rewritten."""
     table = table_of(store, session, tree.this)
     altered = _Altered(table, list(table.columns), {column.name: quoted(column.name) for column in table.columns})
     for action in tree.args["actions"]:

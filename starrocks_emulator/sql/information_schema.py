@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from starrocks_emulator.tables.catalog import Column, Model, Table
-from starrocks_emulator.transactions.labels import Task
+from starrocks_emulator.transactions.labels import LabelState, Registered, Task
 from starrocks_emulator.transactions.memory import FrontendMemory, TableLoad
+from starrocks_emulator.transactions.single import BY_BACKEND
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store
@@ -229,6 +230,41 @@ def _row(memory: FrontendMemory, task: Task, load: TableLoad) -> dict[str, Any]:
         "ERROR_MSG": load.error,
         "TRACKING_SQL": tracking if filtered else "",
         "REJECTED_RECORD_PATH": "",
+    }
+
+
+def transaction_rows(memory: FrontendMemory) -> list[dict[str, Any]]:
+    """Registered transactions as `SHOW PROC '/transactions/…'` shows them, with their database; the newest first."""
+    with memory.lock:
+        memory.sweep()
+        entries = sorted(memory.history.all(), key=lambda entry: -entry.txn_id)
+        offset = memory.clock.wall() - memory.clock.monotonic()
+        return [_transaction(entry, offset) for entry in entries]
+
+
+def _transaction(entry: Registered, offset: float) -> dict[str, Any]:
+    """`offset` makes the clock's seconds those since the Unix epoch."""
+    begun = _text(entry.begun_at + offset if entry.begun_at else entry.finished_at + offset)
+    finished = None if entry.live else _text(entry.finished_at + offset)
+    committed = None if entry.state is LabelState.ABORTED else finished
+    return {
+        "database": entry.database,
+        "TransactionId": entry.txn_id,
+        "Label": entry.label,
+        "Coordinator": "BE: 127.0.0.1" if entry.source == BY_BACKEND else "FE: 127.0.0.1",
+        "TransactionStatus": entry.state.value,
+        "LoadJobSourceType": entry.source,
+        "PrepareTime": begun,
+        "PreparedTime": begun if entry.prepared_timeout else None,
+        "CommitTime": committed,
+        "PublishTime": committed,
+        "FinishTime": finished,
+        "Reason": entry.reason,
+        "ErrorReplicasCount": 0,
+        "ListenerId": -1,
+        "TimeoutMs": int(entry.timeout * 1000),
+        "PreparedTimeoutMs": int(entry.prepared_timeout * 1000),
+        "ErrMsg": "",
     }
 
 

@@ -15,6 +15,7 @@ LOCK_DATABASE = "cbo_use_lock_db"
 """A variable that SHOW VARIABLES leaves out: SELECT is planned under the database's lock (wire contract 4.11)."""
 
 _VARIABLES = {
+    "auto_increment_increment": "1",
     "autocommit": "1",
     "character_set_client": "utf8mb4",
     "character_set_connection": "utf8mb4",
@@ -30,12 +31,20 @@ _VARIABLES = {
     "license": "Apache License 2.0",
     "lower_case_table_names": "0",
     "max_allowed_packet": "33554432",
+    "net_buffer_length": "16384",
+    "net_read_timeout": "60",
+    "net_write_timeout": "60",
+    "performance_schema": "OFF",
+    "query_cache_size": "1048576",
+    "query_cache_type": "0",
     "query_timeout": "300",
     "sql_mode": "ONLY_FULL_GROUP_BY",
     "system_time_zone": "UTC",
     "time_zone": "UTC",
     "transaction_isolation": "READ-COMMITTED",
+    "transaction_read_only": "0",
     "tx_isolation": "READ-COMMITTED",
+    "tx_read_only": "0",
     "version": "8.0.33",
     "version_comment": "StarRocks stand-in (emulator)",
     "wait_timeout": "28800",
@@ -53,7 +62,7 @@ class SqlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """What SHOW FRONTENDS, SHOW BACKENDS and ADMIN SHOW FRONTEND CONFIG tell about this stand-in; `peers` are the other
+    """What SHOW FRONTENDS, SHOW BACKENDS and ADMIN SHOW FRONTEND CONFIG say of this stand-in; `peers` are the other
     frontends."""
 
     host: str = "127.0.0.1"

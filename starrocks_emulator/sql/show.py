@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -208,21 +207,25 @@ def _transaction(store: Store, _session: QuerySession, match: re.Match[str]) -> 
     return text_answer(names, [(record.txn_id, record.label, record.state, record.finished_at) for record in found])
 
 
+_PROC_COLUMNS = (
+    *("TransactionId", "Label", "Coordinator", "TransactionStatus", "LoadJobSourceType", "PrepareTime", "PreparedTime"),
+    *("CommitTime", "PublishTime", "FinishTime", "Reason", "ErrorReplicasCount", "ListenerId", "TimeoutMs"),
+    *("PreparedTimeoutMs", "ErrMsg"),
+)
+_PROC_ROWS = 2_000
+
+
 def _proc_transactions(store: Store, _session: QuerySession, match: re.Match[str]) -> Answer:
-    """SHOW PROC '/transactions/<database>/finished': committed transactions, the newest first."""
+    """SHOW PROC '/transactions/<database>/finished' and `running`, the newest first (wire contract 6.5)."""
     database = _bare(match["database"])
     store.registry.check_database(database)
-    names = [
-        *("TransactionId", "Label", "Coordinator", "TransactionStatus", "LoadJobSourceType", "PrepareTime"),
-        *("CommitTime", "PublishTime", "FinishTime", "Reason", "ErrorReplicasCount", "ListenerId", "TimeoutMs"),
+    finished = match["kind"].lower() == "finished"
+    rows = [
+        tuple(row[name] for name in _PROC_COLUMNS)
+        for row in store.virtual_tables.get(("proc", "transactions"), tuple)()
+        if row["database"] == database and (row["TransactionStatus"] in ("VISIBLE", "ABORTED")) is finished
     ]
-    finished = [record for record in store.transactions() if record.db == database and record.state == "VISIBLE"]
-    rows = []
-    for record in reversed(finished if match["kind"].lower() == "finished" else []):
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record.finished_at))
-        source = "MULTI_STATEMENT_STREAMING"
-        rows.append((record.txn_id, record.label, "FE: 127.0.0.1", record.state, source, at, at, at, at, "", 0, -1, 0))
-    return text_answer(names, rows)
+    return text_answer(_PROC_COLUMNS, rows[:_PROC_ROWS])
 
 
 def _nothing(_store: Store, _session: QuerySession, _match: re.Match[str]) -> Answer:

@@ -3,7 +3,8 @@
 A value that does not fit its column becomes NULL, or filters the row when `strict_mode` is on; NULL in a NOT NULL
 column filters the row. A key that is missing in a JSON row is NULL too; only a column that `columns` leaves out takes
 its default (5.4, 5.5). Reasons name the column and the rule, never the value.
-A backend keeps the reasons of filtered rows, bounded, as the logs that `tracking_url` names.
+A backend keeps a line for each filtered row, bounded, as the logs that `tracking_url` names; as the server's, these
+lines show the row as far as it could be read (5.10).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from starrocks_emulator.tables.mapping import OP_COLUMN, field_name
 from starrocks_emulator.tables.plan import JsonLayout, Plan
 
 MOST_REASONS = 50
+MOST_LINES = 1_000
 NO_SOURCE = (
     "SELECT CAST(NULL AS VARCHAR[]) AS fields, CAST(NULL AS JSON) AS document, CAST(NULL AS VARCHAR) AS exact,"
     " CAST(NULL AS VARCHAR) AS fault"
@@ -37,11 +39,11 @@ class TrackingLog:
     label: str
     database: str
     table: str
-    reasons: Sequence[str]
+    lines: Sequence[str]
 
     @property
     def text(self) -> str:
-        return "\n".join(f"Error: {reason}" for reason in self.reasons) + "\n"
+        return "\n".join(self.lines) + "\n"
 
 
 class TrackingLogs:
@@ -70,12 +72,13 @@ class TrackingLogs:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many rows fit, were filtered or left out by `where`, and bounded reasons."""
+    """How many rows fit, were filtered or left out by `where`; bounded reasons, and lines for the log."""
 
     loaded: int
     filtered: int
     unselected: int
     reasons: tuple[str, ...]
+    lines: tuple[str, ...] = ()
 
     def too_many_filtered(self, max_filter_ratio: float) -> bool:
         return self.filtered > (self.filtered + self.loaded) * max_filter_ratio
@@ -101,8 +104,8 @@ def judged_sql(plan: Plan, source: str) -> str:
     with_values = f"SELECT *, {values}, {_OPERATION} AS op_value FROM ({with_texts})"
     selected = f"coalesce({plan.selection}, false)" if plan.selection else "true"
     return (
-        f"SELECT {names}, op_value AS __op, {_reason_sql(plan, columns)} AS __reason, {selected} AS __selected"
-        f" FROM ({with_values})"
+        f"SELECT {names}, op_value AS __op, {_reason_sql(plan, columns)} AS __reason, {selected} AS __selected,"
+        f" CASE WHEN __reason IS NOT NULL THEN {_row_sql(plan, columns)} END AS __row FROM ({with_values})"
     )
 
 
@@ -114,7 +117,11 @@ def verdict(cursor: duckdb.DuckDBPyConnection, stage: str) -> Verdict:
     ).fetchone()
     loaded, filtered, unselected = counted or (0, 0, 0)
     reasons: Sequence[tuple[str, int, int]] = ()
+    lines: Sequence[tuple[str, str]] = ()
     if filtered:
+        lines = cursor.execute(
+            f"SELECT __reason, __row FROM {stage} WHERE __reason IS NOT NULL ORDER BY rowid LIMIT {MOST_LINES}"
+        ).fetchall()
         reasons = cursor.execute(
             f"SELECT __reason, count(*), min(rowid) - (SELECT min(rowid) FROM {stage}) + 1 FROM {stage}"
             f" WHERE __reason IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 3 LIMIT {MOST_REASONS}"
@@ -124,6 +131,7 @@ def verdict(cursor: duckdb.DuckDBPyConnection, stage: str) -> Verdict:
         filtered,
         unselected,
         tuple(f"{reason} ({rows} rows, first: row {row})" for reason, rows, row in reasons),
+        tuple(f"Error: {reason}. Row: {row}" for reason, row in lines),
     )
 
 
@@ -196,6 +204,17 @@ def _operation_text(plan: Plan) -> str:
     return "CAST(NULL AS VARCHAR)" if place is None else f"fields[{place + 1}]"
 
 
+def _row_sql(plan: Plan, columns: Sequence[Column]) -> str:
+    """The row as a log of filtered rows shows it: what could not be read is NULL."""
+    shown = [
+        f"chr(39) || {_value(column)} || chr(39)" if column.type.duckdb == "VARCHAR" else f"{_value(column)}::VARCHAR"
+        for column in columns
+    ]
+    if plan.mapping.fills(OP_COLUMN):
+        shown.append("op_value::VARCHAR")
+    return "'[' || " + " || ', ' || ".join(f"coalesce({value}, 'NULL')" for value in shown) + " || ']'"
+
+
 def _reason_sql(plan: Plan, columns: Sequence[Column]) -> str:
     rules = [
         "WHEN fault IS NOT NULL THEN fault",
@@ -207,6 +226,6 @@ def _reason_sql(plan: Plan, columns: Sequence[Column]) -> str:
         if plan.strict or not column.nullable:
             rules.append(f"WHEN {misfit} THEN {told}")
         if not column.nullable:
-            null = literal(f"NULL value in non-nullable column, column: {column.name}")
+            null = literal(f"NULL value in non-nullable column '{column.name}'")
             rules.append(f"WHEN {_value(column)} IS NULL THEN {null}")
     return f"CASE {' '.join(rules)} END"

@@ -39,7 +39,7 @@ from starrocks_emulator.tables.staging import Ahead, Staged, StagingFailed, stag
 __all__ = ["CommitRejected", "Plan", "PlanRejected", "Store", "TableCounts", "TransactionRecord"]
 
 _IN_ORDER = Shuffle()
-_NO_ROWS = "No rows were imported from upstream"
+NO_ROWS = "No rows were imported from upstream"
 _TOO_MANY_FILTERED = "abnormal data more than max filter rate"
 VirtualRows = Callable[[], Iterable[Mapping[str, Any]]]
 
@@ -48,9 +48,10 @@ class CommitRejected(Exception):
     """A transaction that did not commit, nothing of it kept; `cause` is what the server would answer for `table`."""
 
     def __init__(
-        self, table: str, cause: str, *, loaded: int = 0, filtered: int = 0, reasons: Sequence[str] = ()
+        self, table: str, cause: str, *, loaded: int = 0, filtered: int = 0, reasons: Sequence[str] = (), url: str = ""
     ) -> None:
         super().__init__(f"table {table}: {cause}")
+        self.tracking_url = url
         self.table = table
         self.cause = cause
         self.loaded = loaded
@@ -69,6 +70,11 @@ class TableCounts:
 
 
 _NOT_APART: Mapping[int, float] = MappingProxyType({})
+
+
+def _counts(rows: Staged) -> TableCounts:
+    found = rows.verdict
+    return TableCounts(found.loaded, found.filtered, found.unselected, rows.body_bytes)
 
 
 def _no_url(log_id: str) -> str:
@@ -112,6 +118,9 @@ class Store:
     def has_database(self, db: str) -> bool:
         return db in self.registry.databases
 
+    def has_table(self, db: str, table: str) -> bool:
+        return self.registry.find(db, table) is not None
+
     def plan(self, db: str, table: str, headers: Mapping[str, str]) -> Plan:
         """The plan of a table's first load; header names in lower case. Raises PlanRejected."""
         definition = self.registry.find(db, table)
@@ -154,12 +163,12 @@ class Store:
             staged = [self._stage(cursor, load, place, txn_id, label) for place, load in enumerate(loads)]
             with self._engine.writing:
                 self._write(cursor, db, txn_id, label, staged, visible)
-        return {
-            rows.plan.table.name: TableCounts(
-                rows.verdict.loaded, rows.verdict.filtered, rows.verdict.unselected, rows.body_bytes
-            )
-            for rows in staged
-        }
+        return {rows.plan.table.name: _counts(rows) for rows in staged}
+
+    def judge(self, txn_id: int, label: str, plan: Plan, paths: Sequence[Path]) -> TableCounts:
+        """What a commit of the bodies would find, without committing; raises CommitRejected."""
+        with self._engine.cursor() as cursor:
+            return _counts(self._stage(cursor, (plan, paths), 0, txn_id, label))
 
     def _stage(
         self,
@@ -176,17 +185,19 @@ class Store:
         except StagingFailed as error:
             raise CommitRejected(table, str(error)) from error
         found = rows.verdict
-        cause = ""
+        cause = url = ""
         if not found.loaded:
-            cause = _NO_ROWS
+            cause = NO_ROWS
         elif found.too_many_filtered(plan.max_filter_ratio):
             cause = _TOO_MANY_FILTERED
         if found.filtered:
-            log = TrackingLog(f"{txn_id}_{table}", label, plan.database, table, found.reasons)
+            log = TrackingLog(f"error_log_{txn_id:x}_{place:x}", label, plan.database, table, found.lines)
             self.tracking_logs.add(log)
-            cause = cause and f"{cause}, tracking_url: {self._tracking_url(log.id)}"
+            url = self._tracking_url(log.id)
+            cause = cause and f"{cause}, tracking_url: {url}"
         if cause:
-            raise CommitRejected(table, cause, loaded=found.loaded, filtered=found.filtered, reasons=found.reasons)
+            counts = {"loaded": found.loaded, "filtered": found.filtered}
+            raise CommitRejected(table, cause, **counts, reasons=found.reasons, url=url)
         return rows
 
     def _write(
@@ -226,7 +237,7 @@ class Store:
         """Make an invisible commit visible as soon as those before it are; nothing happens when it already is.
 
         With `apart` its tables become visible one after the other, so many seconds apart: what a query meets that is
-        planned without a lock (wire contract 4.11). Whoever takes the writer's lock sees all or nothing.
+        planned without a lock (wire contract 4.11). A reader with the writer's lock sees all or nothing.
         """
         with self._engine.writing, self._engine.cursor() as cursor:
             self._queue.release(txn_id)

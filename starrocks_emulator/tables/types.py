@@ -103,12 +103,19 @@ class ColumnType:
                 f" WHEN regexp_full_match({text}, '{_INTEGER_TEXT}') THEN TRY_CAST({text} AS BIGINT) <> 0 END"
             )
         if self.is_json:
-            return f"CASE WHEN json_valid({text}) THEN CAST({text} AS JSON) END"
+            return self._json(text)
         if self.is_set:
             return f"TRY_CAST({text} AS {self.duckdb})"
         if self.name == "VARBINARY":
             return f"CASE WHEN strlen({text}) <= {self.length} THEN encode({text}) END"
         return f"CASE WHEN strlen({text}) <= {self.length} THEN {text} END"
+
+    def _json(self, text: str) -> str:
+        """JSON in the server's own form, an empty text as an empty string; nested types as they come."""
+        if self.name != "JSON":
+            return f"CASE WHEN json_valid({text}) THEN CAST({text} AS JSON) END"
+        kept = f"CAST(sorted_json({text}) AS JSON)"
+        return f"CASE WHEN {text} = '' THEN CAST('\"\"' AS JSON) WHEN json_valid({text}) THEN {kept} END"
 
     def _integer(self, text: str) -> str:
         kind = self.duckdb

@@ -1,6 +1,7 @@
 """One backend: load contexts and the bodies spooled for them, without HTTP (wire contract 2.5, 4.4, 4.8).
 
-A context belongs to one (label, table): one load at a time, the first load's parameters pinned.
+A context belongs to one (label, table), or in single mode to one label: one load at a time, the first load's parameters
+pinned.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from starrocks_emulator.settings import JSON_PAYLOAD_LIMIT, Limits
-from starrocks_emulator.transactions.messages import Body, Request, loaded
+from starrocks_emulator.tables.plan import PlanRejected
+from starrocks_emulator.transactions.messages import Body, Request, RowCounts, loaded
 
 _MEBIBYTE = 1024 * 1024
 _FORMATS = frozenset({"csv", "json", "gzip", "bzip2", "lz4", "deflate", "zstd"})
@@ -38,17 +40,8 @@ class RecordedTransaction(Protocol):
     def state(self) -> str: ...
 
 
-class Counts(Protocol):
-    """Row counts of one table in one commit."""
-
-    @property
-    def loaded(self) -> int: ...
-
-    @property
-    def filtered(self) -> int: ...
-
-    @property
-    def unselected(self) -> int: ...
+class Counts(RowCounts, Protocol):
+    """Row counts of one table in one commit, and the bytes of its bodies."""
 
     @property
     def bytes(self) -> int: ...
@@ -62,7 +55,11 @@ class Storage(Protocol):
 
     def has_database(self, db: str) -> bool: ...
 
+    def has_table(self, db: str, table: str) -> bool: ...
+
     def plan(self, db: str, table: str, headers: Mapping[str, str]) -> Any: ...
+
+    def judge(self, txn_id: int, label: str, plan: Any, paths: Sequence[Path]) -> Counts: ...
 
     def judge_ahead(self, plan: Any, path: Path) -> None: ...
 
@@ -82,24 +79,34 @@ class Storage(Protocol):
 
 
 class LoadRefused(Exception):
-    """A load that the backend does not take; `status` is a TStatusCode name."""
+    """What the backend does not do; `status` is a TStatusCode name, `url` leads to the log of filtered rows, `rows` are
+    those that fit and those that were filtered."""
 
-    def __init__(self, status: str, message: str) -> None:
+    def __init__(self, status: str, message: str, url: str = "", rows: tuple[int, int] = (0, 0)) -> None:
         self.status = status
         self.message = message
+        self.url = url
+        self.rows = rows
         super().__init__(message)
 
 
 @dataclass(slots=True)
 class LoadContext:
-    """Opened by the frontend at the table's first load. `busy` is held by the one operation at work on the context."""
+    """`busy` is held by the one operation at work on the context.
+
+    In multi mode the frontend opens it at the table's first load, with that load's plan. In single mode it is there
+    from begin on, the backend has its first load planned, a load that fails calls `abandon`, and `overdue` says whether
+    the transaction's time has passed.
+    """
 
     label: str
     database: str
     table: str
     txn_id: int
-    properties: Mapping[str, str]
-    plan: Any
+    properties: Mapping[str, str] = field(default_factory=dict)
+    plan: Any = None
+    abandon: Callable[[str], None] | None = None
+    overdue: Callable[[], bool] = lambda: False
     busy: threading.Lock = field(default_factory=threading.Lock)
     files: list[Path] = field(default_factory=list)
     half: bytes = b""
@@ -107,6 +114,14 @@ class LoadContext:
     received_bytes: int = 0
     failed: bool = False
     closed: bool = False
+
+    @property
+    def single(self) -> bool:
+        return self.abandon is not None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.label, "" if self.single else self.table
 
     @property
     def format(self) -> str:
@@ -160,12 +175,12 @@ class LoadContext:
 
     def _check_format(self, request: Request) -> None:
         named = request.header("format").lower()
-        if not named and self.format != "csv":
+        if not self.single and not named and self.format != "csv":
             raise LoadRefused(
                 "INTERNAL_ERROR",
                 "stream load context's format is not default format TFileFormatType::FORMAT_CSV_PLAIN",
             )
-        if named and named != self.format:
+        if not self.single and named and named != self.format:
             raise LoadRefused(
                 "INTERNAL_ERROR", "stream load context's format is not same as format from cur http header"
             )
@@ -217,30 +232,70 @@ class Backend:
     def open(self, context: LoadContext) -> None:
         """Called by the frontend at a table's first load."""
         with self._guard:
-            self._contexts[context.label, context.table] = context
+            self._contexts[context.key] = context
+
+    def single(self, label: str) -> LoadContext | None:
+        """The context of a transaction of one table."""
+        with self._guard:
+            return self._contexts.get((label, ""))
 
     def load(self, request: Request, body: BodySource, *, busy: bool = False, cut_after: int | None = None) -> Body:
         """Take one body. Raises `LoadRefused` with nothing read, `BodyBroken` when the connection broke.
 
         `busy` and `cut_after` come from the fault plan.
         """
-        context = self._context(request)
+        return self.receive(self._context(request), request, body, busy=busy, cut_after=cut_after)
+
+    def receive(
+        self,
+        context: LoadContext,
+        request: Request,
+        body: BodySource,
+        *,
+        busy: bool = False,
+        cut_after: int | None = None,
+    ) -> Body:
+        """As `load`, into a context that need not be known here."""
+        if context.overdue():
+            raise LoadRefused("ABORTED", "The load is timeout, and will be aborted")
         if busy or not context.busy.acquire(blocking=False):
             raise LoadRefused("TXN_IN_PROCESSING", "Transaction is in processing")
         try:
+            if context.plan is None:
+                self._plan(context, request)
             context.admit(request, body.length, self._limits)
             started = time.monotonic()
             size = self._ingest(context, body, cut_after)
             return loaded(context.label, context.txn_id, size, time.monotonic() - started)
+        except LoadRefused as refused:
+            if context.abandon is not None:
+                context.abandon(refused.message)
+            raise
         finally:
             context.busy.release()
+
+    def _plan(self, context: LoadContext, request: Request) -> None:
+        """The plan of a context's first load in single mode; the format is judged before (wire contract 3.1)."""
+        context.properties = request.load_properties()
+        if context.format not in _FORMATS:
+            raise LoadRefused("INTERNAL_ERROR", f"unknown data format, format={request.header('format')}")
+        headers, encoding = dict(request.headers), request.header("content-encoding")
+        if encoding and request.header("compression"):
+            message = "Only one of http header content-encoding and compression can be set"
+            raise LoadRefused("INVALID_ARGUMENT", message)
+        if encoding:
+            headers["compression"] = encoding
+        try:
+            context.plan = self._storage.plan(context.database, context.table, headers)
+        except PlanRejected as rejected:
+            raise LoadRefused("ANALYSIS_ERROR", rejected.message) from rejected
 
     def _context(self, request: Request) -> LoadContext:
         label, database, table = request.header("label"), request.header("db"), request.header("table")
         if not label:
             raise LoadRefused("INVALID_ARGUMENT", "Invalid label ")
         with self._guard:
-            context = self._contexts.get((label, table))
+            context = self._contexts.get((label, "")) or self._contexts.get((label, table))
         if context is None:
             raise LoadRefused("TXN_NOT_EXISTS", f"Transaction with label {label} not exists")
         if context.database != database:
@@ -248,6 +303,9 @@ class Backend:
                 "INVALID_ARGUMENT",
                 f"Request database {database} not equal transaction database {context.database}",
             )
+        if context.table != table:
+            message = f"Request table {table} not equal transaction table {context.table}"
+            raise LoadRefused("INVALID_ARGUMENT", message)
         return context
 
     def _ingest(self, context: LoadContext, body: BodySource, cut_after: int | None) -> int:
@@ -302,7 +360,7 @@ class Backend:
         return False
 
     def take(self, label: str, table: str) -> LoadContext:
-        """Close a table's context for commit and hand it over; its files are the caller's to delete.
+        """Close a context for commit (in single mode `table` is empty) and hand it over; its files are the caller's.
 
         Raises `ContextLost`. A load still at work refuses the commit, as the backend's own lock does.
         """
@@ -317,10 +375,10 @@ class Backend:
             del self._contexts[label, table]
             return context
 
-    def discard(self, label: str) -> None:
-        """Forget every context of the label and its bodies; a load at work finds its context closed."""
+    def discard(self, label: str, *, single: bool = False) -> None:
+        """Forget the label's contexts in one mode and their bodies; a load at work finds its context closed."""
         with self._guard:
-            doomed = [key for key in self._contexts if key[0] == label]
+            doomed = [key for key in self._contexts if key[0] == label and single is not bool(key[1])]
             contexts = [self._contexts.pop(key) for key in doomed]
             for context in contexts:
                 context.closed = True
@@ -329,8 +387,8 @@ class Backend:
 
     def crash(self) -> None:
         """Lose every context, as a backend that was restarted does."""
-        for label in {label for label, _ in list(self._contexts)}:
-            self.discard(label)
+        for label, table in list(self._contexts):
+            self.discard(label, single=not table)
 
 
 def body_names() -> Callable[[], str]:

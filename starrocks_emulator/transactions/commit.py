@@ -202,14 +202,7 @@ class Committer:
             self._settle(task)
             for table, load in task.tables.items():
                 load.state, load.counts = memory.final_load_state("COMMITED"), counts.get(table)
-        if faults.hold is not None:
-            self._publisher.hold(task.txn_id, faults.hold)
-        elif faults.apart is not None:
-            memory.storage.publish(task.txn_id, faults.apart)
-        refresh_committed(memory)
-        with memory.lock:
-            memory.evict_transactions()
-        memory.forget_durably()
+        finish_commit(memory, self._publisher, task.txn_id, faults)
 
     def _settle(self, task: Task) -> None:
         task.move(TaskState.COMMITED)
@@ -228,3 +221,15 @@ class Committer:
         message = cancelled_task(load.job_id if load else task.task_id, task.label, cause)
         self._memory.abort(task, f"commit failed: {cause}", message)
         return failed(message)
+
+
+def finish_commit(memory: FrontendMemory, publisher: Publisher, txn_id: int, faults: CommitFaults) -> None:
+    """What follows the store's commit: publish now, later or table by table, and forget what is too old."""
+    if faults.hold is not None:
+        publisher.hold(txn_id, faults.hold)
+    elif faults.apart is not None:
+        memory.storage.publish(txn_id, faults.apart)
+    refresh_committed(memory)
+    with memory.lock:
+        memory.evict_transactions()
+    memory.forget_durably()

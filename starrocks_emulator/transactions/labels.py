@@ -33,6 +33,7 @@ class LabelState(Enum):
     """`state` of a registered transaction, as get_load_state answers it (wire contract 6)."""
 
     PREPARE = "PREPARE"
+    PREPARED = "PREPARED"
     COMMITTED = "COMMITTED"
     VISIBLE = "VISIBLE"
     ABORTED = "ABORTED"
@@ -205,7 +206,8 @@ _FINAL = frozenset({LabelState.VISIBLE, LabelState.ABORTED})
 
 @dataclass(slots=True)
 class Registered:
-    """One transaction of the history; `finished_at` is in seconds of the stand-in's clock."""
+    """One transaction of the history. `begun_at` and `finished_at` are in seconds of the stand-in's clock, timeouts in
+    seconds; `source` is the server's word for the kind of load."""
 
     txn_id: int
     label: str
@@ -213,6 +215,15 @@ class Registered:
     state: LabelState = LabelState.PREPARE
     reason: str = ""
     finished_at: float = 0.0
+    source: str = "MULTI_STATEMENT_STREAMING"
+    begun_at: float = 0.0
+    timeout: float = 0.0
+    prepared_timeout: float = 0.0
+
+    @property
+    def live(self) -> bool:
+        """Neither committed nor aborted."""
+        return self.state in (LabelState.PREPARE, LabelState.PREPARED)
 
 
 class TransactionHistory:
@@ -245,9 +256,10 @@ class TransactionHistory:
         return None
 
     def running(self, database: str) -> int:
-        return sum(
-            1 for entry in self._by_id.values() if entry.database == database and entry.state is LabelState.PREPARE
-        )
+        return sum(1 for entry in self._by_id.values() if entry.database == database and entry.live)
+
+    def all(self) -> list[Registered]:
+        return list(self._by_id.values())
 
     def committed(self) -> list[Registered]:
         """Transactions that are durable and not visible yet."""

@@ -6,7 +6,7 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -73,6 +73,7 @@ class FrontendMemory:
     history: TransactionHistory = field(default_factory=TransactionHistory)
     lock: threading.RLock = field(default_factory=threading.RLock)
     holes: dict[int, float] = field(default_factory=dict)
+    sweepers: list[Callable[[float], None]] = field(default_factory=list)
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(10_001))
     _forgotten: list[str] = field(default_factory=list)
     _commits: threading.Condition = field(default_factory=threading.Condition)
@@ -97,6 +98,8 @@ class FrontendMemory:
         """Do what the server's cleaners would have done by now. Call with the lock held, before any decision."""
         now = self.clock.monotonic()
         limits = self.settings.limits
+        for sweep in self.sweepers:
+            sweep(now)
         if now >= self._next_timeout_check:
             self._next_timeout_check = now + self._timeout_interval
             self.end_holes(now)

@@ -7,9 +7,10 @@ import binascii
 import hmac
 import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
 
 STARROCKS_EXCEPTION = "com.starrocks.common.StarRocksException"
@@ -104,7 +105,8 @@ def transaction_parameters(request: Request) -> TransactionParameters:
     if not label:
         raise Thrown("Empty label.")
     multi = request.header("transaction_type").lower() == "multi" or _source_type(request) == _MULTI_STREAMING_SOURCE
-    return TransactionParameters(database, label, request.header("table"), multi, _timeout(request))
+    timeout, _ = _seconds(request, "timeout"), _seconds(request, "prepared_timeout")
+    return TransactionParameters(database, label, request.header("table"), multi, timeout)
 
 
 def _source_type(request: Request) -> int | None:
@@ -117,8 +119,8 @@ def _source_type(request: Request) -> int | None:
         raise Thrown(f"Invalid source type: {text}") from None
 
 
-def _timeout(request: Request) -> float | None:
-    text = request.header("timeout")
+def _seconds(request: Request, name: str) -> float | None:
+    text = request.header(name)
     if not text:
         return None
     if re.fullmatch(r"[-+]?\d{1,18}", text) is None:
@@ -188,6 +190,81 @@ def loaded(label: str, txn_id: int, load_bytes: int, seconds: float) -> Body:
         "LoadBytes": load_bytes,
         "StreamLoadPlanTimeMs": 0,
         "ReceivedDataTimeMs": int(seconds * 1000),
+    }
+
+
+class RowCounts(Protocol):
+    """Row counts of one table in one commit."""
+
+    @property
+    def loaded(self) -> int: ...
+
+    @property
+    def filtered(self) -> int: ...
+
+    @property
+    def unselected(self) -> int: ...
+
+
+class Stopwatch:
+    """Whole milliseconds since it was made."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    @property
+    def milliseconds(self) -> int:
+        return int((time.monotonic() - self._started) * 1000)
+
+
+def _rows(loaded: int, filtered: int, unselected: int) -> Body:
+    return {
+        "NumberTotalRows": loaded + filtered + unselected,
+        "NumberLoadedRows": loaded,
+        "NumberFilteredRows": filtered,
+        "NumberUnselectedRows": unselected,
+    }
+
+
+def ended(label: str, txn_id: int, counts: RowCounts, load_bytes: int, milliseconds: int) -> Body:
+    """A backend's answer to commit and prepare in single mode (wire contract 2.3)."""
+    return {
+        **ok(Label=label, TxnId=txn_id),
+        **_rows(counts.loaded, counts.filtered, counts.unselected),
+        "LoadBytes": load_bytes,
+        "LoadTimeMs": milliseconds,
+        **dict.fromkeys(("StreamLoadPlanTimeMs", "ReceivedDataTimeMs", "WriteDataTimeMs", "CommitAndPublishTimeMs"), 0),
+    }
+
+
+def refused(status: str, message: str, url: str = "", **more: Any) -> Body:
+    """A backend's refusal in a transaction: neither Label nor TxnId, except where `more` says so."""
+    return {"Status": status, **more, "Message": message, **({"ErrorURL": url} if url else {})}
+
+
+def streamed(
+    label: str,
+    txn_id: int,
+    status: str,
+    message: str,
+    counts: tuple[int, int, int],
+    figures: tuple[int, int],
+    **more: Any,
+) -> Body:
+    """The answer to a Stream Load (wire contract 11.2); `figures` are bytes and milliseconds."""
+    job = {name: more.pop(name) for name in ("ExistingJobStatus",) if name in more}
+    return {
+        "TxnId": txn_id,
+        "Label": label,
+        "Status": status,
+        **job,
+        "Message": message,
+        **_rows(*counts),
+        "LoadBytes": figures[0],
+        "LoadTimeMs": figures[1],
+        **dict.fromkeys(("BeginTxnTimeMs", "StreamLoadPlanTimeMs", "ReadDataTimeMs", "WriteDataTimeMs"), 0),
+        "CommitAndPublishTimeMs": 0,
+        **more,
     }
 
 

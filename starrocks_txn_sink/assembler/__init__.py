@@ -2,5 +2,5 @@
 
 `rules` and `verified` are pure: `rules` needs only the order of events, `verified` (Debezium) checks the row counts of
 the markers. `spark` and `debezium` are their stages in Structured Streaming; `keyed_state` is the state of both. The
-lanes run `rules.incremental` themselves (docs/assembling-lanes.md).
+lanes run `rules.incremental` themselves (docs/guides/assembling.md).
 """

@@ -1,4 +1,4 @@
-"""`assemble_debezium`: verified transactions as a stage of a Spark query, beside `assemble_transactions`."""
+"""`assemble_debezium`: verified transactions as a stage of a Spark query, like `assemble_transactions`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout, VerifiedAssembler, VerifiedPolicy, VerifiedStep
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.public_names import suggests_arguments
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,6 +29,7 @@ _TYPES: Final = {
     v.DATA_COLLECTIONS: "array<struct<data_collection:string,event_count:bigint>>",
     v.SEQUENCE: "bigint",
     model.POSITION: "bigint",
+    v.TIMESTAMP: "bigint",
 }
 _OUTPUT: Final = (
     "source_partition string, position bigint, seq bigint, database string, table string, op string, row string, "
@@ -38,6 +40,7 @@ DEAD_LETTER_SUFFIX = "#quarantine"
 """Suffix of the source partition of dead letters. They need their own partition, because they number positions."""
 
 
+@suggests_arguments
 def assemble_debezium(
     rows: DataFrame,
     transactions: DataFrame,
@@ -49,27 +52,51 @@ def assemble_debezium(
 ) -> DataFrame:
     """Release each source transaction whole, in commit order, once its rows match every count of its END.
 
-    `rows` come from `parse_debezium`, `transactions` from `parse_debezium_transactions`; they may be read from any
-    number of topics and partitions, the transaction topic has one partition. The result has the columns of
-    `assemble_transactions`: source_partition is the source's name, position that of the commit (PostgreSQL: LSN; MySQL:
-    binlog position), seq counts from 0, database is NULL unless a table rule gives one.
-
     A transaction is released when it has `event_count` rows, `total_order` is 1 … n, each table has as many rows as
-    `data_collections` says, and all earlier commits are released. Repeated rows and ENDs are dropped. `open_timeout`
-    limits the wait for the counts to match, from the first event on (seconds, a timedelta or text like `10 min`, in
-    processing time; None: no limit, and later commits wait too). Afterwards, by `on_open_timeout`, the transaction is
-    quarantined, with its id and counts in the log, or the query stops. All rows of a quarantined transaction go to
-    `dead_letter_table` under the source partition `<source>#quarantine`; without such a table they are dropped and
-    counted.
+    `data_collections` says, and all earlier commits are released. Repeated rows and ENDs are dropped. A
+    transaction that a restart of the connector cut is joined from its deliveries, with the help of `timestamp`
+    (`assembler.verified.deliveries`).
 
-    Snapshot rows have no transaction. Before the first transaction, those of each micro-batch form their own unit;
+    A quarantined transaction has its id and counts in the log. All of its rows go to `dead_letter_table` under the
+    source partition `<source>#quarantine`; without such a table they are dropped and counted.
+
+    Snapshot rows have no transaction. Before the first transaction, those of each micro-batch form a unit of their own;
     afterwards they precede the rows of the next transaction.
 
-    Counts (assembler.verified.intake.VerifiedCounters) are in each progress of the query under
-    `observedMetrics[name]`. A batch DataFrame gives what a stream gives after all of its input, without `open_timeout`.
+    Counts (`assembler.verified.intake.VerifiedCounters`) are in each progress of the query under
+    `observedMetrics[name]`. A batch DataFrame gives the same rows as a stream after all of its input, without
+    `open_timeout`.
 
-    Raises InputError at once for missing columns. In the running query InputError names an event without a valid
-    transaction or position, SourceTransactionError an overdue transaction under `fail`.
+    Args:
+        rows: The rows of `parse_debezium`, from any number of topics and partitions.
+        transactions: The markers of `parse_debezium_transactions`. The transaction topic has one partition.
+        open_timeout: The longest wait for the counts of a transaction to match, from its first event on, in processing
+            time: seconds, a timedelta or text like `10 min`. None sets no limit, and later commits wait too.
+        on_open_timeout: `quarantine` a transaction after this time, or `fail` the query.
+        dead_letter_table: The table for the rows of quarantined transactions.
+        name: The key of the counts.
+
+    Returns:
+        Rows with the columns of `assemble_transactions`, of which
+
+        - source_partition is the source's name;
+        - position is the commit's (PostgreSQL: LSN; MySQL: binlog position);
+        - seq counts from 0;
+        - database is NULL unless a table rule gives one.
+
+    Raises:
+        InputError: A column is missing (at once), or an event has no valid transaction or position (in the running
+            query).
+        OptionError: An option is invalid.
+        SourceTransactionError: In the running query, a transaction is overdue under `fail`.
+
+    Example::
+
+        from starrocks_txn_sink import assemble_debezium
+        from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions
+
+        changed = parse_debezium(changes, tables={"public.orders": "orders"})
+        rows = assemble_debezium(changed, parse_debezium_transactions(markers), open_timeout="10 min")
     """
     policy = VerifiedPolicy(model.seconds(open_timeout), on_open_timeout, dead_letter_table)
     events = _event_columns(rows, v.ROW_COLUMNS, "rows").unionByName(

@@ -24,6 +24,7 @@ from starrocks_txn_sink.assembler.rules.intake import one_partition
 from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnOpenTimeout, Partition, Policy
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.protocol.ledger import quoted
+from starrocks_txn_sink.public_names import suggests_arguments
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -34,6 +35,7 @@ _INTEGERS: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _STRINGS: Final = (T.StringType,)
 
 
+@suggests_arguments
 def assemble_transactions(
     events: DataFrame,
     by: str = "source_partition",
@@ -47,32 +49,58 @@ def assemble_transactions(
 ) -> DataFrame:
     """Hold each source transaction until its END has arrived, then release its rows, whole and in order.
 
-    `events` has the columns `by` (string, int or bigint), position (an integer), type (BEGIN, DATA, END; TXN_BEGIN and
-    TXN_END too; any case), txn_id, table, row (strings) and, if there are any, database and op (strings). Positions
-    ascend within a source partition and belong to one event each. `passthrough` names further columns to keep.
+    One transaction is open per source partition, or, with `interleaved`, one per txn_id. A BEGIN abandons the
+    unfinished transaction before it. The stage drops events at or below the last position seen: they are repeats. A
+    NULL `row` stays NULL. A batch DataFrame gives the same rows as a stream after all of its input, without
+    `open_timeout`.
 
-    The result has source_partition, position (of the END), seq (0, 1, … within the transaction), database, table, op,
-    row, transaction_end (true on the last row only), txn_id and the `passthrough` columns. The rows of a source
-    partition are contiguous and in order inside a task.
-
-    The rules: one transaction is open per source partition, or, with `interleaved`, one per txn_id. A BEGIN abandons
-    what was open and unfinished. Events at or below the last position seen are repeats and dropped. `missing_begin`
-    says what to do with events whose BEGIN was never seen (`fail`, `drop`, `accept`), `on_open_timeout` what with
-    transactions open for longer than `open_timeout` (seconds, a timedelta or text like `10 min`, in processing time;
-    `fail`, `drop`). A batch DataFrame gives what a stream gives after all of its input, without `open_timeout`.
-
-    Each progress of the query has counts (assembler.rules.model.Counters) under `observedMetrics[name]`: flows of the
+    Each progress of the query has counts (`assembler.rules.model.Counters`) under `observedMetrics[name]`: flows of the
     micro-batch; the levels open, open_rows and state_bytes of the source partitions with events in it; and oldest_open,
-    the time (seconds since the epoch) since which their oldest transaction is open, 0 if none is. Two stages in one
-    query need two names. Under foreachBatch the counts appear after an action has read the rows; a second read of a
-    micro-batch, or a retried task, does not count again.
+    the time (seconds since the epoch) since which their oldest transaction is open, 0 if none is. Under foreachBatch
+    the counts appear after an action has read the rows. A second read of a micro-batch, or a retried task, does not
+    count again.
 
-    With `open_timeout` Spark runs a micro-batch at every trigger, even without events: set a trigger interval.
-    The stage uses transformWithState if the session's state store provider is RocksDB, else applyInPandasWithState; a
-    checkpoint works with one of them only. A NULL `row` stays NULL.
+    The stage uses transformWithState if the session's state store provider is RocksDB, else applyInPandasWithState. A
+    checkpoint works with one of them only.
 
-    Raises InputError at once for missing columns or wrong types, OptionError for options. In the running query,
-    InputError and SourceTransactionError name partition and position.
+    Args:
+        events: Events with the columns `by`, position (an integer), type (BEGIN, DATA, END; TXN_BEGIN and TXN_END too;
+            any case), txn_id, table, row (strings) and, if there are any, database and op (strings). Positions ascend
+            within a source partition and belong to one event each.
+        by: The column with the source partition (string, int or bigint).
+        interleaved: Whether a source partition has several open transactions, one per txn_id, or one.
+        open_timeout: The longest time that a transaction may be open, in processing time: seconds, a timedelta or text
+            like `10 min`; None sets no limit. With a limit Spark runs a micro-batch at every trigger, even without
+            events: set a trigger interval.
+        on_open_timeout: `fail` the query at a transaction that is open for longer, or `drop` the transaction.
+        missing_begin: `fail` the query at events whose BEGIN was never seen, or `drop` or `accept` them.
+        passthrough: Further columns to keep.
+        name: The key of the counts. Two stages in one query need two names.
+
+    Returns:
+        The rows of the released transactions. The rows of a source partition are contiguous and in order inside a task.
+        Their columns:
+
+        - source_partition, and position (of the END);
+        - seq (0, 1, … within the transaction);
+        - database, table, op, row;
+        - transaction_end (true on the last row only);
+        - txn_id, and the `passthrough` columns.
+
+    Raises:
+        InputError: A column is missing or has the wrong type (at once), or an event is invalid (in the running query,
+            with partition and position).
+        OptionError: An option is invalid.
+        SourceTransactionError: In the running query, a transaction cannot be released whole; with partition and
+            position.
+
+    Example::
+
+        from starrocks_txn_sink import assemble_transactions
+        from starrocks_txn_sink.sources import parse_txn_events
+
+        events = parse_txn_events(topic)
+        rows = assemble_transactions(events, open_timeout="10 min", on_open_timeout="drop")
     """
     policy = Policy(interleaved, model.seconds(open_timeout), on_open_timeout, missing_begin)
     prepared = events.select(*event_columns(events, by, tuple(passthrough)))

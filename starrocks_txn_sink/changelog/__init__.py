@@ -6,8 +6,9 @@ work without Spark.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from starrocks_txn_sink.public_names import loaded_on_use
 
 _MODULES = {
     "ChangelogWarning": "starrocks_txn_sink.changelog.materializer",
@@ -27,7 +28,4 @@ else:
     __all__ = [*_MODULES]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+__getattr__, __dir__ = loaded_on_use(__name__, _MODULES)

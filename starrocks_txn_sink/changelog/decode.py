@@ -19,6 +19,7 @@ from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, Duration, Retent
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
+from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.telemetry.logs import get_logger
 
 InvalidOps = Literal["FAIL", "LOG", "SKIP"]
@@ -64,6 +65,7 @@ def _keep(invalid: pd.Series) -> pd.Series:
     return invalid.isna()
 
 
+@suggests_arguments
 def from_changelog(
     df: DataFrame,
     *,
@@ -83,28 +85,58 @@ def from_changelog(
     compact: bool = False,
     clock: Clock | None = None,
 ) -> DataFrame:
-    """Rows with a row kind (`+I`, `-U`, `+U`, `-D` in the column `row_kind`) from events with an operation code.
+    """Turn events with an operation code into rows with a row kind (`+I`, `-U`, `+U`, `-D`).
 
-    `op` (string or boolean) holds codes that `op_mapping` translates: `{"c, r": "INSERT", "u": "UPDATE_BEFORE,
-    UPDATE_AFTER", "d": "DELETE"}`; by default a kind's name is its code. An event is flat, or carries its row in the
-    structs `before` and `after` (may be the same); then the result has their fields, and the `passthrough` columns.
+    An event is flat, or carries its row in the structs `before` and `after`, which may be one struct.
 
-    `partition_by` names the key: columns of the event, or fields of its images. Rules with state per key require it: a
-    code for an insert or an update, an update without a before image (`state_ttl` given, or no `before`), `compact`.
-    State lives for `state_ttl` since its last access ("10 minutes", timedelta, seconds; 0 or None: for ever); a later
-    update is an insert. `sequence` (columns) orders the events of a key inside a micro-batch; without it they are taken
-    as they arrive, and Spark guarantees that order only for a source read in order.
+    Some rules keep state per key and require `partition_by`: a code for an insert or an update, an update without a
+    before image (`state_ttl` given, or no `before`), and `compact`. An update after its key's state has expired is an
+    insert.
 
-    `order_by` is an event-time column with a watermark: events wait until the watermark reaches them and leave sorted;
-    an event that arrives at or below it is dropped and counted. `compact` reduces the events of a key that leave
-    together to their net effect. A batch frame is sorted, and no event is late. `consume_full_deletes` declares that
-    deletes carry whole rows; it converts nothing.
+    With `order_by` events wait until the watermark reaches them, and leave sorted; an event that arrives at or below
+    the watermark is dropped and counted. A batch frame is sorted, and no event is late. Counts are in
+    `observedMetrics`, under `uid`.
 
-    `invalid_op_handling` is for an unmapped or NULL code: `FAIL` fails the query; `LOG` and `SKIP` drop and count the
-    event, `LOG` also logs some of their places. Counts are in `observedMetrics`, under `uid`. `clock` is for tests.
+    A bad code, a NULL key or a missing image fails the running query. The error names the event's place (sequence,
+    offset, position), never its content.
 
-    Raises InputError or OptionError at once, naming the parameter. In the running query a bad code, a NULL key or a
-    missing image fails; the error names the event's place (sequence, offset, position), never its content.
+    Args:
+        df: The events.
+        op: The column with the operation code (string or boolean).
+        op_mapping: The row kinds of each code, as in `{"c, r": "INSERT", "u": "UPDATE_BEFORE, UPDATE_AFTER", "d":
+            "DELETE"}`; by default a kind's name is its code.
+        before: The struct with the row before the change.
+        after: The struct with the row after the change.
+        partition_by: The key: columns of the event, or fields of its images.
+        order_by: An event-time column with a watermark.
+        state_ttl: The life of state since its last access: "10 minutes", a timedelta or seconds; 0 or None: forever.
+        consume_full_deletes: Declares that deletes carry whole rows; it converts nothing.
+        passthrough: Columns to keep in addition to the images.
+        invalid_op_handling: `FAIL` fails the query at an unmapped or NULL code. `LOG` and `SKIP` drop and count the
+            event; `LOG` also logs some of their places.
+        uid: The name of the counts in `observedMetrics`; by default a generated one.
+        row_kind: The name of the new column.
+        sequence: The columns that order the events of a key inside a micro-batch. Without them the order of arrival
+            counts, which Spark guarantees only for a source read in order.
+        compact: Whether to reduce the events of a key that leave together to their net effect. It needs `order_by`.
+        clock: The clock of `state_ttl`, for tests.
+
+    Returns:
+        Rows with the column `row_kind` and the event's columns; with images, their fields and the `passthrough`
+        columns.
+
+    Raises:
+        InputError: A parameter, named in the message, does not fit the frame.
+        OptionError: A parameter, named in the message, is invalid or missing.
+
+    Example::
+
+        from starrocks_txn_sink import from_changelog
+
+        mapping = {"c, r": "INSERT", "u": "UPDATE_BEFORE, UPDATE_AFTER", "d": "DELETE"}
+        changes = from_changelog(
+            events, op_mapping=mapping, before="before", after="after", partition_by="id", sequence="lsn"
+        )
     """
     optional = {"before": before, "after": after, "order_by": order_by, "uid": uid}
     rows.check_names({"op": op, "row_kind": row_kind}, optional)
@@ -148,7 +180,7 @@ def _decode_by_key(
 ) -> DataFrame:
     """Decode with state.
 
-    A flat event's sequence travels beside its row, so that a row from state has the sequence of the change that
+    A flat event's sequence travels next to its row, so that a row from state has the sequence of the change that
     caused it to leave.
     """
     beside = events.passthrough if events.nested else order

@@ -23,17 +23,19 @@ from starrocks_txn_sink.changelog.keyed_step import (
     run_rule,
     sort_by_event_time,
 )
-from starrocks_txn_sink.changelog.plan import is_unchanged_since
+from starrocks_txn_sink.changelog.plan import is_hidden, is_unchanged_since
 from starrocks_txn_sink.changelog.rules import conversions
 from starrocks_txn_sink.changelog.rules.conversions import DELETE, UPDATE_AFTER, UPDATE_BEFORE, OpMapping, RowKind
 from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, Duration, EncodeKey, NormalizeKey, Retention
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import KEY_DELETES
 
 _RETRACTS = (str(UPDATE_BEFORE), str(DELETE))
 
 
+@suggests_arguments
 def to_changelog(
     df: DataFrame,
     *,
@@ -51,30 +53,55 @@ def to_changelog(
     compact: bool = False,
     clock: Clock | None = None,
 ) -> DataFrame:
-    """Change events with a code in the column `op` (the first column) from rows with a row kind.
+    """Turn rows with a row kind into change events with an operation code.
 
-    `op_mapping` gives codes to kinds: `{"INSERT": "c", "UPDATE_BEFORE, UPDATE_AFTER": "u", "DELETE": "d"}`. Kinds
-    without a code are dropped; by default a kind's name is its code, and -U has none. With True and False as codes `op`
-    is a boolean column: a deletion flag. Events are flat, or carry the row in the structs `before` and `after` (may be
-    the same), with the `passthrough` columns beside them.
+    Events are flat, or carry the row in the structs `before` and `after`, which may be one struct, with the
+    `passthrough` columns next to them. Kinds without a code are dropped.
 
     With two images an update shows its before image: from its -U if both kinds share a code (the -U then waits for its
     +U), else from the key's previous row. An update whose previous row is unknown, or older than `state_ttl`, leaves as
     an INSERT. This needs `partition_by`; without it only a -U and the +U right after it are paired, in one task. Rows
-    of from_changelog or upsert_materializer without -U know their key, and no other name is needed for it, as long as
+    of from_changelog or upsert_materializer without -U know their key, so `partition_by` may be left out, as long as
     only projections and filters that leave the key alone stand in between.
 
-    `produces_full_deletes=False` keeps only the key (`partition_by`) and the `sequence` in deletes. `True` leaves
-    deletes unchanged; with `partition_by` and `state_ttl`, deletes by key are completed from state, repeated rows are
-    dropped, and the first change of a key is an INSERT. State lives for `state_ttl` since its last access (0: for
-    ever). `sequence` and `clock` are as in from_changelog.
+    An unknown row kind or a NULL key fails the running query. The error names the row's place, never its content.
 
-    `compact` reduces the changes of a key (`partition_by`) to their net effect between two watermarks: they wait until
-    the watermark of the frame's event time reaches them; late ones are dropped and counted, under `uid`. A batch frame
-    is compacted as a whole.
+    Args:
+        df: The changes, with a row kind.
+        op: The name of the column with the code, the first column of the result.
+        op_mapping: The code of each kind, as in `{"INSERT": "c", "UPDATE_BEFORE, UPDATE_AFTER": "u", "DELETE": "d"}`;
+            by default a kind's name is its code, and -U has none. With True and False as codes `op` is a boolean
+            column: a deletion flag.
+        before: The name of the struct for the row before the change.
+        after: The name of the struct for the row after the change.
+        partition_by: The columns of the key.
+        state_ttl: The life of state since its last access: "10 minutes", a timedelta or seconds; 0 or None: forever.
+            With `partition_by` and full deletes, a `state_ttl` also completes deletes by key from state, drops repeated
+            rows, and makes the first change of a key an INSERT.
+        produces_full_deletes: False keeps only the key (`partition_by`) and the `sequence` in deletes. True leaves
+            deletes as they are, or completes them (`state_ttl`).
+        passthrough: Columns to keep in addition to the images.
+        uid: The name of the counts in `observedMetrics`; by default a generated one.
+        row_kind: The column with the row kind.
+        sequence: The columns that order the changes of a key inside a micro-batch, as in from_changelog.
+        compact: Whether to reduce the changes of a key (`partition_by`) to their net effect between two watermarks.
+            They wait until the watermark of the frame's event time reaches them; late ones are dropped and counted,
+            under `uid`. A batch frame is compacted as a whole.
+        clock: The clock of `state_ttl`, for tests.
 
-    Raises InputError or OptionError at once, naming the parameter. In the running query an unknown row kind or a NULL
-    key fails; the error names the row's place, never its content.
+    Returns:
+        Change events with the code in the column `op`.
+
+    Raises:
+        InputError: A parameter, named in the message, does not fit the frame.
+        OptionError: A parameter, named in the message, is invalid or missing.
+
+    Example::
+
+        from starrocks_txn_sink import to_changelog
+
+        mapping = {"INSERT": "c", "UPDATE_BEFORE, UPDATE_AFTER": "u", "DELETE": "d"}
+        events = to_changelog(changes, before="before", after="after", op_mapping=mapping, partition_by="id")
     """
     rows.check_names({"op": op}, {"before": before, "after": after, "uid": uid})
     rows.check_flags(produces_full_deletes=produces_full_deletes, compact=compact)
@@ -83,7 +110,7 @@ def to_changelog(
     codes, paired = conversions.kinds_to_code(op_mapping), conversions.pairs_updates(op_mapping)
     keys, order = rows.require_columns(partition_by, "partition_by", df), rows.require_columns(sequence, "sequence", df)
     if partition_by is None:
-        keys = _known_key(df, row_kind)
+        keys = _known_key(df, row_kind, needed=state_ttl is not None or None not in (before, after))
     retention = Retention.of(state_ttl)
     shape = _event_shape(df, row_kind, op, before, after, rows.require_columns(passthrough, "passthrough", df))
     shape.check_images(codes)
@@ -108,12 +135,21 @@ def to_changelog(
     return events.withMetadata(op, {KEY_DELETES: True}) if partial and DELETE in codes else events
 
 
-def _known_key(frame: DataFrame, row_kind: str) -> tuple[str, ...]:
-    """The key of an upsert stream, if the frame knows it; a -U in the stream may be of another key than its +U."""
+def _known_key(frame: DataFrame, row_kind: str, *, needed: bool) -> tuple[str, ...]:
+    """The key of an upsert stream, if the frame knows it; a -U in the stream may be of another key than its +U.
+
+    Raises OptionError if the key is `needed`, and only the plan could say whether it still holds, which is hidden.
+    """
     known = frame.schema[row_kind].metadata
     keys = known.get(KEY, ())
     if not keys or str(UPDATE_BEFORE) in known.get(POSSIBLE_KINDS, (str(UPDATE_BEFORE),)):
         return ()
+    if needed and is_hidden(frame):
+        raise OptionError(
+            "partition_by is not given, and Spark Connect hides the plan, which says whether the frame still has the "
+            f"key of from_changelog ({', '.join(keys)}).",
+            hint="Name the key's columns with partition_by.",
+        )
     return tuple(keys) if is_unchanged_since(frame, row_kind, KEY, keys) else ()
 
 
@@ -219,7 +255,7 @@ class _Encoding:
         if shape.nested and (self.encoder.paired or shape.shows_previous(codes)):
             return self._with_images(frame)
         if not shape.nested and self.keys and self.normalizes:
-            # The sequence travels beside the row: two rows that differ only in it are the same row.
+            # The sequence travels next to the row: two rows that differ only in it are the same row.
             given = KeyedInput.of_changes(frame, shape.row_kind, self.keys, self.order, beside=self.order)
             done = run_rule(frame, given, NormalizeKey(codes), self.settings)
             return done.select(F.col("kind").alias(shape.op), *(given.output(field.name) for field in shape.fields))

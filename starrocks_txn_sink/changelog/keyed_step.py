@@ -71,7 +71,7 @@ class KeyedInput:
         )
 
     def output(self, name: str) -> Column:
-        """A column of the rule's output, from the row or from beside it."""
+        """A column of the rule's output, from the row or from `beside`."""
         inside = name in {field.name for field in self.fields}
         return F.col("row" if inside else "beside").getField(name).alias(name)
 
@@ -91,7 +91,7 @@ def metrics_name(function: str, uid: str | None) -> str:
 
 
 def run_rule(frame: DataFrame, given: KeyedInput, rule: KeyRule, settings: StateSettings) -> DataFrame:
-    """The rule's output as columns kind (text), row, before and, if there are any, beside (structs).
+    """The rule's output as columns kind (text), row, before and, if there are any, `beside` (structs).
 
     Within a micro-batch a key's changes are ordered by sequence, a -U first among equals, then by arrival. A stream
     keeps state with transformWithState if the session's state store provider is RocksDB, else with

@@ -18,14 +18,16 @@ from starrocks_txn_sink.changelog.rules.keyed import Duration, MaterializeKey, R
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.checks import check_choice
+from starrocks_txn_sink.public_names import suggests_arguments
 
 Mode = Literal["auto", "none", "force"]
 
 
 class ChangelogWarning(UserWarning):
-    """Warns of conditions, named in the message, under which rows are wrong or state grows for ever."""
+    """Warn of conditions, named in the message, under which rows are wrong or state grows forever."""
 
 
+@suggests_arguments
 def upsert_materializer(
     df: DataFrame,
     *,
@@ -38,20 +40,43 @@ def upsert_materializer(
     uid: str | None = None,
     clock: Clock | None = None,
 ) -> DataFrame:
-    """Changes for a table with the primary key `sink_key`, from changes of several rows that claim the same key.
+    """Order the changes of several rows that claim the same key, for a table with this primary key.
 
-    Needed if a join or a shuffle has mixed the order of a key's changes, or if different source rows share a sink key.
-    `upsert_key` names columns that identify a source row, whose changes come in order; without it rows are compared as
-    a whole, except for the `sequence` columns. Of all rows that claim a sink key, the last one added is shown. The
-    result has the same columns, with the sequence of the change that caused it.
+    You need it if a join or a shuffle has mixed the order of a key's changes, or if different source rows share a sink
+    key. Of all rows that claim a sink key, the result shows the last one added. The function swallows, logs and counts
+    a retraction that finds no row (`swallowed` in `observedMetrics`, under `uid`).
 
-    `mode`: `auto` returns `df` unchanged if `upsert_key` is the sink key, `none` always does, `force` never does.
-    `state_ttl` counts from the last change of a sink key's rows (0: for ever); a retraction that finds no row is
-    swallowed, logged and counted (`swallowed` in `observedMetrics`, under `uid`). `clock` is for tests.
+    It warns (ChangelogWarning) if there is no upsert key, and the columns come from non-deterministic functions or the
+    input has no -U. An unknown row kind or a NULL key fails the running query; the error names the row's place.
 
-    Raises InputError or OptionError at once, naming the parameter; also without an upsert key for deletes that carry
-    only their key, as from_changelog has said (`consume_full_deletes`). Warns (ChangelogWarning) about columns of
-    non-deterministic functions without an upsert key, and about input without -U and without an upsert key.
+    Args:
+        df: The changes, with a row kind.
+        sink_key: The columns of the table's primary key.
+        upsert_key: The columns that identify a source row, whose changes come in order. Without it rows are compared as
+            a whole, except for the `sequence` columns.
+        mode: `auto` returns `df` unchanged if `upsert_key` is the sink key, `none` always does, `force` never does.
+        sequence: The columns that order the changes of a key inside a micro-batch; without them the order of arrival
+            counts.
+        state_ttl: The life of state since the last change of a sink key's rows: "10 minutes", a timedelta or seconds; 0
+            or None: forever.
+        row_kind: The column with the row kind.
+        uid: The name of the counts in `observedMetrics`; by default a generated one.
+        clock: The clock of `state_ttl`, for tests.
+
+    Returns:
+        Changes with the same columns, and with the sequence of the change that caused them.
+
+    Raises:
+        InputError: A parameter, named in the message, does not fit the frame.
+        OptionError: A parameter, named in the message, is invalid; or there is no upsert key for deletes that carry
+            only their key, as from_changelog has said (`consume_full_deletes`).
+
+    Example::
+
+        from starrocks_txn_sink import to_starrocks_ops, upsert_materializer
+
+        settled = upsert_materializer(joined, sink_key="id", sequence="lsn", state_ttl="36 h")
+        operations = to_starrocks_ops(settled, sink_key="id", sequence="lsn")
     """
     rows.check_names({}, {"uid": uid})
     check_choice("mode", mode, get_args(Mode))
@@ -84,7 +109,7 @@ def _check_keys(keys: tuple[str, ...], identity: tuple[str, ...] | None) -> None
 
 
 def _refuse_key_only_deletes(frame: DataFrame, row_kind: str, known_columns: set[str]) -> None:
-    """OptionError for deletes that carry only the key: as whole rows they match nothing, and their rows stay for ever.
+    """OptionError for deletes that carry only the key: as whole rows they match nothing, and their rows stay forever.
 
     `known_columns` are those that every delete has; where there are no others, a key is a whole row.
     """
@@ -106,7 +131,7 @@ def _warn_about_whole_rows(frame: DataFrame, row_kind: str) -> None:
     if functions:
         _emit_warning(
             f"There is no upsert_key, so a retraction has to match its row in every column, and its columns use "
-            f"{', '.join(functions)}: such values differ each time, rows are never removed and state grows for ever. "
+            f"{', '.join(functions)}: such values differ each time, rows are never removed and state grows forever. "
             f"Leave those columns out, or name an upsert_key."
         )
     kinds = frame.schema[row_kind].metadata.get(POSSIBLE_KINDS)

@@ -13,6 +13,11 @@ _TIMES: Final = frozenset(
 )
 
 
+def is_hidden(frame: DataFrame) -> bool:
+    """Whether the frame is of Spark Connect, where the plan is out of reach."""
+    return not hasattr(frame, "_jdf")
+
+
 def non_deterministic_functions(frame: DataFrame) -> list[str]:
     """The non-deterministic functions in the expressions that make the frame's columns, wherever in the plan.
 
@@ -37,7 +42,7 @@ def non_deterministic_functions(frame: DataFrame) -> list[str]:
 
 
 def is_unchanged_since(frame: DataFrame, marked: str, mark: str, names: Sequence[str]) -> bool:
-    """Whether the columns `names` are those beside which the column `marked` got `mark` into its metadata.
+    """Whether the columns `names` are those next to which the column `marked` got `mark` into its metadata.
 
     Only projections and filters may stand in between: a join keeps the metadata, and may repeat a row. False on Spark
     Connect, where the plan is out of reach.

@@ -14,6 +14,7 @@ from pyspark.sql import types as T  # noqa: N812
 from starrocks_txn_sink.changelog import rows
 from starrocks_txn_sink.changelog.rules.conversions import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, RowKind
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.public_names import suggests_arguments
 
 OP: Final = "op"
 KEY: Final = "__key"
@@ -26,6 +27,7 @@ REMOVE: Final = "delete"
 RANKS: Final = {UPDATE_BEFORE: 0, DELETE: 1, INSERT: 2, UPDATE_AFTER: 2}
 
 
+@suggests_arguments
 def to_starrocks_ops(
     df: DataFrame,
     *,
@@ -33,15 +35,35 @@ def to_starrocks_ops(
     sequence: str | Sequence[str],
     row_kind: str = "row_kind",
 ) -> DataFrame:
-    """The last change of each sink key, with the sink's column `op` (upsert or delete) in place of `row_kind`.
+    """Reduce changes to the last one of each sink key, as an upsert or a delete.
 
     +I and +U are upserts, -D is a delete. A -U is dropped if a +U of its key follows, and is a delete if the update
-    moved its row to another key. The last change has the highest `sequence` (columns); only -U and +U of an update may
-    share one. On a stream the last change is that of each micro-batch.
+    moved its row to another key. On a stream the last change is that of each micro-batch.
 
-    Raises InputError or OptionError at once, naming the parameter. In the running query an unknown row kind, a NULL key
-    or a NULL sequence fails; the error names the row's place. Rows marked for the sink (`transaction_end`) are refused:
-    without all of its rows a source transaction would be torn.
+    An unknown row kind, a NULL key or a NULL sequence fails the running query. The error names the row's place.
+
+    Args:
+        df: The changes, with a row kind. Rows marked for the sink (`transaction_end`) are refused: without all of its
+            rows a source transaction would be torn.
+        sink_key: The columns of the table's primary key.
+        sequence: The columns that order the changes: the last change has the highest values. Only -U and +U of an
+            update may share one.
+        row_kind: The column with the row kind.
+
+    Returns:
+        The changes with the sink's column `op` (upsert or delete) in place of `row_kind`.
+
+    Raises:
+        InputError: A parameter, named in the message, does not fit the frame.
+        OptionError: A parameter, named in the message, is invalid, or the rows are marked for the sink.
+
+    Example::
+
+        from starrocks_txn_sink import StarRocksSink, TableRoute, to_starrocks_ops
+
+        operations = to_starrocks_ops(changes, sink_key="id", sequence="lsn")
+        sink = StarRocksSink(options, routes=[TableRoute("customers", ["id", "name"])])
+        sink.write(operations)
     """
     rows.require_row_kind(df, row_kind)
     keys, order = rows.require_columns(sink_key, "sink_key", df), rows.require_columns(sequence, "sequence", df)

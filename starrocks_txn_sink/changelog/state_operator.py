@@ -81,7 +81,7 @@ def number_arrivals(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
     for batch in batches:
         numbers = pa.array(range(start, start + batch.num_rows), pa.int64())
         start += batch.num_rows
-        yield batch.append_column(ARRIVAL, numbers)
+        yield pa.RecordBatch.from_arrays([*batch.columns, numbers], [*batch.schema.names, ARRIVAL])
 
 
 def changes_by_key(sorted_entries: Iterable[Entry]) -> Iterator[tuple[str, list[InputChange]]]:

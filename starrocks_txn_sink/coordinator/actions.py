@@ -44,12 +44,28 @@ class PositionSpan:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One committed StarRocks transaction. Times are seconds; `committed_at` is seconds since the Unix epoch.
+    """One committed StarRocks transaction.
 
-    `phase_seconds` has begin, load, check, commit (the request), publish (until VISIBLE) and, after an unknown outcome,
-    recover, summed over all attempts. `open_seconds` is the age of the last attempt's label when it became VISIBLE.
-    `dead_lettered` rows were rejected by the server and are in the dead-letter table, not in `regions`.
-    `filtered` rows, by table, are in `regions`, but the server left them out, as `max_filter_ratio` allows.
+    The server has confirmed it as VISIBLE. Times are seconds.
+
+    Args:
+        label: The label of the transaction.
+        txn_id: The server's number of the transaction, if it is known.
+        job: The job that wrote it.
+        lane: The number of the lane.
+        batch_id: The number of the micro-batch.
+        regions: Rows and bytes for each source partition and table.
+        positions: First and last position of each source partition.
+        loads: The number of loads.
+        attempts: The number of attempts, each under a label of its own.
+        retries: The number of retries in all attempts.
+        recycled: Whether the sink committed it early, because most of its timeout had passed.
+        phase_seconds: Seconds of begin, load, check, commit (the request), publish (until VISIBLE) and, after an
+            unknown outcome, recover; summed over all attempts.
+        committed_at: The time of the commit, in seconds since the Unix epoch.
+        open_seconds: The age of the last attempt's label when it became VISIBLE.
+        dead_lettered: Rows that the server rejected. They are in the dead-letter table, and not in `regions`.
+        filtered: Rows by table that the server left out, as `max_filter_ratio` allows. They are in `regions` too.
     """
 
     label: str
@@ -71,6 +87,7 @@ class Receipt:
 
     @property
     def rows(self) -> int:
+        """Rows of all regions."""
         return sum(region.rows for region in self.regions)
 
     @property
@@ -85,10 +102,12 @@ class Receipt:
 
     @property
     def bytes(self) -> int:
+        """Bytes of all regions."""
         return sum(region.bytes for region in self.regions)
 
     @property
     def source_transactions(self) -> int:
+        """Source transactions of all source partitions."""
         return sum(span.source_transactions for span in self.positions)
 
     @property
@@ -105,6 +124,11 @@ class Receipt:
 
     @classmethod
     def from_json(cls, text: str) -> Receipt:
+        """The receipt that `to_json` has written.
+
+        Args:
+            text: One line of JSON.
+        """
         return receipt_of(orjson.loads(text))
 
 

@@ -1,6 +1,6 @@
 """SharedTransactionCoordinator: when a lane begins, loads, commits, recycles and gives up.
 
-The numbered steps are those of docs/architecture.md, "The life of a StarRocks transaction".
+The numbered steps are those of docs/inside/architecture.md, "The life of a StarRocks transaction".
 
 Pure: rows and time go in, actions come out, results of actions go back in. The driver (the lane's threads, a test, the
 simulator) calls `tick` after every change, runs the actions, and reports each result with `complete`.

@@ -2,7 +2,7 @@
 
 The first attempt at a lane owns it without a claim, so that the normal path costs no INSERT: one owner check and one
 state query a StarRocks transaction. A retry, and a lane with an unknown outcome, take the lane over. Every commit comes
-after another reading of the owner (docs/exactly-once.md, "How it works").
+after another reading of the owner (docs/inside/exactly-once.md, "How it works").
 """
 
 import random

@@ -8,8 +8,8 @@ which takes rows; freezing makes it *inactive*, and only inactive chunks are sen
 - by size, also inside a source transaction: memory stays bounded. Loading a part of a source transaction is harmless,
   because only a commit makes rows visible and a commit needs a clean boundary.
 
-See docs/architecture.md, "The life of a StarRocks transaction", step 2. Pure: time is an argument; pieces are opaque
-byte buffers and are never copied.
+See docs/inside/architecture.md, "The life of a StarRocks transaction", step 2. Pure: time is an argument; pieces are
+opaque byte buffers and are never copied.
 """
 
 from __future__ import annotations

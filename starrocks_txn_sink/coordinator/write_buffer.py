@@ -5,7 +5,8 @@ coordinator loads and commits the first batch meanwhile; chunks it has sent stay
 retry buffer. Beyond that the task fails and Spark computes the rows again: memory and repetition are both bounded.
 
 A micro-batch is one batch, and so one StarRocks transaction, unless the commit interval passes, the recycle point is
-reached, or a quarantine limits the size. See docs/architecture.md, "The life of a StarRocks transaction", step 2.
+reached, or a quarantine limits the size. See docs/inside/architecture.md, "The life of a StarRocks transaction",
+step 2.
 
 Pure: knows no labels and no server.
 """

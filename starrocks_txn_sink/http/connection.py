@@ -295,7 +295,8 @@ def _never_connected(chain: list[BaseException]) -> bool:
 
 def _unreachable(chain: list[BaseException]) -> str:
     """Why no connection was made."""
-    if any(isinstance(one, (socket.gaierror, urllib3.exceptions.NameResolutionError)) for one in chain):
+    unresolved = getattr(urllib3.exceptions, "NameResolutionError", socket.gaierror)  # urllib3 1.26 has none
+    if any(isinstance(one, (socket.gaierror, unresolved)) for one in chain):
         return "the host name cannot be resolved"
     if any(isinstance(one, ConnectionRefusedError) for one in chain):
         return "nothing listens there"

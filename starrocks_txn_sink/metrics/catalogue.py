@@ -1,6 +1,6 @@
 """Every metric, declared once: name, kind, labels, initial label values and help text.
 
-The endpoint, `docs/metrics.md`, the Grafana dashboard and the tests of the alert rules use these declarations.
+The endpoint, docs/reference/metrics.md, the Grafana dashboard and the tests of the alert rules use them.
 A label is bounded: never a StarRocks label, a transaction id, an offset or a message.
 """
 
@@ -205,7 +205,7 @@ METRICS = (
     Metric(
         "errors_total",
         _C,
-        "Errors by code, including those that a retry repaired. docs/operations.md has a section for each code.",
+        "Errors by code, including those that a retry repaired. The runbook has a section for each code.",
         ("code",),
         _each(*CODES),
     ),

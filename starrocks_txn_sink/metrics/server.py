@@ -23,6 +23,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.state import RUNBOOK, dashboard_state
 from starrocks_txn_sink.metrics.verdict import readiness
+from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.telemetry.events import Event
 
 if TYPE_CHECKING:
@@ -207,16 +208,40 @@ def _names_loopback(host: str) -> bool:
         return False
 
 
+def _has_ended(session: Any) -> bool:
+    context = getattr(session, "_sc", None)  # on Spark Connect there is none
+    return context is not None and context._jsc is None
+
+
 PORT = 9464
 HOST = "127.0.0.1"
 READY_SECONDS = 60.0
 
 
+@suggests_arguments
 class MetricsServer:
-    """Counts the sink's events from its creation on, and serves them from `start` to `close`.
+    """Count the sink's events, and serve them over HTTP.
 
-    `/readyz` answers 503 when a job's last progress is older than `ready_seconds`. Raises OptionError if
-    prometheus-client is missing, and in `start` if the port is taken. An unpickled copy is empty and stopped.
+    The endpoint counts from its creation on, and serves from `start` to `close`: the page at `/`, `/metrics` for
+    Prometheus, `/healthz` and `/readyz`. It is a context manager, and may serve several sinks. An unpickled copy is
+    empty and stopped.
+
+    Args:
+        port: The port; 0 takes a free one.
+        host: The address to listen on.
+        ready_seconds: `/readyz` answers 503 when a job's last progress is older than this.
+        clock: The clock of the counts, for tests.
+
+    Raises:
+        OptionError: prometheus-client is not installed.
+
+    Example::
+
+        from starrocks_txn_sink import MetricsServer, StarRocksSink
+
+        metrics = MetricsServer(port=9464).start()
+        sink = StarRocksSink(options, metrics=metrics)
+        print(metrics.url)
     """
 
     def __init__(
@@ -228,6 +253,7 @@ class MetricsServer:
         self._registry = _registry(self.model)
         self._guard = threading.Lock()
         self._listener: HttpListener | None = None
+        self._watched: Any = None
         self._progress_watch: Any = None
         self._lag_watch: Any = None
 
@@ -238,11 +264,22 @@ class MetricsServer:
         return f"MetricsServer({self.url or f'{self.host}:{self.port}, not started'})"
 
     def __call__(self, event: Event) -> None:
-        """Add one event of the sink; thread-safe."""
+        """Add one event of the sink; thread-safe.
+
+        Args:
+            event: The event.
+        """
         self.model.record(event)
 
     def start(self) -> Self:
-        """Start to serve; no effect if it serves already."""
+        """Start to serve; no effect if it serves already.
+
+        Returns:
+            The endpoint itself.
+
+        Raises:
+            OptionError: The port is taken.
+        """
         with self._guard:
             if self._listener is None:
                 try:
@@ -266,17 +303,21 @@ class MetricsServer:
         return f"http://{host}:{listener.port}/"
 
     def watch(self, session: Any) -> None:
-        """Add Spark's progress of the queries in `session` that use the sink; no second session until `close`.
+        """Add Spark's progress of the queries in `session` that use the sink; no second session until this one has
+        ended, or until `close`.
 
         The sink calls it with the process's session. For queries of another session call it earlier with that one.
+
+        Args:
+            session: The SparkSession.
         """
         with self._guard:
-            if self._progress_watch is not None:
+            if self._progress_watch is not None and not _has_ended(self._watched):
                 return
             from starrocks_txn_sink.metrics.source_lag import LagWatch
             from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
 
-            self._progress_watch = ProgressWatch(session, self.model.record)
+            self._watched, self._progress_watch = session, ProgressWatch(session, self.model.record)
             if hasattr(session, "_jsparkSession"):  # Spark Connect hides the query
                 self._lag_watch = LagWatch(session, self.model.record, self._clock, self.model.has_query)
 

@@ -155,7 +155,7 @@ class LagWatch:
                 if name in self._queries:
                     self._forget(name)
                 self._queries[name] = str(query.runId), QueryLag(dict(_end_offsets(self._session, execution)))
-            event = self._queries[name][1].measure(now, _read_offsets(execution))
+            event = self._queries[name][1].measure(now, _read_offsets(self._session, execution))
         except Exception:  # of Kafka, of py4j, of a class that is not there: the figures are unknown
             again = name in self._not_before  # a query that has just begun may not have its plan yet
             self._not_before[name] = now + (_PAUSE_AFTER_FAILURE if again else 0.0)
@@ -184,10 +184,11 @@ def _class_name(value: Any) -> str:
     return str(value.getClass().getSimpleName())
 
 
-def _read_offsets(execution: Any) -> dict[int, Offsets]:
+def _read_offsets(session: Any, execution: Any) -> dict[int, Offsets]:
     """The offsets up to which ended micro-batches have read, by the source's place among the query's sources.
 
-    None before the very first one has ended: a source tells its initial offset to the query's own thread only.
+    Before the very first one has ended these are the source's initial offsets, which `kafka` notes in the checkpoint;
+    `balanced_kafka` tells them to the query's own thread only, and has no figures until then.
     """
     committed = execution.committedOffsets()
     found: dict[int, Offsets] = {}
@@ -195,7 +196,22 @@ def _read_offsets(execution: Any) -> dict[int, Offsets]:
         offset = committed.get(source)
         if offset.isDefined():
             found[place] = offsets_of(str(offset.get().json()))
+        else:
+            found[place] = offsets_of(_initial_offsets(session._jvm, execution, place))
     return found
+
+
+def _initial_offsets(jvm: Any, execution: Any, place: int) -> str:
+    """What the source noted under `sources/` of the checkpoint, without its version; empty if it noted nothing."""
+    note = jvm.org.apache.hadoop.fs.Path(f"{execution.resolvedCheckpointRoot()}/sources/{place}/0")
+    files = note.getFileSystem(execution.sparkSession().sessionState().newHadoopConf())
+    if not files.exists(note):
+        return ""
+    stream = files.open(note)
+    try:
+        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")).partition("\n")[2]
+    finally:
+        stream.close()
 
 
 def _end_offsets(session: Any, execution: Any) -> Iterator[tuple[int, EndOffsets]]:

@@ -10,7 +10,7 @@ from starrocks_txn_sink.metrics.verdict import health_status, lights, readiness
 from starrocks_txn_sink.writer.messages import Durations
 
 RUNBOOK = "runbook"
-"""Path of docs/operations.md on the endpoint."""
+"""Path of docs/operations/runbook.md on the endpoint."""
 
 RANGES = (300, 900, 3600)
 """Selectable time ranges of the page, in seconds."""

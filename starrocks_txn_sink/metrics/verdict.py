@@ -128,7 +128,7 @@ def _ok_status(model: Model, now: float) -> HealthStatus:
     recent = model.history.since(now - _MINUTE).counts
     if recent["failed"] or recent["aborted"]:
         repeated = _plural(recent["aborted"] or recent["failed"], "attempt")
-        return HealthStatus(Light.WARN, f"{text}; {repeated} failed in the last minute and were repeated.")
+        return HealthStatus(Light.WARN, f"{text}; {repeated} failed in the last minute and succeeded later.")
     return HealthStatus(Light.OK, f"{text}.")
 
 

@@ -1,9 +1,9 @@
 """Replay of dead letters, exactly once: ownership, and the steps of one source transaction. Pure.
 
 A killed replay may have sent a commit that the server executes later, or has executed but not yet published; a paused
-replay may continue beside a new one. So a replay takes over from earlier ones as a lane does (claim, list, barrier; see
-`protocol.fencing`), reads the dead letters only after that, and checks the owner before each commit. Each transaction
-also writes a row of the ledger, so that the barrier waits for it.
+replay may continue while a new one runs. So a replay takes over from earlier ones as a lane does (claim, list, barrier;
+see `protocol.fencing`), reads the dead letters only after that, and checks the owner before each commit. Each
+transaction also writes a row of the ledger, so that the barrier waits for it.
 """
 
 from __future__ import annotations

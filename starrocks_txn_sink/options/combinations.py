@@ -1,7 +1,7 @@
 """Pairs of features that exclude each other, as data: each with its reason and advice.
 
-`SinkOptions`, the sink, the data source and the projection call `refuse_conflicts`; the tables of docs/combinations.md
-are generated from the same data. Every other pair works, and a test tries it.
+`SinkOptions`, the sink, the data source and the projection call `refuse_conflicts`; the tables of
+docs/reference/combinations.md are generated from the same data. Every other pair works, and a test tries it.
 """
 
 from __future__ import annotations

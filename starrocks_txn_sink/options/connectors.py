@@ -1,7 +1,7 @@
 """Option names of the official Flink and Spark connectors and their translation.
 
 FLINK_OPTIONS and SPARK_OPTIONS map each name to one of the sink's options, or to the reason why it is refused or has no
-effect. `translate` reads them for `SinkOptions.values_of`; docs/migration.md is generated from them.
+effect. `translate` reads them for `SinkOptions.values_of`; docs/guides/migration.md is generated from them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _milliseconds(name: str, written: str) -> float:
 
 
 def _wait_seconds(name: str, written: str) -> float | None:
-    """The connector waits for ever with 0 or less; the sink has no unbounded wait and takes its default instead."""
+    """With 0 or less the connector has no timeout; the sink has no unbounded wait and takes its default instead."""
     given = _integer(name, written)
     return given / 1000 if given > 0 else None
 
@@ -113,7 +113,7 @@ _CONTINUE = WithoutEffect("the backend is asked for before the body is sent")
 _WAITS = WithoutEffect("waits between attempts grow by themselves, up to batch_deadline")
 _ROWS = WithoutEffect("the buffer is bounded by bytes (buffer_bytes), not by rows")
 _ALWAYS = Refused("every load is part of a transaction", ("true",))
-_NO_END = "0 and less mean for ever there, the default here"
+_NO_END = "in Flink and Spark connectors, values of 0 and less mean no timeout; here they select the default"
 
 Rule = MapsTo | Refused | WithoutEffect
 
@@ -304,5 +304,5 @@ def _as_text(value: Any) -> str:
 def unknown_option(name: str, known: list[str]) -> OptionError:
     """The error for a name that is no option, with the most similar one."""
     near = difflib.get_close_matches(name.lower(), known, n=1) or difflib.get_close_matches(_our_name(name), known, n=1)
-    advice = f"Did you mean {near[0]}?" if near else "docs/options.md lists all options."
+    advice = f"Did you mean {near[0]}?" if near else "docs/reference/options.md lists all options."
     return OptionError(f"There is no option {name[:80]!r}.", hint=advice)

@@ -1,8 +1,8 @@
 """Declarations of options: dataclass fields that carry kind, unit, default and meaning.
 
-Construction (`apply_declarations`) and docs/options.md both read them. A kind has two inputs: `check` takes a Python
-value, `parse` takes text from a configuration file or Spark's `.option(…)`. Both raise OptionError that names the
-option, the value (never a secret one) and the allowed values.
+Construction (`apply_declarations`) and docs/reference/options.md both read them. A kind has two inputs: `check` takes a
+Python value, `parse` takes text from a configuration file or Spark's `.option(…)`. Both raise OptionError that names
+the option, the value (never a secret one) and the allowed values.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.addresses import split_list
+from starrocks_txn_sink.public_names import suggests_arguments
 
 
 class Delivery(Enum):
@@ -62,9 +63,14 @@ class Compression(Enum):
         return {"none": "csv", "lz4_frame": "lz4"}.get(self.value, self.value)
 
 
+@suggests_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """Options of one table: `properties` override the stream-load properties of all tables."""
+    """Options of one table.
+
+    Args:
+        properties: Stream-load properties of the table. They override the properties of all tables.
+    """
 
     properties: Mapping[str, str] = field(default_factory=dict)
 

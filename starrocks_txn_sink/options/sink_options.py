@@ -6,10 +6,10 @@ that names the option, its value and the allowed values.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import addresses, checks, load_properties
 from starrocks_txn_sink.options import declarations as kind
 from starrocks_txn_sink.options.combinations import Feature, Features, default_phrases, refuse_conflicts
-from starrocks_txn_sink.options.connectors import translate, unknown_option
+from starrocks_txn_sink.options.connectors import translate
 from starrocks_txn_sink.options.declarations import (
     Compression,
     Delivery,
@@ -26,6 +26,7 @@ from starrocks_txn_sink.options.declarations import (
     TableOptions,
     Transactions,
 )
+from starrocks_txn_sink.public_names import suggests_arguments
 
 MIB = 1 << 20
 CSV_HEADERS = {"column_separator": "\\x01", "row_delimiter": "\\x02"}
@@ -58,9 +59,22 @@ _VARIABLE = kind.text("the name of an environment variable", r"[A-Za-z_][A-Za-z0
 _PROPERTIES = kind.mapping(lambda name, value: load_properties.check_properties(value, name))
 
 
+@suggests_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """All options of one sink. The reference page is `docs/options.md`."""
+    """All options of one sink, checked. The reference page is `docs/reference/options.md`.
+
+    Raises:
+        OptionError: An option has an invalid value, or options conflict.
+
+    Example::
+
+        from starrocks_txn_sink import SinkOptions
+
+        options = SinkOptions(
+            load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", job="orders", commit_interval=0.5
+        )
+    """
 
     load_url: str | Sequence[str] = _FRONTENDS(
         "HTTP addresses of the frontends, as in `http://fe1:8030,http://fe2:8030`; a bare `host:port` means http."
@@ -86,12 +100,12 @@ class SinkOptions:
     lanes: int | None = kind.COUNT(
         "Number of Spark tasks that write at the same time.",
         default=None,
-        default_text="the cores where the source's own tasks can be the lanes (docs/performance.md), else 1",
+        default_text="the cores where the source's own tasks can be the lanes (docs/guides/performance.md), else 1",
     )
     transactions: Transactions | str = kind.choice(Transactions)(  # noqa: RUF009 - makes a field
         "With several lanes: `batch` makes each micro-batch one StarRocks transaction over all lanes, `lane` gives "
         "each lane its own. `auto`: `batch` where the source's own tasks can be the lanes, else `lane` "
-        "(docs/performance.md).",
+        "(docs/guides/performance.md).",
         default=Transactions.AUTO,
     )
     commit_interval: float = kind.SECONDS(
@@ -173,12 +187,12 @@ class SinkOptions:
     )
     schema_changes: SchemaChanges | str = kind.choice(SchemaChanges)(  # noqa: RUF009 - makes a field
         "Reaction to a `TableRoute` with columns that its table lacks, or with wider ones: `fail`, `ignore` (drops "
-        "lacking columns) or `apply` (ALTER TABLE between two micro-batches; docs/types.md).",
+        "lacking columns) or `apply` (ALTER TABLE between two micro-batches; docs/guides/types.md).",
         default=SchemaChanges.FAIL,
     )
     on_bad_rows: OnBadRows | str = kind.choice(OnBadRows)(  # noqa: RUF009 - makes a field
         "Reaction to rows that the server rejects: `fail` ends the job with the reasons, `quarantine` writes the "
-        "source transactions with such rows to the dead-letter table and continues (docs/dead-letter.md). "
+        "source transactions with such rows to the dead-letter table and continues (docs/guides/dead-letters.md). "
         "`quarantine` requires `query_url` and positions.",
         default=OnBadRows.FAIL,
     )
@@ -198,13 +212,13 @@ class SinkOptions:
     )
     compact: bool = kind.SWITCH(
         "Whether a StarRocks transaction has at most one row per primary key, the last one. Servers do not promise the "
-        "order of rows of one key. Needs `query_url` and positions; docs/changelog.md has the exceptions.",
+        "order of rows of one key. Needs `query_url` and positions; docs/guides/compact.md has the exceptions.",
         default=True,
     )
     shuffle: bool | str = kind.OptionKind("auto, true or false", checks.shuffle)(
         "Whether Spark shuffles and sorts rows before the lanes. `auto`: assembled rows unless a micro-batch is small "
-        "(docs/performance.md), raw events only if necessary (docs/assembling-lanes.md); `true`: always; `false` (one "
-        "lane): never, rows of a source partition must arrive in order.",
+        "(docs/guides/performance.md), raw events only if necessary (docs/guides/assembling.md); `true`: always; "
+        "`false` (one lane): never, rows of a source partition must arrive in order.",
         default="auto",
     )
     compression: Compression | str = kind.choice(Compression)(  # noqa: RUF009 - makes a field
@@ -225,7 +239,7 @@ class SinkOptions:
         default={},
     )
     redirect_hosts: Sequence[str] | str = _RULES(
-        "Allowed redirect hosts beside those of `load_url`, usually the backends: `be1`, `be1:8040`, "
+        "Allowed redirect hosts in addition to those of `load_url`, usually the backends: `be1`, `be1:8040`, "
         "`*.svc.cluster.local`, `10.0.0.0/8`, `[fd00::5]`, or `*` for all; a star that is not at the start stays "
         "inside its part between dots. `http://be1` allows a downgrade from https to http. With `find_leader` the "
         "leader's query port obeys the same rules.",
@@ -274,12 +288,18 @@ class SinkOptions:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any], **overrides: Any) -> SinkOptions:
-        """Make options from text properties. `overrides` win over `properties`.
+        """Make options from text properties.
 
         Names are the sink's own (also `commit-interval`, `commitInterval`), those of the official Flink connector
         (`load-url`, `sink.buffer-flush.interval-ms`, …) and those of the official Spark connector
-        (`starrocks.fe.http.url`, …). Raises OptionError for an unknown or unsupported name. Logs the warning
-        `option.without_effect` for an accepted name without effect.
+        (`starrocks.fe.http.url`, …). An accepted name without effect logs the warning `option.without_effect`.
+
+        Args:
+            properties: Names and values of the options.
+            **overrides: Options by the sink's own names, which win over `properties`.
+
+        Raises:
+            OptionError: A name is unknown or not supported, or a value is invalid.
         """
         left_out: dict[str, Any] = {"load_url": None, "database": None}
         return cls(**{**left_out, **cls.values_of(properties), **overrides})
@@ -307,7 +327,7 @@ class SinkOptions:
     def mini_interval(self) -> float:
         """Seconds between two freezes of a region at clean boundaries.
 
-        See docs/architecture.md, "The life of a StarRocks transaction", step 2.
+        See docs/inside/architecture.md, "The life of a StarRocks transaction", step 2.
         """
         return min(1.0, max(0.1, self.commit_interval / 10))
 
@@ -433,17 +453,9 @@ class SinkOptions:
         return self.on_bad_rows is OnBadRows.QUARANTINE
 
 
-_construct = SinkOptions.__init__
-
-
-@functools.wraps(_construct)
-def _construct_known(self: SinkOptions, **given: Any) -> None:
-    """Python's TypeError names an unknown option; this names the one that was meant."""
-    known = list(SinkOptions.__dataclass_fields__)
-    for name in given:
-        if name not in known:
-            raise unknown_option(name, known)
-    _construct(self, **given)
-
-
-SinkOptions.__init__ = _construct_known  # type: ignore[method-assign]
+if SinkOptions.__doc__:  # not under `python -OO`
+    _ARGUMENTS = "".join(
+        f"    {name} ({declared.kind.name}): {declared.meaning} Default: {declared.default_text}.\n"
+        for name, declared in kind.declarations(SinkOptions)
+    )
+    SinkOptions.__doc__ = cleandoc(SinkOptions.__doc__).replace("Raises:", f"Args:\n{_ARGUMENTS}\nRaises:", 1)

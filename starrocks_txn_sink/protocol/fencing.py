@@ -1,4 +1,4 @@
-"""Take-over (claim, list, barrier, read) and owner check before a commit (docs/exactly-once.md, "How it works").
+"""Take-over (claim, list, barrier, read) and owner check before a commit (docs/inside/exactly-once.md, "How it works").
 
 Labels are no locks: the server forgets them, and a writer that slept can begin a forgotten one again. Owner rows in
 the ledger exclude other writers, and the order of these steps makes their reading safe. Without any one of the steps
@@ -183,8 +183,8 @@ def refuse_newer(job: str, run: str, rng: random.Random) -> Steps[None]:
             f"The job was taken over by a run that began at {other}; this one began at {mine}, each by its own "
             "host's clock.",
             hint="If the other run has ended, this host's clock is behind or was set back (or the other's was ahead): "
-            "correct it, or wait until it has passed that time, and call lane_partitioned anew. Else run one query per "
-            "job.",
+            "correct it, or wait until it has passed that time, and call lane_partitioned again. Else run one query "
+            "per job.",
             epoch=owners.driver.epoch,
             checkpoint=owners.driver.checkpoint,
             since=owners.driver.since,
@@ -227,7 +227,7 @@ def refuse_others(owners: Owners, mine: Owner, driver_token: str | None) -> None
 
 
 OTHER_TRY = (
-    "Nothing is wrong with the rows: the other try writes them. Spark starts one beside a task that is slow "
+    "Nothing is wrong with the rows: the other try writes them. Spark starts one next to a task that is slow "
     "(spark.speculation) or that it believes lost (executor heartbeats); set spark.speculation to false for this job."
 )
 

@@ -6,7 +6,7 @@ A `LedgerRequest` is to the ledger what a `Request` is to the transaction interf
 The table has one row for each (job, kind, name). The key is a digest of the three, because StarRocks limits the length
 of an encoded primary key to 128 bytes and names of source partitions may be long. The table has one tablet in one
 partition, so that its versions become visible in the order of the commits: the barrier relies on that order
-(docs/exactly-once.md, "How it works").
+(docs/inside/exactly-once.md, "How it works").
 """
 
 import hashlib

@@ -204,7 +204,8 @@ def _sort(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    (whole,) = batches if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole
 
 
 def _codes(rows: pa.RecordBatch) -> tuple[Ints, list[str]]:

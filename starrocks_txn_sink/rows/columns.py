@@ -47,7 +47,7 @@ DELETING: Final = '{"__op":1'
 """Beginning of a deleted row, in place of its opening brace; `__op` is StarRocks' name."""
 
 KEY_DELETES: Final = "starrocks_txn_sink.key_deletes"
-"""In the metadata of a frame's OP: true if its deletes carry only their key, or NULL beside it."""
+"""In the metadata of a frame's OP: true if its deletes carry only their key, or NULL outside it."""
 
 Placeholders = Mapping[str, Mapping[str, str]]
 """JSON values by table and JSON key, for the NOT NULL columns of a delete besides its key.

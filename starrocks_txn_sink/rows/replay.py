@@ -1,13 +1,13 @@
 """Replay: leaves out rows that are in StarRocks already, and compares their contents with the ledger.
 
 Positions decide: rows at or below the ledger's position of their source partition are visible and are left out, however
-the micro-batch is cut this time (docs/exactly-once.md, "How it works"). A source that starts again with other contents
-must be an error and no skipped row, so two rules hold:
+the micro-batch is cut this time (docs/inside/exactly-once.md, "How it works"). A source that starts again with other
+contents must be an error and no skipped row, so two rules hold:
 
 - a fingerprint compares the source transaction at the ledger's position;
-- a source that told rows below that position has to tell the source transaction that ends exactly there before it goes
-  on. A recreated source rarely has one. Such a *skip* may span Arrow batches, and micro-batches: the lane reports it,
-  and the driver gives it to the next lanes.
+- a source that repeats rows below that position has to repeat the source transaction that ends exactly there before it
+  goes on. A recreated source rarely has one. Such a *skip* may span Arrow batches, and micro-batches: the lane reports
+  it, and the driver gives it to the next lanes.
 """
 
 import zlib

@@ -106,7 +106,8 @@ def runs_of(batch: pa.RecordBatch) -> pa.RunEndEncodedArray:
     """Runs of equal source partitions; the column has no NULL."""
     names = batch.column(columns.PARTITION)
     if _all_equal(names):
-        return pa.RunEndEncodedArray.from_arrays(pa.array([len(names)], pa.int32()), names[:1])
+        kind = pa.run_end_encoded(pa.int32(), names.type)
+        return pa.RunEndEncodedArray.from_arrays([len(names)], names[:1], kind)  # a list: PyArrow 14 takes no array
     return pc.run_end_encode(names)
 
 
@@ -316,8 +317,8 @@ def check_row_numbers(batches: Iterable[pa.RecordBatch], lane: int) -> Iterator[
         if places.null_count or not np.array_equal(found, np.arange(at, at + batch.num_rows, dtype=np.int64)):
             raise InputError(
                 f"The rows of lane {lane} are not the ones, or not in the order, that lane_partitioned laid out: the "
-                "frame was filtered, limited, joined, coalesced or spread anew after it.",
+                "frame was filtered, limited, joined, coalesced or repartitioned after it.",
                 hint="Make lane_partitioned the last step before the write.",
             )
         at += batch.num_rows
-        yield batch.drop_columns([columns.ROW_NUMBER])
+        yield batch.select([name for name in batch.schema.names if name != columns.ROW_NUMBER])

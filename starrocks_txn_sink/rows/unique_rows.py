@@ -120,7 +120,7 @@ class UniqueRows:
     """Leaves rows out of the loads of a lane, so that a StarRocks transaction has one row of each key.
 
     `keys` has the primary keys by table; rows of other tables are sent as they are. For several threads, as long as a
-    table has one load at a time. `repeated` tells whether a key has come in two loads of a label; `replaced_deletes`
+    table has one load at a time. `repeated` says whether a key has come in two loads of a label; `replaced_deletes`
     counts deletes that were not sent, by label and table.
     """
 

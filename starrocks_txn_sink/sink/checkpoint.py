@@ -1,4 +1,4 @@
-"""The folder of a query's checkpoint, for files of the sink beside Spark's own.
+"""The folder of a query's checkpoint, for files of the sink next to Spark's own.
 
 A local checkpoint is a folder for Python on driver and executors alike (`FileDirectory`). Any other one is reached as
 Spark reaches it: by Hadoop's FileSystem in the driver's JVM, with Hadoop's configuration (`HadoopDirectory`). Python on
@@ -106,7 +106,7 @@ def _typed(kind: type[StarRocksSinkError], verb: str) -> Iterator[None]:
 
 
 def query_directory(frame: DataFrame, state_dir: str | None, query: str) -> StateDirectory | None:
-    """The sink's directory of the running query `query`: beside Spark's logs, or in the `state_dir`.
+    """The sink's directory of the running query `query`: next to Spark's logs, or in the `state_dir`.
 
     None when this process cannot see the checkpoint.
     """

@@ -1,11 +1,11 @@
 """Continuity: a streaming query that goes on must find a ledger that knows at least as much as the query's checkpoint.
 
 A dropped ledger would let the last micro-batch be written twice. A StarRocks that was restored from a backup lacks the
-source transactions between the backup and the checkpoint, and the source does not tell them again. So a query that
+source transactions between the backup and the checkpoint, and the source does not send them again. So a query that
 starts above micro-batch 0 is refused if the ledger
 
 - has neither a row of the job nor one of the checkpoint, or
-- is behind a *proof*: a file beside Spark's logs that says which positions the driver has seen visible.
+- is behind a *proof*: a file next to Spark's logs that says which positions the driver has seen visible.
 
     visible/{batch}-{epoch}.json    of the newest micro-batches with news
 
@@ -78,7 +78,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The start of a streaming query at micro-batch `batch`, and the proofs beside its checkpoint."""
+    """The start of a streaming query at micro-batch `batch`, and the proofs in its checkpoint."""
 
     batch: int
     proofs: Sequence[Proof] = ()
@@ -217,32 +217,38 @@ class ProofLog:
 class SeenQuery:
     """A streaming query as the files of its checkpoint show it: its id, the running micro-batch, proofs.
 
-    `begins` says that there is no proof of this run yet.
+    `begins` says that there is no proof of this run yet, `in_batch` that a micro-batch runs.
     """
 
     query: str
     resumption: Resumption
     begins: bool
+    in_batch: bool = True
 
 
 def see_query(checkpoint: StateDirectory, proofs: ProofLog, seconds: float = 10.0) -> SeenQuery | None:
     """The query with that checkpoint, for a process that cannot ask Spark; None where its files cannot be read.
 
-    Spark writes the offsets of a micro-batch before it runs, so the highest number is the one that runs.
+    Spark writes the offsets of a micro-batch before it runs, so the highest number is the one that runs. It is not
+    among those that have ended, unless the query has a continuous trigger and no micro-batches.
     """
     found: list[SeenQuery] = []
 
     def look() -> None:
         with _ignored("read"):
-            batch = max(int(name) for name in checkpoint.names("offsets") if name.isdigit())
+            begun, ended = (_numbers(checkpoint, folder) for folder in ("offsets", "commits"))
             with checkpoint.open("metadata") as file:
                 query = str(orjson.loads(file.read())["id"])
-            found.append(
-                SeenQuery(query, Resumption(batch, proofs.read(seconds) if batch else ()), not proofs.has_own())
-            )
+            batch = max(begun, default=0)
+            resumption = Resumption(batch, proofs.read(seconds) if batch else ())
+            found.append(SeenQuery(query, resumption, not proofs.has_own(), batch in begun - ended))
 
     run_with_timeout([look], seconds)
     return found[0] if found else None
+
+
+def _numbers(checkpoint: StateDirectory, folder: str) -> set[int]:
+    return {int(name) for name in checkpoint.names(folder) if name.isdigit()}
 
 
 @contextlib.contextmanager

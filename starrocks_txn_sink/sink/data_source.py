@@ -4,7 +4,7 @@ The lanes are those of `StarRocksSink`. Spark gives a data source the partitions
 of the user's plan: `lane_partitioned` makes and checks the rows in the JVM, one Spark partition a lane, sorted, each
 with a last row. It numbers the rows, so that later changes to the frame show (`rows.segments`). The frame carries its
 terms as text in the metadata of one column, because Spark shows a data source nothing else of a frame; a password never
-travels with them.
+travels with them. A batch frame without positions needs no layout (`sink.plain_frames`).
 
 The driver's part runs in short-lived Python processes that Spark starts on the driver: one makes the writer before the
 tasks of a write start, and one ends the write. No memory lasts between them, so every micro-batch takes the job over;
@@ -37,11 +37,10 @@ from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.checkpoint import FOLDER
 from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, ProofLog, see_query
+from starrocks_txn_sink.sink.plain_frames import ABORT_SECONDS, BATCH_ID, PlainFrameWriter, is_plain, log_messages
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, lane_input
 from starrocks_txn_sink.sink.session import (
-    UNLISTED,
     Session,
-    compare_columns,
     job_of_frame,
     new_epoch,
     open_session,
@@ -167,18 +166,42 @@ def _json(value: Any) -> dict[str, Any]:
 
 
 STREAM_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
+_DEFAULT_CHECKPOINT = "spark.sql.streaming.checkpointLocation"
 
 
 def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence[TableRoute] = ()) -> DataFrame:
-    """`frame` laid out as `options.lanes` lanes, for `.write` or `.writeStream` with `.format("starrocks_txn")`.
+    """Lay out a frame as `options.lanes` lanes, for the data source `starrocks_txn`.
 
-    `frame` and `routes` are those of `StarRocksSink`, and so are the checks, made now; with `query_url` the server is
-    asked for its tables. Write the result unchanged: the data source detects changes, and refuses them. Call the
-    function anew for each start of a streaming query, because a frame counts as one run of it.
+    The checks are those of `StarRocksSink`, made now. With `query_url` they ask the server for its tables.
 
-    A streaming frame is sorted within its micro-batches, which Spark allows only while
-    `spark.sql.streaming.unsupportedOperationCheck` is off: from this call until the query was started.
-    Raises InputError and OptionError, QueryFailed or QueryRefused when a query fails.
+    Write the result unchanged: the data source detects changes and refuses them. For each start of a streaming query
+    call the function again, because a frame counts as one run of it.
+
+    Spark sorts a streaming frame within its micro-batches. It allows this only while
+    `spark.sql.streaming.unsupportedOperationCheck` is off: switch the check off before this call, and on again after
+    the query's start.
+
+    Args:
+        frame: The rows, as `StarRocksSink` takes them.
+        options: The options of the sink. The writer's options win over most of them (docs/guides/data-source.md).
+        routes: The typed columns of each table's rows, as in `StarRocksSink`.
+
+    Returns:
+        The frame for `.write` or `.writeStream` with `.format("starrocks_txn")`.
+
+    Raises:
+        InputError: The frame cannot be written.
+        OptionError: Options conflict, or Spark's check is on for a streaming frame.
+        QueryFailed: A query of the tables failed.
+        QueryRefused: The server refused a query of the tables.
+
+    Example::
+
+        from starrocks_txn_sink import SinkOptions, StarRocksDataSource, lane_partitioned
+
+        spark.dataSource.register(StarRocksDataSource)
+        options = SinkOptions(load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", job="backfill")
+        lane_partitioned(rows, options).write.format("starrocks_txn").mode("append").save()
     """
     options.check_features(Feature.DATA_SOURCE, Feature.ROUTES if routes else Feature.JSON_TEXTS)
     if frame.isStreaming and frame.sparkSession.conf.get(STREAM_CHECK) != "false":
@@ -188,6 +211,9 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
             hint=f'Call spark.conf.set("{STREAM_CHECK}", "false") before, and set it to "true" again after start(); or '
             "use foreachBatch(StarRocksSink(options)), which does not need this setting.",
         )
+    if frame.isStreaming and frame.sparkSession.conf.get(_DEFAULT_CHECKPOINT, None):
+        # streamWriter will not see the checkpoint. This is what Spark refuses under a continuous trigger.
+        frame = frame.where(F.current_timestamp().isNotNull())
     if has_unfilled_deletes(frame, options):
         logs.EventLogger("sink")(Event("deletes.unfilled", {"advice": UNFILLED_DELETES}))
     models, columns, required = _tables(options, [route.table for route in routes])
@@ -233,9 +259,7 @@ def _tables(
 
 
 FORMAT = "starrocks_txn"
-_ABORT_SECONDS = 6.0  # Spark ends the other tasks of a failed job only after up to 4 s, and they may begin labels
 _PROOF_SECONDS = 10.0
-_BATCH_ID = "batch_id"
 _CHECKPOINT = "checkpointLocation"
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # local properties of a micro-batch's tasks
 
@@ -277,29 +301,28 @@ class LaneWrite:
                 hint="Make lane_partitioned the last step before the write. What was written stays, and is not written "
                 "a second time.",
             )
-        logs.apply_log_settings(self.task.logging)
-        log = logs.EventLogger("sink")
-        sent = [each for message in arrived for each in message.messages]
-        for receipt in of_kind(sent, Receipt):
-            log(Event("receipt.collected", {"receipt": receipt}))
-        reports = of_kind(sent, LaneReport)
-        if any(report.listed is False for report in reports):
-            log(Event("label.unlisted", {"job": self.task.job, "advice": UNLISTED}))
-        for event in compare_columns(self.task.options, reports) or ():
-            log(Event(event.name, {"job": self.task.job, **event.fields}))
+        log_messages(self.task, [each for message in arrived for each in message.messages])
 
     def roll_back(self) -> None:
         """Roll back the tasks' open labels, and labels that they begin while Spark ends them."""
-        roll_back_until(self.task.options, LabelPrefix(self.task.job, self.task.epoch), _ABORT_SECONDS)
+        roll_back_until(self.task.options, LabelPrefix(self.task.job, self.task.epoch), ABORT_SECONDS)
 
 
 class StarRocksDataSource(datasource.DataSource):
-    """`spark.dataSource.register(StarRocksDataSource)`, then
-    `lane_partitioned(rows, options).write.format("starrocks_txn").mode("append").save()`.
+    """The data source `starrocks_txn`: appends rows that `lane_partitioned` has laid out, and batch frames as they are.
 
-    Options of the writer are those of `SinkOptions`, as text, laid over the ones that `lane_partitioned` was given; a
-    batch write also takes `batch_id`, as `StarRocksSink.write` does. The data source takes only rows that
-    `lane_partitioned` laid out, and only appends them.
+    Register it once a session. A frame as it is has no source transactions: typed columns of the table that the option
+    `table` names, or the columns `table` and `row`. All of it becomes visible at once, or nothing. Never overwrites.
+
+    Args:
+        options: The writer's options: those of `SinkOptions`, as text, which win over the options of
+            `lane_partitioned`. A batch write of its frames also takes `batch_id`, as `StarRocksSink.write` does.
+
+    Example::
+
+        spark.dataSource.register(StarRocksDataSource)
+        frame.write.format("starrocks_txn").options(**addresses).option("table", "orders").mode("append").save()
+        lane_partitioned(rows, options).write.format("starrocks_txn").mode("append").save()
     """
 
     _unpickled = False  # then it serves the end of a write, whose writer exists already
@@ -311,12 +334,15 @@ class StarRocksDataSource(datasource.DataSource):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _unpickled=True)
 
-    def writer(self, schema: T.StructType, overwrite: bool) -> StarRocksWriter:
-        """For `.write`: takes the job over, on the driver, before the tasks start."""
+    def writer(self, schema: T.StructType, overwrite: bool) -> StarRocksWriter | PlainFrameWriter:
+        """For `.write`: takes the job over, or begins the label of a frame as it is, before the tasks start."""
+        given = {name.lower(): text for name, text in self.options.items() if name.lower() != "path"}
+        if not overwrite and is_plain(schema, given):
+            return PlainFrameWriter.begin(schema, given)
         options, terms = self._read_terms(schema, overwrite)
         job = job_of_frame(options, positioned=terms.marked)
         session = open_session(options, f"write-{job}", job, f"write-{job}")
-        number = _batch_id(self.options.get(_BATCH_ID))
+        number = _batch_id(self.options.get(BATCH_ID))
         task = _lane_task(session, options, terms, asks=True)
         task = replace(task, batch_id=microseconds() if number is None else number, streaming=False)
         return StarRocksWriter(LaneWrite(task))
@@ -324,7 +350,8 @@ class StarRocksDataSource(datasource.DataSource):
     def streamWriter(self, schema: T.StructType, overwrite: bool) -> StarRocksStreamWriter:  # noqa: N802 - Spark's name
         """For `.writeStream`, called for each micro-batch: takes the job over before its tasks start.
 
-        Raises LedgerBehind when the ledger knows less than the query's checkpoint, as far as that can be read here.
+        Raises LedgerBehind when the ledger knows less than the query's checkpoint, and OptionError for a query without
+        micro-batches, as far as the checkpoint can be read here.
         """
         require(STREAM_DATA_SOURCE)
         options, terms = self._read_terms(schema, overwrite)
@@ -340,6 +367,11 @@ class StarRocksDataSource(datasource.DataSource):
             task = LaneTask(options, options.job, terms.epoch, "", 0, terms.marked, logging=terms.logging)
             return StarRocksStreamWriter(LaneWrite(task), proofs)
         seen = see_query(FileDirectory(location), ProofLog(proofs, terms.epoch)) if proofs is not None else None
+        if seen is not None and not seen.in_batch:
+            raise OptionError(
+                "The query has a continuous trigger, so it has no micro-batches, and nothing could be exactly once.",
+                hint="Set another trigger: processingTime, availableNow or once.",
+            )
         checkpoint = seen.query if seen is not None else f"{FORMAT}-{options.job}"
         resumption = seen.resumption if seen is not None else FROM_THE_BEGINNING
         session = open_session(
@@ -397,7 +429,7 @@ class StarRocksWriter(datasource.DataSourceArrowWriter):
 
 @dataclass(frozen=True)
 class StarRocksStreamWriter(StreamArrowWriter):
-    """Writes one micro-batch; its proof goes into the directory `proofs`, beside Spark's logs."""
+    """Writes one micro-batch; its proof goes into the directory `proofs`, next to Spark's logs."""
 
     lanes: LaneWrite
     proofs: FileDirectory | None = None
@@ -432,7 +464,5 @@ def _batch_id(text: str | None) -> int | None:
     if text is None:
         return None
     if not text.strip().isdigit():
-        raise OptionError(
-            f"batch_id is {text[:40]!r}, not a whole number.", hint="Number the frames.", option=_BATCH_ID
-        )
+        raise OptionError(f"batch_id is {text[:40]!r}, not a whole number.", hint="Number the frames.", option=BATCH_ID)
     return int(text)

@@ -32,6 +32,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import always_sorted
 from starrocks_txn_sink.protocol.fencing import check_owner
 from starrocks_txn_sink.protocol.ledger import Owner
+from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME, keyless
 from starrocks_txn_sink.rows.keys import TableKey
@@ -50,24 +51,47 @@ from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, O
 from starrocks_txn_sink.writer.task import LaneTask
 
 
+@suggests_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionAssembly:
-    """Raw events go into the sink, and its lanes make whole source transactions of them.
+    """Rules by which the lanes of a sink make whole source transactions of raw events.
 
-    The events have the columns that `assemble_transactions` reads, with `by` for the source partition; or they are raw
-    JSON in one column, described by `lines`. The rules and their options are those of `assemble_transactions`.
+    The rules are those of `assemble_transactions`. The events have the columns that it reads, or they are raw JSON in
+    one column, as `lines` describes.
 
-    `SinkOptions.shuffle` says how events come to their lane. `auto`: with one lane as they come, in one task, and
-    sorted first when a source partition's events turn out not to be in order; with more lanes always sorted. True:
-    always sorted. False (one lane only): never; events out of order are an error, before anything is committed. Small
-    micro-batches (100 000 events, 32 MB) may be in any order.
+    `SinkOptions.shuffle` says how events come to their lane:
 
-    `state_dir` (a path or URI that driver and executors share) is where open source transactions wait; without it they
-    wait in the query's checkpoint, so that a copy of the checkpoint has both.
+    - `"auto"`: with one lane, events come as they are, in one task; Spark sorts them first once a source partition's
+      events turn out to be out of order. With more lanes Spark always sorts them, unless the lanes share one StarRocks
+      transaction.
+    - `True`: Spark always sorts them.
+    - `False` (not with several lanes that have StarRocks transactions of their own): Spark never sorts them. Events out
+      of order are an error, before anything is committed.
 
-    `open_timeout` is checked when a micro-batch runs; Spark runs none while no event comes at all.
+    Small micro-batches (100 000 events, 32 MB) may be in any order.
 
-    Raises OptionError for values that cannot work.
+    Args:
+        by: The column with the source partition (string or integer).
+        interleaved: Whether a source partition has several open transactions, one per txn_id, or one.
+        open_timeout: The longest time that a transaction may be open, in processing time: seconds, a timedelta or text
+            like `10 min`; None sets no limit. The sink checks it when a micro-batch runs; Spark runs none while no
+            event comes.
+        on_open_timeout: `fail` the query at a transaction that is open for longer, or `drop` the transaction.
+        missing_begin: `fail` the query at events whose BEGIN was never seen, or `drop` or `accept` them.
+        lines: The columns of raw JSON events; None for parsed events.
+        state_dir: The folder in which open source transactions wait: a path or URI that driver and executors share. By
+            default they wait in the query's checkpoint, so that a copy of the checkpoint has both.
+
+    Raises:
+        OptionError: A value cannot work.
+
+    Example::
+
+        from starrocks_txn_sink import StarRocksSink, TransactionAssembly, TxnEventLines
+
+        assembly = TransactionAssembly(lines=TxnEventLines(), open_timeout="10 min")
+        sink = StarRocksSink(options, assemble=assembly)
+        query = topic.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
     """
 
     by: str = "source_partition"
@@ -181,7 +205,7 @@ class EventsWriter:
         directory = query_directory(frame, assembly.state_dir, query)
         if directory is None:
             raise OptionError(
-                "The sink cannot see the query's checkpoint location (Spark Connect hides it).",
+                "The sink cannot see the query's checkpoint location.",
                 hint="Give TransactionAssembly a state_dir that driver and executors share; keep it with the "
                 "checkpoint.",
                 option="state_dir",
@@ -271,7 +295,7 @@ class EventsWriter:
                 f"the driver reaches: more than {RELAY_LIMIT >> 20} MiB do not go through it. Nothing is lost.",
                 hint="Set state_dir of TransactionAssembly to a folder that Python on driver and executors can write, "
                 "and copy the content of the checkpoint's folder starrocks_txn_sink into its new folder "
-                f"{after.query} (docs/deploy.md, The checkpoint).",
+                f"{after.query} (docs/guides/deploy.md, The checkpoint).",
                 option="state_dir",
             )
 

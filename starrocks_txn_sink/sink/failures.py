@@ -41,7 +41,7 @@ from starrocks_txn_sink.writer.messages import read_envelope
 _DELAY: Final = 2.0  # seconds: Spark logs a failed query within one
 _LONGEST: Final = 600  # characters of a line of the block
 _QUERIES: Final = 100  # queries whose last failure is kept
-_DOCUMENT: Final = "docs/operations.md"
+_DOCUMENT: Final = "docs/operations/runbook.md"
 RUNBOOK_VARIABLE: Final = "STARROCKS_TXN_SINK_RUNBOOK"
 """The environment variable with the address of another copy of the runbook."""
 SPARK: Final = "spark"

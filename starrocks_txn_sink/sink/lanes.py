@@ -152,7 +152,7 @@ class SharedLabelRun:
         names = labels(self.session.job, self.session.epoch, LANE, task.batch_id, next(_NUMBERS))
         with RESOURCES.lease(self.options) as resources:
             for tries in itertools.count(1):
-                attempt = _Attempt(self, resources, replace(task, label=next(names)), rng, deadline, tries)
+                attempt = LabelAttempt(self, resources, replace(task, label=next(names)), rng, deadline, tries)
                 try:
                     return [*reports, *attempt.run(run_lanes)]
                 except KeyRepeated:
@@ -168,8 +168,8 @@ class SharedLabelRun:
         raise AssertionError("A count does not end.")
 
 
-class _Attempt:
-    """One label: begin, the lanes' run, commit."""
+class LabelAttempt:
+    """One label: begin, the lanes' run, commit. A failure rolls it back."""
 
     def __init__(
         self,
@@ -205,20 +205,38 @@ class _Attempt:
 
     def run(self, run_lanes: RunLanes) -> list[Message]:
         """The messages as of SharedLabelRun.run; raises the first failure after the label was rolled back."""
+        self.begin()
         try:
-            self._perform(BeginAction(self._label))  # without an answer the label may be there all the same
             messages = run_lanes(self._task)
+        except BaseException:
+            self.roll_back()
+            raise
+        return self.finish(messages)
+
+    def begin(self) -> None:
+        try:
+            self._perform(BeginAction(self._label))
+        except BaseException:
+            self.roll_back()  # without an answer the label may be there all the same
+            raise
+
+    def finish(self, messages: Sequence[Message]) -> list[Message]:
+        """Judge the lanes' messages and commit what the lanes have loaded; result and errors as of `run`."""
+        try:
             self.reports += of_kind(messages, LaneReport)
             violations = judge(messages, self._task)
-            if violations:
-                perform_all(roll_back(self._label), self._perform)
-                return [*self.reports, *violations]
         except BaseException:
-            perform_all(roll_back(self._label), self._perform)
+            self.roll_back()
             raise
+        if violations:
+            self.roll_back()
+            return [*self.reports, *violations]
         receipts = self._conclude(of_kind(messages, LaneShare))
         reports = [each.commit(receipts[0].committed_at) for each in self.reports] if receipts else self.reports
         return [*receipts, *reports, *of_kind(messages, CarryOver), self._metrics.report(receipts)]
+
+    def roll_back(self) -> None:
+        perform_all(roll_back(self._label), self._perform)
 
     def _conclude(self, shares: Sequence[LaneShare]) -> list[Receipt]:
         """Commit, unless all rows were in StarRocks already, or wait for their END."""
@@ -226,11 +244,11 @@ class _Attempt:
         try:
             unit = self._unit(shares)
         except SourceChanged:
-            perform_all(roll_back(self._label), self._perform)
+            self.roll_back()
             raise
         if loaded:
             return [self._commit(SharedContents(loaded, unit))]
-        perform_all(roll_back(self._label), self._perform)
+        self.roll_back()
         return []
 
     def _unit(self, shares: Sequence[LaneShare]) -> PositionSpan | None:

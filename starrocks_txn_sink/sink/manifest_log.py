@@ -1,4 +1,4 @@
-"""The manifest log: the open tails of all source partitions after each micro-batch, beside Spark's log of the query.
+"""The manifest log: the open tails of all source partitions after each micro-batch, next to Spark's log of the query.
 
     batches/{batch}-{generation}-{epoch}.json   a manifest for each of the last micro-batches
     rows/{generation}-{epoch}-{batch}-…         the rows they name

@@ -1,4 +1,4 @@
-"""A source transaction whose END does not come: nothing fails and nothing is written, so somebody must say so.
+"""A source transaction whose END does not come: nothing fails and nothing is written, so a warning must say so.
 
 The counts come from the lanes that assemble (`sink.events_writer`), or through Spark's progress from a stage. A
 timer looks at them, because no further micro-batch may come.
@@ -100,7 +100,7 @@ class _StageCounts:
             watch(event)
 
     def follow(self, watch: OpenTransactionWatch, frame: DataFrame) -> None:
-        """Have `watch` get the counts of the stages in this process, if there are any and Spark tells them."""
+        """Have `watch` get the counts of the stages in this process, if there are any and Spark reports them."""
         if not PLANNED.is_set() or getattr(frame.sparkSession, "_sc", None) is None:
             return
         with self._guard, contextlib.suppress(Exception):  # watching never breaks a commit

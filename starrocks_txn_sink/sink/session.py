@@ -1,7 +1,7 @@
-"""The driver's session: one run of a query that has taken its job over (docs/exactly-once.md, "How it works").
+"""The driver's session: one run of a query that has taken its job over (docs/inside/exactly-once.md, "How it works").
 
 A session begins with the take-over and ends with the first error: the next micro-batch, if there is one, takes over
-anew. In between the known positions grow with the receipts, so the ledger is not read again.
+again. In between the known positions grow with the receipts, so the ledger is not read again.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _PAUSE = 0.5  # between two roll-backs of labels that ending tasks still begin
 _LATER = (2.5, 3.5)
 _BY_HAND = (
     "Grant CREATE TABLE on the database, set ledger_replication to at most the number of backends, or create the {} "
-    "table by hand (docs/{} has its DDL) and set ledger_create=False."
+    "table by hand (docs/guides/{} has its DDL) and set ledger_create=False."
 )
 _CREATE_IS_OFF = (
-    "ledger_create is off: create the ledger's table by hand (docs/exactly-once.md has its DDL), and grant SELECT and "
-    "INSERT on it."
+    "ledger_create is off: create the ledger's table by hand (docs/guides/exactly-once.md has its DDL), and grant "
+    "SELECT and INSERT on it."
 )
 
 
@@ -187,7 +187,7 @@ def open_session(
         if options.receipts_log:
             _open_log(options, job, connection, clock, deadline)
         if options.quarantines and options.ledger_create:
-            with advising(_BY_HAND.format("dead-letter", "dead-letter.md")):
+            with advising(_BY_HAND.format("dead-letter", "dead-letters.md")):
                 ddl = partial(dead_letters.create_table, options.database)
                 connection.create_table(ddl, options.ledger_replication, deadline)
         if options.exactly_once:

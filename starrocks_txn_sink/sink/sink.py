@@ -26,6 +26,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, always_sorted
 from starrocks_txn_sink.options.declarations import SchemaChanges
+from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.rows.columns import Placeholders, keyless
 from starrocks_txn_sink.rows.keys import TableKey
@@ -183,20 +184,42 @@ class BatchOrigin:
     streaming: bool
 
 
+@suggests_arguments
 class StarRocksSink:
-    """Writes micro-batches of whole source transactions into StarRocks.
+    """Write micro-batches of whole source transactions into StarRocks.
 
-    `rows.writeStream.foreachBatch(StarRocksSink(options))`: input columns are source_partition (string or integer),
-    position, seq (integers), table (string), transaction_end (boolean), `row` (a JSON object as a string) or the
-    columns of `routes`, and, if present, op (upsert or delete) and database. With `assemble` it takes raw events, and
-    the lanes make source transactions of them (TransactionAssembly).
+    Pass a sink to `foreachBatch`; `write` takes batch frames. The rows have these columns:
 
-    `listener` gets `receipt.collected` (field `receipt`) for every committed StarRocks transaction, `batch.completed`
-    and more (`metrics.model`), on the driver; `metrics`, a MetricsServer, serves the same events.
-    Atomic per micro-batch with `lanes=1`, per source transaction with more.
+    - source_partition (string or integer), position and seq (integers), table (string), transaction_end (boolean);
+    - `row` (a JSON object as a string), or the columns of `routes`;
+    - if present, op (upsert or delete) and database.
 
-    `audit` runs while micro-batches are written, over a connection of its own, and emits `integrity.violated`;
-    `auditing.auditor` has its metrics and the first violation, `auditing.stop()` ends it at once.
+    With `assemble` the sink takes raw events, and its lanes make source transactions of them.
+
+    Each source transaction is atomic. A micro-batch is atomic too with `lanes=1`, and with lanes that share one
+    StarRocks transaction (`SinkOptions.transactions`).
+
+    Args:
+        options: The options of the sink.
+        routes: The typed columns of each table's rows. Without routes each row is JSON text in the column `row`.
+        assemble: The rules of the assembly, if the sink takes raw events.
+        listener: A function that takes the sink's events on the driver: `receipt.collected` (field `receipt`) for every
+            committed StarRocks transaction, `batch.completed` and more (`metrics.model`).
+        metrics: A MetricsServer that serves the same events. Without one, `SinkOptions.metrics_port` decides.
+        audit: An invariant to check while the sink writes micro-batches, over a connection of its own. A violation
+            emits `integrity.violated`. `auditing.auditor` has the audit's metrics and the first violation;
+            `auditing.stop()` ends the audit at once.
+
+    Raises:
+        OptionError: Arguments or options conflict, or two routes name one table.
+
+    Example::
+
+        from starrocks_txn_sink import SinkOptions, StarRocksSink
+
+        options = SinkOptions(load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop")
+        sink = StarRocksSink(options)
+        query = rows.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
     """
 
     def __init__(
@@ -234,28 +257,67 @@ class StarRocksSink:
         return f"StarRocksSink({self.options!r})"
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write one micro-batch; returns when all of it is visible. For `foreachBatch`.
+        """Write one micro-batch, and return when all of it is visible; `foreachBatch` calls this.
 
-        Raises InputError for input that cannot be written. Spark's own errors pass untouched, a stop of the query above
-        all: if the sink swallowed it, Spark would believe that the batch was written.
+        Spark's own errors pass unchanged, above all the stop of a query: if the sink swallowed it, Spark would take the
+        micro-batch for written.
+
+        Args:
+            batch: The rows or events of the micro-batch.
+            batch_id: Spark's number of the micro-batch.
+
+        Raises:
+            InputError: The sink cannot write the input.
+            OptionError: `job` is not set, and Spark Connect hides the query's id.
         """
         query, run = _local_property(batch, _QUERY), _local_property(batch, _RUN)
-        job = self.options.job or (f"query-{query}" if query else None)
-        if job is None:
-            raise OptionError(
-                "The streaming query's id cannot be seen from here (Spark Connect hides it), and `job` is not set.",
-                hint="Set `job` to a name that stays the same over restarts and that no other query uses.",
-                option="job",
-            )
+        if query is None:
+            self._refuse_hidden_query()
+        job = self.options.job or f"query-{query}"
         self._write(batch, BatchOrigin(batch_id, job, query or job, run or query or job, streaming=True))
 
-    def write(self, frame: DataFrame, *, batch_id: int | None = None) -> list[Receipt]:
-        """Write a batch frame, under the same guarantees, and return the receipts.
+    def _refuse_hidden_query(self) -> None:
+        """Raise OptionError unless the options say what Spark Connect hides: the query's id and its checkpoint."""
+        given = {"job": self.options.job}
+        if self.assemble is not None:
+            given["state_dir"] = self.assemble.state_dir
+        missing = [name for name, value in given.items() if not value]
+        if missing:
+            raise OptionError(
+                f"Spark Connect hides the streaming query's id and its checkpoint, and {' and '.join(missing)} "
+                f"{'are' if len(missing) > 1 else 'is'} not set.",
+                hint="Set `job` to a name that stays the same over restarts and that no other query uses; if the sink "
+                "assembles, set state_dir of TransactionAssembly to a folder that Python on driver and executors can "
+                "write, and keep it with the checkpoint.",
+                option=missing[0],
+            )
 
-        Rows with positions need a `job`, and are written once per `job`, however often the frame comes. A frame without
-        source_partition, position, seq and transaction_end is one unpositioned batch in each lane; with a `batch_id`
-        that grows from frame to frame, and a `job`, a repeated call writes nothing a second time. On a terminal a bar
-        shows the progress; elsewhere `write.progressed` is emitted, and logged, every ten seconds.
+    def write(self, frame: DataFrame, *, batch_id: int | None = None) -> list[Receipt]:
+        """Write a batch frame under the same guarantees.
+
+        Rows with positions need a `job`. The sink writes them once per `job`, however often the frame comes.
+
+        A frame without source_partition, position, seq and transaction_end is one unpositioned batch in each lane. With
+        a `job` and a `batch_id` that grows from frame to frame, a repeated call writes nothing a second time.
+
+        On a terminal a bar shows the progress. Elsewhere the sink emits and logs `write.progressed` every ten seconds.
+
+        Args:
+            frame: The rows or events, with the columns of a micro-batch.
+            batch_id: The number of the frame; by default the time in microseconds.
+
+        Returns:
+            The receipts of the committed StarRocks transactions.
+
+        Raises:
+            InputError: The sink cannot write the input.
+            OptionError: The rows have positions, and `job` is not set.
+
+        Example::
+
+            options = SinkOptions(load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", job="shop")
+            receipts = StarRocksSink(options).write(spark.read.parquet("/data/rows"))
+            print(sum(receipt.rows for receipt in receipts))
         """
         job = job_of_frame(self.options, positioned=self.assemble is not None or is_marked(frame))
         number = batch_id if batch_id is not None else microseconds()
@@ -263,9 +325,12 @@ class StarRocksSink:
             return self._write(frame, BatchOrigin(number, job, _write_key(job), _write_key(job), streaming=False))
 
     def give_up(self, seconds: float = 5.0) -> None:
-        """Cancel what is being written and roll back its labels, within `seconds`; never raises.
+        """Cancel the running write and roll back its labels; for a process that is about to end.
 
-        For a process that is about to end. Does nothing when nothing is being written.
+        This never raises, and does nothing while nothing is being written.
+
+        Args:
+            seconds: Seconds that this may take at most.
         """
         sessions = [*self._ending.values(), *(self._sessions.values() if self._jobs.running else ())]
         if sessions:
@@ -276,7 +341,7 @@ class StarRocksSink:
 
     @property
     def metrics(self) -> Endpoint | None:
-        """The endpoint that serves this sink's metrics: the given one, or the one of `metrics_port`."""
+        """The endpoint that serves this sink's metrics, which is the given one or the one of `metrics_port`."""
         return self._events.endpoint
 
     def _write(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
@@ -342,7 +407,7 @@ class StarRocksSink:
             self._listener(Event("source.slow", {"job": origin.job, "advice": SMALL_POLLS}))
 
     def _proof_log(self, frame: DataFrame, origin: BatchOrigin) -> ProofLog | None:
-        """The proofs beside the query's checkpoint; None for a frame, without a ledger, and on Spark Connect."""
+        """The proofs in the query's checkpoint; None for a frame, without a ledger, and on Spark Connect."""
         if not origin.streaming or not self.options.exactly_once:
             return None
         directory = query_directory(frame, self.assemble.state_dir if self.assemble else None, origin.checkpoint)
@@ -394,9 +459,18 @@ class StarRocksSink:
         return EventsWriter.open(self.assemble, self.options, session, frame, query)
 
     def schema_changes(self, frame: DataFrame) -> list[str]:
-        """The statements that `schema_changes="apply"` would run before rows of `frame` are written; runs none of them.
+        """Return the statements that `schema_changes="apply"` would run before it writes `frame`; run none of them.
 
-        Raises OptionError without `query_url`, QueryFailed or QueryRefused when the query fails.
+        Args:
+            frame: Rows as the sink would write them.
+
+        Returns:
+            The SQL statements, in order.
+
+        Raises:
+            OptionError: `query_url` is not set.
+            QueryFailed: A query of the tables failed.
+            QueryRefused: The server refused a query of the tables.
         """
         return [change.sql for change in read_planned_changes(self.options, self.routes, frame)]
 

@@ -29,6 +29,7 @@ from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkE
 from pyspark.sql.utils import is_remote
 
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
+from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink.failures import (
     FAILURES,
     SPARK,
@@ -69,12 +70,23 @@ class ExitCode(IntEnum):
     """A restart cannot help before a person has changed something."""
 
 
+@suggests_arguments
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """Waits before restarts: `first` seconds, twice as long each time up to `longest`, with a jitter of a fifth.
+    """Waits before restarts: twice as long each time, with a jitter of a fifth.
 
-    A run of more than `reset_after` seconds, or one that ended a micro-batch, begins the waits anew. Raises OptionError
-    for a number that is out of range.
+    The waits begin again at `first` after a run of more than `reset_after` seconds, and after a run that ended a
+    micro-batch.
+
+    Args:
+        first: Seconds before the first restart.
+        longest: The longest wait in seconds, without the jitter; less than a day.
+        reset_after: Seconds of a run after which the waits begin again at `first`.
+        most_unknown: Restarts after failures from outside the sink (a source, a user's function, Spark) without a
+            micro-batch between them. After one more such failure `run_forever` gives up.
+
+    Raises:
+        OptionError: A number is out of range.
     """
 
     first: float = 1.0
@@ -90,7 +102,12 @@ class RestartPolicy:
             )
 
     def seconds(self, restarts: int, rng: random.Random) -> float:
-        """The wait after `restarts` restarts in a row."""
+        """The wait in seconds before a restart, with its jitter.
+
+        Args:
+            restarts: The number of restarts in a row before this one.
+            rng: The source of the jitter.
+        """
         return float(min(self.longest, self.first * 2.0 ** min(restarts, 30)) * (1 + rng.uniform(-0.2, 0.2)))
 
 
@@ -102,6 +119,7 @@ class _Tally:
     unknown: int = 0
 
 
+@suggests_arguments
 def run_forever(
     start: Callable[[], Any],
     *,
@@ -112,13 +130,36 @@ def run_forever(
 ) -> ExitCode:
     """Start a streaming query and keep it running until it ends by itself, is stopped, or cannot go on.
 
-    `start` starts the query and returns it, with the same checkpoint and `job` each time; make the session, the metrics
-    endpoint and the sink outside of it. SIGTERM (when this is the main thread) and `stop` stop the query within
-    `stop_seconds`. With `quiet` the loggers of Spark that repeat a failure as tracebacks are switched off. Errors that
-    are neither Spark's nor the sink's leave `start` as they are. Use it as `sys.exit(run_forever(start))`.
+    Failures of StarRocks or the network restart the query, however often. A failure that needs a person ends the run at
+    once. SIGTERM and Ctrl-C stop the query if this is the main thread.
+
+    Args:
+        start: A function that starts the query and returns it, with the same checkpoint and `job` each time. Make the
+            session, the metrics endpoint and the sink outside of it.
+        policy: The waits before restarts; by default `RestartPolicy()`.
+        stop: An event; once it is set, the query stops.
+        stop_seconds: Seconds to wait for the query to stop.
+        quiet: Whether to switch off the loggers of Spark that repeat a failure as tracebacks.
+
+    Returns:
+        The exit code of the process. It is 0 after the query has ended or was stopped, 75 if a new process may help
+        (Spark has ended, or unknown failures came again and again), and 78 if a person has to change something first.
+
+    Raises:
+        Exception: `start` raised an error that is neither Spark's nor the sink's; it passes unchanged.
+
+    Example::
+
+        import sys
+
+        from starrocks_txn_sink import SinkOptions, StarRocksSink, run_forever
+
+        sink = StarRocksSink(SinkOptions(load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop"))
+        query = rows.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint")
+        sys.exit(run_forever(query.start))
     """
     policy, stop, rng, tally = policy or RestartPolicy(), stop or threading.Event(), random.Random(), _Tally()
-    with _stopped_by_sigterm(stop):
+    with _stopped_by_signals(stop):
         while True:
             began = time.monotonic()
             failure, moved = _run_once(start, stop, stop_seconds, quiet=quiet)
@@ -164,7 +205,7 @@ def _run_once(
             if query is None and not _is_failure(error):
                 raise
             return (None if stop.is_set() else _failure_of(query, error)), _has_progressed(query)
-        except BaseException:  # Ctrl-C: no query stays behind
+        except BaseException:  # a second signal: no query stays behind
             if query is not None:
                 _stop(query, stop_seconds)
             raise
@@ -257,21 +298,28 @@ def _silence_spark() -> None:
 
 
 @contextlib.contextmanager
-def _stopped_by_sigterm(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` when SIGTERM comes; a handler of the application stays, and other threads than the main one cannot."""
-    mine = threading.current_thread() is threading.main_thread()
-    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """Set `stop` when SIGTERM or Ctrl-C comes, in the main thread; handlers of the application stay."""
 
     def note(number: int, _: object) -> None:
-        del number
         if stop.is_set():  # a second signal does not wait
-            sys.exit(128 + signal.SIGTERM)
+            sys.exit(128 + number)
         stop.set()
 
-    before = signal.signal(signal.SIGTERM, note)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    mine = [number for number, handler in handlers.items() if _is_default(handler)]
+    if threading.current_thread() is not threading.main_thread():
+        mine = []
+    for number in mine:
+        signal.signal(number, note)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in mine:
+            signal.signal(number, handlers[number])
+
+
+def _is_default(handler: Any) -> bool:
+    """Whether a handler is Python's or Spark's; Spark's calls its JVM in the middle of another call, and fails."""
+    spark = getattr(handler, "__module__", None) == SparkContext.__module__
+    return spark or handler in (signal.SIG_DFL, signal.default_int_handler)

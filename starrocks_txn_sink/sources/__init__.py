@@ -1,15 +1,32 @@
-"""Source formats and readers: TxnEvent, Debezium and Kafka, as the columns that the assembler reads."""
+"""Source formats and readers: TxnEvent, Debezium and Kafka, as the columns that the assembler reads.
 
-from starrocks_txn_sink.sources.balanced.merge import balanced_merge
-from starrocks_txn_sink.sources.debezium import parse_debezium, parse_debezium_transactions
-from starrocks_txn_sink.sources.kafka.spark_reader import kafka_options
-from starrocks_txn_sink.sources.txn_event import TXN_EVENT_SCHEMA, parse_txn_events
+The names are loaded on first use.
+"""
 
-__all__ = [
-    "TXN_EVENT_SCHEMA",
-    "balanced_merge",
-    "kafka_options",
-    "parse_debezium",
-    "parse_debezium_transactions",
-    "parse_txn_events",
-]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starrocks_txn_sink.public_names import loaded_on_use
+
+_MODULES = {
+    "TXN_EVENT_SCHEMA": "starrocks_txn_sink.sources.txn_event",
+    "balanced_merge": "starrocks_txn_sink.sources.balanced.merge",
+    "kafka_options": "starrocks_txn_sink.sources.kafka.spark_reader",
+    "parse_debezium": "starrocks_txn_sink.sources.debezium",
+    "parse_debezium_transactions": "starrocks_txn_sink.sources.debezium",
+    "parse_txn_events": "starrocks_txn_sink.sources.txn_event",
+}
+
+if TYPE_CHECKING:
+    from starrocks_txn_sink.sources.balanced.merge import balanced_merge as balanced_merge
+    from starrocks_txn_sink.sources.debezium import parse_debezium as parse_debezium
+    from starrocks_txn_sink.sources.debezium import parse_debezium_transactions as parse_debezium_transactions
+    from starrocks_txn_sink.sources.kafka.spark_reader import kafka_options as kafka_options
+    from starrocks_txn_sink.sources.txn_event import TXN_EVENT_SCHEMA as TXN_EVENT_SCHEMA
+    from starrocks_txn_sink.sources.txn_event import parse_txn_events as parse_txn_events
+else:
+    __all__ = [*_MODULES]
+
+
+__getattr__, __dir__ = loaded_on_use(__name__, _MODULES)

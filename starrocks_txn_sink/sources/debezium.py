@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from pyspark.sql import functions as F  # noqa: N812
 
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import KEY_DELETES
-from starrocks_txn_sink.sources.debezium_values import CHANGE, KEY, MARKER, PLACE, read_values
+from starrocks_txn_sink.sources.debezium_values import CHANGE, KEY, MARKER, PLACE, TIMESTAMP, read_values
 from starrocks_txn_sink.sources.txn_event import check_input, named_column
 from starrocks_txn_sink.sources.txn_lines import OnMalformed, check_policy
 
@@ -95,6 +96,7 @@ _DELETE, _SNAPSHOT = "d", "r"
 _ROW_OPS: Final = ("c", "u", _SNAPSHOT)
 
 
+@suggests_arguments
 def parse_debezium(
     df: DataFrame,
     tables: TableRule = r"(?:.+\.)?([^.]+)",
@@ -107,21 +109,47 @@ def parse_debezium(
     on_malformed: OnMalformed = "fail",
     name: str = "parse_debezium",
 ) -> DataFrame:
-    """Rows of Debezium's change events in the column `value` (string or binary).
+    """Parse the rows of Debezium's change events.
 
-    Errors name Kafka's topic, partition and offset if `df` has these columns. `tables` maps a source's table,
-    `schema.table` in PostgreSQL and `database.table` in MySQL, to a StarRocks table: a mapping, or a regular expression
-    with one group (TableMapping); by default the last part of the name. A delete's row is Debezium's `before`, or the
-    message's key with `deleted_row="key"`. Tombstones are left out.
+    Tombstones are left out. A value is malformed if it is not exactly one JSON object, has a field of another type, or
+    is an operation without a row (truncate, message). An error never shows its content.
 
-    The result has source_partition (the connector's topic.prefix), txn_id (NULL for a snapshot's row), total_order,
-    collection, position, database (NULL), table (NULL: counted, then left out), op (c, u, d, r) and row (JSON,
-    in Debezium's own spelling).
+    Args:
+        df: Messages of the topics of all tables. Errors name Kafka's topic, partition and offset if `df` has these
+            columns. `timestamp` joins a transaction that a restart of the connector cut.
+        tables: The StarRocks table of each source table (`schema.table` in PostgreSQL, `database.table` in MySQL): a
+            mapping, or a regular expression with one group (TableMapping). By default the table has the last part of
+            the name.
+        value: The column with the change event (string or binary).
+        key: The column with the message's key, read with `deleted_row="key"` only.
+        on_unknown_table: `fail` the query at rows of a table outside the rule, `skip` them, or send them to
+            `dead_letter_table` (`dead_letter`). They count for their transaction in all cases.
+        dead_letter_table: The table for these rows, with `on_unknown_table="dead_letter"` only.
+        deleted_row: The row of a delete: Debezium's `before`, or the message's `key`.
+        on_malformed: `fail` the query at a malformed value, or `drop` the value and count it in each progress under
+            `observedMetrics[name]["malformed"]`. The transaction of a dropped value never adds up.
+        name: The key of the count.
 
-    Values that are not exactly one JSON object, fields of another type, and operations without a row (truncate,
-    message) fail the query; the error never shows the content. `on_malformed="drop"` leaves them out and counts them
-    in each progress under `observedMetrics[name]["malformed"]`; their transaction then never adds up. Raises
-    OptionError for options, InputError for missing columns.
+    Returns:
+        One row for each change, for `assemble_debezium`. The columns are
+
+        - source_partition (the connector's topic.prefix);
+        - txn_id (NULL for a snapshot's row), total_order, collection, position;
+        - database (NULL), and table (NULL: counted, then left out);
+        - op (c, u, d, r), and row (JSON, in Debezium's own spelling);
+        - timestamp (Kafka's, in milliseconds; NULL if `df` has no such column).
+
+    Raises:
+        InputError: A column is missing.
+        OptionError: An option is invalid, or options conflict.
+
+    Example::
+
+        from starrocks_txn_sink.sources import kafka_options, parse_debezium
+
+        options = kafka_options("broker:9092", subscribePattern="shop[.]public[.].*")
+        changes = spark.readStream.format("kafka").options(**options).load()
+        rows = parse_debezium(changes, tables={"public.orders": "orders", "public.items": "order_items"})
     """
     rule = TableMapping(tables, on_unknown_table, dead_letter_table)
     if deleted_row not in get_args(DeletedRow):
@@ -153,9 +181,11 @@ def parse_debezium(
         table.alias("table"),
         op.alias("op", metadata={KEY_DELETES: True} if deleted_row == "key" else {}),
         row.alias("row"),
+        TIMESTAMP,
     )
 
 
+@suggests_arguments
 def parse_debezium_transactions(
     df: DataFrame,
     *,
@@ -164,14 +194,29 @@ def parse_debezium_transactions(
     on_malformed: OnMalformed = "fail",
     name: str = "parse_debezium_transactions",
 ) -> DataFrame:
-    """Markers of Debezium's transaction topic; `df` has the columns `value`, topic, partition and offset.
+    """Parse the markers of Debezium's transaction topic.
 
-    The source partition is the topic without its last part (`shop.transaction` → `shop`), or `source`. The result has
-    source_partition, txn_id, status (BEGIN, END), event_count, data_collections, sequence (the offset) and position
-    (NULL where the id does not hold it).
+    The topic must have one partition, because only one partition keeps the order of commits. A marker in another
+    partition fails the query.
 
-    The topic must have one partition, because only one partition keeps the order of commits; a marker in another
-    partition fails the query. Malformed values fail the query or are counted, as in parse_debezium.
+    Args:
+        df: Messages with the columns `value`, topic, partition and offset. With `source` the topic may be missing.
+        value: The column with the marker (string or binary).
+        source: The source partition; by default the topic without its last part (`shop.transaction` → `shop`).
+        on_malformed: `fail` the query at a malformed value, or `drop` the value and count it, as in `parse_debezium`.
+        name: The key of the count.
+
+    Returns:
+        One row for each marker, for `assemble_debezium`. The columns are
+
+        - source_partition, txn_id, status (BEGIN, END);
+        - event_count, data_collections;
+        - sequence (the offset), and position (NULL where the id does not hold it);
+        - timestamp, as in `parse_debezium`.
+
+    Raises:
+        InputError: A column is missing.
+        OptionError: `on_malformed` is unknown.
     """
     check_policy(on_malformed)
     check_input(df, (value, "partition", "offset", *(() if source else ("topic",))))
@@ -193,6 +238,7 @@ def parse_debezium_transactions(
         event["data_collections"].alias("data_collections"),
         F.col("offset").alias("sequence"),
         _marker_position(event["id"]).alias("position"),
+        TIMESTAMP,
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.rows.json_objects import read_objects
@@ -39,6 +40,7 @@ MARKER: Final = _fields(status=_STRING, id=_STRING, event_count=_BIGINT, data_co
 KEY: Final = "_key"
 """The message's key as it came, and in an event the deleted row of it."""
 PLACE: Final = ("topic", "partition", "offset")
+TIMESTAMP: Final = "timestamp"
 
 _VALUE, _PAYLOAD, _DELETE = "_value", "payload", "d"
 _BEFORE, _AFTER = "before", "after"
@@ -47,17 +49,23 @@ _SCHEMAS: Final = 256
 
 
 def read_values(df: DataFrame, value: str, fields: T.StructType, key: str | None = None) -> DataFrame:
-    """The columns of PLACE that `df` has, `_event` (`fields` of each value) and `_bad`, whether a value is malformed.
+    """The columns of PLACE that `df` has, `timestamp`, `_event` (`fields` of each value) and `_bad` (it is malformed).
+
+    `timestamp` is in milliseconds; NULL without Kafka's column.
 
     With the name of a column for `key`, `_event` has KEY, the row in the key of a delete. Tombstones are left out.
     """
-    places = tuple(name for name in PLACE if name in df.columns)
-    chosen = [named_column(value).alias(_VALUE), *([named_column(key).alias(KEY)] if key else []), *places]
+    places: list[str] = [name for name in PLACE if name in df.columns]
+    timed = TIMESTAMP in df.columns and isinstance(df.schema[TIMESTAMP].dataType, T.TimestampType)
+    time = F.unix_millis(TIMESTAMP) if timed else F.lit(None).cast(_BIGINT)
+    chosen = [named_column(value).alias(_VALUE), *([named_column(key).alias(KEY)] if key else [])]
+    chosen += [*(F.col(each) for each in places), time.alias(TIMESTAMP)]
     raw = df.where(named_column(value).isNotNull()).select(*chosen)
+    places = [*places, TIMESTAMP]
     placed = [T.StructField(name, raw.schema[name].dataType) for name in places]
     event = T.StructType([*fields.fields, *([T.StructField(KEY, _STRING)] if key else [])])
     read = [T.StructField("_event", event), T.StructField("_bad", T.BooleanType())]
-    return raw.mapInArrow(_Reader(fields, places), T.StructType([*placed, *read]))
+    return raw.mapInArrow(_Reader(fields, tuple(places)), T.StructType([*placed, *read]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,7 @@ class _Reader:
             if KEY in batch.schema.names:
                 events = _with_key(events, batch.column(KEY))
             columns = {name: batch.column(name) for name in self.places}
-            yield pa.record_batch({**columns, "_event": events, "_bad": events.is_null()})
+            yield pa.RecordBatch.from_pydict({**columns, "_event": events, "_bad": events.is_null()})
 
     def _read_at_once(self, values: pa.Array, rows: _RowTexts) -> pa.StructArray | None:
         """The events; None unless all values are sound and alike, with or without the converter's schema."""
@@ -175,7 +183,7 @@ def _row_at(text: str, at: int) -> tuple[str | None, int]:
 
 
 def _members_of_event(text: str) -> dict[str, tuple[Any, str]]:
-    """The members of a value, or of the payload beside the converter's schema."""
+    """The members of a value, or of the payload next to the converter's schema."""
     found = members(text)
     value, raw = found.get(_PAYLOAD, (None, ""))
     return found if value is None else members(raw)

@@ -12,6 +12,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.ledger import quoted
+from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, OnMalformed, TxnEventLines
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ TXN_EVENT_SCHEMA: Final = (
     "source_partition STRING, position BIGINT, type STRING, txn_id STRING, "
     "database STRING, table STRING, op STRING, row STRING"
 )
-"""The columns of parsed events. Not for Spark's own JSON reader, which loses text (docs/sources.md)."""
+"""The columns of parsed events. Not for Spark's own JSON reader, which loses text (docs/guides/sources.md)."""
 
 _EVENT_FIELDS: Final = T.StructType(
     [
@@ -33,6 +34,7 @@ _EVENT_FIELDS: Final = T.StructType(
 _MALFORMED: Final = "_malformed"
 
 
+@suggests_arguments
 def parse_txn_events(
     df: DataFrame,
     value: str = "value",
@@ -43,17 +45,36 @@ def parse_txn_events(
     on_malformed: OnMalformed = "fail",
     name: str = "parse_txn_events",
 ) -> DataFrame:
-    """TxnEvents from the JSON in the column `value` (string or binary), judged by `TxnEventLines`.
+    """Parse TxnEvents from JSON, by the rules of `TxnEventLines`.
 
-    `source_partition` and `position` name columns of `df`, by default Kafka's partition and offset; with several topics
-    make one column of topic and partition. None takes the field from the JSON. A `row` may be a string or an object,
-    which keeps its text. The result has the columns of TXN_EVENT_SCHEMA, then `keep`; source partition and position
-    keep the types of their columns.
+    A `row` may be a string or an object, which keeps its text. A value is malformed if it is NULL (a Kafka tombstone),
+    is more or less than one JSON object, or has a field of another type.
 
-    A malformed value (NULL such as a Kafka tombstone, more or less than one JSON object, a field of another type) fails
-    the query; the error names source partition and position, never the content. `on_malformed="drop"` loses such events
-    and counts them in each progress under `observedMetrics[name]["malformed"]`. Raises OptionError for an unknown
-    `on_malformed`, InputError for a missing column.
+    Args:
+        df: The raw events.
+        value: The column with the JSON (string or binary).
+        source_partition: The column with the source partition, by default Kafka's; None takes the field from the JSON.
+            With several topics make one column of topic and partition.
+        position: The column with the position, by default Kafka's offset; None takes the field from the JSON.
+        keep: Further columns of `df` to keep.
+        on_malformed: `fail` the query at a malformed value, or `drop` the value and count it in each progress under
+            `observedMetrics[name]["malformed"]`.
+        name: The key of the count.
+
+    Returns:
+        The columns of TXN_EVENT_SCHEMA, then `keep`. Source partition and position keep the types of their columns.
+
+    Raises:
+        InputError: A column is missing (at once), or a value is malformed (in the running query). The error names
+            source partition and position, never the content.
+        OptionError: `on_malformed` is unknown.
+
+    Example::
+
+        from starrocks_txn_sink.sources import kafka_options, parse_txn_events
+
+        reader = spark.readStream.format("kafka").options(**kafka_options("broker:9092", subscribe="events"))
+        events = parse_txn_events(reader.load())
     """
     lines = TxnEventLines(value=value, source_partition=source_partition, position=position, on_malformed=on_malformed)
     places = {SOURCE_PARTITION: source_partition, POSITION: position}
@@ -95,7 +116,7 @@ class _Parser:
             yield from events.combine_chunks().to_batches()
         if malformed and events is not None:
             row = {name: pa.nulls(1, events.schema.field(name).type) for name in events.column_names}
-            yield pa.record_batch({**row, _MALFORMED: pa.array([malformed], pa.int64())})
+            yield pa.RecordBatch.from_pydict({**row, _MALFORMED: pa.array([malformed], pa.int64())})
 
 
 def check_input(df: DataFrame, needed: tuple[str, ...], advice: str = "") -> None:

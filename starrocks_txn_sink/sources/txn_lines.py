@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.json_objects import Bools, checked_text, layout, read_objects
 
 OnMalformed = Literal["fail", "drop"]
@@ -62,12 +63,20 @@ _FEW: Final = 1000  # values that are rather judged one by one than halved: each
 _CONSTANT: Final = r"[:,\[][ \t\r\n]*-?(?:NaN|Inf)"
 
 
+@suggests_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnEventLines:
-    """Raw events for a sink that assembles: the column `value` holds the JSON of a TxnEvent (string or binary).
+    """Columns of raw events, for a sink that parses and assembles them.
 
-    `source_partition` and `position` name columns as in `parse_txn_events`; None takes the field from the JSON.
-    Raises OptionError for an unknown `on_malformed`.
+    Args:
+        value: The column with the JSON of a TxnEvent (string or binary).
+        source_partition: The column with the source partition, by default Kafka's; None takes the field from the JSON.
+            With several topics make one column of topic and partition.
+        position: The column with the position, by default Kafka's offset; None takes the field from the JSON.
+        on_malformed: `fail` the query at a value that is no TxnEvent, or `drop` the value and count it.
+
+    Raises:
+        OptionError: `on_malformed` is unknown.
     """
 
     value: str = "value"
@@ -84,12 +93,21 @@ class TxnEventLines:
         return self.source_partition is not None and self.position is not None
 
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> pa.Table:
-        """TxnEvents of a batch with the columns value, source_partition and position (NULL where the JSON has them).
+        """TxnEvents of a batch.
 
-        `keep` names further columns of the batch to pass through. Raises InputError for a value that is no TxnEvent,
-        unless `on_malformed` is "drop"; the error names source partition and position, never the content. A value
-        means the same next to any other: strict JSON (RFC 8259) in UTF-8 decides, of any depth, with numbers of any
-        length.
+        A value means the same next to any other: strict JSON (RFC 8259) in UTF-8 decides, of any depth, with numbers of
+        any length.
+
+        Args:
+            batch: The columns value, source_partition and position; the last two are NULL where the JSON has them.
+            keep: Further columns of the batch to pass through.
+
+        Returns:
+            The events, with the columns of TXN_EVENT_SCHEMA and `keep`.
+
+        Raises:
+            InputError: A value is no TxnEvent, and `on_malformed` is not "drop". The error names source partition and
+                position, never the content.
         """
         read, valid = _parse(batch.column(VALUE), self._fields())
         if not valid.all():

@@ -26,15 +26,30 @@ MAX_EVIDENCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """An invariant and the seconds between two samples.
+    """An invariant, and the seconds between two samples of it.
 
-    Each row that `sql` returns is a violation, and no row means that the invariant holds:
-    `SELECT * FROM (SELECT (SELECT sum(cents) FROM a) + (SELECT sum(cents) FROM b) AS total) t WHERE total <> 100000`.
-    The auditor keeps up to `evidence_rows` rows of the first violation, and writes them to `evidence_file` if set; no
-    event and no log has them. By default it reads like any client: StarRocks plans a SELECT without a lock, so that it
-    may, rarely, meet one table before a publish and another one after it. With `lock_database` it reads as readers do
-    that must not (`SET cbo_use_lock_db = true`). Raises OptionError for a statement that is no SELECT, or a number out
-    of range.
+    Each row that the statement returns is a violation; no row means that the invariant holds. No event and no log has
+    these rows.
+
+    By default the audit reads like any client: StarRocks plans a SELECT without a lock, so that it may, rarely, read
+    one table before a publish and another one after it.
+
+    Args:
+        sql: One SELECT.
+        interval: Seconds between two samples.
+        evidence_rows: The number of rows of the first violation that the auditor keeps, from 1 to 1000.
+        evidence_file: A file that gets these rows too.
+        lock_database: Whether the audit reads with a lock (`SET cbo_use_lock_db = true`), as readers do that must not
+            see a publish in part.
+
+    Raises:
+        OptionError: The statement is no SELECT, or a number is out of range.
+
+    Example::
+
+        total = "SELECT (SELECT sum(cents) FROM a) + (SELECT sum(cents) FROM b) AS total"
+        audit = Audit(f"SELECT * FROM ({total}) t WHERE total <> 100000", interval=5)
+        sink = StarRocksSink(options, audit=audit)
     """
 
     sql: str

@@ -243,7 +243,7 @@ def bind(sql: str, literals: Sequence[str]) -> str:
 
 
 def _login(options: SinkOptions, address: Address) -> dict[str, Any]:
-    """Arguments of the driver. Reads the password anew; raises OptionError if it or a TLS file cannot be read."""
+    """Arguments of the driver. Reads the password again; raises OptionError if it or a TLS file cannot be read."""
     secure: dict[str, Any] = {"ssl": _tls_context(options)} if options.query_tls else {"ssl_disabled": True}
     return {
         "host": address.host,
@@ -318,7 +318,7 @@ class BoundedSocket:
         return self._socket
 
     def settimeout(self, seconds: float | None) -> None:
-        """Ignore the driver's timeouts: each of them would start anew."""
+        """Ignore the driver's timeouts: each of them would start again."""
 
     def sendall(self, data: bytes) -> None:
         self._bound().sendall(data)

@@ -184,11 +184,18 @@ _executor_settings: LogSettings | None = None
 def configure_logging(
     level: str = "INFO", *, form: str = "auto", stream: TextIO | None = None, executors: bool = True
 ) -> None:
-    """Write the package's lines at `level` and above to `stream` (standard error); a second call replaces the first.
+    """Write the package's log lines to a stream; a second call replaces the first.
 
-    `form` is `human`, `json` (one object a line), or `auto`: human on a terminal, JSON elsewhere. With `executors` the
-    lanes of later writes log to the standard error of their executors. Other loggers do not change. Raises OptionError
-    for an unknown level or form.
+    Other loggers do not change.
+
+    Args:
+        level: The lowest level of the lines: DEBUG, INFO, WARNING or ERROR.
+        form: `human`, `json` (one object a line), or `auto`: human on a terminal, JSON elsewhere.
+        stream: The stream; by default standard error.
+        executors: Whether the lanes of later writes log to the standard error of their executors.
+
+    Raises:
+        OptionError: The level or the form is unknown.
     """
     global _executor_settings
     number = logging._nameToLevel.get(level.upper())

@@ -2,7 +2,7 @@
 
 A lane that succeeds sends its receipts and then its report; an assembling lane also sends its CarryOver. A lane whose
 rows must be sorted first sends an OrderViolation and nothing else. Under a shared label a lane sends its LaneShare in
-place of receipts, and if it fails only the report: a failed task would be run again by Spark, in vain
+place of receipts, and if it fails only the report: a failed task would be run again by Spark without effect
 (`coordinator.shared_label`). Each message is a line of JSON with its `kind`.
 
 A lane that fails has to fail its Spark task, or Spark would not run the task again. PySpark gives the driver only the

@@ -1,4 +1,4 @@
-"""Take the picture of the page for docs/operations.md from a running demo: python tests/browser/picture.py FILE"""
+"""The pictures of docs/operations/page.md, light and dark, of a running demo: python tests/browser/picture.py FILE"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BEFORE_THE_END = 5.0
 
 
 def main(file: Path, seconds: float) -> int:
-    """Let the demo write for `seconds`, and take the picture shortly before it stops; 1 when it does not run."""
+    """Let the demo write for `seconds`, and take the pictures shortly before it stops; 1 when it does not run."""
     words = [sys.executable, "-m", "starrocks_txn_sink", "demo", "--metrics-port", "0", "--seconds", str(seconds)]
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder) / "said"
@@ -26,7 +26,7 @@ def main(file: Path, seconds: float) -> int:
             begun = 0.0
             while demo.poll() is None and (not begun or time.monotonic() < begun + seconds - _BEFORE_THE_END):
                 time.sleep(0.5)
-                begun = begun or (time.monotonic() if " writing " in said.read_text() else 0.0)
+                begun = begun or (time.monotonic() if "writing, " in said.read_text() else 0.0)
             if demo.poll() is not None:
                 return 1
             address = re.search(r"live page: (\S+)", said.read_text())
@@ -36,13 +36,15 @@ def main(file: Path, seconds: float) -> int:
 
 
 def photograph(address: str, file: Path) -> None:
-    """The upper part of the page, as a laptop shows it."""
+    """The upper part of the page, as a laptop shows it, in light as `file` and in dark as `…-dark`."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         page = browser.new_page(viewport={"width": 1280, "height": 1110}, reduced_motion="reduce")
         page.goto(address)
         page.wait_for_selector("#transactions tbody tr")
         page.screenshot(path=file)
+        page.emulate_media(color_scheme="dark")
+        page.screenshot(path=file.with_stem(f"{file.stem}-dark"))
         browser.close()
 
 

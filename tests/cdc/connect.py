@@ -1,9 +1,8 @@
-"""Kafka Connect with Debezium as one process, its connector set up as docs/sources.md says."""
+"""Kafka Connect with Debezium as one process."""
 
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,28 +12,30 @@ from typing_extensions import Self
 
 from tests.kafka.jars import classpath
 
-CONNECT = Path(__file__).parent / "maven" / "connect.xml"
+POMS = Path(__file__).parent / "maven"
+CONNECT, CONNECT_MARIADB = POMS / "connect.xml", POMS / "connect-mariadb.xml"
 PREFIX = "shop"
 
 
 class Connect:
-    """A context manager; `kill` and `start` again go on from the offsets in the folder."""
+    """A context manager; `kill` and `start` again go on from the offsets in the folder.
 
-    def __init__(self, folder: Path, servers: str, postgres_port: int, database: str = "postgres") -> None:
+    `connector` are the settings of the one connector that runs, `for_postgres` for instance.
+    """
+
+    def __init__(self, folder: Path, servers: str, connector: Mapping[str, str], pom: Path = CONNECT) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self._pom = pom
         self._process: subprocess.Popen[bytes] | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            rest = free.getsockname()[1]
-        _write(folder / "worker.properties", _worker(servers, rest, folder))
-        _write(folder / "connector.properties", _connector(postgres_port, database))
+        _write(folder / "worker.properties", _worker(servers, folder))
+        _write(folder / "connector.properties", connector)
 
     def start(self) -> None:
         with (self.folder / "connect.log").open("ab") as log:
             self._process = subprocess.Popen(
                 ["java", "-Xmx512m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp",
-                 classpath(CONNECT), "org.apache.kafka.connect.cli.ConnectStandalone",
+                 classpath(self._pom), "org.apache.kafka.connect.cli.ConnectStandalone",
                  str(self.folder / "worker.properties"), str(self.folder / "connector.properties")],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
@@ -71,11 +72,11 @@ class Connect:
         self.stop()
 
 
-def _worker(servers: str, rest_port: int, folder: Path) -> dict[str, str]:
+def _worker(servers: str, folder: Path) -> dict[str, str]:
     json = "org.apache.kafka.connect.json.JsonConverter"
     return {
         "bootstrap.servers": servers,
-        "listeners": f"http://127.0.0.1:{rest_port}",
+        "listeners": "http://127.0.0.1:0",  # a port chosen now may be taken when a killed one comes back
         "key.converter": json,
         "value.converter": json,
         "key.converter.schemas.enable": "false",
@@ -86,7 +87,8 @@ def _worker(servers: str, rest_port: int, folder: Path) -> dict[str, str]:
     }
 
 
-def _connector(port: int, database: str) -> dict[str, str]:
+def for_postgres(port: int, database: str = "postgres") -> dict[str, str]:
+    """The connector of the tests that kill processes."""
     return {
         "name": "shop",
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -105,11 +107,13 @@ def _connector(port: int, database: str) -> dict[str, str]:
         "topic.creation.default.partitions": "3",
         "topic.creation.default.replication.factor": "1",
         "topic.creation.groups": "markers",
-        "topic.creation.markers.include": r".*\\.transaction",
+        "topic.creation.markers.include": r".*\.transaction",
         "topic.creation.markers.partitions": "1",
         "topic.creation.markers.replication.factor": "1",
     }
 
 
 def _write(file: Path, settings: Mapping[str, str]) -> None:
-    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    """Properties of Java, where a backslash stands twice."""
+    lines = (f"{name}={value}\n".replace("\\", "\\\\") for name, value in settings.items())
+    file.write_text("".join(lines), encoding="utf-8")

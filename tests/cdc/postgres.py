@@ -49,11 +49,11 @@ class Postgres:
     def stop(self) -> None:
         self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
 
-    def sql(self, text: str) -> list[list[str]]:
+    def sql(self, text: str, database: str = "postgres") -> list[list[str]]:
         """Run statements, each in a transaction of its own unless the text has BEGIN; the rows of the answers."""
         done = self._run(
-            "psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-X", "-q", "-A", "-t", "-F", "\t",
-            "-v", "ON_ERROR_STOP=1", "-f", "-", text=text,
+            "psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-d", database, "-X", "-q", "-A", "-t",
+            "-F", "\t", "-v", "ON_ERROR_STOP=1", "-f", "-", text=text,
         )  # fmt: skip
         return [line.split("\t") for line in done.splitlines()]
 

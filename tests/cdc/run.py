@@ -12,7 +12,7 @@ from typing import Any
 
 from starrocks_emulator.process import EmulatorProcess
 from tests.cdc import shop
-from tests.cdc.connect import Connect
+from tests.cdc.connect import Connect, for_postgres
 from tests.cdc.postgres import Postgres
 from tests.cdc.witness import Witness, until
 from tests.kafka.broker import Broker
@@ -53,7 +53,7 @@ def run(
         postgres.sql(shop.POSTGRES)
         for sql in shop.STARROCKS:
             ask(sql)
-        connect = stack.enter_context(Connect(home / "connect", broker.servers, postgres.port))
+        connect = stack.enter_context(Connect(home / "connect", broker.servers, for_postgres(postgres.port)))
         until(
             lambda: not connect.running or MARKERS in broker.topics() or bool(postgres.sql(_TOUCH)), _WAIT, "Debezium"
         )
@@ -78,8 +78,19 @@ def run(
                 each.result()
             say(f"{witness.items} items, {witness.looks} looks; the writers are done, one transaction of {huge} rows")
         postgres.sql(shop.huge(huge))
-        until(lambda: not _different(postgres, ask) or not query.running, _WAIT, "StarRocks to equal PostgreSQL")
+        try:
+            until(
+                lambda: not _different(postgres, ask) or not query.running or not connect.running,
+                _WAIT,
+                "StarRocks to equal PostgreSQL",
+            )
+        except TimeoutError as late:
+            different = ", ".join(_different(postgres, ask))
+            raise TimeoutError(
+                f"{late} {different} differ. Query: {query.messages()} Kafka Connect: {connect.messages()}"
+            ) from None
         _check(query)
+        _check(connect)
         count = sum(len(postgres.sql(sql.format(""))) for sql in shop.CONTENT.values())
         return Verdict(witness.looks, len(witness.torn), count, tuple(_different(postgres, ask)))
 

@@ -37,17 +37,16 @@ def environment() -> dict[str, str]:
 
 
 class Daemon:
-    """A master's or a worker's JVM with a folder and a log of its own."""
+    """A process of Spark with a folder and a log of its own."""
 
-    def __init__(self, folder: Path, entry: str, *words: str) -> None:
+    def __init__(self, folder: Path, *command: str, **variables: str) -> None:
         folder.mkdir(parents=True)
         self.folder, self._log = folder, folder / "log"
-        options = ["-Xmx256m", "-Dspark.master.rest.enabled=false"]  # which would listen on a fixed port
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                ["java", *options, "-cp", f"{HOME}/conf/:{HOME}/jars/*", f"{_DEPLOY}.{entry}", *words],
+                command,
                 cwd=folder,
-                env=environment(),
+                env={**environment(), **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -90,13 +89,18 @@ class Daemon:
         self._process.wait(_DOWN_SECONDS)
 
 
+def _java(entry: str, *words: str) -> list[str]:
+    options = ["-Xmx256m", "-Dspark.master.rest.enabled=false"]  # which would listen on a fixed port
+    return ["java", *options, "-cp", f"{HOME}/conf/:{HOME}/jars/*", f"{_DEPLOY}.{entry}", *words]
+
+
 class Worker(Daemon):
     """A worker with one core; its executors have folders in `work`."""
 
     def __init__(self, folder: Path, host: str, master: str) -> None:
         self.host, self.work = host, folder / "work"
         words = ["--host", host, "--port", "0", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
-        super().__init__(folder, "worker.Worker", *words, "--work-dir", str(self.work), master)
+        super().__init__(folder, *_java("worker.Worker", *words, "--work-dir", str(self.work), master))
 
     def executors(self) -> list[psutil.Process]:
         return [one for one in self.tree() if _is_executor(one)]
@@ -111,7 +115,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         words = ["--host", HOSTS[0], "--port", "0", "--webui-port", "0"]
-        self._master = Daemon(self.folder / "master", "master.Master", *words)
+        self._master = Daemon(self.folder / "master", *_java("master.Master", *words))
         try:
             self.url = self._master.wait_for(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
             self._master.wait_for("(New state: ALIVE)")

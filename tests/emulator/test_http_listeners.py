@@ -100,11 +100,11 @@ def test_the_body_limit_counts_over_the_loads_of_a_table(emulator: Emulator) -> 
                 assert found.json()["Message"].endswith("by setting streaming_load_max_mb in be.conf.")
 
 
-def test_single_table_mode_is_refused_in_plain_words(emulator: Emulator) -> None:
-    headers = {"db": "shop", "label": "l", "table": "t"}
+def test_parallel_stream_load_is_refused_in_plain_words(emulator: Emulator) -> None:
+    headers = {"db": "shop", "label": "l", "table": "t", "channel_id": "0", "channel_num": "1"}
     found = call("POST", f"{emulator.load_url}/api/transaction/begin", headers=headers).json()
     assert found["Status"] == "FAILED"
-    assert "multi-table transactions only" in found["Message"]
+    assert "does not serve parallel stream load" in found["Message"]
 
 
 def test_the_backend_lists_and_knows_no_other_path(emulator: Emulator) -> None:

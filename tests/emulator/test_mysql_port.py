@@ -76,7 +76,7 @@ def test_values_of_all_types_come_back(listener: QueryListener) -> None:
                 date(2024, 1, 1),
                 1,
                 b"x",
-                '{"a":1}',
+                '{"a": 1}',
                 1.5,
                 2**80,
                 "é'\"%",

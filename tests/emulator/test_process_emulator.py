@@ -156,9 +156,22 @@ def test_wrong_options_are_named(tmp_path: Path, words: list[str], complaint: by
     assert complaint in ended.stderr
 
 
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        words = ["--data-dir", str(tmp_path), "--be-port", port, "--fe-port", "0", "--query-port", "0"]
+        ended = subprocess.run(
+            [sys.executable, "-m", "starrocks_emulator", *words], capture_output=True, text=True, timeout=60
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("The stand-in cannot start: ")
+    assert f"127.0.0.1:{port}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 @pytest.mark.deep
 def test_the_test_of_the_page_runs_as_printed(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "emulator.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "emulator.md").read_text()
     (printed,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "test_printed.py").write_text(printed)
     ended = subprocess.run(

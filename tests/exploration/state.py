@@ -20,7 +20,7 @@ DEAD = 7  # a token that no process holds any more
 NONE = 8  # no row
 EARLIER = 9  # a claim of the same lane number in an earlier run of the driver, or an earlier micro-batch
 
-# --- where a writer stands; the numbers are those of docs/exactly-once.md, "How it works" ---
+# --- where a writer stands; the numbers are those of docs/inside/exactly-once.md, "How it works" ---
 DOWN = 0  # crashed, fenced or finished: may start again at any time
 CLAIM = 1
 SETTLE = 2  # the claim is committed; list as soon as it is visible

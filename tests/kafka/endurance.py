@@ -77,9 +77,12 @@ class Reader:
         return Look(*(int(each or 0) for each in self._shop.ask(_LOOK)[0]))
 
     def _run(self) -> None:
-        while not self._over.wait(0.5):
+        took = 0.0
+        while not self._over.wait(min(max(0.5, 9 * took), 30)):  # the server has more to do than to be looked at
             with suppress(pymysql.MySQLError, OSError):
+                began = time.monotonic()
                 self.now = self.look()
+                took = time.monotonic() - began
                 self.looks += 1
                 if (self.now.duplicated or self.now.torn) and self.worst is None:
                     self.worst = self.now

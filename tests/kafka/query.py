@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_txn_sink import (
+    MetricsServer,
     SinkOptions,
     StarRocksSink,
     TransactionAssembly,
@@ -32,11 +33,15 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 def main(task: dict[str, Any]) -> None:
     """`task` has servers, jars, folder, format (events, debezium), per_trigger, checkpoint, the sink's options; it may
     have a trigger interval, `source` (balanced_kafka), `options_of_kafka` (whether `kafka_options` makes them),
-    `topic`, and `assemble` (lanes)."""
+    `topic`, `assemble` (lanes), and `metrics` (whether to serve them; the address is in the file `metrics`)."""
     spark = _spark(Path(task["folder"]), task["jars"])
     spark.dataSource.register(BalancedKafka)
     frame, assemble = _frame(spark, task)
-    writer = frame.writeStream.foreachBatch(StarRocksSink(SinkOptions(**task["options"]), assemble=assemble))
+    server = MetricsServer(port=0) if task.get("metrics") else None
+    sink = StarRocksSink(SinkOptions(**task["options"]), assemble=assemble, metrics=server)
+    if server is not None:
+        Path(task["folder"], "metrics").write_text(server.url)
+    writer = frame.writeStream.foreachBatch(sink)
     writer = writer.option("checkpointLocation", task["checkpoint"])
     interval = task.get("trigger")
     writer = writer.trigger(processingTime=interval) if interval else writer.trigger(availableNow=True)

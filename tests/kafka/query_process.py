@@ -22,7 +22,7 @@ class QueryProcess:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "task.json"
         file.write_text(json.dumps(task))
-        self._log = folder / "query.log"
+        self._log, self._metrics = folder / "query.log", folder / "metrics"
         with self._log.open("ab") as log:
             command = [sys.executable, "-m", "tests.kafka.query", str(file)]
             self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -30,6 +30,16 @@ class QueryProcess:
     @property
     def running(self) -> bool:
         return self._process.poll() is None
+
+    def processes(self) -> list[psutil.Process]:
+        """The driver's Python, its JVM, then their workers."""
+        root = psutil.Process(self._process.pid)
+        return [root, *root.children(recursive=True)]
+
+    @property
+    def metrics_url(self) -> str:
+        """Where a task with `metrics` serves them."""
+        return self._metrics.read_text()
 
     def finish(self, seconds: float) -> None:
         """Wait until it has ended well; an error with what it said otherwise."""
@@ -49,8 +59,7 @@ class QueryProcess:
     def kill(self) -> None:
         """`kill -9` of the whole tree."""
         with suppress(psutil.NoSuchProcess):
-            root = psutil.Process(self._process.pid)
-            for one in [root, *root.children(recursive=True)]:
+            for one in self.processes():
                 with suppress(psutil.NoSuchProcess):
                     one.kill()
         self._process.wait(20)

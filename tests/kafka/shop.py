@@ -30,9 +30,10 @@ class Shop:
             "job": job,
         }
 
-    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+    def ask(self, sql: str, **more: Any) -> list[tuple[Any, ...]]:
+        """The rows of a statement; `more` goes to the connection."""
         settings = self._starrocks.settings
-        return query(self._starrocks, sql, user=settings.user, password=settings.password)
+        return query(self._starrocks, sql, user=settings.user, password=settings.password, **more)
 
     def seen(self) -> list[tuple[Any, ...]]:
         """What `judge` judges."""

@@ -1,1 +1,1 @@
-"""Seeded schedules of writers and faults on a virtual clock, run by the production core; see docs/reliability.md."""
+"""Seeded schedules of writers and faults on a virtual clock, run by the production core: docs/inside/reliability.md."""

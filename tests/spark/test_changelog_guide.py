@@ -14,7 +14,7 @@ from tests.support.query_port import query
 
 pytestmark = pytest.mark.spark
 
-GUIDE = Path(__file__).parents[2] / "docs" / "changelog-guide.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "changelog.md"
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -26,7 +26,7 @@ from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).parents[2] / "docs" / "data-source.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "data-source.md"
 
 
 @pytest.fixture
@@ -117,15 +117,18 @@ def test_the_python_of_the_page_runs(shop: Shop) -> None:
         "spark": shop.spark,
         "load_url": shop.server.load_url,
         "query_url": shop.server.query_url,
+        "orders": shop.spark.range(7),
         "rows": shop.frame(rows_of("p-0", [1, 2])),
         "events": shop.spark.readStream.schema(SCHEMA).json(str(shop.source)),
         "checkpoint": str(shop.checkpoint()),
     }
+    shop.ask("CREATE TABLE shop.orders (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
     snippets = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(snippets) == 2
+    assert len(snippets) == 3
     for snippet in snippets:
         exec(compile(snippet, PAGE.name, "exec"), names)
     assert positions(shop) == [("p-0", 2), ("p-1", 1)]
+    assert shop.ask("SELECT count(*) FROM shop.orders") == [(7,)]
     assert shop.spark.conf.get(STREAM_CHECK) == "true"
 
 

@@ -89,7 +89,7 @@ class Demo:
 
     def delivers(self) -> bool:
         """Whether something is visible already."""
-        return re.search(r", visible [1-9]", self.stderr) is not None
+        return re.search(r" [1-9][\d,]* of [\d,]+ transactions visible", self.stderr) is not None
 
     def close(self) -> None:
         for process in self.family():

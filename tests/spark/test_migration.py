@@ -1,4 +1,4 @@
-"""The snippets of docs/migration.md run, and leave in the tables what the page says."""
+"""The snippets of docs/guides/migration.md run, and leave in the tables what the page says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.query_port import query
 
 pytestmark = pytest.mark.spark
 
-PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "migration.md"
 BLOCK = re.compile(r"^```(python|sql|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

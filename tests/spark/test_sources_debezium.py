@@ -351,3 +351,20 @@ def test_a_batch_frame_gives_what_a_stream_gives_after_all(spark: SparkSession) 
     assert [(each.position, each.seq, json.loads(each.row)["id"]) for each in found] == [
         (99, 0, 1), (99, 1, 2), (99, 2, 3)
     ]  # fmt: skip
+
+
+def test_a_transaction_that_a_restart_cut_is_joined_by_the_timestamps_of_kafka(spark: SparkSession) -> None:
+    """Rows 1 and 2, then after the restart rows 2 and 3 as 1 and 2: once with the column `timestamp`, once without."""
+
+    def row(offset: int, number: int, order: int) -> Message:
+        return message(offset, change(postgres("orders", 90 + number), f"5:{90 + number}", order, {"id": number}))
+
+    changes = [row(0, 1, 1), row(1, 2, 2), row(100, 2, 1), row(101, 3, 2)]
+    of_topic = [marker("BEGIN", "5:90"), marker("BEGIN", "5:90"), marker("END", "5:99", {"public.orders": 2})]
+    ends = [message(n, each, "shop.transaction") for n, each in zip((0, 100, 101), of_topic, strict=True)]
+    for times in (True, False):
+        read = [frame(spark, *messages) for messages in (changes, ends)]
+        if times:
+            read = [each.withColumn("timestamp", F.timestamp_seconds("offset")) for each in read]
+        found = assemble_debezium(parse_debezium(read[0]), parse_debezium_transactions(read[1])).collect()
+        assert [json.loads(each.row)["id"] for each in found] == ([1, 2, 3] if times else [])

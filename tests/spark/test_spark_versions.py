@@ -159,6 +159,16 @@ def test_a_batch_frame_of_events(orders: Orders) -> None:
 
 @pytest.mark.parametrize("text", ["json", "csv"])
 def test_typed_rows(orders: Orders, text: str) -> None:
+    for name, frame in typed_frames(orders):
+        options = orders.options(job=name, tables={name: {"format": text}})
+        columns = {column: f"{column}_" for column in frame.columns}
+        renamed = frame.withColumnsRenamed(columns).withColumn("table", F.lit(name))
+        StarRocksSink(options, routes=[TableRoute(name, columns)]).write(renamed)
+    orders.judge()
+
+
+def typed_frames(orders: Orders) -> Iterator[tuple[str, DataFrame]]:
+    """The rows of each table, as typed columns."""
     truth = orders.workload.truth()
     rows = {"orders": truth.orders, "order_items": truth.order_items, "order_events": truth.order_events}
     for name, table in verdict.TABLES.items():
@@ -171,14 +181,7 @@ def test_typed_rows(orders: Orders, text: str) -> None:
             for key in rows[name]
         ]
         types = dict(_types(table.ddl))
-        frame = orders.spark.createDataFrame(
-            values, ", ".join(f"{column}_ {types[column]}" for column in table.columns)
-        )
-        options = orders.options(job=name, tables={name: {"format": text}})
-        StarRocksSink(options, routes=[TableRoute(name, {column: f"{column}_" for column in table.columns})]).write(
-            frame.withColumn("table", F.lit(name))
-        )
-    orders.judge()
+        yield name, orders.spark.createDataFrame(values, ", ".join(f"{each} {types[each]}" for each in table.columns))
 
 
 def _types(ddl: str) -> Iterator[tuple[str, str]]:
@@ -199,6 +202,18 @@ def test_the_data_source_writes_a_batch_frame(orders: Orders) -> None:
     orders.spark.dataSource.register(StarRocksDataSource)
     rows = lane_partitioned(orders.rows(stream=False), orders.options(lanes=2))
     rows.write.format("starrocks_txn").mode("append").save()
+    orders.judge()
+
+
+@least(BATCH_DATA_SOURCE)
+def test_the_data_source_writes_frames_as_they_are(orders: Orders) -> None:
+    from starrocks_txn_sink import StarRocksDataSource
+
+    orders.spark.dataSource.register(StarRocksDataSource)
+    addresses = {"load_url": orders.server.load_url, "query_url": orders.server.query_url}
+    for name, frame in typed_frames(orders):
+        writer = frame.repartition(2).write.format("starrocks_txn").options(**addresses, database=verdict.DATABASE)
+        writer.option("table", name).mode("append").save()
     orders.judge()
 
 

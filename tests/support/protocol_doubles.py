@@ -67,11 +67,20 @@ class MemoryStore:
     def has_database(self, db: str) -> bool:
         return db in (DATABASE, "other")
 
+    def has_table(self, db: str, table: str) -> bool:
+        return self.has_database(db) and not table.startswith("missing")
+
     def plan(self, db: str, table: str, headers: Mapping[str, str]) -> Any:
         if table.startswith("missing"):
             raise PlanRejected(f"Failed to find table {table} in db {db}", "com.starrocks.common.MetaNotFoundException")
         self.planned.append(headers)
         return table
+
+    def judge(self, txn_id: int, label: str, plan: Any, paths: Sequence[Path]) -> Counted:  # noqa: ARG002
+        size = sum(path.stat().st_size for path in paths)
+        if not size:
+            raise CommitRejected(plan, "No rows were imported from upstream")
+        return Counted(1, bytes=size)
 
     def judge_ahead(self, _: Any, path: Path) -> None:
         assert path.exists()

@@ -95,7 +95,7 @@ class Policy:
 def check_open_timeout(limit: float | None) -> None:
     """OptionError for an `open_timeout` (seconds) that is not above zero."""
     if limit is not None and not limit > 0:
-        raise OptionError("open_timeout must be above zero.", hint="Leave it out to wait for ever.")
+        raise OptionError("open_timeout must be above zero.", hint="Leave it out to wait forever.")
 
 
 def seconds(value: float | timedelta | str | None) -> float | None:

@@ -23,14 +23,15 @@ COLLECTION: Final = "collection"
 EVENT_COUNT: Final = "event_count"
 DATA_COLLECTIONS: Final = "data_collections"
 SEQUENCE: Final = "sequence"
+TIMESTAMP: Final = "timestamp"  # Kafka's, in milliseconds: it tells the deliveries of a transaction apart
 ARRIVED: Final = "arrived"  # processing time in seconds; only in the state
 
 BEGIN: Final = "BEGIN"
 END: Final = "END"
 SNAPSHOT: Final = "r"  # Debezium's op of a row that a snapshot read
 
-ROW_COLUMNS: Final = (model.TXN_ID, TOTAL_ORDER, COLLECTION, model.POSITION, *model.PAYLOAD)
-MARKER_COLUMNS: Final = (model.TXN_ID, STATUS, EVENT_COUNT, DATA_COLLECTIONS, SEQUENCE, model.POSITION)
+ROW_COLUMNS: Final = (model.TXN_ID, TOTAL_ORDER, COLLECTION, model.POSITION, *model.PAYLOAD, TIMESTAMP)
+MARKER_COLUMNS: Final = (model.TXN_ID, STATUS, EVENT_COUNT, DATA_COLLECTIONS, SEQUENCE, model.POSITION, TIMESTAMP)
 
 COLLECTION_COUNTS: Final = pa.list_(pa.struct([("data_collection", pa.string()), ("event_count", pa.int64())]))
 
@@ -47,6 +48,7 @@ EVENTS: Final = pa.schema(
         (SEQUENCE, pa.int64()),
         (model.POSITION, pa.int64()),
         *_PAYLOAD,
+        (TIMESTAMP, pa.int64()),
     ]
 )
 """Input of a step. `table` NULL: the row counts for its transaction, but is not released."""
@@ -109,7 +111,9 @@ class VerifiedState:
 
     `last_position`: position of the last released transaction. `oldest`: arrival time of the oldest event of an
     incomplete transaction. `settled` and `quarantined`: newest ids of released (or repeated) and of quarantined
-    transactions. `snapshots` and `letters` count the units of a snapshot before the first transaction and of dead
+    transactions. `reported`: time of the last notice about a transaction that waits.
+
+    `snapshots` and `letters` count the units of a snapshot before the first transaction and of dead
     letters; the counts are their positions.
     """
 
@@ -121,6 +125,7 @@ class VerifiedState:
     quarantined: tuple[str, ...] = ()
     snapshots: int = 0
     letters: int = 0
+    reported: float | None = None
 
     def expires_at(self, open_timeout: float | None) -> float | None:
         """Time (seconds since the epoch) at which the oldest incomplete transaction reaches `open_timeout`."""
@@ -145,7 +150,7 @@ def remember_ids(known: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedIntake:
-    """New rows and ENDs; `late` are rows and ENDs of transactions that are quarantined already."""
+    """New rows and markers; `late` are rows and ENDs of transactions that are quarantined already."""
 
     events: pa.Table
     late: pa.Table
@@ -161,13 +166,13 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
         _rows(events),
         int(pc.sum(pc.and_(pc.invert(marker), events[model.TXN_ID].is_null())).as_py() or 0),
     )
-    fresh = events.filter(pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True))
-    again = fresh.filter(_repeated_end(fresh, state.last_position))[model.TXN_ID].to_pylist()
+    again = events.filter(_repeated_end(events, state.last_position))[model.TXN_ID].to_pylist()
     settled = remember_ids(state.settled, again)
-    known = pc.is_in(fresh[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
-    given_up = pc.is_in(fresh[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
+    known = pc.is_in(events[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
+    given_up = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     given_up = pc.and_(given_up, pc.invert(known))
-    late, repeats = fresh.filter(given_up), fresh.filter(known)
+    tells = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a BEGIN alone is no news
+    late, repeats = events.filter(pc.and_(given_up, tells)), events.filter(pc.and_(known, tells))
     counters = VerifiedCounters(
         events=events.num_rows,
         data=data - snapshots,
@@ -177,7 +182,7 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
         late=late.num_rows,
         late_rows=_rows(late),
     )
-    return VerifiedIntake(fresh.filter(pc.invert(pc.or_(known, given_up))), late, settled, counters)
+    return VerifiedIntake(events.filter(pc.invert(pc.or_(known, given_up))), late, settled, counters)
 
 
 def _rows(events: pa.Table) -> int:
@@ -189,7 +194,7 @@ def _repeated_end(events: pa.Table, last_position: int | None) -> pa.ChunkedArra
     if last_position is None:
         return pa.chunked_array([pa.repeat(False, events.num_rows)])
     below = pc.fill_null(pc.less_equal(events[model.POSITION], last_position), False)
-    return pc.and_(events[STATUS].is_valid(), below)
+    return pc.and_(pc.fill_null(pc.equal(events[STATUS], END), False), below)
 
 
 def _check(events: pa.Table, source: str) -> None:

@@ -29,6 +29,7 @@ from starrocks_txn_sink.telemetry.events import Event
 OnOpenTimeout = Literal["quarantine", "fail"]
 ReadBlob = Callable[[int], pa.Table]
 
+WAITING_SECONDS: Final = 60.0
 MANY_BLOBS: Final = 32  # with more blobs, small ones are merged
 SMALL_BYTES: Final = 1 << 20
 
@@ -80,13 +81,14 @@ class VerifiedAssembler:
         arrived = pa.array(np.full(intake.events.num_rows, float(now)))
         blobs = [read(each.number) for each in state.blobs]
         table = pa.concat_tables([*blobs, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrived)])
-        found = tally.tally(table)
         limit = self.policy.open_timeout
-        classes = tally.classify(table, found, state.last_position, None if limit is None else now - limit)
+        found = tally.tally(table, None if limit is None else now - limit)
+        classes = tally.classify(found, state.last_position)
         self._refuse(table, found, classes, now)
         done = _StepEvents(state, table, found, classes)
         state, letters, notices = self._give_up(done, intake)
-        return _build_step(done, state, intake, letters, notices)
+        state, waiting = self._report_waiting(done, state, now)
+        return _build_step(done, state, intake, letters, (*notices, *waiting))
 
     def _refuse(self, table: pa.Table, found: Tally, classes: TransactionClasses, now: float) -> None:
         if self.policy.on_open_timeout == "fail" and len(classes.given_up):
@@ -99,6 +101,19 @@ class VerifiedAssembler:
                 **self._place(table, found, first),
                 open_seconds=round(now - float(arrived), 3),
             )
+
+    def _report_waiting(self, done: _StepEvents, state: VerifiedState, now: float) -> tuple[VerifiedState, list[Event]]:
+        """A notice, once in WAITING_SECONDS, about the first transaction that holds back later commits so long."""
+        first = done.classes.blocking
+        if first < 0 or (state.reported is not None and now - state.reported < WAITING_SECONDS):
+            return state, []
+        open_seconds = now - float(done.table[v.ARRIVED].to_numpy()[done.told & (done.found.code == first)].min())
+        if open_seconds < WAITING_SECONDS:
+            return state, []
+        place = self._place(done.table, done.found, first)
+        return replace(state, reported=now), [
+            Event("transaction.waiting", {**place, "open_seconds": round(open_seconds, 3)})
+        ]
 
     def _place(self, table: pa.Table, found: Tally, transaction: int) -> dict[str, object]:
         return {
@@ -158,6 +173,11 @@ class _StepEvents:
         return mask
 
     @property
+    def told(self) -> Mask:
+        """Mask of the rows and ENDs; a BEGIN alone does not open a transaction."""
+        return ~tally.has_status(self.table, v.BEGIN)
+
+    @property
     def snapshot(self) -> Indexes:
         """Places of snapshot rows, in arrival order."""
         places: Indexes = np.flatnonzero(self.found.code < 0)
@@ -192,8 +212,10 @@ def _build_step(
     handed_on |= done.of(settled) | done.of(classes.given_up) | found.repeated
     names = found.ids.take(pa.array(settled)).to_pylist()
     state = replace(state, settled=v.remember_ids(intake.settled, names))
+    known = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
+    handed_on |= known.to_numpy() & ~done.told  # a BEGIN whose END turned out to be a repeat
     state, removed, added = _carry_over(state, table, ~handed_on)
-    impatient = ~handed_on & (found.code >= 0) & np.append(classes.incomplete, False)[found.code]
+    impatient = ~handed_on & done.told & (found.code >= 0) & ~np.append(found.whole, True)[found.code]
     oldest = float(table[v.ARRIVED].to_numpy()[impatient].min()) if impatient.any() else None
     state = replace(state, oldest=oldest)
     counters = _outcome_counters(done, intake, sum(each.num_rows for each in out), full, handed_on)
@@ -205,7 +227,7 @@ def _outcome_counters(
 ) -> VerifiedCounters:
     """The intake's counters plus the outcome of the step's events."""
     found, classes = done.found, done.classes
-    again = done.of(classes.repeated) | found.repeated
+    again = done.of(classes.repeated) & done.told | found.repeated | done.of(classes.released) & found.surplus
     rows = done.table[v.STATUS].is_null().to_numpy()
     passed = int(found.count[full].sum()) + int(handed_on[done.snapshot].sum())
     return intake.counters + VerifiedCounters(
@@ -221,7 +243,7 @@ def _outcome_counters(
 
 
 def _levels(done: _StepEvents, state: VerifiedState, kept: Mask) -> VerifiedCounters:
-    waiting = np.unique(done.found.code[kept])
+    waiting = np.unique(done.found.code[kept & done.told])
     return VerifiedCounters(
         open=int((waiting >= 0).sum()),
         open_rows=int((kept & done.table[v.STATUS].is_null().to_numpy()).sum()),

@@ -1,7 +1,8 @@
 """Counts and classes of verified transactions: index arithmetic over rows and ENDs, no Python per row.
 
 A transaction is complete if its END has arrived, it has `event_count` rows, their `total_order` is 1 … n without gap or
-repeat, and each collection has as many rows as `data_collections` says.
+repeat, their positions ascend, and each collection has as many rows as `data_collections` says. A transaction with
+several BEGINs is complete if its deliveries prove it (`deliveries`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask, same_values
+from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.verified import intake as v
-
-NOWHERE = np.iinfo(np.int64).min
-_CONTENT = (v.COLLECTION, model.POSITION, model.OP, model.ROW)
+from starrocks_txn_sink.assembler.verified.deliveries import NOWHERE, CutTransactions, Joined, integer_column, same_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +24,25 @@ class Tally:
     """Transactions by number, in the order of first appearance.
 
     `code` is the transaction of each event (-1: none, a snapshot's row). `end` is the event that is a transaction's
-    END, -1 without one. `rows` are the places of all rows, by (transaction, total_order), repeats left out; those of
-    transaction t are `rows[first[t]:first[t + 1]]`. `position` is the highest of its rows and its END.
+    END, -1 without one, and `commit` the sequence of its first END: every delivery is in the order of commits. `rows`
+    are the places of all rows, by (transaction, total_order), repeats left out; those of transaction t are
+    `rows[first[t]:first[t + 1]]`. `position` is the highest of its rows and its END.
     """
 
     ids: pa.StringArray
     code: Indexes
     end: Indexes
+    commit: Indexes
     rows: Indexes
     first: Indexes
     repeated: Mask  # exact repeats of other events; none in a transaction with a conflict
-    conflict: Mask  # two different rows with one total_order
-    expected: Indexes  # event_count; -1 without END
+    surplus: Mask  # other rows and ENDs that a released transaction does not need
+    conflict: Mask  # two different rows with one total_order, or unproven
+    unproven: Mask  # several deliveries, which do not prove the transaction yet
+    expected: Indexes  # event_count, of all deliveries together; -1 without END
     collections_agree: Mask
+    whole: Mask
+    overdue: Mask  # not whole, and the first event arrived too long ago
     position: Indexes
 
     @property
@@ -45,75 +50,101 @@ class Tally:
         counted: Indexes = np.diff(self.first)
         return counted
 
-    def ordered(self, orders: Indexes) -> Mask:
-        """Whether the rows of each transaction are numbered 1 … n."""
-        place = np.arange(len(self.rows)) - np.repeat(self.first[:-1], self.count) + 1
-        wrong = np.repeat(np.arange(len(self.count)), self.count)[orders[self.rows] != place]
-        good = np.ones(len(self.count), dtype=bool)
-        good[wrong] = False
-        return good
 
+def tally(events: pa.Table, arrived_before: float | None = None) -> Tally:
+    """Tally `events` (intake.HELD_EVENTS).
 
-def integer_column(events: pa.Table, column: str, null: int) -> Indexes:
-    """An integer column as an array, `null` where it is NULL."""
-    values: Indexes = pc.fill_null(events[column], null).to_numpy()
-    return values
-
-
-def tally(events: pa.Table) -> Tally:
-    """Tally `events` (intake.EVENTS, without BEGINs)."""
+    A transaction whose first event arrived at or before `arrived_before` (seconds) is taken to have all of its rows.
+    """
     encoded = events[model.TXN_ID].combine_chunks().dictionary_encode()
     ids = encoded.dictionary
     code: Indexes = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)
-    is_end = events[v.STATUS].is_valid().to_numpy()
-    orders = integer_column(events, v.TOTAL_ORDER, 0)
+    is_begin, is_end = has_status(events, v.BEGIN), has_status(events, v.END)
+    orders = integer_column(events, v.TOTAL_ORDER, 0).copy()
     end, spare = _ends(events, code, is_end, len(ids))
-    placed = np.flatnonzero(~is_end & (code >= 0))
-    placed = placed[np.lexsort((orders[placed], code[placed]))]
+    commit = np.where(end >= 0, integer_column(events, v.SEQUENCE)[end], NOWHERE) if len(end) else end.copy()
+    overdue = _arrived_by(events, code, is_begin, arrived_before, len(ids))
+    joined, unproven = _join_deliveries(events, code, is_begin, overdue)
+    for transaction, found in joined.items():
+        mine = code == transaction
+        orders[mine] = 0
+        orders[found.rows] = np.arange(1, len(found.rows) + 1)
+        end[transaction] = found.end
+    cut = unproven.copy()
+    cut[list(joined)] = True
+    is_cut = np.append(cut, False)[code]
+    spare &= ~is_cut
+    is_row = ~is_begin & ~is_end & (code >= 0)
+    placed = np.flatnonzero(is_row & (orders > 0))
+    times = integer_column(events, v.TIMESTAMP)
+    placed = placed[np.lexsort((times[placed], orders[placed], code[placed]))]
     again = np.zeros(len(placed), dtype=bool)
     again[1:] = (code[placed][1:] == code[placed][:-1]) & (orders[placed][1:] == orders[placed][:-1])
-    conflict = np.zeros(len(ids), dtype=bool)
-    conflict[code[_conflicting_rows(events, placed, again)]] = True
+    later = np.flatnonzero(again)
+    same = same_rows(events, placed[later], placed[later - 1])
+    conflict = unproven.copy()
+    conflict[code[placed[later[~same]]]] = True
     rows = placed[~again]
-    first = np.searchsorted(code[rows], np.arange(len(ids) + 1))
-    repeated = spare
-    repeated[placed[again & ~conflict[code[placed]]]] = True
+    count = np.bincount(code[rows], minlength=len(ids))
+    first = np.concatenate([[0], np.cumsum(count)])
     expected = np.where(end >= 0, integer_column(events, v.EVENT_COUNT, -1)[end], -1) if len(end) else end
+    agree = _collections_agree(events, code, rows, end)
+    for transaction, found in joined.items():
+        expected[transaction], agree[transaction] = len(found.rows), True
+    numbered = _follow(code[rows], orders[rows], first, integer_column(events, model.POSITION)[rows])
+    whole = (expected == count) & numbered & agree & ~conflict
+    # A row that another delivery brought may be the one to keep, until its transaction is released.
+    of_one_delivery = same & (times[placed[later]] == times[placed[later - 1]])
+    repeated = spare
+    repeated[placed[later[of_one_delivery & ~conflict[code[placed[later]]]]]] = True
+    repeated &= ~is_cut
+    surplus = (is_row | is_end) & ~repeated
+    surplus[rows] = False
+    surplus[end[end >= 0]] = False
     return Tally(
-        ids,
-        code,
-        end,
-        rows,
-        first,
-        repeated,
-        conflict,
-        expected,
-        _collections_agree(events, code, rows, end),
-        _positions(events, rows, first, end),
-    )
+        ids, code, end, commit, rows, first, repeated, surplus, conflict, unproven, expected, agree, whole,
+        overdue & ~whole, _positions(events, rows, first, end),
+    )  # fmt: skip
+
+
+def has_status(events: pa.Table, status: str) -> Mask:
+    """Mask of the markers with `status`."""
+    mask: Mask = pc.fill_null(pc.equal(events[v.STATUS], status), False).to_numpy()
+    return mask
+
+
+def _join_deliveries(events: pa.Table, code: Indexes, is_begin: Mask, overdue: Mask) -> tuple[dict[int, Joined], Mask]:
+    """(the proven transactions among those with several BEGINs, mask of the others)."""
+    begins = np.bincount(code[is_begin], minlength=len(overdue))
+    unproven = begins > 1
+    joined: dict[int, Joined] = {}
+    if unproven.any():
+        cut = CutTransactions.of(events)
+        for each in np.flatnonzero(unproven).tolist():
+            found = cut.join(np.flatnonzero(code == each), complete=bool(overdue[each]))
+            if found is not None:
+                joined[each], unproven[each] = found, False
+    return joined, unproven
+
+
+def _follow(code: Indexes, orders: Indexes, first: Indexes, positions: Indexes) -> Mask:
+    """Whether the rows of each transaction are numbered 1 … n, in the order of their positions."""
+    wrong = orders != np.arange(len(code)) - first[code] + 1
+    wrong[1:] |= (code[1:] == code[:-1]) & (positions[1:] < positions[:-1])
+    good = np.ones(len(first) - 1, dtype=bool)
+    good[code[wrong]] = False
+    return good
 
 
 def _ends(events: pa.Table, code: Indexes, is_end: Mask, transactions: int) -> tuple[Indexes, Mask]:
-    """(the newest END of each transaction, mask of the other ENDs)."""
+    """(the first END of each transaction, mask of the other ENDs)."""
     places = np.flatnonzero(is_end)
-    places = places[np.argsort(integer_column(events, v.SEQUENCE, 0)[places], kind="stable")]
+    places = places[np.argsort(integer_column(events, v.SEQUENCE)[places], kind="stable")][::-1]
     end = np.full(transactions, -1, dtype=np.int64)
     end[code[places]] = places
     spare = is_end.copy()
     spare[end[end >= 0]] = False
     return end, spare
-
-
-def _conflicting_rows(events: pa.Table, placed: Indexes, again: Mask) -> Indexes:
-    """The rows of `again` (same total_order as the previous row) with different content."""
-    later = np.flatnonzero(again)
-    if not len(later):
-        return later
-    ours, theirs = events.take(pa.array(placed[later])), events.take(pa.array(placed[later - 1]))
-    same = np.ones(len(later), dtype=bool)
-    for column in _CONTENT:
-        same &= same_values(ours[column], theirs[column]).to_numpy()
-    return placed[later[~same]]
 
 
 def _collections_agree(events: pa.Table, code: Indexes, rows: Indexes, end: Indexes) -> Mask:
@@ -156,50 +187,44 @@ class TransactionClasses:
     """Transactions by number (Tally); each is in one of the three arrays, or waits.
 
     `released` is in commit order, the sequence of ENDs. `repeated` are complete at a position that is already released.
-    `given_up` are overdue. `incomplete` is a mask over all transactions.
+    `given_up` are overdue. `blocking` is the first one that holds back later commits, -1 if none does.
     """
 
     released: Indexes
     repeated: Indexes
     given_up: Indexes
-    incomplete: Mask
+    blocking: int
 
 
-def classify(
-    events: pa.Table, found: Tally, last_position: int | None, arrived_before: float | None
-) -> TransactionClasses:
-    """Classify the transactions of the tallied `events`, which have the column `arrived`.
+def classify(found: Tally, last_position: int | None) -> TransactionClasses:
+    """Classify the tallied transactions.
 
-    A transaction is released if it is complete and all earlier commits are settled. An incomplete transaction is given
-    up if its first event arrived at or before `arrived_before`; otherwise it would hold back all later ones.
+    A transaction is released if it is whole and all earlier commits are settled. An overdue transaction is given up;
+    otherwise it would hold back all later ones.
     """
-    whole = _adds_up(events, found)
-    overdue = ~whole & _arrived_by(events, found, arrived_before)
+    overdue = np.flatnonzero(found.overdue)
     ended = np.flatnonzero(found.end >= 0)
-    ended = ended[np.argsort(integer_column(events, v.SEQUENCE, 0)[found.end[ended]], kind="stable")]
-    blocked = ~whole[ended] & ~overdue[ended]
-    reached = ended[: int(blocked.argmax())] if blocked.any() else ended
-    due = reached[whole[reached]]
+    ended = ended[np.argsort(found.commit[ended], kind="stable")]
+    blocked = ended[~found.whole[ended] & ~found.overdue[ended]]
+    reached = ended[: int((ended == blocked[0]).argmax())] if len(blocked) else ended
+    due = reached[found.whole[reached]]
+    blocking = int(blocked[0]) if len(blocked) else -1
     if not len(due):
-        return TransactionClasses(due, due, np.flatnonzero(overdue), ~whole)
+        return TransactionClasses(due, due, overdue, blocking)
     position = found.position[due]
     start = NOWHERE if last_position is None else last_position
     passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
     new = (position > passed) | (found.expected[due] == 0)
-    return TransactionClasses(due[new], due[~new], np.flatnonzero(overdue), ~whole)
+    return TransactionClasses(due[new], due[~new], overdue, blocking)
 
 
-def _adds_up(events: pa.Table, found: Tally) -> Mask:
-    ordered = found.ordered(integer_column(events, v.TOTAL_ORDER, 0))
-    adds_up: Mask = (found.expected == found.count) & ordered & found.collections_agree & ~found.conflict
-    return adds_up
-
-
-def _arrived_by(events: pa.Table, found: Tally, arrived_before: float | None) -> Mask:
-    older = np.zeros(len(found.ids), dtype=bool)
+def _arrived_by(
+    events: pa.Table, code: Indexes, is_begin: Mask, arrived_before: float | None, transactions: int
+) -> Mask:
+    older = np.zeros(transactions, dtype=bool)
     if arrived_before is not None:
-        early = (found.code >= 0) & (events[v.ARRIVED].to_numpy() <= arrived_before)
-        older[found.code[early]] = True
+        early = (code >= 0) & ~is_begin & (events[v.ARRIVED].to_numpy() <= arrived_before)
+        older[code[early]] = True
     return older
 
 
@@ -208,6 +233,8 @@ def reason(found: Tally, transaction: int) -> str:
     expected, count = int(found.expected[transaction]), int(found.count[transaction])
     if found.end[transaction] < 0:
         return "no END"
+    if found.unproven[transaction]:
+        return "cut by a restart"
     if found.conflict[transaction]:
         return "two rows at one place"
     if expected != count:

@@ -1,6 +1,6 @@
 """Row kinds, `op_mapping`, and conversions of one change, with and without the key's previous row.
 
-Rows are opaque values; None means no row. Source: examples 4.1 and 4.3 in docs/changelog.md.
+Rows are opaque values; None means no row. Source: examples 4.1 and 4.3 in docs/inside/changelog-examples.md.
 """
 
 from __future__ import annotations

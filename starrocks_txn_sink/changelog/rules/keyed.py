@@ -20,13 +20,13 @@ Duration = str | int | float | timedelta
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """State expires `seconds` after its last access; 0 keeps it for ever."""
+    """State expires `seconds` after its last access; 0 keeps it forever."""
 
     seconds: float = 0.0
 
     @classmethod
     def of(cls, state_ttl: Duration | None) -> Retention:
-        """Retention from "10 minutes", a timedelta or seconds; None and 0 mean for ever. Raises OptionError."""
+        """Retention from "10 minutes", a timedelta or seconds; None and 0 mean forever. Raises OptionError."""
         return cls(0.0 if state_ttl is None else _seconds(state_ttl))
 
     def has_expired(self, last_access: float, now: float) -> bool:
@@ -45,7 +45,7 @@ def _seconds(value: Duration) -> float:
     if amount is None or not 0 <= amount < float("inf"):
         raise OptionError(
             f"state_ttl is {value!r}.",
-            hint="Write it like '10 minutes', '36 h' or timedelta(hours=1), or as seconds; 0 keeps state for ever.",
+            hint="Write it like '10 minutes', '36 h' or timedelta(hours=1), or as seconds; 0 keeps state forever.",
         )
     return amount
 
@@ -67,7 +67,7 @@ State = list[Any]
 
 
 class InputChange(NamedTuple):
-    """A change of the input: its kinds as text (`-U+U` for an update), row, before image; `extra` travels beside it."""
+    """A change of the input: its kinds as text (`-U+U` for an update), row, before image; `extra` travels along."""
 
     kinds: str
     row: str | None

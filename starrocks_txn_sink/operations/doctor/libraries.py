@@ -57,7 +57,7 @@ class Requirement:
 
 
 REQUIREMENTS = (
-    Requirement("pyspark", "pyspark", (3, 5), "docs/deploy.md says what works with which version.", (5,)),
+    Requirement("pyspark", "pyspark", (3, 5), "docs/guides/deploy.md says what works with which version.", (5,)),
     Requirement(
         "pandas", "pandas", (2, 2), "With pandas 3 Spark's createDataFrame turned None into the text 'nan'.", (3,)
     ),

@@ -70,24 +70,24 @@ def _check_ledger(sql: SqlConnection, database: str) -> Finding:
 
 
 def judge_ledger_create(allowed: bool | None, wanted: bool) -> Finding:
-    """Finding for a ledger table that does not exist yet; `allowed` None means that SHOW GRANTS does not tell; pure."""
+    """Finding for a ledger table that does not exist yet; `allowed` None: SHOW GRANTS does not show it; pure."""
     check = "privilege.ledger"
     if not wanted:
         return failure(
             check,
             f"The table {LEDGER_TABLE} does not exist, and ledger_create is off.",
             "Exactly-once stores its positions there.",
-            "Create it by hand (docs/exactly-once.md has its DDL), or set ledger_create=True.",
+            "Create it by hand (docs/guides/exactly-once.md has its DDL), or set ledger_create=True.",
         )
     if allowed is None:
-        return skipped(check, "SHOW GRANTS does not tell whether the ledger's table can be created")
+        return skipped(check, "SHOW GRANTS does not show whether the ledger's table can be created")
     if allowed:
         return good(check, "the ledger's table does not exist yet and can be created")
     return failure(
         check,
         "SHOW GRANTS lists no CREATE TABLE on the database for the user.",
         "The sink creates its ledger's table when it starts.",
-        "Grant CREATE TABLE ON DATABASE, or create it by hand (docs/exactly-once.md) and set ledger_create=False.",
+        "Grant CREATE TABLE ON DATABASE, or create it by hand (docs/guides/exactly-once.md) with ledger_create=False.",
     )
 
 
@@ -112,10 +112,10 @@ def _judge_replicas(target: Target) -> Iterator[Finding]:
 
 
 def judge_insert(allowed: bool | None, table: str) -> Finding:
-    """Finding for INSERT on a table; `allowed` None means that SHOW GRANTS does not tell; pure."""
+    """Finding for INSERT on a table; `allowed` None: SHOW GRANTS does not show it; pure."""
     check = "privilege.insert"
     if allowed is None:
-        return skipped(check, "SHOW GRANTS does not tell", table)
+        return skipped(check, "SHOW GRANTS does not show it", table)
     if allowed:
         return good(check, "INSERT is granted", table)
     return warning(

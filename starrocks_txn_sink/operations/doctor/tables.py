@@ -186,7 +186,7 @@ def judge_order(seen: TableDefinition, version: str, options: SinkOptions) -> It
         "table.order",
         f"All rows are sent ({why}), and StarRocks {said} may swap an upsert and a delete of one key.",
         "Before 4.1.4 a PRIMARY KEY table in shared-data mode does not keep their order inside one transaction: "
-        "a deleted row can stay, and a row written anew can be missing.",
+        "a deleted row can stay, and a row written again can be missing.",
         "Upgrade to StarRocks 4.1.4 or later, or let the sink send one row per key (compact, without that property).",
         seen.name,
     )

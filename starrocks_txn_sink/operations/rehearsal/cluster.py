@@ -120,7 +120,7 @@ def _other_ledger(stage: Stage, refused: QueryRefused) -> Finding:
 
 
 def _replication(stage: Stage) -> str:
-    """The ledger's number of replicas as the server tells it; "" if it does not."""
+    """The ledger's number of replicas as the server states it; "" if it does not."""
     try:
         rows = stage.rows(f"SHOW CREATE TABLE {identifier(stage.database, LEDGER_TABLE)}")
     except QueryRefused:

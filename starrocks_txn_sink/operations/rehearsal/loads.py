@@ -70,7 +70,7 @@ def check_delete(stage: Stage) -> Finding:
         return differs("the row is still there", REPORT)
     row = stage.content("upserts", "note", 40)
     if row is None or row["note"] != "new":
-        return differs("an upsert beside it did not replace its row", REPORT)
+        return differs("an upsert in the same load did not replace its row", REPORT)
     return as_expected("1 deletes, 0 upserts")
 
 

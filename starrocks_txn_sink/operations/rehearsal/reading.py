@@ -115,14 +115,14 @@ class Writer:
 
 
 def check_torn(stage: Stage) -> Finding:
-    """Two readers beside a writer: as a session is by default, and with the database's lock."""
+    """Two readers while a writer commits: as a session is by default, and with the database's lock."""
     plain, locked, commits = _watch(stage)
     stage.locked_reader = locked, commits
     return _judge_torn(plain, commits, "Readers that must not see half of a commit run: SET cbo_use_lock_db = true.")
 
 
 def check_torn_locked(stage: Stage) -> Finding:
-    """The second of the two readers, which ran beside the first."""
+    """The second of the two readers, which ran at the same time as the first."""
     if stage.locked_reader is None:
         raise Surprise("the readers did not run")
     advice = "On this release not even cbo_use_lock_db helps: let such readers read one table only."

@@ -38,7 +38,7 @@ class SchemaChange:
     expected: Mapping[str, str]
 
     def done(self, columns: Columns) -> bool:
-        """Whether `columns`, as the server tells them, show it."""
+        """Whether `columns`, as the server lists them, show it."""
         there = {column.name.lower(): str(column.type) for column in columns.get(self.table, ())}
         return all(there.get(name.lower()) == kind for name, kind in self.expected.items())
 

@@ -1,4 +1,4 @@
-"""Which Spark type fits which StarRocks type, and how its values become JSON: the table of docs/types.md.
+"""Which Spark type fits which StarRocks type, and how its values become JSON: the table of docs/guides/types.md.
 
 `fit` gives a `Fit` or the reason why there is none. A fit loses nothing: the type decides before the first load whether
 digits, bytes or a time zone could be lost. Only what the type cannot show (NaN, a text that is too long) is a

@@ -17,6 +17,7 @@ from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW, RENAMING
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol.ledger import identifier
+from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import OP
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
@@ -27,12 +28,21 @@ from starrocks_txn_sink.telemetry.logs import get_logger
 _log = get_logger("sink")
 
 
+@suggests_arguments
 @dataclass(frozen=True, slots=True)
 class TableRoute:
-    """Rows of `table` are made of `columns`: names, or a mapping of the table's column to the DataFrame's.
+    """Typed columns of a DataFrame that make the rows of one table.
 
-    The JVM makes the JSON (`to_json`). With `keys` and `schema_changes="apply"` a table that is not there is created
-    with that primary key. Raises OptionError for an empty table name, a table of the sink's own, or no columns.
+    The JVM makes the JSON of them (`to_json`).
+
+    Args:
+        table: The StarRocks table.
+        columns: Names of columns, or a mapping of the table's columns to the DataFrame's.
+        keys: The columns of the primary key. With them and `schema_changes="apply"` the sink creates a table that does
+            not exist, with this primary key.
+
+    Raises:
+        OptionError: The table's name is empty or belongs to the sink, or there are no columns.
     """
 
     table: str

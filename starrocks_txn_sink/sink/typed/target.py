@@ -1,4 +1,4 @@
-"""StarRocks' columns as information_schema tells them: names, types, what may be left out. Pure.
+"""StarRocks' columns from information_schema: names, types, what may be left out. Pure.
 
 `COLUMN_TYPE` follows MySQL's habits: `tinyint(1)` is BOOLEAN, `bigint(20) unsigned` is LARGEINT, decimals come in three
 widths, and nested types repeat all of it inside angle brackets.
@@ -107,7 +107,7 @@ def _column(row: Sequence[object]) -> TargetColumn:
 
 
 def may_count(columns: Iterable[TargetColumn]) -> bool:
-    """Whether one of a table's columns may be AUTO_INCREMENT: only the table's DDL tells."""
+    """Whether one of a table's columns may be AUTO_INCREMENT: only the table's DDL shows it."""
     return any(column.required and column.type.name == "BIGINT" for column in columns)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.public_names import suggests_arguments
 
 Partition = Hashable
 MergeEvent = tuple[Any, ...]  # (partition, event_time, offset, …): the rest is passed through
@@ -40,14 +41,22 @@ class Emission(NamedTuple):
     queued: int
 
 
+@suggests_arguments
 def balanced_merge(
     polls: Iterable[Poll | tuple[Sequence[MergeEvent], Collection[Partition]]],
     partitions: Iterable[Partition] | None = None,
 ) -> list[Emission]:
-    """One emission per poll, by the rules of BalancedMerge; a poll may be a plain pair (events, idle).
+    """Merge polls of a consumer in the order of event time, by the rules of BalancedMerge.
 
-    `partitions` are the consumer's; by default all partitions in the polls. Raises InputError for an event without
-    event time or offset, or of another partition.
+    Args:
+        polls: The consumer's polls, in order; a poll may be a plain pair (events, idle).
+        partitions: The consumer's partitions; by default all partitions in the polls.
+
+    Returns:
+        One Emission per poll.
+
+    Raises:
+        InputError: An event has no event time or no offset, or is of another partition.
     """
     all_polls = [Poll(*each) for each in polls]
     if partitions is None:

@@ -75,7 +75,9 @@ class BalancedOptions:
 
 def _check(unknown: list[str], config: Mapping[str, str], given: Mapping[str, str]) -> None:
     if unknown:
-        raise OptionError(f"balanced_kafka has no option {', '.join(sorted(unknown))}.", hint="See docs/sources.md.")
+        raise OptionError(
+            f"balanced_kafka has no option {', '.join(sorted(unknown))}.", hint="See docs/guides/balanced-kafka.md."
+        )
     if "bootstrap.servers" not in config:
         raise OptionError(
             "kafka.bootstrap.servers is missing.", hint="Name the brokers as host:port, separated by commas."

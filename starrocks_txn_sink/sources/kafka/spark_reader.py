@@ -44,22 +44,35 @@ _NAMES: Final = {
 def kafka_options(bootstrap_servers: str | None = None, **options: str | int) -> dict[str, str]:
     """Options for `format("kafka")`, with larger polls than Kafka's defaults.
 
-    `spark.readStream.format("kafka").options(**kafka_options("broker:9092", subscribe="events")).load()`. `options` are
-    those of Spark's source, and Kafka's own with the prefix: `**{"kafka.security.protocol": "SSL"}`. They win over the
-    four that are set here:
+    Four options are set here, unless you give them yourself:
 
     - `kafka.max.poll.records` 20 000 records: Spark asks the broker twice after each poll;
     - `kafka.max.partition.fetch.bytes` 4 MiB: otherwise a fetch brings 1 MiB, however many records a poll may have;
     - `kafka.fetch.max.wait.ms` 10 ms: at the end of a partition the questions wait for an empty fetch;
     - `kafka.receive.buffer.bytes` 1 MiB: the consumer's socket, for answers of that size.
 
-    Together, with events assembled in the sink, 1.6 times the rows per second (docs/sources.md, "Larger polls"). While
-    a query catches up, an executor holds for each Kafka partition that it reads up to 4 MiB as fetched, and about as
-    much again, or more with compression, as polled records. With many partitions set a lower
-    `kafka.max.partition.fetch.bytes`.
+    Together, with events assembled in the sink, they bring 1.6 times the rows per second (docs/guides/sources.md,
+    "Larger polls"). While a query catches up, an executor holds for each Kafka partition that it reads up to 4 MiB
+    as fetched, and about as much again, or more with compression, as polled records. With many partitions set a
+    lower `kafka.max.partition.fetch.bytes`.
 
-    Raises OptionError without `bootstrap_servers` (host:port, separated by commas), for an option that Spark's source
-    does not know, and for a value of a wrong type. Errors never show a value.
+    Args:
+        bootstrap_servers: The brokers as host:port, separated by commas.
+        **options: Options of Spark's source, and Kafka's own with the prefix `kafka.`.
+
+    Returns:
+        The options as text, for `.options(**…)`.
+
+    Raises:
+        OptionError: `bootstrap_servers` is missing, Spark's source does not know an option, an option is given twice,
+            or a value has the wrong type. The error never shows a value.
+
+    Example::
+
+        from starrocks_txn_sink.sources import kafka_options
+
+        options = kafka_options("broker:9092", subscribe="events", **{"kafka.security.protocol": "SSL"})
+        topic = spark.readStream.format("kafka").options(**options).load()
     """
     given = {_SERVERS: bootstrap_servers, **options} if bootstrap_servers is not None else options
     texts = {name: _text(name, value) for name, value in given.items()}

@@ -1,6 +1,6 @@
 """Planted bugs: each one replaces a rule of the production code, and the checker must notice within some seeds.
 
-Bugs that another mechanism makes harmless are listed in docs/reliability.md instead of here.
+Bugs that another mechanism makes harmless are listed in docs/inside/reliability.md instead of here.
 """
 
 from . import arrival, dead_claims, keys, loads, outcomes, plain_rows, quarantine, rows, shared_label, take_over

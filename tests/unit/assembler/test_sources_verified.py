@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from starrocks_txn_sink.assembler.verified.rules import MANY_BLOBS, VerifiedPolicy
 from starrocks_txn_sink.errors import InputError, OptionError, SourceTransactionError
-from tests.support.verified_source import FLAWS, Stage, Transaction, begin, end, read, repeated_later, row
+from tests.support.verified_source import FLAWS, Connector, Stage, Transaction, begin, end, read, repeated_later, row
 
 
 def test_rows_and_end_are_joined_by_the_id_over_micro_batches() -> None:
@@ -133,9 +133,10 @@ def test_an_old_end_whose_id_is_forgotten_is_known_by_its_position() -> None:
     """And then the rows that come after it are known too."""
     stage = Stage()
     stage.feed(row("7", 1), end("7", 1, 30, {"public.a": 1}))
-    stage.feed(end("3", 2, 20, {"public.a": 1}))
+    stage.feed(begin("3", 2, 10))
+    stage.feed(end("3", 3, 20, {"public.a": 1}))
     assert stage.feed(row("3", 1)) == []
-    assert (stage.level.open, stage.counted.repeats) == (0, 2)
+    assert (stage.level.open, stage.counted.repeats, stage.blobs) == (0, 2, {})
 
 
 def test_a_transaction_without_a_position_of_its_end_takes_that_of_its_rows() -> None:
@@ -270,4 +271,131 @@ def test_flawed_ones_are_quarantined_and_all_others_come_out_in_commit_order(his
     flawed = {each.txn for each in transactions if each.flaw}
     assert {each.fields["txn_id"] for each in stage.notices} <= flawed
     assert (stage.level.open_rows, stage.level.open) == (0, 0)
+    assert stage.adds_up()
+
+
+def contents(rows: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    """(transaction, number of the row) of released rows."""
+    return [(each["txn_id"], json.loads(each["row"])["n"]) for each in rows]
+
+
+def expected(transactions: list[Transaction]) -> list[tuple[str, int]]:
+    return [(each.txn, n) for each in transactions for n in range(1, len(each.tables) + 1)]
+
+
+CUT = Transaction(1, ("public.a", "public.b", "public.a", "public.a"))  # BEGIN, four rows, END: six events
+
+
+@pytest.mark.parametrize(
+    ("runs", "deliveries"),
+    [
+        ([(0, 6), (3, 6)], "whole, then its last two rows again"),
+        ([(0, 6), (5, 6)], "whole, then without a row"),
+        ([(0, 4), (0, 6)], "three rows, then whole"),
+        ([(0, 1), (0, 6)], "a BEGIN, then whole"),
+        ([(0, 4), (3, 6)], "three rows, then from the third on"),
+        ([(0, 4), (2, 5), (3, 6)], "three rows, twice more and further"),
+    ],
+)
+def test_a_transaction_that_a_restart_cut_is_joined(runs: list[tuple[int, int]], deliveries: str) -> None:
+    """Whichever of its topics comes first, and also when all comes at once."""
+    for first in ("markers", "public.a", "public.b", ""):
+        connector, stage = Connector([CUT, Transaction(2, ("public.b",))]), Stage()
+        for offset, until in runs:
+            connector.run(offset, until)
+        connector.run(6, 9)
+        stage.feed(*(event for topic, event in connector.sent if topic == first))
+        assert contents(stage.out) in ([], expected([CUT])), (deliveries, first)
+        stage.feed(*(event for topic, event in connector.sent if topic != first))
+        assert contents(stage.out) == expected(list(connector.transactions)), (deliveries, first)
+        assert (stage.level.open_rows, stage.blobs) == (0, {})
+        assert stage.adds_up()
+
+
+def test_rows_of_an_earlier_delivery_that_may_be_missing_are_waited_for() -> None:
+    """The second delivery begins where the first ends: the rows in between may be anywhere, until open_timeout says
+    that they are not."""
+    connector = Connector([CUT])
+    connector.run(0, 3)
+    connector.run(3, 6)
+    stage = Stage(open_timeout=100)
+    stage.feed(*(event for _, event in connector.sent), now=0)
+    assert (stage.out, stage.notices) == ([], [])
+    stage.feed(now=61)
+    stage.feed(now=90)
+    (notice,) = stage.notices
+    assert (notice.name, notice.fields["reason"]) == ("transaction.waiting", "cut by a restart")
+    stage.feed(now=100)
+    assert contents(stage.out) == expected([CUT])
+    assert stage.adds_up()
+
+
+def test_the_rest_of_a_cut_transaction_alone_is_never_released() -> None:
+    """Its own END counts it; the rows in front of it have not been read."""
+    connector = Connector([CUT])
+    connector.run(0, 5)
+    rows = len(connector.sent)
+    connector.run(3, 6)
+    stage = Stage()
+    stage.feed(connector.sent[0][1], *(event for _, event in connector.sent[rows:]))
+    assert stage.out == []
+    stage.feed(*(event for _, event in connector.sent[1:rows]))
+    assert contents(stage.out) == expected([CUT])
+
+
+def test_deliveries_keep_the_order_of_commits() -> None:
+    """The second transaction is whole by its first delivery, the first one only by its second."""
+    connector, stage = Connector([CUT, Transaction(2, ("public.a",))]), Stage()
+    connector.run(0, 9)
+    connector.run(0, 6)
+    stage.feed(*(event for topic, event in connector.sent if topic != "public.b" or event["timestamp"] > 2000))
+    assert contents(stage.out) == expected(list(connector.transactions))
+
+
+def test_without_timestamps_a_cut_transaction_waits() -> None:
+    connector = Connector([CUT])
+    connector.run(0, 4)
+    connector.run(0, 6)
+    stage = Stage(open_timeout=10)
+    stage.feed(*(event | {"timestamp": None} for _, event in connector.sent))
+    stage.feed(now=10)
+    assert stage.out == []
+    assert stage.notices[0].fields["reason"] == "cut by a restart"
+
+
+@st.composite
+def restarts(draw: st.DrawFn) -> tuple[Connector, list[list[dict[str, Any]]]]:
+    """A connector that crashes anywhere, and its events in micro-batches, each topic in its order."""
+    transactions = [Transaction(n, tuple(each)) for n, each in enumerate(draw(st.lists(TABLES, max_size=4)), 1)]
+    connector = Connector(transactions, draw(st.booleans()))
+    stored = 0
+    for _ in range(draw(st.integers(0, 3))):
+        sent = draw(st.integers(stored, connector.events))
+        connector.run(stored, sent)
+        stored = connector.stored(draw(st.integers(stored, sent)))
+    connector.run(stored, connector.events)
+    waiting = {topic: [event for other, event in connector.sent if other == topic] for topic, _ in connector.sent}
+    batches = []
+    while any(waiting.values()):
+        taken = {topic: draw(st.integers(0, len(events))) for topic, events in waiting.items()}
+        batches.append([event for topic, events in waiting.items() for event in events[: taken[topic]]])
+        waiting = {topic: events[taken[topic] :] for topic, events in waiting.items()}
+        if len(batches) == 5:
+            batches.append([event for events in waiting.values() for event in events])
+            break
+    return connector, batches
+
+
+@given(restarts())
+def test_restarts_of_the_connector_never_tear_repeat_or_lose_a_transaction(history: Any) -> None:
+    connector, batches = history
+    stage, all_rows = Stage(open_timeout=10), expected(list(connector.transactions))
+    for batch in batches:
+        stage.feed(*batch)
+        assert contents(stage.out) == all_rows[: len(stage.out)]
+        assert not stage.out or stage.out[-1]["transaction_end"]
+        assert stage.adds_up()
+    stage.feed(now=10)
+    assert contents(stage.out) == all_rows
+    assert (stage.level.open_rows, stage.counted.quarantined, stage.blobs) == (0, 0, {})
     assert stage.adds_up()

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
 import json
 import os
+import re
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
-from starrocks_demo import command
+from starrocks_demo import command, display
 from starrocks_demo.command import DemoOptions, Interrupted, Interruption, add_arguments, interruption
-from starrocks_demo.display import Deliveries, Display, Status, Summary, line, median_seconds, save_picture
+from starrocks_demo.display import Deliveries, Display, Status, Summary, line, median_seconds, picture, save_picture
 from starrocks_demo.pipeline import Workspace
 from starrocks_demo.verdict import TableVerdict, Verdict
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.telemetry.events import Event
+from tests.kafka.waiting import until
 
 
 def parsed(*words: str) -> DemoOptions:
@@ -181,14 +184,25 @@ def test_deliveries_add_up_receipts() -> None:
 
 # --- what a person sees ----------------------------------------------------------------------------------------------
 
-STATUS = Status("writing", 12.3, 20.0, 2511, 2400, 61512, 60, {"orders": 12}, 98, 0, 20, 20, 0, 61, 12.3, (0.9, None))
+STATUS = Status(
+    "writing", 12.3, 20.0, None, 2511, 2400, 61512, 60, {"orders": 12}, 98, 0, 20, 20, 0, 61, 12.3, (0.9, None)
+)
 
 
 def test_the_line_has_the_figures() -> None:
     assert line(STATUS) == (
-        " 12.3 s  writing     source transactions 2,511, visible 2,400; reader samples 98, torn 0; "
-        "commits 20, loads 61; fresh in 0.90 s, p99 -"
+        "writing, 12 s of 20 s          2,400 of 2,511 transactions visible; 0 torn in 98 looks; commits 20; "
+        "visible after 0.90 s"
     )
+
+
+def test_the_line_and_the_panel_know_the_end_of_the_warm_up() -> None:
+    warming = replace(STATUS, phase="warming up", planned=0.0, batch=(3, 6))
+    assert "warming up, micro-batch 3 of 6" in line(warming)
+    console = Console(file=io.StringIO(), width=100)
+    with console.capture() as captured:
+        console.print(picture(warming))
+    assert "micro-batch 3 of 6" in captured.get()
 
 
 def test_lines_come_with_a_phase_or_after_a_while() -> None:
@@ -196,10 +210,10 @@ def test_lines_come_with_a_phase_or_after_a_while() -> None:
     lines = Display(stream, quiet=False)
     for phase, elapsed in (("writing", 0.0), ("writing", 1.0), ("writing", 2.1), ("draining", 2.2), ("draining", 2.4)):
         lines.show(Status(phase, elapsed, 20.0))
-    assert [text.split("  source")[0].strip() for text in stream.getvalue().splitlines()] == [
-        "0.0 s  writing",
-        "2.1 s  writing",
-        "2.2 s  draining",
+    assert [text.split(" 0 of")[0].split() for text in stream.getvalue().splitlines()] == [
+        ["writing,", "0", "s", "of", "20", "s"],
+        ["writing,", "2", "s", "of", "20", "s"],
+        ["draining,", "2", "s", "of", "20", "s"],
     ]
 
 
@@ -211,13 +225,36 @@ class Terminal(io.StringIO):
 def test_a_terminal_gets_the_panel_and_sentences_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    with contextlib.closing(Display(stream, quiet=False)) as shown:
-        shown.say("Starting [something].")
-        shown.show(STATUS)
+    shown = Display(stream, quiet=False)
+    with shown.waiting("Starting [something]."):
+        pass
+    shown.show(STATUS)
     text = stream.getvalue()
     assert "Starting [something]." in text
     assert "2,511 transactions" in text
     assert "stand-in, not on StarRocks" in text
+
+
+def test_a_panel_is_drawn_over_the_last_one_and_never_empties_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    shown = Display(stream, quiet=False)
+    shown.show(STATUS)
+    height = stream.getvalue().count("\n")
+    before = len(stream.getvalue())
+    shown.show(STATUS)
+    again = stream.getvalue()[before:]
+    assert again.startswith(f"\x1b[{height}F")
+    assert again.count("\n") == height
+    assert not re.search(r"\x1b\[\d*[JK]", again)
+
+
+def test_a_pipe_hears_that_something_slow_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "_STILL_EVERY", 0.01)
+    stream = io.StringIO()
+    with Display(stream, quiet=False).waiting("Starting."):
+        until(lambda: "… still starting after" in stream.getvalue(), 20)
+    assert stream.getvalue().startswith("Starting.\n")
 
 
 def test_a_pipe_gets_lines_and_sentences_as_they_are_and_quiet_nothing() -> None:
@@ -230,7 +267,6 @@ def test_a_pipe_gets_lines_and_sentences_as_they_are_and_quiet_nothing() -> None
     shown = Display(stream, quiet=True)
     shown.say("x")
     shown.show(STATUS)
-    shown.close()
     assert stream.getvalue() == f"{sentence}\n{line(STATUS)}\n"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from starrocks_txn_sink.metrics import source_lag
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.source_lag import (
     JvmEnds,
@@ -170,19 +171,22 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> tuple[LagWatch, list[Event], lis
     session._jvm.java = Scala()
     session._jvm.java.lang = Scala()
     session._jvm.java.lang.Thread = Scala(currentThread=thread)
+    monkeypatch.setattr(source_lag, "_initial_offsets", lambda *_: "")
     return LagWatch(session, events.append, ManualClock(), lambda _: True), events, answers
 
 
-def test_rows_wait_while_a_micro_batch_runs_once_one_has_ended(
-    emitted: tuple[LagWatch, list[Event], list[object]],
+def test_rows_wait_while_a_micro_batch_runs_also_before_one_has_ended(
+    emitted: tuple[LagWatch, list[Event], list[object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch, events, answers = emitted
-    answers += [{P0: 9}, {P0: 30}]
+    answers += [{P0: 9}, {P0: 9}, {P0: 30}]
     watch._look("q", query(None))
-    assert events == []
+    assert events == []  # the source has noted nothing yet
+    monkeypatch.setattr(source_lag, "_initial_offsets", lambda *_: '{"orders": {"0": 4}}')
+    watch._look("q", query(None))
     for _ in range(2):
         watch._look("q", query('{"orders": {"0": 9}}'))
-    assert [event.fields["lags"]["orders"].rows for event in events] == [0, 21]
+    assert [event.fields["lags"]["orders"].rows for event in events] == [5, 0, 21]
     assert {event.fields["query"] for event in events} == {"q"}
 
 

@@ -1,4 +1,4 @@
-"""What the README says is true: its commands exist, their options parse, its links lead somewhere."""
+"""What README.md and the quick starts say is true: commands parse, imports resolve, both print one pipeline."""
 
 from __future__ import annotations
 
@@ -8,35 +8,42 @@ import importlib
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from starrocks_demo.command import add_arguments
 from starrocks_txn_sink import cli
+from tests.support.quick_start import blocks, rows_of, statements
 
 ROOT = Path(__file__).parents[3]
-README = (ROOT / "README.md").read_text()
+STARTS = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "docs" / "start").glob("*.md"))
+PAGES = ["README.md", *STARTS]
+TEXTS = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+WITH_EVENTS = ("README.md", "docs/start/kafka.md", "docs/start/files.md")
+URLS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-
-def commands() -> list[str]:
-    return [line[2:].split("#")[0].strip() for block in blocks("console") for line in block.splitlines()]
+def commands(page: str) -> list[str]:
+    return [line[2:].split("#")[0].strip() for block in blocks(page, "console") for line in block.splitlines()]
 
 
 def test_the_two_commands_come_first() -> None:
-    assert commands()[:2] == ["make demo", "make test"]
+    assert commands("README.md")[:2] == ["make demo", "make test"]
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:`|\$ )make ([a-z]+)\b", README))))
+def test_the_readme_is_short() -> None:
+    lines = TEXTS["README.md"].partition("\n[demo.svg]: ")[0].splitlines()
+    assert len(lines) <= 130
+
+
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:`|\$ )make ([a-z]+)\b", "".join(TEXTS.values())))))
 def test_make_targets_exist(target: str) -> None:
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("words", re.findall(r'make demo ARGS="([^"]*)"', README))
+@pytest.mark.parametrize("words", re.findall(r'make\s+demo\s+ARGS="([^"]*)"', "".join(TEXTS.values())))
 def test_documented_demo_options_exist(words: str) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -44,18 +51,18 @@ def test_documented_demo_options_exist(words: str) -> None:
 
 
 def test_documented_commands_parse() -> None:
-    ours = (command.removeprefix(".venv/bin/") for command in commands())
-    found = [shlex.split(command)[1:] for command in ours if command.startswith(cli.PROGRAM)]
-    assert found
-    for name, *words in found:
+    ours = [command for page in PAGES for command in commands(page) if command.startswith(cli.PROGRAM)]
+    assert ours
+    for name, *words in (shlex.split(command)[1:] for command in ours):
         command = next(command for command in cli.COMMANDS if command.name == name)
         parser = argparse.ArgumentParser()
         importlib.import_module(command.module).add_arguments(parser)
         parser.parse_args(words)
 
 
-def test_python_imports_only_names_that_exist() -> None:
-    (snippet,) = blocks("python")
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
+def test_python_imports_only_names_that_exist(page: str) -> None:
+    *_, snippet = blocks(page, "python")  # the last block is the pipeline
     imported = [node for node in ast.walk(ast.parse(snippet)) if isinstance(node, ast.ImportFrom)]
     ours = [node for node in imported if (node.module or "").startswith("starrocks_txn_sink")]
     assert ours
@@ -65,15 +72,36 @@ def test_python_imports_only_names_that_exist() -> None:
             assert getattr(module, alias.name)
 
 
-def test_the_event_example_is_json() -> None:
-    events = [json.loads(line) for block in blocks("json") for line in block.splitlines()]
-    assert [event["type"] for event in events] == ["BEGIN", "DATA", "END"]
+@pytest.mark.parametrize("page", WITH_EVENTS)
+def test_the_events_are_json_and_their_rows_too(page: str) -> None:
+    events = [json.loads(line) for line in blocks(page, "json")[0].splitlines()]
+    assert {event["type"] for event in events} == {"BEGIN", "DATA", "END"}
+    assert all(json.loads(event["row"]) for event in events if event["type"] == "DATA")
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
-def test_links_lead_somewhere(link: str) -> None:
-    assert (ROOT / link).is_file()
+def test_the_readme_prints_what_the_quick_start_runs() -> None:
+    """A test of tests/kafka runs the tables, the events and the pipeline of the quick start."""
+    start = "docs/start/kafka.md"
+    assert blocks("README.md", "python") == blocks(start, "python")
+    assert blocks("README.md", "sql") == blocks(start, "sql")[:2]
+    assert set(blocks("README.md", "json")[0].splitlines()) <= set(blocks(start, "json")[0].splitlines())
+
+
+def test_links_of_the_readme_work_on_pypi() -> None:
+    """They are absolute, below the repository's address, and lead to files that are there."""
+    links = dict(re.findall(r"^\[([\w.-]+)\]: (\S+)$", TEXTS["README.md"], re.MULTILINE))
+    assert set(links) == set(re.findall(r"\]\[([\w.-]+)\]", TEXTS["README.md"]))
+    assert "](" not in TEXTS["README.md"]
+    for link in links.values():
+        found = re.fullmatch(rf"{re.escape(URLS['Repository'])}/(?:blob|raw)/main/([^#]+)", link)
+        assert found, link
+        assert (ROOT / found[1]).is_file(), link
 
 
 def test_the_shown_run_was_right() -> None:
-    assert any("RIGHT: every source transaction" in block for block in blocks("text"))
+    assert "RIGHT: every source transaction" in blocks("docs/start/demo.md", "text")[0]
+
+
+def test_blocks_are_read_as_they_are_printed() -> None:
+    assert statements("CREATE DATABASE a;\n\nUSE a;\n") == ["CREATE DATABASE a", "USE a"]
+    assert rows_of("a  b\n1  x\n2  y\n") == [["1", "x"], ["2", "y"]]

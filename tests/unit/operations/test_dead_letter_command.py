@@ -172,7 +172,7 @@ def killed(*_: Any) -> Iterator[Any]:
 
 
 def test_the_page_has_the_tables_ddl() -> None:
-    page = " ".join((ROOT / "docs" / "dead-letter.md").read_text(encoding="utf-8").split())
+    page = " ".join((ROOT / "docs" / "guides" / "dead-letters.md").read_text(encoding="utf-8").split())
     for name, kind in COLUMNS:
         assert f"`{name}` {kind}" in page
 

@@ -247,7 +247,7 @@ def test_a_transaction_that_the_server_ends_early(start: Start, timeout: int, ve
 def test_names_are_unique_and_in_the_page() -> None:
     names = [check.name for check in (*command.CHECKS, command.CLEARED)]
     assert len(set(names)) == len(names)
-    page = (Path(__file__).parents[3] / "docs" / "rehearsal.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "operations" / "rehearsal.md").read_text()
     assert all(f"`{name}`" in page for name in names)
 
 

@@ -136,7 +136,7 @@ def test_names_become_options(name: str, value: Any, option: str, expected: Any)
         ("sink.parallelism", "many", "a whole number"),
         ("sink.buffer-flush.interval", "5", "Did you mean sink.buffer-flush.interval-ms"),
         ("comit_interval", "5", "Did you mean commit_interval"),
-        ("zzz", "5", "docs/options.md"),
+        ("zzz", "5", "docs/reference/options.md"),
         ("buffer_bytes", "16MB", "buffer_bytes is '16MB'"),
         ("commit_interval", "soon", "commit_interval is 'soon'"),
         ("lanes", "1e3", "lanes is '1e3'"),

@@ -17,7 +17,7 @@ SNAPSHOT = Path(__file__).with_name("public_api.txt")
 
 
 def render() -> str:
-    """One line a name; methods and fields below their class. Options are on docs/options.md and not repeated."""
+    """One line a name; methods and fields below their class. Options are on docs/reference/options.md."""
     lines = []
     for name in sorted(starrocks_txn_sink.__all__):
         lines += _lines(name, getattr(starrocks_txn_sink, name))

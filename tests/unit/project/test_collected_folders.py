@@ -12,7 +12,7 @@ def test_every_folder_with_tests_is_collected_but_those_with_real_servers() -> N
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     named = {Path(each).name for each in settings["tool"]["pytest"]["ini_options"]["testpaths"]}
     there = {each.parent.name for each in (ROOT / "tests").glob("*/test_*.py")}
-    assert there - named == {"kafka", "cdc", "cluster"}
+    assert there - named == {"kafka", "cdc", "cluster", "connect"}
 
 
 def test_every_file_that_the_mutation_testing_names_exists() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGES = ("docs/reliability.md", "docs/reliability/found.md", "docs/architecture.md")
+PAGES = ("docs/inside/reliability.md", "docs/inside/found.md", "docs/inside/architecture.md")
 FUNCTIONS = set(re.findall(r"^def (test_\w+)", "\n".join(f.read_text() for f in ROOT.glob("tests/**/test_*.py")), re.M))
 
 

@@ -11,8 +11,20 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[3]
-GUIDES = ("types.md", "dead-letter.md")
-PAGES = (*GUIDES, "comparison.md", "data-source.md", "emulator.md", "migration.md")
+GUIDES = ("types.md", "dead-letters.md", "security.md")
+FOLDERS = ("docs", "docker")
+PAGES = [*(file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.md"))), *sorted(ROOT.glob("*.md"))]
+CODE = (
+    "starrocks_txn_sink",
+    "starrocks_emulator",
+    "starrocks_demo",
+    "tools",
+    "tests",
+    "integration",
+    "benchmarks",
+    "docker",
+)
+SUFFIXES = {".py", ".yml", ".yaml", ".json", ".sh", ".md", ".toml", ""}
 
 
 def news() -> ModuleType:
@@ -27,17 +39,51 @@ def news() -> ModuleType:
 @pytest.mark.parametrize("guide", GUIDES)
 def test_the_python_of_the_guides_runs(guide: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "STARROCKS_PASSWORD", "x")
-    text = (ROOT / "docs" / guide).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "guides" / guide).read_text(encoding="utf-8")
     snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert snippets
     for snippet in snippets:
         exec(compile(snippet, guide, "exec"), {})
 
 
-def test_links_between_documents_lead_somewhere() -> None:
-    for guide in (*(ROOT / "docs" / name for name in PAGES), ROOT / "CONTRIBUTING.md"):
-        for target in re.findall(r"\]\(([^)#:]+)\)", guide.read_text(encoding="utf-8")):
-            assert (guide.parent / target).exists(), (guide.name, target)
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of the page's headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#{1,6} +(.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_documents_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r'(?:\]\(|src(?:set)?=")([^):"\s]+)[)"]', page.read_text(encoding="utf-8")):
+        file, _, place = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if "/" not in link or not file.startswith("../../security/"):  # GitHub's own page
+            assert target.exists(), link
+            assert not place or place in anchors(target), link
+
+
+def test_every_page_that_code_names_is_there() -> None:
+    files = [
+        file for folder in CODE for file in (ROOT / folder).rglob("*") if file.suffix in SUFFIXES and file.is_file()
+    ]
+    files += [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml", *(ROOT / ".github").rglob("*.yml")]
+    named = {
+        (str(file.relative_to(ROOT)), page)
+        for file in files
+        if "__pycache__" not in file.parts and file.name not in ("CHANGELOG.md", Path(__file__).name)
+        for page in re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text(encoding="utf-8", errors="replace"))
+    }
+    assert len(named) > 60
+    assert sorted(one for one in named if not (ROOT / one[1]).is_file()) == []
+
+
+def test_every_page_is_on_the_map() -> None:
+    page = ROOT / "docs" / "index.md"
+    text = page.read_text(encoding="utf-8")
+    names = {str(file.relative_to(page.parent)) for file in page.parent.rglob("*.md")} - {"index.md"}
+    assert names <= set(re.findall(r"\]\(([^)#]+)", text))
+    assert {name.removesuffix(".md") for name in names} <= set(text.splitlines())
 
 
 def test_the_news_fragments_can_be_collected() -> None:

@@ -80,7 +80,7 @@ def test_no_text_for_users_is_made_of_a_docstring() -> None:
         for file in FOLDER.rglob("*.py")
         if any(word in file.read_text(encoding="utf-8") for word in ("__doc__", "getdoc", "get_docstring"))
     ]
-    assert cut == []
+    assert cut == ["options/sink_options.py"]  # which goes the other way: the options complete their docstring
 
 
 @pytest.mark.parametrize("escape", ["\x1b[2J", "\x07", "\x9b1m", "\u202e", "\u2028", "\r", "\x00"])

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
+import textwrap
+from dataclasses import fields
+from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import starrocks_txn_sink
-from starrocks_txn_sink import changelog
-from starrocks_txn_sink.cli import version
+from starrocks_txn_sink import SinkOptions, changelog, sources
+from starrocks_txn_sink.errors import OptionError
 from tests.unit.project.public_api import SNAPSHOT, render
 
 ROOT = Path(__file__).parents[3]
@@ -23,18 +28,99 @@ def test_the_public_names_are_those_of_the_snapshot() -> None:
     assert render() == SNAPSHOT.read_text(encoding="utf-8"), "Run `make api` if this change is meant, and add news."
 
 
+def _reference() -> dict[str, list[str] | None]:
+    """The names on docs/reference/api.md, each with the members that it shows; None stands for all."""
+    page = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
+    directives = re.findall(r"^\.\. (?:auto|py:)\w+:: (\w+).*\n((?: +:.*\n)*)", page, re.MULTILINE)
+    shown: dict[str, list[str] | None] = {}
+    for name, options in directives:
+        assert name not in shown
+        members = re.search(r":members:(.*)", options)
+        shown[name] = [] if members is None else re.findall(r"\w+", members[1]) or None
+    return shown
+
+
 def test_every_public_name_is_in_the_reference() -> None:
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^\.\. auto\w+:: (\w+)", page, re.MULTILINE)
-    assert sorted(shown) == sorted(set(starrocks_txn_sink.__all__) - {"__version__"})
+    public = {*starrocks_txn_sink.__all__, *sources.__all__, *changelog.__all__} - {"__version__"}
+    assert _reference().keys() == public
+
+
+def _documented() -> dict[str, Any]:
+    """The functions, classes and methods that the reference shows."""
+    found: dict[str, Any] = {}
+    for name, members in _reference().items():
+        home = next(one for one in (starrocks_txn_sink, sources, changelog) if name in one.__all__)
+        value = getattr(home, name)
+        if not callable(value) or name == "ChangelogWarning":
+            continue  # a text, and a class with Python's own signature
+        found[name] = value
+        if inspect.isclass(value):
+            chosen = vars(value) if members is None else members
+            found |= {
+                f"{name}.{one}": getattr(value, one)
+                for one in chosen
+                if one == "__call__" or not one.startswith("_")
+                if inspect.isroutine(getattr(value, one)) and inspect.getdoc(getattr(value, one))
+            }
+    return found
+
+
+DOCUMENTED = _documented()
+STARS: dict[Any, str] = {inspect.Parameter.VAR_KEYWORD: "**", inspect.Parameter.VAR_POSITIONAL: "*"}
+
+
+def test_the_methods_that_users_call_are_among_the_documented() -> None:
+    assert {"StarRocksSink.write", "StarRocksSink.__call__", "MetricsServer.watch"} <= DOCUMENTED.keys()
+    assert {"SinkOptions.from_properties", "Receipt.from_json", "parse_debezium"} <= DOCUMENTED.keys()
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_a_docstring_explains_each_parameter_and_no_other(name: str) -> None:
+    parameters = [one for one in inspect.signature(DOCUMENTED[name]).parameters.values() if one.name != "self"]
+    text = inspect.getdoc(DOCUMENTED[name]) or ""
+    section = re.search(r"^Args:\n((?: .*\n?|\n)*)", text, re.MULTILINE)
+    explained = re.findall(r"^ {4}([*\w]+)(?: \(.*?\))?: \S", section[1] if section else "", re.MULTILINE)
+    assert explained == [STARS.get(one.kind, "") + one.name for one in parameters]
+
+
+def test_the_calls_that_users_make_first_have_an_example() -> None:
+    first = {"StarRocksSink", "SinkOptions", "assemble_transactions", "TransactionAssembly", "run_forever"}
+    first |= {"kafka_options", "parse_txn_events", "parse_debezium", "assemble_debezium", "MetricsServer"}
+    first |= {"from_changelog", "to_changelog", "upsert_materializer", "to_starrocks_ops", "lane_partitioned"}
+    assert first <= EXAMPLES.keys()
+
+
+def _example(text: str) -> str | None:
+    """The code below `Example::`, which Sphinx shows as a block of Python."""
+    found = re.search(r"^Example::\n\n((?: .*\n?|\n)+)", text, re.MULTILINE)
+    return found and textwrap.dedent(found[1])
+
+
+EXAMPLES = {name: code for name, value in DOCUMENTED.items() if (code := _example(inspect.getdoc(value) or ""))}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_python_that_imports_public_names_and_passes_known_arguments(name: str) -> None:
+    for node in ast.walk(ast.parse(EXAMPLES[name])):
+        if isinstance(node, ast.ImportFrom):
+            package = import_module(str(node.module))
+            assert {one.name for one in node.names} <= set(getattr(package, "__all__", dir(package)))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in DOCUMENTED:
+            words = {each.arg: None for each in node.keywords if each.arg}
+            inspect.signature(DOCUMENTED[node.func.id]).bind(*node.args, **words)
+
+
+def test_every_example_has_the_one_form() -> None:
+    headed = [name for name, value in DOCUMENTED.items() if "Example" in (inspect.getdoc(value) or "")]
+    assert headed == list(EXAMPLES)
 
 
 def test_the_version_is_told_in_one_way() -> None:
-    assert starrocks_txn_sink.__version__ == version()
-    assert f"## {version()}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert starrocks_txn_sink.__version__ == metadata.version("starrocks-txn-sink")
+    assert f"## {starrocks_txn_sink.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("package", [starrocks_txn_sink, changelog])
+@pytest.mark.parametrize("package", [starrocks_txn_sink, changelog, sources])
 def test_type_checkers_see_the_names_that_are_there(package: ModuleType) -> None:
     """The imports that only they read, and where each name is found at run time."""
     tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
@@ -45,6 +131,40 @@ def test_type_checkers_see_the_names_that_are_there(package: ModuleType) -> None
     assert set(package.__all__) - {"__version__"} == seen.keys()
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = package.nonsense
+
+
+@pytest.mark.parametrize("package", [starrocks_txn_sink, changelog, sources])
+def test_completion_shows_the_public_names_and_nothing_else(package: ModuleType) -> None:
+    assert {name for name in dir(package) if not name.startswith("__")} == set(package.__all__) - {"__version__"}
+
+
+@pytest.mark.parametrize("name", ["StarRocksSink", "from_changelog", "sources.parse_txn_events"])
+def test_a_name_that_needs_spark_says_so_where_there_is_none(name: str) -> None:
+    module, _, last = f"starrocks_txn_sink.{name}".rpartition(".")
+    code = f"import sys; sys.modules['pyspark'] = None\nfrom {module} import {last}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    message = f"ImportError: {last} needs PySpark 3.5 or newer, and this Python has none."
+    assert done.stderr.splitlines()[-1].startswith(message)
+    assert "During handling" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "meant"),
+    [
+        ("SinkOptions", "load_ulr", "load_url"),
+        ("TransactionAssembly", "line", "lines"),
+        ("StarRocksSink", "rout", "routes"),
+        ("assemble_transactions", "passtrough", "passthrough"),
+    ],
+)
+def test_a_misspelt_argument_is_answered_with_the_right_one(name: str, given: str, meant: str) -> None:
+    with pytest.raises(OptionError, match=f"{name} has no argument '{given}'. Did you mean {meant}\\?"):
+        getattr(starrocks_txn_sink, name)(**{given: 1})
+
+
+def test_the_docstring_of_the_options_has_each_of_them() -> None:
+    shown = re.findall(r"^ {4}(\w+) \(", str(SinkOptions.__doc__), re.MULTILINE)
+    assert shown == [one.name for one in fields(SinkOptions)]
 
 
 def test_options_and_errors_need_no_spark() -> None:

@@ -17,7 +17,7 @@ from starrocks_txn_sink.protocol.ledger import create_table
 from starrocks_txn_sink.sink.session import open_session
 from tests.support.query_port import query as ask
 
-DOCS = Path(__file__).parents[3] / "docs" / "exactly-once.md"
+DOCS = Path(__file__).parents[3] / "docs" / "guides" / "exactly-once.md"
 
 
 @pytest.fixture

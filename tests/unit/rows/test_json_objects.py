@@ -165,7 +165,7 @@ def test_random_texts_that_pass_are_the_same_objects_in_a_body_as_alone(allow_to
 
 def test_rows_in_csv_are_not_looked_at() -> None:
     payload = pa.array([',{"id":1}', CSV_ROW + "{__op\x01},{", ',{"id":2}'])
-    RowCheck()(pa.record_batch({PAYLOAD: payload, "table": pa.array(["t"] * 3)}))
+    RowCheck()(pa.RecordBatch.from_pydict({PAYLOAD: payload, "table": pa.array(["t"] * 3)}))
 
 
 @pytest.mark.parametrize("allow_torn", [False, True])
@@ -174,7 +174,7 @@ def test_a_row_without_even_a_separator_is_refused(allow_torn: bool, at: int) ->
     payload = [',{"id":1}', ',{"id":2}']
     payload.insert(at, "")
     with pytest.raises(InputError, match="exactly one JSON object at table t"):
-        RowCheck(allow_torn)(pa.record_batch({PAYLOAD: pa.array(payload), "table": pa.array(["t"] * 3)}))
+        RowCheck(allow_torn)(pa.RecordBatch.from_pydict({PAYLOAD: pa.array(payload), "table": pa.array(["t"] * 3)}))
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])

@@ -39,7 +39,9 @@ def test_a_row_with_a_position_is_refused_with_its_place(table: str) -> None:
 
 @pytest.mark.parametrize("table", SPELLINGS)
 def test_a_row_without_a_position_is_refused(table: str) -> None:
-    rows = pa.record_batch({TABLE: ["orders", table], PAYLOAD: [',{"id":1}'] * 2, HASH: pa.array([1, 2], pa.int64())})
+    rows = pa.RecordBatch.from_pydict(
+        {TABLE: ["orders", table], PAYLOAD: [',{"id":1}'] * 2, HASH: pa.array([1, 2], pa.int64())}
+    )
     with pytest.raises(InputError, match="belongs to the sink"):
         list(UnpositionedSegmenter("checkpoint/0/1", 7).split(rows))
 

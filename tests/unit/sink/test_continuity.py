@@ -213,6 +213,17 @@ def test_a_query_is_seen_by_the_files_of_its_checkpoint() -> None:
     assert seen(checkpoint, ProofLog(proofs, "later")).begins
 
 
+def test_a_query_without_micro_batches_is_seen_too() -> None:
+    checkpoint, log = MemoryDirectory(), ProofLog(MemoryDirectory(), "run")
+    checkpoint.write("metadata", b'{"id":"q"}')
+    assert not seen(checkpoint, log).in_batch
+    for number in range(3):
+        checkpoint.write(f"offsets/{number}", b"v1")
+        assert seen(checkpoint, log).in_batch
+        checkpoint.write(f"commits/{number}", b"v1")
+        assert not seen(checkpoint, log).in_batch
+
+
 def test_a_checkpoint_that_cannot_be_read_is_not_waited_for() -> None:
     class Hangs(MemoryDirectory):
         def names(self, folder: str) -> list[str]:

@@ -121,10 +121,10 @@ MISTAKES: dict[str, tuple[Call, str, str]] = {
     ),
     "query_url is an HTTP address": (login(query_url="http://fe:9030"), "unknown scheme", "Write mysql://host:9030"),
     "query_url missing": (login(query_url=None), "there is no query_url", "query_url"),
-    "an option misspelt": (login(batch_size=1), "There is no option 'batch_size'", "docs/options.md lists all options"),
+    "an option misspelt": (login(batch_size=1), "no argument 'batch_size'", "help(SinkOptions) lists its arguments"),
     "an option nearly right": (
         login(commit_intervall=1),
-        "no option 'commit_intervall'",
+        "no argument 'commit_intervall'",
         "Did you mean commit_interval?",
     ),
     "timeout is no number": (login(timeout="10 min"), "timeout is '10 min'", "whole number of seconds"),

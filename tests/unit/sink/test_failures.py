@@ -21,7 +21,7 @@ from starrocks_txn_sink.sink.failures import (
 )
 from starrocks_txn_sink.writer.messages import LaneReport, envelope, read_envelope
 
-RUNBOOK = "https://github.com/starrocks-txn-sink/starrocks-txn-sink/blob/main/docs/operations.md"
+RUNBOOK = "https://github.com/starrocks-txn-sink/starrocks-txn-sink/blob/main/docs/operations/runbook.md"
 
 
 def report_of(error: StarRocksSinkError) -> LaneReport:

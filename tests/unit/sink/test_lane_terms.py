@@ -98,7 +98,7 @@ def test_other_frames_have_no_terms(schema: T.StructType) -> None:
 def batches(places: list[int], sizes: list[int]) -> list[pa.RecordBatch]:
     bounds = np.cumsum([0, *sizes])
     return [
-        pa.record_batch({ROW_NUMBER: pa.array(part, pa.int64()), "x": pa.array(part, pa.int64())})
+        pa.RecordBatch.from_pydict({ROW_NUMBER: pa.array(part, pa.int64()), "x": pa.array(part, pa.int64())})
         for part in (places[low:high] for low, high in itertools.pairwise(bounds))
     ]
 

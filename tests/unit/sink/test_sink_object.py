@@ -36,6 +36,28 @@ def test_a_frame_with_positions_needs_a_job_of_its_own(assemble: TransactionAsse
         StarRocksSink(options, assemble=assemble).write(frame)
 
 
+@pytest.mark.parametrize(
+    ("job", "state_dir", "assembles", "said"),
+    [
+        (None, None, True, "job and state_dir are not set"),
+        ("shop", None, True, "and state_dir is not set"),
+        (None, "/state", True, "and job is not set"),
+        (None, None, False, "and job is not set"),
+    ],
+)
+def test_what_spark_connect_hides_is_asked_for_at_once(
+    job: str | None, state_dir: str | None, assembles: bool, said: str
+) -> None:
+    sink = StarRocksSink(
+        replace(OPTIONS, job=job), assemble=TransactionAssembly(state_dir=state_dir) if assembles else None
+    )
+    batch: Any = SimpleNamespace(sparkSession=SimpleNamespace())
+    with pytest.raises(
+        OptionError, match=f"Spark Connect hides the streaming query's id .*{said}.*Set `job` to a name"
+    ):
+        sink(batch, 0)
+
+
 def test_other_frames_have_the_job_write_unless_the_user_names_another() -> None:
     options = SinkOptions(load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop")
     assert job_of_frame(options, positioned=False) == "write"

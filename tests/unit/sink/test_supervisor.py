@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -150,14 +151,27 @@ def test_without_spark_no_restart_helps(monkeypatch: pytest.MonkeyPatch, capsys:
     assert capsys.readouterr().err.lstrip().startswith("starrocks-txn-sink: Spark has ended")
 
 
-def test_sigterm_stops_the_query_and_ends_well() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_query_and_ends_well(number: signal.Signals) -> None:
     start, started = in_turn(lambda: Query(endless=True))
-    before = signal.getsignal(signal.SIGTERM)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(number)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
     timer.start()
     assert run_forever(start) == ExitCode.ENDED
     assert started[0].stopped.is_set()
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
+
+
+def test_a_handler_of_the_application_stays() -> None:
+    start, started = in_turn(lambda: Query(endless=True))
+    before = signal.signal(signal.SIGINT, lambda *_: sys.exit(7))
+    try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(SystemExit, match="7"):
+            run_forever(start)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert started[0].stopped.is_set()
 
 
 def test_a_stop_ends_the_wait_for_a_restart() -> None:

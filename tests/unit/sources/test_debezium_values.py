@@ -33,7 +33,7 @@ def wrapped(text: str) -> str:
 def read(*values: str | bytes, fields: Any = CHANGE, keys: list[bytes | None] | None = None) -> list[Any]:
     texts = [each.encode() if isinstance(each, str) else each for each in values]
     columns = {"_value": pa.array(texts, pa.binary())} | ({KEY: pa.array(keys, pa.binary())} if keys else {})
-    (made,) = _Reader(fields, ())([pa.record_batch(columns)])
+    (made,) = _Reader(fields, ())([pa.RecordBatch.from_pydict(columns)])
     found = made.to_pydict()
     assert found["_bad"] == [each is None for each in found["_event"]]
     return found["_event"]  # type: ignore[no-any-return]

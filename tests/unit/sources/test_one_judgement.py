@@ -22,7 +22,7 @@ WITH_OBJECT = b'{"source_partition": "p", "position": 4, "type": "DATA", "txn_id
 def batch(values: pa.Array) -> pa.RecordBatch:
     count = len(values)
     places = {"source_partition": pa.nulls(count, pa.string()), "position": pa.nulls(count, pa.int64())}
-    return pa.record_batch({**places, "value": values, NUMBERED: pa.array(range(count), pa.int64())})
+    return pa.RecordBatch.from_pydict({**places, "value": values, NUMBERED: pa.array(range(count), pa.int64())})
 
 
 def events_of(values: pa.Array) -> dict[int, dict[str, Any]]:
@@ -117,7 +117,7 @@ def test_the_first_malformed_value_among_many_is_named(number: int) -> None:
     lines = TxnEventLines()
     places = {"source_partition": pa.array(["7"] * 3_000), "position": pa.array(range(100, 3_100), pa.int64())}
     with pytest.raises(InputError, match=f"source_partition=7 position={100 + number}"):
-        lines.parse(pa.record_batch({**places, "value": pa.array(values)}))
+        lines.parse(pa.RecordBatch.from_pydict({**places, "value": pa.array(values)}))
     strict = TxnEventLines(source_partition=None, position=None)
     with pytest.raises(InputError, match=f"position_before={number - 1}" if number else r"type\)\."):
         strict.parse(batch(pa.array(values)))

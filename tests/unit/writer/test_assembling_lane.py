@@ -40,7 +40,7 @@ def whole(partition: str, first: int = 1, row: str = "{}") -> list[dict[str, Any
 def values(events: Sequence[dict[str, Any] | None]) -> pa.RecordBatch:
     """A lane's input; None is its last row."""
     count = len(events)
-    return pa.record_batch(
+    return pa.RecordBatch.from_pydict(
         {
             "source_partition": pa.nulls(count, pa.string()),
             "position": pa.array([SENTINEL_POSITION if each is None else None for each in events], pa.int64()),

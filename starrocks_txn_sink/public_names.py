@@ -1,0 +1,56 @@
+"""How the public names behave: loaded on first use, and with a hint for a misspelt argument."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+
+from starrocks_txn_sink.errors import OptionError
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+def loaded_on_use(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose public names are in the modules `homes`.
+
+    Without PySpark a name that needs it raises ImportError with the way out.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(homes[name]), name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "pyspark":
+                raise
+            raise ImportError(
+                f"{name} needs PySpark 3.5 or newer, and this Python has none. Use the Python of your Spark cluster, "
+                "or run: pip install 'starrocks-txn-sink[spark]'",
+                name="pyspark",
+            ) from None
+
+    return get, lambda: sorted({*homes, *(name for name in vars(import_module(package)) if name.startswith("__"))})
+
+
+def suggests_arguments(made: C) -> C:
+    """Decorate a function or a class: an unknown keyword raises OptionError with the most similar one."""
+    function: Any = made.__init__ if isinstance(made, type) else made  # type: ignore[misc]
+    known = [name for name, one in inspect.signature(made).parameters.items() if one.kind is not one.POSITIONAL_ONLY]
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs.keys() - known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"help({made.__name__}) lists its arguments."
+            raise OptionError(f"{made.__name__} has no argument {name!r}.", hint=hint)
+        return function(*args, **kwargs)
+
+    if isinstance(made, type):
+        made.__init__ = checked  # type: ignore[misc]
+        return made
+    return checked  # type: ignore[return-value]

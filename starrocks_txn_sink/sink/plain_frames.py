@@ -1,0 +1,309 @@
+"""Batch frames as they are through the data source: no positions, no layout, any number of tasks, all or nothing.
+
+The tasks are the frame's own and load under one label (`coordinator.shared_label`): one process on the driver begins
+it before they start, and another one commits it when Spark has a message of every task. These rules make it right:
+
+- A task that was cut off brings no message. Spark's writer reads a task's output to its end, where the failure of the
+  rows' iterator is raised; the result of a killed task is dropped; and of several tries at a Spark partition the commit
+  coordinator lets one pass. So a write with all messages has all rows.
+- A try loads only after a claim: it begins a label of its own Spark partition, in the epoch of this write. The server
+  lets one begin pass, so a second try - another attempt, a stage that runs again, a speculative copy - loads nothing.
+  Claims stay open until the end of the write. They were begun after the shared label with the same `timeout`, so none
+  ends before it, and a leader that forgets claims has forgotten the shared label, too.
+- A second try reads its rows all the same. A failure of the source then shows as Spark's own error, and a speculative
+  copy lets the first try win. At its end it says that it was refused, and the write fails and is rolled back.
+- There is no ledger: a write has no position that could come again. Only this write commits its label, once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+
+from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
+from starrocks_txn_sink.assembler.rules.release import ReleasedRows
+from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
+from starrocks_txn_sink.coordinator.actions import Receipt
+from starrocks_txn_sink.coordinator.shared_label import LANE, LaneShare
+from starrocks_txn_sink.errors import BeginFailed, InputError, OptionError, StarRocksSinkError, TooManyTransactions
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.combinations import Feature
+from starrocks_txn_sink.options.declarations import Delivery, SchemaChanges
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix, RetryPolicy, begin, labels, roll_back, run
+from starrocks_txn_sink.rows import columns as names
+from starrocks_txn_sink.rows.columns import keyless
+from starrocks_txn_sink.rows.segments import TaskRepeated
+from starrocks_txn_sink.sink.lanes import LabelAttempt, SharedLabelRun
+from starrocks_txn_sink.sink.session import UNLISTED, Session, compare_columns, open_session, roll_back_until
+from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
+from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute, delete_placeholders, with_columns
+from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, require
+from starrocks_txn_sink.telemetry import logs
+from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
+from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
+
+try:
+    from pyspark.sql import datasource
+except ImportError:
+    require(BATCH_DATA_SOURCE)
+    raise
+
+BATCH_ID = "batch_id"
+_TABLE, _IDENTIFIER = "table", "starrocks.table.identifier"
+_TEXTS = (names.TABLE, names.ROW, names.OP, names.DATABASE)
+ABORT_SECONDS = 6.0  # Spark ends the other tasks of a failed job only after up to 4 s, and they may begin claims
+_CLAIM_SECONDS = 10.0  # for the rollback of all claims; the server ends what is left at `timeout`
+
+
+@dataclass(frozen=True, slots=True)
+class FrameMessage(datasource.WriterCommitMessage):
+    """The message of the task that has read one Spark partition to its end."""
+
+    lane: int
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRows:
+    """Makes lane rows of a task's batches: of typed columns with `route`, else of the columns table, row and op."""
+
+    encoder: PayloadEncoder
+    route: ArrowRoute | None = None
+
+    def lane_rows(self, batch: pa.RecordBatch, lane: int, first: int) -> pa.RecordBatch:
+        """The rows as TABLE, PAYLOAD and DELETED; errors name the Spark partition `lane`, and count from `first`."""
+        size = batch.num_rows
+        table, row, database = (
+            (pa.array([self.route.table]).take(pa.array(np.zeros(size, np.int64))), self.route.rows(batch), None)
+            if self.route is not None
+            else (_texts(batch, names.TABLE), _texts(batch, names.ROW), _texts(batch, names.DATABASE))
+        )
+        op = _texts(batch, names.OP)
+        rows = {
+            model.POSITION: pa.array(np.arange(first, first + size)),
+            model.TABLE: table,
+            model.TRANSACTION_END: pa.nulls(size, pa.bool_()),
+            model.ROW: row,
+            model.OP: pa.nulls(size, pa.string()) if op is None else op,
+            model.DATABASE: pa.nulls(size, pa.string()) if database is None else database,
+        }
+        part = ReleasedRows([f"(Spark partition {lane})"], np.array([size]), pa.table(rows))
+        made = self.encoder.batch([part])
+        wanted = (names.TABLE, names.PAYLOAD, names.DELETED)
+        return made.select([name for name in made.schema.names if name in wanted])
+
+
+def _texts(batch: pa.RecordBatch, name: str) -> pa.Array | None:
+    return batch.column(name).cast(pa.string()) if name in batch.schema.names else None
+
+
+@dataclass(frozen=True)
+class PlainFrameWriter(datasource.DataSourceArrowWriter):
+    """Writes one batch frame as it is; made on the driver, where `begin` has begun the label of `task`."""
+
+    task: LaneTask
+    rows: FrameRows
+
+    @classmethod
+    def begin(cls, schema: T.StructType, given: Mapping[str, str]) -> PlainFrameWriter:
+        """Check the frame's `schema` and the options `given` as text, and begin the label.
+
+        Raises InputError for columns that do not fit, OptionError for options that do not.
+        """
+        table = _table_of(given)
+        options = _options({name: text for name, text in given.items() if name != _TABLE}, typed=table is not None)
+        job = f"{options.job or 'write'}_frame"  # not that of a ledger, whose take-over would roll the label back
+        session = open_session(options, "", job, "", typed_tables=[table] if table else ())
+        typed = () if table is None else (_fit(table, schema, options, session),)
+        _check_texts(schema, typed=bool(typed))
+        placeholders = delete_placeholders(session.required, options, typed)
+        encoder = PayloadEncoder(options.database, keyless(session.models), placeholders)
+        target = None if session.columns is None else session.columns.get(table or "")
+        zone, filled = options.timestamp_zone, tuple(placeholders.get(table or "", ()))
+        routes = [ArrowRoute.of(each, schema, target, zone=zone, filled=filled) for each in typed]
+        options = with_columns(options, typed)
+        number = microseconds()
+        task = LaneTask(
+            options,
+            job,
+            session.epoch,
+            "",
+            number,
+            marked=False,
+            streaming=False,
+            at_end_only=True,
+            compared=frozenset() if options.query_addresses and not typed else None,
+            label=next(labels(job, session.epoch, LANE, number, 0)),
+            logging=None,
+        )
+        made = cls(task, FrameRows(encoder, routes[0] if routes else None))
+        with RESOURCES.lease(options) as resources:
+            made._attempt(resources).begin()
+        return made
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> FrameMessage:
+        """Load the rows of one Spark partition, unless another try at it has begun to."""
+        attempt, clock = replace(Attempt.current(), retry=False), SystemClock()
+        run_lane = partial(self.task.messages, self._lane_rows(iterator, attempt.lane), attempt, clock)
+        return FrameMessage(attempt.lane, tuple(self.task.answer(attempt, clock, run_lane)))
+
+    def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
+        """Commit the rows of all tasks, or raise the error of the task that explains the most."""
+        arrived = [message for message in messages if isinstance(message, FrameMessage)]
+        if len(arrived) != len(messages):
+            raise InputError(f"{len(messages) - len(arrived)} of {len(messages)} tasks sent no message.")
+        sent = [each for message in arrived for each in message.messages]
+        with RESOURCES.lease(self.task.options) as resources:
+            log_messages(self.task, self._attempt(resources).finish(sent))
+        loaded = (
+            message.lane for message in arrived if any(each.rows for each in of_kind(message.messages, LaneShare))
+        )
+        self._roll_back_claims(list(loaded))
+
+    def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:  # noqa: ARG002
+        with RESOURCES.lease(self.task.options) as resources:
+            self._attempt(resources).roll_back()
+        roll_back_until(self.task.options, LabelPrefix(self.task.job, self.task.epoch), ABORT_SECONDS)
+
+    def _attempt(self, resources: Any) -> LabelAttempt:
+        task, clock = self.task, SystemClock()
+        shared = SharedLabelRun.of(Session("", task.job, task.epoch, task.checkpoint, {}), task)
+        deadline = Deadline.after(task.options.batch_deadline, clock)
+        return LabelAttempt(shared, resources, task, random.Random(), deadline, 1)
+
+    def _lane_rows(self, batches: Iterator[pa.RecordBatch], lane: int) -> Iterator[pa.RecordBatch]:
+        read = 0
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if not read:
+                refused = self._claim(lane)
+                if refused is not None:
+                    for _ in batches:
+                        pass
+                    raise refused
+            yield self.rows.lane_rows(batch, lane, read)
+            read += batch.num_rows
+
+    def _claim(self, lane: int) -> StarRocksSinkError | None:
+        """Claim the Spark partition `lane` for this try; the reason if that is refused."""
+        options, clock = self.task.options, SystemClock()
+        steps = begin(self._claim_label(lane), options.begin_headers())
+        try:
+            with RESOURCES.lease(options) as resources:
+                run(steps, resources.transport, clock, Deadline.after(options.batch_deadline, clock))
+        except TooManyTransactions as full:
+            return full
+        except BeginFailed as failed:  # the label is there, or no answer came
+            return TaskRepeated(
+                f"Another try of Spark at its partition {lane} may have loaded rows: {failed.message}",
+                hint="The log of the executors has the error of the first try. Write the frame again; where tasks are "
+                "often repeated use StarRocksSink or lane_partitioned, and leave spark.speculation off.",
+            )
+        return None
+
+    def _claim_label(self, lane: int) -> Label:
+        task = self.task
+        return Label(task.options.database, next(labels(task.job, task.epoch, lane, task.batch_id, 0)))
+
+    def _roll_back_claims(self, lanes: Sequence[int]) -> None:
+        """Roll back the claims, as far as the server answers: nothing is committed under them."""
+        options, clock, rng = self.task.options, SystemClock(), random.Random()
+        deadline = Deadline.after(_CLAIM_SECONDS, clock)
+        with RESOURCES.lease(options) as resources:
+            for lane in lanes:
+                if deadline.expired():
+                    return
+                steps = roll_back(self._claim_label(lane), RetryPolicy(), rng)
+                try:
+                    run(steps, resources.transport, clock, deadline)
+                except StarRocksSinkError:
+                    return
+
+
+def is_plain(schema: T.StructType, given: Mapping[str, str]) -> bool:
+    """Whether rows of `schema` say nothing of source transactions. Where `given` names a table they are its columns."""
+    marks, layout = set(names.TRANSACTION_COLUMNS), {names.PAYLOAD, names.ROW_NUMBER}
+    if _table_of(given) is not None:
+        return not any(each.issubset(schema.names) for each in (marks, layout))
+    return (marks | layout).isdisjoint(schema.names)
+
+
+def _table_of(given: Mapping[str, str]) -> str | None:
+    """The table of typed columns: the option `table`, or the one that the official connector reads."""
+    return given.get(_TABLE) or given.get(_IDENTIFIER, "").partition(".")[2] or None
+
+
+def log_messages(task: LaneTask, sent: Sequence[Message]) -> None:
+    """Log receipts and warnings of a write."""
+    logs.apply_log_settings(task.logging)
+    log = logs.EventLogger("sink")
+    for receipt in of_kind(sent, Receipt):
+        log(Event("receipt.collected", {"receipt": receipt}))
+    reports = of_kind(sent, LaneReport)
+    if any(report.listed is False for report in reports):
+        log(Event("label.unlisted", {"job": task.job, "advice": UNLISTED}))
+    for event in compare_columns(task.options, reports) or ():
+        log(Event(event.name, {"job": task.job, **event.fields}))
+
+
+def _options(given: Mapping[str, str], *, typed: bool) -> SinkOptions:
+    if BATCH_ID in (name.lower() for name in given):
+        raise OptionError(
+            "A frame as it is cannot be distinguished from the next one by a batch_id: its rows are in no fixed order.",
+            hint="Write lane_partitioned(frame, options) with a batch_id.",
+            option=BATCH_ID,
+        )
+    values = SinkOptions.values_of(given)
+    if values.get("delivery") in (Delivery.EXACTLY_ONCE, Delivery.EXACTLY_ONCE.value):
+        raise OptionError(
+            "A frame as it is has no positions, so a write that is called again writes its rows again.",
+            hint="Leave delivery out: the call itself writes all rows once, or none. Or write "
+            "lane_partitioned(frame, options) with a batch_id.",
+            option="delivery",
+        )
+    options = SinkOptions(**{**values, "delivery": Delivery.AT_LEAST_ONCE})
+    options.check_features(Feature.DATA_SOURCE, Feature.PLAIN_ROWS, Feature.ROUTES if typed else Feature.JSON_TEXTS)
+    return options
+
+
+def _fit(table: str, schema: T.StructType, options: SinkOptions, session: Session) -> TypedRoute:
+    zone = options.timestamp_zone or "UTC"  # no more than a name: times are judged over Arrow
+    return TypedRoute.of(
+        TableRoute(table, [name for name in schema.names if name != names.OP]),
+        schema,
+        None if session.columns is None else session.columns.get(table, ()),
+        (zone, zone),
+        options.properties_of(table),
+        ignore_unknown=options.schema_changes is SchemaChanges.IGNORE,
+    )
+
+
+def _check_texts(schema: T.StructType, *, typed: bool) -> None:
+    """Raise InputError unless the columns that the sink itself reads are there, and texts."""
+    missing = [] if typed else [name for name in (names.TABLE, names.ROW) if name not in schema.names]
+    if missing:
+        raise InputError(
+            f"The frame lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}, and no option names "
+            f"its table; it has {', '.join(schema.names) or 'none'}.",
+            hint='Name the table of typed columns, .option("table", "orders"), or give rows as JSON texts in '
+            "the columns table and row.",
+            option=_TABLE,
+        )
+    for field in schema.fields:
+        read = field.name in ((names.OP,) if typed else _TEXTS)
+        if read and not isinstance(field.dataType, T.StringType):
+            raise InputError(
+                f"Column {field.name} of the frame is {field.dataType.simpleString()}, not string.",
+                hint="Cast it before the write.",
+            )

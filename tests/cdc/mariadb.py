@@ -1,0 +1,80 @@
+"""One MariaDB of Debian's package in a folder of its own, with a binary log, on a free loopback port."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pymysql
+from typing_extensions import Self
+
+from tests.support.query_port import connect
+
+_UP_SECONDS = 120.0
+_SETTINGS = ("server-id=1", "log-bin=binlog", "binlog-format=ROW", "skip-name-resolve", "skip-slave-start")
+
+
+class NoMariaDB(Exception):
+    """MariaDB is not installed, or did not come up."""
+
+
+class MariaDB:
+    """A context manager; `sql` runs statements as `root`, without a password."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server, self._install = shutil.which("mariadbd"), shutil.which("mariadb-install-db")
+        if self._server is None or self._install is None:
+            raise NoMariaDB("MariaDB is not installed (Debian: apt install mariadb-server).")
+        self.folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True)
+        where = ["--no-defaults", f"--datadir={self.folder / 'data'}", "--user=root"]
+        log = (self.folder / "mariadb.log").open("wb")
+        install = [str(self._install), *where, "--auth-root-authentication-method=normal", "--skip-test-db"]
+        with log:
+            subprocess.run(install, stdout=log, stderr=log, check=False, timeout=_UP_SECONDS)
+            options = (f"port={self.port}", "bind-address=127.0.0.1", f"socket={self.folder / 'socket'}", *_SETTINGS)
+            command = [str(self._server), *where, *(f"--{option}" for option in options)]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        end = time.monotonic() + _UP_SECONDS
+        while time.monotonic() < end and self._process.poll() is None:
+            with suppress(pymysql.MySQLError):
+                self.sql("SELECT 1")
+                return
+            time.sleep(0.2)
+        self.stop()
+        raise NoMariaDB((self.folder / "mariadb.log").read_text(errors="replace")[-1000:])
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def sql(self, *statements: str) -> list[tuple[Any, ...]]:
+        """The rows of the last statement; all run on one connection."""
+        rows: list[tuple[Any, ...]] = []
+        with connect(self.port) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+                rows = list(cursor.fetchall())
+        return rows
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,116 @@
+"""The quick starts with Debezium run as printed: PostgreSQL, MariaDB in place of MySQL, and from Flink SQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.cdc.connect import CONNECT, CONNECT_MARIADB, Connect
+from tests.cdc.mariadb import MariaDB, NoMariaDB
+from tests.cdc.postgres import NoPostgres, Postgres
+from tests.kafka.broker import Broker
+from tests.kafka.jars import SPARK, NoMaven, archives, fetched
+from tests.kafka.waiting import until
+from tests.support.quick_start import PASSWORD, Pipeline, Warehouse, blocks, statements
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+PAGE, FLINK, TABLES = "docs/start/debezium.md", "docs/start/flink.md", "docs/start/kafka.md"
+(POSTGRES_TABLES, MYSQL_TABLES, POSTGRES_CHANGES, MYSQL_CHANGES, SELECT) = blocks(PAGE, "sql")
+POSTGRES_CONNECTOR, MYSQL_CONNECTOR = blocks(PAGE, "json")
+(SHOWN,) = blocks(PAGE, "text")
+
+
+def fetch(pom: Path) -> str:
+    """Spark's archives for Kafka, if those of `pom` are there too."""
+    try:
+        fetched(pom)
+        return archives(SPARK)
+    except NoMaven as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder that PostgreSQL's user may enter."""
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    return tmp_path
+
+
+def connector(printed: str, here: Mapping[str, str]) -> dict[str, str]:
+    """The printed connector as properties, with the addresses of this machine."""
+    for old, new in {"…": PASSWORD, **here}.items():
+        assert old in printed, old
+        printed = printed.replace(old, new)
+    body = json.loads(printed)
+    return {"name": body["name"], **body["config"]}
+
+
+def shows_it(page: str, home: Path, broker: Broker, jars: str, here: Mapping[str, str] | None = None) -> None:
+    """The page's pipeline writes what the page of Debezium shows."""
+    (program,) = blocks(page, "python")
+    with Warehouse(home / f"starrocks-{Path(page).stem}") as starrocks:
+        starrocks.run(blocks(TABLES, "sql")[0])
+        load, query = (url.partition("://")[2] for url in (starrocks.server.load_url, starrocks.server.query_url))
+        places = {
+            "broker:9092": broker.servers,
+            "fe:8030": load,
+            "fe:9030": query,
+            "/data/": f"{home / Path(page).stem}/",
+            '"spark.jars.packages", KAFKA': f'"spark.jars", {jars!r}',
+            **(here or {}),
+        }
+        with Pipeline(program, home / Path(page).stem, places) as pipeline:
+            pipeline.wait(starrocks.shows(SELECT, SHOWN))
+
+
+def wait_for(connect: Connect, streams: Callable[[], object]) -> None:
+    until(lambda: not connect.running or streams())
+    assert connect.running, connect.messages()
+
+
+def test_postgresql_and_from_flink_sql(home: Path) -> None:
+    spark_kafka = fetch(CONNECT)
+    with ExitStack() as stack:
+        try:
+            postgres = stack.enter_context(Postgres(home / "postgres"))
+        except NoPostgres as missing:
+            pytest.skip(str(missing))
+        broker = stack.enter_context(Broker(home / "broker"))
+        postgres.sql("CREATE DATABASE shop")
+        postgres.sql(POSTGRES_TABLES.replace("…", PASSWORD), "shop")
+        here = {'"postgres"': '"127.0.0.1"', '"5432"': f'"{postgres.port}"'}
+        connect = stack.enter_context(Connect(home / "connect", broker.servers, connector(POSTGRES_CONNECTOR, here)))
+        wait_for(connect, lambda: postgres.sql("SELECT 1 FROM pg_replication_slots WHERE active"))
+        postgres.sql(POSTGRES_CHANGES, "shop")
+        wait_for(connect, lambda: "shop.transaction" in broker.topics())
+        for page in (PAGE, FLINK):
+            shows_it(page, home, broker, spark_kafka)
+
+
+def test_mariadb_with_the_text_for_mysql(home: Path) -> None:
+    spark_kafka = fetch(CONNECT_MARIADB)
+    with ExitStack() as stack:
+        try:
+            mariadb = stack.enter_context(MariaDB(home / "mariadb"))
+        except NoMariaDB as missing:
+            pytest.skip(str(missing))
+        broker = stack.enter_context(Broker(home / "broker"))
+        mariadb.sql(*statements(MYSQL_TABLES.replace("…", PASSWORD)))
+        here = {
+            "io.debezium.connector.mysql.MySqlConnector": "io.debezium.connector.mariadb.MariaDbConnector",
+            '"mysql"': '"127.0.0.1"',
+            '"3306"': f'"{mariadb.port}"',
+            "broker:9092": broker.servers,
+        }
+        settings = connector(MYSQL_CONNECTOR, here)
+        connect = stack.enter_context(Connect(home / "connect", broker.servers, settings, CONNECT_MARIADB))
+        wait_for(connect, lambda: any("Binlog" in str(row[4]) for row in mariadb.sql("SHOW PROCESSLIST")))
+        mariadb.sql(*statements(MYSQL_CHANGES))
+        wait_for(connect, lambda: "shop.transaction" in broker.topics())
+        shows_it(PAGE, home, broker, spark_kafka, {r"shop\.public\..*": r"shop\.shop\..*"})

@@ -1,0 +1,1 @@
+"""Spark Connect: a real server as a process, and this one as its client; `make connect`."""

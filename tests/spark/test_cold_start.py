@@ -1,0 +1,75 @@
+"""What makes a JVM start faster: `recommended_conf()` and the archive of Spark's classes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from starrocks_txn_sink import recommended_conf
+from starrocks_txn_sink.errors import OptionError
+
+_SESSION = """
+import sys
+from pyspark.sql import SparkSession
+from starrocks_txn_sink import recommended_conf
+conf = recommended_conf(class_archive=sys.argv[1])
+conf["spark.driver.extraJavaOptions"] += " -Xlog:class+load=info:file=" + sys.argv[2]
+conf |= {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+spark = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
+assert spark.range(3).count() == 3
+jvm = spark.sparkContext._gateway
+spark.stop()
+jvm.shutdown()
+jvm.proc.stdin.close()
+jvm.proc.wait(120)
+"""
+
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
+MAPPED = "shared objects file (top)"  # the archive on top of the JDK's own
+
+
+def session(archive: Path, classes: Path) -> str:
+    """Run a session with `archive`; the log of its classes."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SESSION, str(archive), str(classes)],
+        env=ENVIRONMENT | {"SPARK_LOCAL_DIRS": str(archive.parent)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return classes.read_text(errors="replace")
+
+
+@pytest.mark.parametrize("name", ["spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"])
+def test_the_jvm_knows_the_options(name: str) -> None:
+    options = recommended_conf()[name].replace("-XX:+IgnoreUnrecognizedVMOptions", "").split()
+    done = subprocess.run(["java", *options, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_an_archive_has_a_folder_and_a_path_that_spark_does_not_split(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="folder is missing"):
+        recommended_conf(class_archive=tmp_path / "none" / "spark.jsa")
+    (tmp_path / "a b").mkdir()
+    with pytest.raises(OptionError, match="without blanks"):
+        recommended_conf(class_archive=tmp_path / "a b" / "spark.jsa")
+
+
+@pytest.mark.spark
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+def test_a_driver_maps_the_archive_that_the_command_wrote(tmp_path: Path) -> None:
+    archive = tmp_path / "spark.jsa"
+    assert MAPPED not in session(archive, tmp_path / "first.log")
+    command = [sys.executable, "-m", "starrocks_txn_sink", "class-archive", str(archive)]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, str(archive) in done.stdout) == (0, True), done.stderr[-2000:]
+    assert [each.name for each in tmp_path.glob("*.jsa*")] == ["spark.jsa"]
+    assert session(archive, tmp_path / "second.log").count(MAPPED) > 5000

@@ -1,0 +1,38 @@
+"""The quick starts without Kafka run as printed; the others are in tests/kafka and tests/cdc."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.quick_start import Pipeline, Warehouse, blocks, rows_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.deep]
+
+
+@pytest.mark.parametrize(
+    ("page", "folder"), [("docs/start/files.md", "events"), ("docs/start/changelog.md", "changes")]
+)
+def test_a_quick_start_with_files(page: str, folder: str, tmp_path: Path) -> None:
+    tables, select = blocks(page, "sql")
+    *client, program = blocks(page, "python")
+    (events,), (shown,) = blocks(page, "json"), blocks(page, "text")
+    file = tmp_path / "home" / folder / "1.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text(events, encoding="utf-8")
+    with Warehouse(tmp_path / "starrocks", "root", "") as starrocks:
+        starrocks.run(tables)
+        here = {
+            "http://127.0.0.1:8030": starrocks.server.load_url,
+            "mysql://127.0.0.1:9030": starrocks.server.query_url,
+        }
+        with Pipeline(program, tmp_path / "home", here) as pipeline:
+            pipeline.wait(starrocks.shows(select, shown))
+        for printed in client:  # the page's own MySQL client
+            port = f"port={starrocks.server.query_port}"
+            words = [sys.executable, "-c", printed.replace("port=9030", port)]
+            said = subprocess.run(words, input=select, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
+            assert [line.split() for line in said.splitlines()] == rows_of(shown)

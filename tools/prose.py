@@ -1,0 +1,113 @@
+"""`python -m tools.prose`: words that the project's texts do not use, and what to write instead; part of `make lint`.
+
+It reads the Markdown pages without their code, and every text of the packages that has a space: docstrings, messages,
+meanings of options, help of commands.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("starrocks_txn_sink", "starrocks_emulator", "starrocks_demo", "tools")
+PAGES = ("*.md", "docs/**/*.md", "docker/*.md", "news/*.md", ".github/**/*.md")
+
+WORDS = {
+    r"for ever": "forever",
+    r"anew": "again, or a verb with re-",
+    r"head-room": "headroom",
+    r"whoever": "the reader's role, or “a client that”",
+    r"(?:know|knows|knew) not": "does not know",
+    r"set(?:s|ting)? aside": "write to the dead-letter table",
+    r"passing errors?|\(passing\)": "transient",
+    r"told(?! apart\b| to\b)": "reported, sent, emitted, shown",
+    r"tells (?:the event|rows|anything|another)": "emits, sends",
+    r"second door": "data source",
+    r"in the house": "already used",
+    r"another story": "other content",
+    r"trust ratios": "compare ratios",
+    r"wants? a look": "needs investigation",
+    r"somebody": "the role: an operator, a reader",
+    r"in vain": "without effect",
+    r"beside": "next to, in addition to, while … runs",
+    r"nay|thereof|whereof|therein|hitherto|albeit": "plain words",
+    r"crew": "thread pool",
+    r"mandate": "ownership",
+    r"equipment": "resources",
+    r"gatherings?": "write buffer",
+    r"bur(?:y|ied) (?:row|transaction)s?": "dead-letter",
+    r"zombie writers?": "older writer",
+    r"very (?:same|own)": "same",
+    r"utili[sz]e[sd]?": "use",
+    r"in order to": "to",
+    r"please note": "nothing",
+    r"simply": "nothing",
+}
+"""A regular expression of whole words → what to write instead."""
+
+_FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`\n]*`|\]\([^)]*\)|<[^>\n]*>")
+_WORD = re.compile("|".join(rf"(?P<w{number}>\b(?:{word})\b)" for number, word in enumerate(WORDS)), re.IGNORECASE)
+
+
+class Finding(NamedTuple):
+    """A word at a line of a file."""
+
+    place: str
+    line: int
+    word: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.place}:{self.line}: “{self.word}”: write {self.instead}"
+
+
+def findings(place: str, text: str, line: int = 1) -> Iterator[Finding]:
+    """The words of `text`, whose first line is the line `line` of the file; code in backticks is left out."""
+    bare = _CODE.sub(_blank, text)
+    for found in _WORD.finditer(bare):
+        number = int(str(found.lastgroup)[1:])
+        yield Finding(place, line + bare.count("\n", 0, found.start()), found[0], list(WORDS.values())[number])
+
+
+def _blank(found: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", found[0])
+
+
+def in_page(place: str, text: str) -> Iterator[Finding]:
+    """The words of a Markdown page outside of its code blocks."""
+    return findings(place, _FENCE.sub(_blank, text))
+
+
+def in_code(place: str, source: str) -> Iterator[Finding]:
+    """The words of a module's texts."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
+            yield from findings(place, node.value, node.lineno)
+
+
+def all_findings(root: Path = ROOT) -> Iterator[Finding]:
+    """Those of the whole repository."""
+    for page in sorted({file for pattern in PAGES for file in root.glob(pattern)} - {root / "CHANGELOG.md"}):
+        yield from in_page(str(page.relative_to(root)), page.read_text(encoding="utf-8"))
+    for package in PACKAGES:
+        for file in sorted((root / package).rglob("*.py")):
+            if file != Path(__file__):
+                yield from in_code(str(file.relative_to(root)), file.read_text(encoding="utf-8"))
+
+
+def main() -> int:
+    """Exit code 1 if a text has one of the words."""
+    found = list(all_findings())
+    for each in found:
+        sys.stdout.write(f"{each}\n")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
