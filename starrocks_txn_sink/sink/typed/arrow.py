@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +17,7 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.columns import DELETES, OP
+from starrocks_txn_sink.rows.json_objects import checked_text, layout
 from starrocks_txn_sink.sink.typed.fit import NEGATIVE, NOT_FINITE, NOT_UTF8, OUT_OF_YEARS, natural
 from starrocks_txn_sink.sink.typed.route import NOT_NULL, TypedField, TypedRoute
 from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
@@ -24,7 +25,6 @@ from starrocks_txn_sink.spark_version import VariantType
 
 _NESTED = (T.ArrayType, T.MapType, T.StructType, VariantType)
 _INTEGERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT")
-_MICROSECONDS = "%Y-%m-%d %H:%M:%S"  # with six digits behind the seconds of an Arrow timestamp in microseconds
 
 
 class _Fault(Exception):
@@ -43,66 +43,98 @@ class ArrowField:
     zone: str | None = None
     filled: bool = False
 
-    def values(self, column: pa.Array, deleted: pa.Array | None) -> list[Any]:
-        """The values as orjson takes them; raises _Fault for one that cannot be written."""
+    def texts(self, column: pa.Array, deleted: pa.Array | None) -> pa.Array:
+        """Each value as JSON text; raises _Fault for one that cannot be written."""
         if NOT_NULL in self.field.faults and column.null_count:
             missing = column.is_null()
             if self.filled and deleted is not None:
                 missing = pc.and_(missing, pc.invert(deleted))
             if pc.any(missing).as_py():
                 raise _Fault(NOT_NULL.text)
-        return self._written(column)
+        return pc.fill_null(self._written(column), "null")
 
-    def _written(self, column: pa.Array) -> list[Any]:
+    def _written(self, column: pa.Array) -> pa.Array:
         kind = column.type
         if pa.types.is_boolean(kind):
-            return self._list(column.cast(pa.int8()) if self.target.name in _INTEGERS else column)
+            return (column.cast(pa.int8()) if self.target.name in _INTEGERS else column).cast(pa.string())
         if pa.types.is_integer(kind):
             return self._integers(column)
         if pa.types.is_floating(kind):
             if not pc.all(pc.is_finite(column)).as_py() and column.null_count < len(column):
                 raise _Fault(NOT_FINITE)
-            return self._list(column)
+            texts = column.cast(pa.string())
+            if self.target.name != "JSON":
+                return texts
+            whole = pc.match_substring_regex(texts, "^-?[0-9]+$")  # in a document it would become a whole number
+            return pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
         if pa.types.is_decimal(kind):
-            return [None if value is None else format(value, "f") for value in self._list(column)]
+            return _quoted(_decimals(column))
         if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-            return self._times(column)
+            return _quoted(self._times(column))
         if pa.types.is_null(kind):
-            return self._list(column)
+            return column.cast(pa.string())
         self._check_length(column)
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            return [None if value is None else value.hex().upper() for value in self._list(column)]
+            return _quoted(_hexadecimals(column))
         try:
-            return self._list(column)
-        except UnicodeDecodeError:
+            return _quoted(_escaped(checked_text(column)))
+        except pa.ArrowInvalid:
             raise _Fault(NOT_UTF8) from None
 
-    def _integers(self, column: pa.Array) -> list[Any]:
+    def _integers(self, column: pa.Array) -> pa.Array:
+        digits = column.cast(pa.string())
         if self.field.fit.function is None:
-            return self._list(column)
+            return digits
         if self.target.name == "BITMAP" and pc.any(pc.less(column, 0)).as_py():
             raise _Fault(NEGATIVE)
-        return [None if value is None else str(value) for value in self._list(column)]
+        return _quoted(digits)
 
-    def _times(self, column: pa.Array) -> list[Any]:
-        if pa.types.is_timestamp(column.type) and column.type.tz is not None and self.zone is not None:
-            column = column.cast(pa.timestamp("us", self.zone))
+    def _times(self, column: pa.Array) -> pa.Array:
+        if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+            if self.zone is not None:
+                column = column.cast(pa.timestamp("us", self.zone))
+            column = pc.local_timestamp(column)
         years = pc.year(column)
         if pc.any(pc.or_(pc.less(years, 1), pc.greater(years, 9999))).as_py():
             raise _Fault(OUT_OF_YEARS)
-        if pa.types.is_date(column.type):
-            return [None if value is None else value.isoformat() for value in self._list(column)]
-        return self._list(pc.strftime(column, format=_MICROSECONDS))
+        return column.cast(pa.string())
 
     def _check_length(self, column: pa.Array) -> None:
         length = self.target.length
         if length is not None and pc.any(pc.greater(pc.binary_length(column), length)).as_py():
             raise _Fault(f"is longer than {length} bytes")
 
-    @staticmethod
-    def _list(column: pa.Array) -> list[Any]:
-        values: list[Any] = column.to_pylist()
-        return values
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise('"', texts, '"', "")
+
+
+def _decimals(column: pa.Array) -> pa.Array:
+    """Decimals in their own digits; Arrow writes an exponent for many zeros behind the point."""
+    texts = column.cast(pa.string())
+    if not pc.any(pc.match_substring(texts, "E")).as_py():
+        return texts
+    return pa.array([None if value is None else format(value, "f") for value in column.to_pylist()], pa.string())
+
+
+def _hexadecimals(column: pa.Array) -> pa.Array:
+    """Bytes as hexadecimal digits: all of them at once, since each byte becomes two."""
+    bounds, data = layout(column)
+    digits = bytes(memoryview(data)[bounds[0] : bounds[-1]]).hex().upper().encode()
+    offsets = pa.array((bounds - bounds[0]) * 2, pa.int64()).buffers()[1]
+    texts = pa.Array.from_buffers(pa.large_string(), len(column), [None, offsets, pa.py_buffer(digits)])
+    return pc.if_else(column.is_valid(), texts.cast(pa.string()), pa.scalar(None, pa.string()))
+
+
+def _escaped(texts: pa.Array) -> pa.Array:
+    """Strings with JSON's escapes: one pass for each kind of character that needs one and is there."""
+    bounds, data = layout(texts)
+    content = np.frombuffer(data, dtype=np.uint8)[bounds[0] : bounds[-1]]
+    there = np.flatnonzero(np.bincount(content, minlength=128)[:128])
+    for character in sorted(map(chr, there), key="\\".__ne__):  # the backslash first: all others make backslashes
+        if character < " " or character in '"\\':
+            texts = pc.replace_substring(texts, character, orjson.dumps(character).decode()[1:-1])
+    return texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +183,18 @@ class ArrowRoute:
         if OP in batch.schema.names:
             op = pc.utf8_lower(batch.column(OP).cast(pa.string()))
             deleted = pc.fill_null(pc.is_in(op, value_set=pa.array(DELETES)), False)
-        columns, keys = [], [each.field.key for each in self.fields]
+        parts: list[pa.Array | str] = []
         for each in self.fields:
             try:
-                columns.append(each.values(batch.column(each.field.source), deleted))
+                texts = each.texts(batch.column(each.field.source), deleted)
             except (_Fault, pa.ArrowInvalid) as fault:
                 raise InputError(
                     f"Column {each.field.name} of table {self.table} {_sentence(fault)}.",
                     hint="Correct the value, or filter such rows out before the write.",
                     table=self.table,
                 ) from None
-        texts = [orjson.dumps(dict(zip(keys, row, strict=True))).decode() for row in zip(*columns, strict=True)]
-        return pa.array(texts, pa.string())
+            parts += [f"{',' if parts else '{'}{orjson.dumps(each.field.key).decode()}:", texts]
+        return pc.binary_join_element_wise(*parts, "}", "")
 
 
 def _sentence(fault: Exception) -> str:
