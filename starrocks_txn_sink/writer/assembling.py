@@ -41,7 +41,7 @@ _PARSERS: Final = 2  # threads that parse ahead of the rules: pyarrow releases t
 _CHUNK_ROWS: Final = 30_000  # smaller chunks cost more calls of the rules …
 _PARTITION_ROWS: Final = 100  # … and so do fewer rows of each source partition
 _CHUNK_BYTES: Final = 32 << 20
-_PIECE_BYTES: Final = 16 << 20
+_PIECE_BYTES: Final = 8 << 20  # about four are in memory at once, as text, as columns, and as payloads
 
 
 @dataclass(frozen=True, slots=True)
