@@ -60,13 +60,7 @@ class ArrowField:
         if pa.types.is_integer(kind):
             return self._integers(column)
         if pa.types.is_floating(kind):
-            if not pc.all(pc.is_finite(column)).as_py() and column.null_count < len(column):
-                raise _Fault(NOT_FINITE)
-            texts = column.cast(pa.string())
-            if self.target.name != "JSON":
-                return texts
-            whole = pc.match_substring_regex(texts, "^-?[0-9]+$")  # in a document it would become a whole number
-            return pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
+            return self._floats(column)
         if pa.types.is_decimal(kind):
             return _quoted(_decimals(column))
         if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
@@ -88,6 +82,15 @@ class ArrowField:
         if self.target.name == "BITMAP" and pc.any(pc.less(column, 0)).as_py():
             raise _Fault(NEGATIVE)
         return _quoted(digits)
+
+    def _floats(self, column: pa.Array) -> pa.Array:
+        if not pc.all(pc.is_finite(column)).as_py() and column.null_count < len(column):
+            raise _Fault(NOT_FINITE)
+        texts = column.cast(pa.string())
+        if self.target.name != "JSON":
+            return texts
+        whole = pc.match_substring_regex(texts, "^-?[0-9]+$")  # in a document it would become a whole number
+        return pc.if_else(whole, pc.binary_join_element_wise(texts, ".0", ""), texts)
 
     def _times(self, column: pa.Array) -> pa.Array:
         if pa.types.is_timestamp(column.type) and column.type.tz is not None:
