@@ -29,7 +29,7 @@ class Transient:
 
 
 class Outage(Transient):
-    """Mixin: StarRocks cannot serve at the moment. The sink waits and writes the micro-batch again (`sink.outage`)."""
+    """Mixin: StarRocks cannot serve now. The sink waits and writes the micro-batch again (`sink.failures`)."""
 
 
 class Terminal:

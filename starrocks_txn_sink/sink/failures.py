@@ -1,4 +1,4 @@
-"""Failures of micro-batches: one typed error, one block for people, and the last failure of each query.
+"""Failures of micro-batches: an outage is waited out; any other becomes one typed error and one block for people.
 
 Spark gives the driver of a failed query a text: the lane's traceback several times, the JVM's frames, a query plan. The
 lane's code, message and advice come in the report that the lane's error carries (`writer.messages`). So the driver
@@ -8,22 +8,30 @@ works in another process.
 
 The block is printed to standard error after Spark's own lines, so it is the last thing to read: at the end of the
 process, when `run_forever` takes the failure, or, without it, _DELAY seconds later.
+
+**Outages.** An outage of StarRocks is a pause: the driver waits and writes the micro-batch again, until
+`batch_deadline`. A lane repeats a StarRocks transaction from memory, `max_attempts` times within seconds; then it fails
+its task. Leader elections, rolling upgrades and full backends take minutes. So the driver opens a new session and runs
+the lanes again, as a restart of the query would: the take-over and the ledger keep repeated rows out.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
+import random
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib import metadata
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import (
     InputError,
     Outage,
@@ -35,8 +43,10 @@ from starrocks_txn_sink.errors import (
     notes_of,
     printable,
 )
+from starrocks_txn_sink.protocol.label import Backoff
 from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFUSED
-from starrocks_txn_sink.writer.messages import read_envelope
+from starrocks_txn_sink.telemetry.events import Event, Listener
+from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
 
 _DELAY: Final = 2.0  # seconds: Spark logs a failed query within one
 _LONGEST: Final = 600  # characters of a line of the block
@@ -246,3 +256,66 @@ def print_block(failure: Failure, following: str = "") -> None:
 
 
 FAILURES: Final = FailureBoard()
+
+
+# --- outages ---
+
+Result = TypeVar("Result")
+
+LOG_SECONDS: Final = 30.0
+_BACKOFF: Final = Backoff(first=0.5, longest=10.0)
+_SLICE: Final = 1.0  # seconds between two looks at the query: a stop must not wait for the backoff
+
+
+def outage_of(error: BaseException) -> tuple[str, LaneReport | None] | None:
+    """Code of an error that a later try may not meet, and the failed lane's report if there is one; None for others.
+
+    Spark gives the driver only the text of a lane's error, so its code comes from the report in that text.
+    """
+    if isinstance(error, StarRocksSinkError):
+        return (error.code, read_envelope(text_of(error))) if isinstance(error, Outage) else None
+    report = read_envelope(text_of(error))
+    return (report.error, report) if report is not None and is_outage_code(report.error) else None
+
+
+def wait_out(
+    write: Callable[[], Result],
+    place: Mapping[str, Any],
+    seconds: float,
+    emit: Listener,
+    stopped: Callable[[], bool],
+    clock: Clock | None = None,
+) -> Result:
+    """Call `write` until it meets no outage; its last error after `seconds`, or once the query is `stopped`.
+
+    Emits `outage.met` for each failed try, `outage.waiting` at the first one and then about every LOG_SECONDS, and
+    `outage.ended`, all with `place`, the `code` and the `seconds` since the first failure.
+    """
+    clock = clock or SystemClock()
+    deadline, rng = Deadline.after(seconds, clock), random.Random()
+    began, next_line = math.inf, 0.0
+    tries = 0
+    while True:
+        try:
+            result = write()
+        except Exception as error:
+            met = outage_of(error)
+            if met is None or deadline.expired() or stopped():
+                raise
+            code, report = met
+            began = min(began, clock.monotonic())
+            fields = {**place, "code": code, "seconds": clock.monotonic() - began}
+            emit(Event("outage.met", {**fields, "report": report}))
+            if fields["seconds"] >= next_line:
+                emit(Event("outage.waiting", fields))
+                next_line = fields["seconds"] + LOG_SECONDS
+            pause = Deadline.after(_BACKOFF.seconds(tries, rng), clock)
+            while not pause.expired():
+                clock.sleep(min(_SLICE, pause.remaining()))
+                if stopped():
+                    raise
+            tries += 1
+        else:
+            if tries:
+                emit(Event("outage.ended", {**place, "seconds": clock.monotonic() - began}))
+            return result
