@@ -273,7 +273,7 @@ class KeyRepeated(StarRocksSinkError, Transient):
 
 
 class BufferFull(StarRocksSinkError, Terminal):
-    """Only where a lane has to hold all rows of a StarRocks transaction back (`rows.unique_rows`)."""
+    """Only where a lane has to hold all rows of a StarRocks transaction back (`rows.body`)."""
 
     code = "buffer_full"
     summary = "The rows of a StarRocks transaction fit neither into memory nor into a temporary file."

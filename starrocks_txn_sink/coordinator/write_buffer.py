@@ -46,7 +46,7 @@ class TransactionBatch:
     `counts` has rows and bytes by (source partition, table), `replaced` those that loads left out.
 
     A batch that is `held` is loaded when it is closed, and of the tables `keyed` the newest chunks first: then a row
-    that a later one replaces can be left out, although the two are too far apart for one load (`rows.unique_rows`).
+    that a later one replaces can be left out, although the two are too far apart for one load (`rows.body`).
 
     `dead_letters` are rows of the dead-letter table among the chunks. `dead_letter_spans` are their source
     transactions, which come before those of `spans`; `dead_letter_counts` are their rows and bytes.

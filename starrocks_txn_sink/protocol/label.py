@@ -227,7 +227,7 @@ class ReplacedRows:
 class Loaded:
     """An accepted load: the server has the bytes and judges the rows at commit (wire contract 4.7).
 
-    `replaced` counts the rows, and their bytes, that were not sent (`rows.unique_rows`), by source partition.
+    `replaced` counts the rows, and their bytes, that were not sent (`rows.body`), by source partition.
     """
 
     txn_id: int | None

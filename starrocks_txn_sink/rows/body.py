@@ -1,17 +1,35 @@
-"""Load bodies made of chunk pieces: a JSON array or CSV without a copy of a row, or its compressed form.
+"""The body of a load: of the rows of one key only the last one, as a JSON array or CSV, or compressed.
 
-The JVM makes the JSON, and Python never touches a single row: a body is a sequence of slices of Arrow buffers. So every
-row comes with the separator in front (`,{"a":1}`): the first comma becomes the opening bracket, whereas a trailing one
-would stay inside the array. Rows of CSV have the row delimiter in front, in the same way.
+**Rows.** The server promises no order between rows of one key in one StarRocks transaction (wire contract 4.10). So a
+load leaves out each row that a later one of the load replaces. A key that comes again in a later load of the same label
+cannot replace a row that is sent already: that load raises KeyRepeated, and the coordinator repeats the transaction
+with all of its rows at hand, newest load first, so that a load only has to leave out the keys that were sent before.
+
+**Bytes.** The JVM makes the JSON, and Python never touches a single row: a body is a sequence of slices of Arrow
+buffers. So every row comes with the separator in front (`,{"a":1}`): the first comma becomes the opening bracket,
+whereas a trailing one would stay inside the array. Rows of CSV have the row delimiter in front, in the same way.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Final
+
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.region import SEPARATOR
-from starrocks_txn_sink.options.load_properties import CSV_ROW
+from starrocks_txn_sink.coordinator.actions import LoadAction
+from starrocks_txn_sink.coordinator.region import SEPARATOR, Chunk, Ints
+from starrocks_txn_sink.errors import KeyRepeated
+from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
+from starrocks_txn_sink.protocol.label import ReplacedRows
+from starrocks_txn_sink.rows import columns
+from starrocks_txn_sink.rows.json_objects import Bools, Octets, layout
+from starrocks_txn_sink.rows.keys import ROOM, TableKey, of_one_type, read_keys
 
 _CODECS = {"gzip": "gzip", "lz4_frame": "lz4", "zstd": "zstd"}  # our option's value -> pyarrow's name of the codec
 
@@ -70,3 +88,218 @@ def load_body(pieces: Sequence[memoryview], compression: str, *, csv: bool = Fal
         for piece in rows:
             stream.write(piece)
     return Compressed(memoryview(sink.getvalue()))
+
+
+# --- of the rows of one key only the last one ---
+
+
+_JSON_DELETE: Final = (SEPARATOR + columns.DELETING).encode()
+_GROUP_BYTES: Final = 4 << 20
+_CSV_DELETE: Final = f"{CSV_COLUMN}1".encode()  # the last field is `__op`
+
+
+def last_of_each(keys: pa.Array) -> Bools | None:
+    """Which rows no later row replaces; None if that is each of them."""
+    if keys.type == pa.int64() and not keys.null_count:
+        numbers = keys.to_numpy()
+        if bool((numbers[1:] > numbers[:-1]).all()):
+            return None
+        ordered = np.sort(numbers)
+        if bool((ordered[1:] != ordered[:-1]).all()):
+            return None
+    encoded = pc.dictionary_encode(keys)
+    if len(encoded.dictionary) == len(keys) - keys.null_count:
+        return None
+    codes = encoded.indices.fill_null(-1).to_numpy()
+    last = np.empty(len(encoded.dictionary) + 1, dtype=np.int64)
+    rows = np.arange(len(codes))
+    last[codes] = rows  # of equal codes the last one counts; the rows without a key share the last place
+    kept: Bools = (codes < 0) | (last[codes] == rows)
+    return kept
+
+
+@dataclass(slots=True)
+class SentKeys:
+    """The keys that `label` has sent to one table, by chunk.
+
+    Most integers grow from chunk to chunk, or stay within a range of their source partition: so of the chunks with
+    integers only those are looked at whose range meets the range of the new ones.
+    """
+
+    label: str
+    _chunks: list[pa.Array] = field(default_factory=list)
+    _ranges: list[tuple[int, int]] = field(default_factory=list)
+
+    def contain(self, keys: Sequence[pa.Array]) -> Bools | None:
+        """Which of the `keys` of a load's chunks have been sent; None if none has."""
+        found = [self._contain(chunk) for chunk in keys]
+        if all(each is None for each in found):
+            return None
+        return np.concatenate(
+            [np.zeros(len(chunk), bool) if each is None else each for chunk, each in zip(keys, found, strict=True)]
+        )
+
+    def _contain(self, keys: pa.Array) -> Bools | None:
+        low, high = _range_of(keys)
+        near = [
+            sent
+            for sent, (least, most) in zip(self._chunks, self._ranges, strict=True)
+            if low <= most and least <= high
+        ]
+        if not near:
+            return None
+        *sent, new = of_one_type(*near, keys)
+        # The table of the smaller side is the cheaper one, and mostly nothing is found.
+        if not pc.any(pc.is_in(pa.chunked_array(sent), value_set=new, skip_nulls=True)).as_py():
+            return None
+        found: Bools = pc.is_in(new, value_set=pa.chunked_array(sent), skip_nulls=True).to_numpy(zero_copy_only=False)
+        return found
+
+    def add(self, keys: Sequence[pa.Array]) -> None:
+        """Remember the keys that are sent, by chunk."""
+        for chunk in keys:
+            if len(chunk):
+                self._chunks.append(chunk)
+                self._ranges.append(_range_of(chunk))
+
+
+_ANYWHERE: Final = (-(1 << 63), (1 << 63) - 1)
+
+
+def _range_of(keys: pa.Array) -> tuple[int, int]:
+    """The lowest and the highest of integers; texts may be anywhere, as integers in another spelling."""
+    if keys.type != pa.int64() or keys.null_count == len(keys):
+        return _ANYWHERE
+    bounds = pc.min_max(keys).as_py()
+    return bounds["min"], bounds["max"]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The rows of a load that are sent, as pieces of its body; `replaced` counts the others by source partition."""
+
+    pieces: Sequence[memoryview]
+    replaced: Mapping[str, ReplacedRows] = field(default_factory=dict)
+
+
+class UniqueRows:
+    """Leaves rows out of the loads of a lane, so that a StarRocks transaction has one row of each key.
+
+    `keys` has the primary keys by table; rows of other tables are sent as they are. For several threads, as long as a
+    table has one load at a time. `repeated` says whether a key has come in two loads of a label; `replaced_deletes`
+    counts deletes that were not sent, by label and table.
+    """
+
+    def __init__(self, keys: Mapping[str, TableKey]) -> None:
+        self._keys = keys
+        self._sent: dict[str, SentKeys] = {}
+        self.repeated = False
+        self.replaced_deletes: Counter[tuple[str, str]] = Counter()
+
+    def select(self, action: LoadAction) -> Selection:
+        """The rows of `action` that are sent; raises KeyRepeated if one of them would replace a row that is sent.
+
+        The loads of a table come newest first if the action says so; else in order.
+        """
+        key = self._keys.get(action.table)
+        if key is None:
+            return Selection(action.pieces)
+        sent = self._sent.get(action.table)
+        if sent is None or sent.label != action.label:  # by table: the loads of others may run in other threads
+            sent = self._sent[action.table] = SentKeys(action.label)
+        groups = list(_groups(action.chunks))
+        by_chunk = [keys for group in groups for keys in _ChunkRows.of(group).keys(key)]
+        again, kept = sent.contain(by_chunk), last_of_each(pa.concat_arrays(of_one_type(*by_chunk)))
+        if again is not None:
+            self.repeated = True
+            if not action.newest_first:
+                raise KeyRepeated(
+                    "A key came again in a later load of the StarRocks transaction.",
+                    hint="Free space in the executor's directory for temporary files, so that the transaction can be "
+                    "repeated, or set compact=False.",
+                    table=action.table,
+                    label=action.label,
+                )
+            kept = ~again if kept is None else kept & ~again
+        sent.add(by_chunk)
+        if kept is None:
+            return Selection(action.pieces)
+        return self._select(action, groups, kept)
+
+    def _select(self, action: LoadAction, groups: Sequence[Sequence[Chunk]], kept: Bools) -> Selection:
+        pieces: list[memoryview] = []
+        replaced: dict[str, ReplacedRows] = {}
+        low = 0
+        for group in groups:
+            high = low + sum(chunk.rows for chunk in group)
+            if kept[low:high].all():
+                pieces += [piece for chunk in group for piece in chunk.pieces]
+            else:
+                piece, deletes = _ChunkRows.of(group).select(kept[low:high], replaced)
+                pieces += [piece] if len(piece) else []
+                self.replaced_deletes[(action.label, action.table)] += deletes
+            low = high
+        return Selection(pieces, replaced)
+
+
+def _groups(chunks: Sequence[Chunk]) -> Iterator[Sequence[Chunk]]:
+    """The chunks, some at a time: their rows are copied into one buffer, which should be neither large nor tiny."""
+    group: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        if group and size + chunk.bytes > _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(chunk)
+        size += chunk.bytes
+    yield group
+
+
+@dataclass(frozen=True, slots=True)
+class _ChunkRows:
+    """The rows of chunks in one buffer; `starts` has the place of each row, then the end."""
+
+    chunks: Sequence[Chunk]
+    text: Octets
+    starts: Ints
+
+    @classmethod
+    def of(cls, chunks: Sequence[Chunk]) -> _ChunkRows:
+        content = bytearray().join(piece for chunk in chunks for piece in chunk.pieces)
+        content.extend(bytes(ROOM))
+        text = np.frombuffer(content, dtype=np.uint8)
+        parts, size = [], 0
+        for chunk in chunks:
+            for piece, index in zip(chunk.pieces, chunk.row_indexes, strict=True):
+                if index is None:
+                    raise TypeError("The rows of a table whose keys are known need a row index.")
+                parts.append(index.offsets[:-1] + (size - int(index.offsets[0])))
+                size += piece.nbytes
+        return cls(chunks, text, np.concatenate((*parts, [size])))
+
+    def keys(self, key: TableKey) -> list[pa.Array]:
+        """The keys of each chunk's rows."""
+        keys = read_keys(self.text, self.starts, key)
+        return [keys.slice(low, high - low) for low, high in self._bounds()]
+
+    def _bounds(self) -> Iterator[tuple[int, int]]:
+        return pairwise([0, *accumulate(chunk.rows for chunk in self.chunks)])
+
+    def select(self, kept: Bools, replaced: dict[str, ReplacedRows]) -> tuple[memoryview, int]:
+        """The `kept` rows, and the number of deletes among the others, which `replaced` counts by source partition."""
+        buffers = [None, pa.py_buffer(self.starts), pa.py_buffer(self.text)]
+        rows = pa.Array.from_buffers(pa.large_binary(), len(kept), buffers)
+        offsets, data = layout(rows.filter(pa.array(kept)))
+        sizes = np.diff(self.starts)
+        for chunk, (low, high) in zip(self.chunks, self._bounds(), strict=True):
+            left_out = ~kept[low:high]
+            if left_out.any():
+                before = replaced.get(chunk.partition, ReplacedRows())
+                count, size = int(np.count_nonzero(left_out)), int(sizes[low:high][left_out].sum())
+                replaced[chunk.partition] = ReplacedRows(before.rows + count, before.bytes + size)
+        return memoryview(data)[int(offsets[0]) : int(offsets[-1])], _count_deletes(rows.filter(pa.array(~kept)))
+
+
+def _count_deletes(rows: pa.Array) -> int:
+    in_json, in_csv = pc.starts_with(rows, _JSON_DELETE), pc.ends_with(rows, _CSV_DELETE)
+    return int(pc.sum(pc.or_(in_json, in_csv)).as_py() or 0)

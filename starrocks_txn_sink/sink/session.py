@@ -83,7 +83,7 @@ class Session:
     positions: dict[str, Position] = field(default_factory=dict)
     columns: dict[str, tuple[TargetColumn, ...]] | None = None
     required: dict[str, tuple[TargetColumn, ...]] = field(default_factory=dict)
-    hold: bool = False  # keys came again and again in the last micro-batch (`rows.unique_rows`)
+    hold: bool = False  # keys came again and again in the last micro-batch (`rows.body`)
     skips: dict[str, Skip] = field(default_factory=dict)  # of rows that the ledger has, over micro-batches
     accepted: Sequence[str] = ()  # acceptances of the ledger as it is
     canary: bool = True  # no lane has asked yet whether a take-over would find its label

@@ -25,10 +25,10 @@ from starrocks_txn_sink.errors import KeyRepeated, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation, Status
+from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSITION, TABLE, TRANSACTION_END
 from starrocks_txn_sink.rows.json_objects import MemberNames
 from starrocks_txn_sink.rows.replay import Replay
-from starrocks_txn_sink.rows.unique_rows import UniqueRows
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.telemetry.events import Event
 from starrocks_txn_sink.writer.messages import Durations, Floats, LaneReport, TableLoads

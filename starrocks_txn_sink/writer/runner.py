@@ -29,8 +29,7 @@ from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Ledger, RetryPolicy, Steps, Unknown, run
 from starrocks_txn_sink.protocol.refusals import NO_ROWS
 from starrocks_txn_sink.protocol.wire import Transport
-from starrocks_txn_sink.rows.body import load_body
-from starrocks_txn_sink.rows.unique_rows import UniqueRows
+from starrocks_txn_sink.rows.body import UniqueRows, load_body
 from starrocks_txn_sink.telemetry.events import Listener, Span, ignore_event
 
 Perform = Callable[[actions.Action], object]

@@ -32,12 +32,12 @@ from starrocks_txn_sink.protocol.fencing import fresh_tokens
 from starrocks_txn_sink.protocol.label import Backoff, RetryPolicy, Steps, labels, run, run_of
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS, ArrivalOrder
+from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import HASH, POSITION
 from starrocks_txn_sink.rows.json_objects import MemberNames, RowCheck
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.replay import Replay, Skip
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, TaskRepeated, rows_before_sentinel
-from starrocks_txn_sink.rows.unique_rows import UniqueRows
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out, ignore_event
@@ -94,7 +94,7 @@ class LaneTask:
     `streaming` query positions may not go back from one micro-batch to the next. Without `ownership` there is no
     ledger: delivery is at-least-once. With `at_end_only` nothing is committed before the lane's last row was read.
     `compared` names the tables whose columns the driver has compared with rows; None if it cannot compare any.
-    `keys` has the primary keys of the tables whose rows replace each other (`rows.unique_rows`); with `hold` nothing is
+    `keys` has the primary keys of the tables whose rows replace each other (`rows.body`); with `hold` nothing is
     loaded before a StarRocks transaction's rows are there, because the last micro-batch's keys came again and again.
     `label` is a shared label, under which the lane only loads. `logging` has the log settings of the driver.
     """

@@ -18,8 +18,8 @@ from starrocks_txn_sink.coordinator.write_buffer import Spill
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import labels
+from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.keys import TableKey
-from starrocks_txn_sink.rows.unique_rows import UniqueRows
 from starrocks_txn_sink.writer.runner import Performer
 from tests.support.manual_clock import ManualClock
 from tests.support.model_server import ModelServer

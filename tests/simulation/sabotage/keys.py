@@ -6,26 +6,26 @@ from __future__ import annotations
 from typing import Any
 
 from starrocks_txn_sink.coordinator.write_buffer import TransactionBatch
-from starrocks_txn_sink.rows import unique_rows
-from starrocks_txn_sink.rows.unique_rows import SentKeys, UniqueRows
+from starrocks_txn_sink.rows import body
+from starrocks_txn_sink.rows.body import SentKeys, UniqueRows
 
 from .registry import bug
 
 
 @bug
 def the_first_row_of_a_key_wins(put: Any) -> None:
-    right = unique_rows.last_of_each
+    right = body.last_of_each
 
     def broken(values: Any) -> Any:
         kept = right(values[::-1])
         return None if kept is None else kept[::-1]
 
-    put(unique_rows, "last_of_each", broken)
+    put(body, "last_of_each", broken)
 
 
 @bug
 def each_row_of_a_key_is_sent(put: Any) -> None:
-    put(unique_rows, "last_of_each", lambda values: None)
+    put(body, "last_of_each", lambda values: None)
 
 
 @bug

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from starrocks_txn_sink.coordinator.actions import LoadAction
 from starrocks_txn_sink.coordinator.region import Chunk, RowIndex
 from starrocks_txn_sink.errors import KeyRepeated
+from starrocks_txn_sink.rows.body import UniqueRows, last_of_each
 from starrocks_txn_sink.rows.keys import KeyColumn
-from starrocks_txn_sink.rows.unique_rows import UniqueRows, last_of_each
 
 INTEGER = KeyColumn.of("id", "BIGINT", None)
 
