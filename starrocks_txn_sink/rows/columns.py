@@ -97,12 +97,3 @@ def other_database(database: str) -> tuple[str, str]:
         "a row for database '",
         f"', but a StarRocks transaction lives in one database and this sink writes '{database}'",
     )
-
-
-PRIMARY_KEYS: Final = "PRIMARY_KEYS"
-"""Table model that supports deletes, as information_schema.tables_config names it."""
-
-
-def keyless(models: Mapping[str, str]) -> tuple[str, ...]:
-    """Tables without deletes; `models` maps tables to their models."""
-    return tuple(sorted(name for name, model in models.items() if model != PRIMARY_KEYS))

@@ -32,7 +32,7 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.protocol.label import LabelPrefix
-from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER, keyless
+from starrocks_txn_sink.rows.columns import PAYLOAD, ROW_NUMBER
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.segments import check_row_numbers
 from starrocks_txn_sink.sink.checkpoint import FOLDER
@@ -42,6 +42,7 @@ from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_de
 from starrocks_txn_sink.sink.session import (
     Session,
     job_of_frame,
+    keyless,
     new_epoch,
     open_session,
     required_columns,

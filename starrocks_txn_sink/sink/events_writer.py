@@ -27,27 +27,27 @@ from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest, mis
 from starrocks_txn_sink.assembler.spark import event_columns
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.actions import Receipt
-from starrocks_txn_sink.errors import InputError, OptionError, Unordered
+from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import always_sorted
 from starrocks_txn_sink.protocol.fencing import check_owner
 from starrocks_txn_sink.protocol.ledger import Owner
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival_order import SMALL_ROWS
-from starrocks_txn_sink.rows.columns import EVENT_TIME, keyless
+from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.checkpoint import HadoopDirectory, query_directory
 from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, refuse_own_labels
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
-from starrocks_txn_sink.sink.session import Session, run_once
+from starrocks_txn_sink.sink.session import Session, keyless, run_once
 from starrocks_txn_sink.sink.typed.route import delete_placeholders, table_keys
 from starrocks_txn_sink.sources.txn_event import named_column, parse_txn_events
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
 from starrocks_txn_sink.telemetry.events import Event, Listener
 from starrocks_txn_sink.telemetry.logs import get_logger
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
-from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, OrderViolation, decode, of_kind
+from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, decode, of_kind, why_to_sort
 from starrocks_txn_sink.writer.task import LaneTask
 
 
@@ -364,14 +364,6 @@ class EventsWriter:
         query = task.checkpoint
         fields = {"query": query, "name": f"{query}/{STAGE}", "counts": counts, "oldest": _oldest_open(after)}
         listener(Event("assembler.counted", fields))
-
-
-def why_to_sort(messages: Sequence[Message], options: SinkOptions, what: str) -> str | None:
-    """Why a lane could not take `what` in arrival order; None if it could. Raises Unordered when `shuffle` is off."""
-    violations = of_kind(messages, OrderViolation)
-    if violations and options.shuffle is False:
-        raise Unordered(violations[0].why, hint=f'Set shuffle to "auto" or true, so that {what} are sorted first.')
-    return violations[0].why if violations else None
 
 
 def check_still_owner(options: SinkOptions, session: Session) -> None:

@@ -39,10 +39,9 @@ from starrocks_txn_sink.options.combinations import Feature
 from starrocks_txn_sink.options.declarations import Delivery, SchemaChanges
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, RetryPolicy, begin, labels, roll_back, run
 from starrocks_txn_sink.rows import columns as names
-from starrocks_txn_sink.rows.columns import keyless
 from starrocks_txn_sink.rows.segments import TaskRepeated
 from starrocks_txn_sink.sink.lanes import LabelAttempt, SharedLabelRun
-from starrocks_txn_sink.sink.session import UNLISTED, Session, compare_columns, open_session, roll_back_until
+from starrocks_txn_sink.sink.session import UNLISTED, Session, compare_columns, keyless, open_session, roll_back_until
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
 from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute, delete_placeholders, with_columns
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, require

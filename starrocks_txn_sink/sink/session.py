@@ -24,7 +24,6 @@ from starrocks_txn_sink.options.addresses import require_supported
 from starrocks_txn_sink.protocol import dead_letters, fencing, receipts_log
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Result, Steps, run
 from starrocks_txn_sink.protocol.ledger import ListUnfinished, Owner, Position, identifier
-from starrocks_txn_sink.rows.columns import PRIMARY_KEYS
 from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.sink.continuity import FROM_THE_BEGINNING, Proof, Resumption, resume
 from starrocks_txn_sink.sink.typed.target import (
@@ -355,6 +354,15 @@ def _list(names: Sequence[str]) -> str:
     return f"{shown}, and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else shown
 
 
+_PRIMARY_KEYS = "PRIMARY_KEYS"
+"""Table model that supports deletes, as information_schema.tables_config names it."""
+
+
+def keyless(models: Mapping[str, str]) -> tuple[str, ...]:
+    """Tables without deletes; `models` maps tables to their models."""
+    return tuple(sorted(name for name, model in models.items() if model != _PRIMARY_KEYS))
+
+
 def table_models(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> dict[str, str]:
     """Check the server's version and return the database's tables with their models (PRIMARY_KEYS, DUP_KEYS, …).
 
@@ -397,11 +405,11 @@ def required_columns(
 
     Raises QueryFailed or QueryRefused when the query fails.
     """
-    if PRIMARY_KEYS not in models.values():
+    if _PRIMARY_KEYS not in models.values():
         return {}
     found = target_columns(connection.query(NOT_NULL_SQL, (database,), deadline))
     return {
         table: tuple(column for column in columns if not column.nullable and not column.generated)
         for table, columns in found.items()
-        if models.get(table) == PRIMARY_KEYS
+        if models.get(table) == _PRIMARY_KEYS
     }

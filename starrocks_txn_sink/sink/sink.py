@@ -28,12 +28,12 @@ from starrocks_txn_sink.options.combinations import Feature, always_sorted
 from starrocks_txn_sink.options.declarations import SchemaChanges
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.arrival_order import SMALL_BYTES, SMALL_ROWS
-from starrocks_txn_sink.rows.columns import Placeholders, keyless
+from starrocks_txn_sink.rows.columns import Placeholders
 from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.sink import lifecycle
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
-from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly, why_to_sort
+from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
 from starrocks_txn_sink.sink.failures import wait_out
 from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, follows_a_shuffle, refuse_own_labels
 from starrocks_txn_sink.sink.lifecycle import Endpoint
@@ -44,6 +44,7 @@ from starrocks_txn_sink.sink.session import (
     clean_up,
     compare_columns,
     job_of_frame,
+    keyless,
     open_session,
     roll_back_until,
 )
@@ -60,7 +61,7 @@ from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.telemetry.events import Event, Listener, ignore_event
 from starrocks_txn_sink.telemetry.logs import get_logger
-from starrocks_txn_sink.writer.messages import MESSAGES, LaneReport, Message, decode, of_kind
+from starrocks_txn_sink.writer.messages import MESSAGES, LaneReport, Message, decode, of_kind, why_to_sort
 from starrocks_txn_sink.writer.task import LaneTask, UnsortedLaneTask
 
 _SMALL_MARGIN: Final = 2  # skip the shuffle next time only if this batch was under half of the limits
@@ -80,7 +81,7 @@ class RowsWriter:
     routes: Sequence[TableRoute]
     session: Session
     _small: bool = False
-    _shuffled: bool | None = None
+    _always_sorted: bool | None = None  # whatever the size of a micro-batch
     _plan: LanePlan | None = None
     _kept: tuple[tuple[object, ...], _TableTerms] | None = None  # for a frame's schema, time zone and tables
 
@@ -144,11 +145,11 @@ class RowsWriter:
         """Whether this micro-batch goes to its lane in arrival order, at least at first."""
         if self.options.shuffle != "auto":
             return self.options.shuffle is False
-        if not (self._small and task.streaming) or self.options.lane_count > 1 or always_sorted(self.options.features):
+        if not (self._small and task.streaming) or self.options.lane_count > 1:
             return False
-        if self._shuffled is None:
-            self._shuffled = follows_a_shuffle(frame)
-        return not self._shuffled
+        if self._always_sorted is None:
+            self._always_sorted = always_sorted(self.options.features) or follows_a_shuffle(frame)
+        return not self._always_sorted
 
     def _run_in_arrival_order(self, make_input: partial[LaneInput], task: LaneTask) -> list[Message] | None:
         """The lane's messages; None when its rows have to be sorted after all."""
