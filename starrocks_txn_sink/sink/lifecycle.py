@@ -1,13 +1,9 @@
-"""The life of a sink's writes on the driver: turns, Spark jobs and progress, events, and the end of the process.
+"""The life of a sink's writes on the driver: turns, Spark jobs and progress, and the end of the process.
 
-**Events.** `SinkEvents` sends them to log, listener and metrics endpoint. The sink knows an endpoint only by the
-protocol `Endpoint`; `metrics` is imported when an endpoint is asked for. Events never break a commit: a listener that
-raises is skipped.
-
-**The end.** When the process ends, the sink first rolls back open labels, within seconds. At a normal end, an exception
-in the main program included, Python runs `atexit`. SIGTERM, which supervisors send first to end a driver (systemd,
-Kubernetes, YARN), ends Python at once by default, and labels would stay open until their timeout. So the first write
-takes the signal, unless the application has; making a sink changes nothing.
+When the process ends, the sink first rolls back open labels, within seconds. At a normal end, an exception in the main
+program included, Python runs `atexit`. SIGTERM, which supervisors send first to end a driver (systemd, Kubernetes,
+YARN), ends Python at once by default, and labels would stay open until their timeout. So the first write takes the
+signal, unless the application has; making a sink changes nothing.
 
 The first write of a streaming query runs in a thread of Spark's, and Python lets only the main thread set a handler
 (`signal.signal`), which then waits for the query. `faulthandler.register` takes a signal from any thread: its handler
@@ -33,31 +29,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TextIO
 
-import pyspark
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.utils import is_remote
+from pyspark.sql import DataFrame
 
-from starrocks_txn_sink import __version__
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.coordinator.actions import Receipt
-from starrocks_txn_sink.errors import DeadlineExceeded, Fenced, StarRocksSinkError
-from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.sink.failures import (
-    FAILURES,
-    SPARK,
-    Failure,
-    is_interruption,
-    refused_row,
-    text_of,
-)
-from starrocks_txn_sink.sink.open_transactions import STAGES, OpenTransactionWatch
-from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out
-from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger, shares_stderr
-from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
-
-_log = get_logger("metrics")
-_log_sink = get_logger("sink")
-_LINES = EventLogger("sink")
+from starrocks_txn_sink.errors import DeadlineExceeded, Fenced
+from starrocks_txn_sink.telemetry.events import Event, Listener
 
 
 class WriteTurns:
@@ -402,109 +378,3 @@ def read_task_progress(context: Any, tag: str) -> TaskProgress | None:
     if not seen:
         return None
     return TaskProgress(sum(info.numCompletedTasks for info in seen), sum(info.numTasks for info in seen))
-
-
-class Endpoint(Protocol):
-    """A metrics endpoint such as `metrics.MetricsServer`."""
-
-    def __call__(self, event: Event) -> None: ...
-
-    def start(self) -> object: ...
-
-    def watch(self, session: Any) -> None: ...
-
-
-class SinkEvents:
-    """Emits the events of one sink: sessions, micro-batches, receipts. `emit` also takes events of other modules.
-
-    Pickled with its listeners: Spark Connect moves the sink into a process of the server's, where it emits `sink.made`
-    again.
-    """
-
-    def __init__(self, options: SinkOptions, listener: Listener, endpoint: Endpoint | None) -> None:
-        self.endpoint = endpoint if endpoint is not None else _shared_endpoint(options)
-        self._open = OpenTransactionWatch(_LINES)
-        targets = (_LINES, self._open, listener)
-        self.emit = fan_out(targets if self.endpoint is None else (*targets, self.endpoint))
-        versions = {"version": __version__, "spark": pyspark.__version__}
-        limits = {"buffer_bytes": options.buffer_bytes, "timeout": options.timeout}
-        self._made = Event("sink.made", {**limits, **versions})
-        self._database = options.database
-        self._settles_doubts = options.exactly_once  # the take-over of a restart finds the outcome of a commit
-        if self.endpoint is not None and not is_remote():  # with Spark Connect the sink works in another process
-            self.endpoint.start()
-        self.emit(self._made)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.emit(self._made)
-
-    @contextlib.contextmanager
-    def follow_batch(
-        self, frame: DataFrame, job: str, batch_id: int, lanes: int, query: str
-    ) -> Iterator[list[Receipt]]:
-        """Emit the events of the micro-batch that is written inside; the list takes its receipts.
-
-        `receipt.collected` comes before `batch.completed`; an error that leaves the block emits `batch.failed`. A
-        lane's error leaves it as the lane raised it, not as Spark's text. Spark's own errors stay untouched.
-        """
-        started, receipts = time.monotonic(), list[Receipt]()
-        if shares_stderr():
-            end_progress_bar(frame)
-        self._start_endpoint(frame, query)
-        place = {"job": job, "batch_id": batch_id}
-        self.emit(Event("batch.started", {**place, "lanes": lanes, "query": query, "database": self._database}))
-        try:
-            yield receipts
-        except BaseException as error:
-            report = read_envelope(text_of(error))
-            ours = _own_error(error, report)
-            code = ours.code if ours is not None else (report.error if report else "") or SPARK
-            seconds = time.monotonic() - started
-            _log_sink.debug("batch.traceback", **place, exc_info=error)
-            self.emit(Event("batch.failed", {**place, "seconds": seconds, "code": code, "report": report}))
-            if query and isinstance(error, Exception) and not _ends_with_query(frame, error):
-                FAILURES.post(query, Failure.of(ours or error, settles_doubts=self._settles_doubts, **place))
-            if ours is None or type(ours) is StarRocksSinkError:  # the latter is a bug, so its traceback counts
-                raise
-            raise ours.with_traceback(None) from None  # what Spark prints of it, Spark prints several times
-        FAILURES.forget(query)
-        if query:
-            STAGES.follow(self._open, frame)
-        for receipt in receipts:
-            self.emit(Event("receipt.collected", {"receipt": receipt}))
-        seconds = time.monotonic() - started
-        done = {"receipts": len(receipts), "rows": sum(one.rows for one in receipts)}
-        done["source_transactions"] = sum(one.source_transactions for one in receipts)
-        self.emit(Event("batch.completed", {**place, "seconds": seconds, **done}))
-
-    def _start_endpoint(self, frame: DataFrame, query: str) -> None:
-        if self.endpoint is None:
-            return
-        try:
-            self.endpoint.start()
-            if query and context_of(frame) is not None:
-                # The frame's own session is a copy for the query; Spark reports progress to the original one.
-                self.endpoint.watch(SparkSession.builder.getOrCreate())
-        except Exception as error:  # broken metrics must not stop a job
-            _log.warning("metrics.broken", why=str(error))
-
-
-def _own_error(error: BaseException, report: LaneReport | None) -> StarRocksSinkError | None:
-    """The sink's error behind `error`: itself, that of a lane, or the refusal of a row in the JVM."""
-    if isinstance(error, StarRocksSinkError):
-        return error
-    return report.lane_error() if report is not None else refused_row(text_of(error))
-
-
-def _ends_with_query(frame: DataFrame, error: Exception) -> bool:
-    """Whether a micro-batch failed only because its query is being stopped."""
-    return is_stopped(frame) or (not isinstance(error, StarRocksSinkError) and is_interruption(text_of(error)))
-
-
-def _shared_endpoint(options: SinkOptions) -> Endpoint | None:
-    if options.metrics_port is None:
-        return None
-    from starrocks_txn_sink.metrics.server import shared_server
-
-    return shared_server(options.metrics_port, options.metrics_host)

@@ -36,7 +36,6 @@ from starrocks_txn_sink.sink.continuity import ProofLog, Resumption
 from starrocks_txn_sink.sink.events_writer import EventsWriter, TransactionAssembly
 from starrocks_txn_sink.sink.failures import wait_out
 from starrocks_txn_sink.sink.lanes import LanePlan, SharedLabelRun, follows_a_shuffle, refuse_own_labels
-from starrocks_txn_sink.sink.lifecycle import Endpoint
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, LaneInput, has_unfilled_deletes, is_marked, lane_input
 from starrocks_txn_sink.sink.session import (
     UNLISTED,
@@ -48,6 +47,7 @@ from starrocks_txn_sink.sink.session import (
     open_session,
     roll_back_until,
 )
+from starrocks_txn_sink.sink.sink_events import Endpoint, SinkEvents
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import (
     TableRoute,
@@ -241,7 +241,7 @@ class StarRocksSink:
         options.check_features(*([Feature.ASSEMBLE] if assemble is not None else []), rows)
         self._writers: dict[str, EventsWriter | RowsWriter] = {}  # by job
         self._proofs: dict[str, ProofLog | None] = {}  # by job
-        self._events = lifecycle.SinkEvents(options, listener, metrics)
+        self._events = SinkEvents(options, listener, metrics)
         self._listener = self._events.emit
         self._sessions: dict[str, Session] = {}  # by job: one sink may serve several queries
         self._served: set[str] = set()  # jobs that have written a micro-batch in this process

@@ -25,8 +25,9 @@ from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
-from starrocks_txn_sink.sink.lifecycle import SinkEvents, end_progress_bar
+from starrocks_txn_sink.sink.lifecycle import end_progress_bar
 from starrocks_txn_sink.sink.session import open_session
+from starrocks_txn_sink.sink.sink_events import SinkEvents
 from starrocks_txn_sink.telemetry import logs
 from starrocks_txn_sink.telemetry.events import Event, ignore_event
 from starrocks_txn_sink.telemetry.logs import EventLogger, Repeats, get_logger, shares_stderr
