@@ -32,7 +32,7 @@ from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, SENTINEL_POSITION
-from starrocks_txn_sink.telemetry.events import Event, ignore_event
+from starrocks_txn_sink.telemetry import Event, ignore_event
 from starrocks_txn_sink.writer import task, worker
 from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
 from starrocks_txn_sink.writer.metrics import LaneMetrics

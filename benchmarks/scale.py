@@ -25,7 +25,7 @@ from benchmarks.null_server import NullServer
 from benchmarks.spark import session
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TransactionAssembly
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 
 MICRO_BATCHES = 6
 PARTS = ("lanes", "partitions", "tables", "low", "ledger")

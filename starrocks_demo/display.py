@@ -22,7 +22,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from starrocks_demo.verdict import Verdict
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 
 _WIDTH = 88
 _FONTS = "Menlo, Consolas, 'DejaVu Sans Mono', monospace"

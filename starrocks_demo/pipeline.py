@@ -24,7 +24,7 @@ from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources import parse_txn_events
-from starrocks_txn_sink.telemetry.events import Listener
+from starrocks_txn_sink.telemetry import Listener
 
 _CAUSE = re.compile(r"\s*(?:Caused by: )?([\w.$]+: \S.*)")
 _LOG4J = """\

@@ -20,7 +20,7 @@ _HOMES = {
     "starrocks_txn_sink.changelog": ("from_changelog", "to_changelog", "to_starrocks_ops", "upsert_materializer"),
     "starrocks_txn_sink.errors": ("StarRocksSinkError",),
     "starrocks_txn_sink.coordinator.actions": ("Receipt",),
-    "starrocks_txn_sink.telemetry.logs": ("configure_logging",),
+    "starrocks_txn_sink.telemetry": ("configure_logging",),
     "starrocks_txn_sink.metrics": ("MetricsServer",),
     "starrocks_txn_sink.options": ("SinkOptions", "TableOptions"),
     "starrocks_txn_sink.sink": (
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.sources.txn_lines import TxnEventLines as TxnEventLines
     from starrocks_txn_sink.spark_version import recommended_conf as recommended_conf
     from starrocks_txn_sink.sql.audit import Audit as Audit
-    from starrocks_txn_sink.telemetry.logs import configure_logging as configure_logging
+    from starrocks_txn_sink.telemetry import configure_logging as configure_logging
 else:
     __all__ = ["__version__", *_MODULES]
 

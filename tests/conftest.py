@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink.telemetry.logs import REPEATS
+from starrocks_txn_sink.telemetry import REPEATS
 from tests import jvm
 from tests.support import depth
 

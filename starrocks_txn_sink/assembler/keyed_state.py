@@ -32,8 +32,7 @@ from starrocks_txn_sink.assembler.rules.model import Counts, Partition, from_blo
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.spark_version import PROVIDER, ROCKSDB, STATE_BY_KEY, refuse_hidden_package, require
 from starrocks_txn_sink.spark_version import stateful_processor as spark
-from starrocks_txn_sink.telemetry.events import Event
-from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.telemetry import Event, get_logger
 
 if TYPE_CHECKING:
     import pandas as pd

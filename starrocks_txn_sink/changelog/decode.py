@@ -20,7 +20,7 @@ from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.telemetry import get_logger
 
 InvalidOps = Literal["FAIL", "LOG", "SKIP"]
 

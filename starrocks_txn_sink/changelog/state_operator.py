@@ -27,7 +27,7 @@ from starrocks_txn_sink.changelog.rules.conversions import ReleaseResult, TimedR
 from starrocks_txn_sink.changelog.rules.keyed import InputChange, KeyRule, KeyStep, Retention
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.spark_version import stateful_processor as spark
-from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.telemetry import get_logger
 
 # ruff: noqa: N802, N803, ARG002 - the names of methods and arguments are Spark's
 

@@ -38,7 +38,7 @@ from starrocks_txn_sink.metrics.jobs import (
 from starrocks_txn_sink.metrics.series import History, HistorySlot, LatestValues, MetricValues
 from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport
 
 Handler = Callable[[Mapping[str, Any], float], None]

@@ -24,7 +24,7 @@ from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.state import RUNBOOK, dashboard_state
 from starrocks_txn_sink.metrics.verdict import readiness
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 
 from starrocks_txn_sink.clock import Clock, SystemClock
-from starrocks_txn_sink.telemetry.events import Event, Listener
+from starrocks_txn_sink.telemetry import Event, Listener
 
 KafkaPartition = tuple[str, int]
 Offsets = Mapping[KafkaPartition, int]

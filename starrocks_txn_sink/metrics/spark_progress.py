@@ -12,7 +12,7 @@ from pyspark.sql.streaming import listener as spark
 
 from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.sources.balanced.plan import Skew, is_balanced, skew_of
-from starrocks_txn_sink.telemetry.events import Event, Listener
+from starrocks_txn_sink.telemetry import Event, Listener
 
 
 @dataclass(frozen=True, slots=True)

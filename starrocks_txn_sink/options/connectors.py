@@ -14,7 +14,7 @@ from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.declarations import OptionKind, refusal
-from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.telemetry import get_logger
 
 Convert = Callable[[str, str], Any]
 """Name of an option and its text -> the value of the sink's option."""

@@ -23,7 +23,7 @@ from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import BeginFailed, LoadFailed, OutcomeUnknown, StarRocksSinkError, TransportError
 from starrocks_txn_sink.protocol import refusals
 from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request, Status, Transport
-from starrocks_txn_sink.telemetry.events import Listener, Span, ignore_event
+from starrocks_txn_sink.telemetry import Listener, Span, ignore_event
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.assembler.rules.spill import FileDirectory, StateDirectory, StateNotRead, StateNotWritten
 from starrocks_txn_sink.errors import StarRocksSinkError
-from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.telemetry import get_logger
 
 FOLDER: Final = "starrocks_txn_sink"
 

@@ -33,7 +33,7 @@ from starrocks_txn_sink.protocol.label import Steps
 from starrocks_txn_sink.protocol.ledger import Position, ReadTraces, Traces
 from starrocks_txn_sink.rows.replay import Skip
 from starrocks_txn_sink.sink.lifecycle import run_with_timeout, start_thread
-from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.telemetry import get_logger
 from starrocks_txn_sink.writer.messages import LaneReport
 
 FOLDER: Final = "visible"

@@ -54,9 +54,7 @@ from starrocks_txn_sink.sink.typed.route import TableRoute, delete_placeholders,
 from starrocks_txn_sink.sink.typed.target import TargetColumn
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, STREAM_DATA_SOURCE, require
 from starrocks_txn_sink.sql.leader import LeaderConnection
-from starrocks_txn_sink.telemetry import logs
-from starrocks_txn_sink.telemetry.events import Event
-from starrocks_txn_sink.telemetry.logs import LogSettings
+from starrocks_txn_sink.telemetry import Event, EventLogger, LogSettings, executor_log_settings
 from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
@@ -216,7 +214,7 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
         # streamWriter will not see the checkpoint. This is what Spark refuses under a continuous trigger.
         frame = frame.where(F.current_timestamp().isNotNull())
     if has_unfilled_deletes(frame, options):
-        logs.EventLogger("sink")(Event("deletes.unfilled", {"advice": UNFILLED_DELETES}))
+        EventLogger("sink")(Event("deletes.unfilled", {"advice": UNFILLED_DELETES}))
     models, columns, required = _tables(options, [route.table for route in routes])
     typed = fit_routes(routes, frame, options, columns)
     placeholders = delete_placeholders(required, options, typed)
@@ -232,9 +230,7 @@ def lane_partitioned(frame: DataFrame, options: SinkOptions, *, routes: Sequence
         placeholders=placeholders,
     )
     keys = table_keys(required, options, typed)
-    terms = LaneTerms.of(
-        options, marked=lanes.marked, epoch=new_epoch(), logging=logs.executor_log_settings(), keys=keys
-    )
+    terms = LaneTerms.of(options, marked=lanes.marked, epoch=new_epoch(), logging=executor_log_settings(), keys=keys)
     names = [F.col(name) for name in lanes.rows.columns if name != PAYLOAD]
     return lanes.rows.select(
         *names,

@@ -44,8 +44,7 @@ from starrocks_txn_sink.sink.session import Session, keyless, run_once
 from starrocks_txn_sink.sink.typed.route import delete_placeholders, table_keys
 from starrocks_txn_sink.sources.txn_event import named_column, parse_txn_events
 from starrocks_txn_sink.sources.txn_lines import POSITION, SOURCE_PARTITION, VALUE, TxnEventLines
-from starrocks_txn_sink.telemetry.events import Event, Listener
-from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
 from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, decode, of_kind, why_to_sort
 from starrocks_txn_sink.writer.task import LaneTask

@@ -45,7 +45,7 @@ from starrocks_txn_sink.errors import (
 )
 from starrocks_txn_sink.protocol.label import Backoff
 from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFUSED
-from starrocks_txn_sink.telemetry.events import Event, Listener
+from starrocks_txn_sink.telemetry import Event, Listener
 from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
 
 _DELAY: Final = 2.0  # seconds: Spark logs a failed query within one

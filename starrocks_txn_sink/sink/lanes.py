@@ -37,8 +37,7 @@ from starrocks_txn_sink.protocol.label import RetryPolicy, labels
 from starrocks_txn_sink.sink.lifecycle import context_of
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
-from starrocks_txn_sink.telemetry.events import fan_out
-from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger
+from starrocks_txn_sink.telemetry import EventLogger, fan_out, get_logger
 from starrocks_txn_sink.writer.messages import (
     CarryOver,
     LaneReport,

@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, Fenced
-from starrocks_txn_sink.telemetry.events import Event, Listener
+from starrocks_txn_sink.telemetry import Event, Listener
 
 
 class WriteTurns:

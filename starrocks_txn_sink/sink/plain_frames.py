@@ -45,8 +45,7 @@ from starrocks_txn_sink.sink.session import UNLISTED, Session, compare_columns, 
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
 from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute, delete_placeholders, with_columns
 from starrocks_txn_sink.spark_version import BATCH_DATA_SOURCE, require
-from starrocks_txn_sink.telemetry import logs
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event, EventLogger, apply_log_settings
 from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
@@ -245,8 +244,8 @@ def _table_of(given: Mapping[str, str]) -> str | None:
 
 def log_messages(task: LaneTask, sent: Sequence[Message]) -> None:
     """Log receipts and warnings of a write."""
-    logs.apply_log_settings(task.logging)
-    log = logs.EventLogger("sink")
+    apply_log_settings(task.logging)
+    log = EventLogger("sink")
     for receipt in of_kind(sent, Receipt):
         log(Event("receipt.collected", {"receipt": receipt}))
     reports = of_kind(sent, LaneReport)

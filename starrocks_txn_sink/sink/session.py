@@ -36,7 +36,7 @@ from starrocks_txn_sink.sink.typed.target import (
 )
 from starrocks_txn_sink.sql.leader import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.port import LOGIN_OR_DATABASE
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import JobOwnership
 

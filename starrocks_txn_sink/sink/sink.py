@@ -59,8 +59,7 @@ from starrocks_txn_sink.sink.typed.route import (
 )
 from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
-from starrocks_txn_sink.telemetry.events import Event, Listener, ignore_event
-from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.telemetry import Event, Listener, get_logger, ignore_event
 from starrocks_txn_sink.writer.messages import MESSAGES, LaneReport, Message, decode, of_kind, why_to_sort
 from starrocks_txn_sink.writer.task import LaneTask, UnsortedLaneTask
 

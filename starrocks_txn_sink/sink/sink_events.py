@@ -39,8 +39,7 @@ from starrocks_txn_sink.sink.failures import (
     text_of,
 )
 from starrocks_txn_sink.sink.lifecycle import context_of, end_progress_bar, is_stopped
-from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out
-from starrocks_txn_sink.telemetry.logs import EventLogger, get_logger, shares_stderr
+from starrocks_txn_sink.telemetry import Event, EventLogger, Listener, fan_out, get_logger, shares_stderr
 from starrocks_txn_sink.writer.messages import LaneReport, read_envelope
 
 _log = get_logger("metrics")

@@ -40,7 +40,7 @@ from starrocks_txn_sink.sink.failures import (
     print_block,
     text_of,
 )
-from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.telemetry import get_logger
 
 _POLL_SECONDS: Final = 1.0  # between two looks at the stop signal while the query runs
 _NOISY: Final = (  # their lines repeat a failure that the block says; the executors of `local` log in this JVM

@@ -38,7 +38,7 @@ from starrocks_txn_sink.coordinator.shared_label import LaneShare
 from starrocks_txn_sink.errors import StarRocksSinkError, Unordered, class_of
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.replay import Skip
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 
 Floats = npt.NDArray[np.float64]
 

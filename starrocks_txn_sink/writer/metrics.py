@@ -1,7 +1,7 @@
 """LaneMetrics: the counts of one lane's task, which become details of its receipts and one report at its end.
 
 Executors are short-lived and nothing scrapes them, so a lane observes its own work and sends the report to the driver.
-The coordinator knows nothing of it: performer and transport emit events (`telemetry.events`), and LaneMetrics listens.
+The coordinator knows nothing of it: performer and transport emit events (`telemetry`), and LaneMetrics listens.
 From batches of rows it counts deletes, and takes the age of source transactions when they become visible.
 """
 
@@ -30,7 +30,7 @@ from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSI
 from starrocks_txn_sink.rows.json_objects import MemberNames
 from starrocks_txn_sink.rows.replay import Replay
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import Durations, Floats, LaneReport, TableLoads
 
 REMEMBERED = 1_000_000

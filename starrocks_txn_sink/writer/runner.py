@@ -30,7 +30,7 @@ from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Ledger,
 from starrocks_txn_sink.protocol.refusals import NO_ROWS
 from starrocks_txn_sink.protocol.wire import Transport
 from starrocks_txn_sink.rows.body import UniqueRows, load_body
-from starrocks_txn_sink.telemetry.events import Listener, Span, ignore_event
+from starrocks_txn_sink.telemetry import Listener, Span, ignore_event
 
 Perform = Callable[[actions.Action], object]
 

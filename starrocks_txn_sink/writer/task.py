@@ -39,8 +39,16 @@ from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.replay import Replay, Skip
 from starrocks_txn_sink.rows.segments import RowsAfterEnd, Segmenter, TaskRepeated, rows_before_sentinel
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter, unpositioned_segmenter
-from starrocks_txn_sink.telemetry import logs
-from starrocks_txn_sink.telemetry.events import Event, Listener, fan_out, ignore_event
+from starrocks_txn_sink.telemetry import (
+    Event,
+    EventLogger,
+    Listener,
+    LogSettings,
+    apply_log_settings,
+    executor_log_settings,
+    fan_out,
+    ignore_event,
+)
 from starrocks_txn_sink.writer.messages import (
     LaneReport,
     Message,
@@ -112,7 +120,7 @@ class LaneTask:
     keys: Mapping[str, TableKey] = field(default_factory=dict)
     hold: bool = False
     label: str | None = None
-    logging: logs.LogSettings | None = field(default_factory=logs.executor_log_settings)
+    logging: LogSettings | None = field(default_factory=executor_log_settings)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write the rows of `batches`; yields rows of `messages.MESSAGES`: each receipt, then the lane's report."""
@@ -161,7 +169,7 @@ class LaneTask:
         marked rows already.
         """
         freeze_loaded_objects()
-        logs.apply_log_settings(self.logging)
+        apply_log_settings(self.logging)
         metrics = metrics or self._metrics(attempt, clock)
         try:
             with RESOURCES.lease(self.options) as resources:
@@ -190,7 +198,7 @@ class LaneTask:
         deadline, rng = Deadline.after(self.options.batch_deadline, clock), random.Random()
         if self.ownership is not None and self.label is None:
             attempt, batches = resolve_attempt(attempt, batches)
-        log = logs.EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
+        log = EventLogger("lane", job=self.job, batch=self.batch_id, lane=attempt.lane)
         listener = fan_out((metrics, log_steps(log)))
         if attempt.retry:
             metrics.mark_task_retry()

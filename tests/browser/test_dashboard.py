@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from starrocks_txn_sink.metrics import MetricsServer
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from tests.support.recorded import Pipeline
 from tests.support.screen import Screen, refresh
 

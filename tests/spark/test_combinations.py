@@ -18,7 +18,7 @@ from starrocks_txn_sink.rows.columns import PAYLOAD
 from starrocks_txn_sink.sink.data_source import LaneTerms, lane_partitioned
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed.route import fit_routes
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from tools.pages import ALTERNATIVES, IMPLIED, find_conflict_between
 
 OPTIONS: dict[Feature, dict[str, Any]] = {

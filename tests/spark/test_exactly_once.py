@@ -17,7 +17,7 @@ from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.errors import Fenced, SourceChanged
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.operations.recover import inspect_job
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from tests.crash.query_proxy import QueryProxy
 from tests.support.exactly_once_shop import Shop, open_shop, rows_of, wait_for
 

@@ -19,7 +19,7 @@ from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, OptionError, RowsRejected, ServerRefused
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query
 
 pytestmark = pytest.mark.spark

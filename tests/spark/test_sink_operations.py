@@ -15,11 +15,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import Audit, MetricsServer, SinkOptions, StarRocksSink, configure_logging
+from starrocks_txn_sink import Audit, MetricsServer, SinkOptions, StarRocksSink, configure_logging, telemetry
 from starrocks_txn_sink.sink import lifecycle as progress
 from starrocks_txn_sink.sink.lifecycle import TaskProgress
-from starrocks_txn_sink.telemetry import logs
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query as execute
 
 pytestmark = pytest.mark.spark
@@ -118,7 +117,7 @@ def test_a_pipelines_lines_name_every_step_once_and_no_row(spark: SparkSession, 
     finally:
         logger.handlers[:], logger.propagate = before[0], before[2]
         logger.setLevel(before[1])
-        logs._executor_settings = None
+        telemetry._executor_settings = None
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert CANARY not in stream.getvalue()
     told = [(line["label"], line["rows"], line["job"]) for line in lines if line["event"] == "receipt.collected"]

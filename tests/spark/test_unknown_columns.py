@@ -21,7 +21,7 @@ from starrocks_txn_sink import (
     TxnEventLines,
 )
 from starrocks_txn_sink.options import TableOptions
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query
 
 pytestmark = pytest.mark.spark

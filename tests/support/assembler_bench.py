@@ -9,7 +9,7 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
 from starrocks_txn_sink.assembler.rules.intake import one_partition
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, Policy, from_blob, to_blob
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 
 NAME = "p0"
 

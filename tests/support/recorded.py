@@ -9,7 +9,7 @@ from typing import Any
 from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import Durations, LaneReport, TableLoads
 from tests.support.manual_clock import ManualClock
 

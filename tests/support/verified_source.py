@@ -11,7 +11,7 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules.model import from_blob, to_blob
 from starrocks_txn_sink.assembler.verified.intake import EVENTS, VerifiedCounters, VerifiedState
 from starrocks_txn_sink.assembler.verified.rules import VerifiedAssembler, VerifiedPolicy
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 
 Fields = dict[str, Any]
 

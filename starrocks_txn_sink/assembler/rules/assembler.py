@@ -27,7 +27,7 @@ from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, O
 from starrocks_txn_sink.assembler.rules.release import ReadBlob, ReleasedRows, release
 from starrocks_txn_sink.assembler.rules.segments import Grouped, Groups, SegmentClasses, classify
 from starrocks_txn_sink.errors import OptionError, SourceTransactionError
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 
 REMEMBERED_DROPS: Final = 1000  # dropped transactions without END, per source partition; bounds the state
 

@@ -22,7 +22,7 @@ from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, O
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage
 from starrocks_txn_sink.errors import StarRocksSinkError, Unordered
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 
 MEMORY_BYTES: Final = 32 << 20
 

@@ -24,7 +24,7 @@ from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCount
 from starrocks_txn_sink.assembler.verified.tally import Tally, TransactionClasses
 from starrocks_txn_sink.errors import SourceTransactionError
 from starrocks_txn_sink.options.checks import check_choice
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 
 OnOpenTimeout = Literal["quarantine", "fail"]
 ReadBlob = Callable[[int], pa.Table]

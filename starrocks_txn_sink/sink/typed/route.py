@@ -23,7 +23,7 @@ from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
 from starrocks_txn_sink.sink.typed.target import TargetColumn, TargetType
 from starrocks_txn_sink.spark_version import VariantType
-from starrocks_txn_sink.telemetry.logs import get_logger
+from starrocks_txn_sink.telemetry import get_logger
 
 _log = get_logger("sink")
 

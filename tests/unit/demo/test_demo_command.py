@@ -24,7 +24,7 @@ from starrocks_demo.display import Deliveries, Display, Status, Summary, line, m
 from starrocks_demo.pipeline import Workspace
 from starrocks_demo.verdict import TableVerdict, Verdict
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from tests.kafka.waiting import until
 
 

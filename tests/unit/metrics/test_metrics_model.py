@@ -18,7 +18,7 @@ from starrocks_txn_sink.metrics.series import POINTS, SLOT_SECONDS, SLOTS, Histo
 from starrocks_txn_sink.metrics.spark_progress import progress_events, read_progress
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.metrics.verdict import Light, health_status, lights, readiness
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import BOUNDS, Durations, LaneReport, TableLoads
 from tests.support.manual_clock import ManualClock
 

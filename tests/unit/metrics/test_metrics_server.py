@@ -26,7 +26,7 @@ from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics import server as metrics_server
 from starrocks_txn_sink.metrics.catalogue import METRICS, MetricKind
 from starrocks_txn_sink.metrics.server import ASSETS, MOST_REQUESTS, shared_server
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from tests.support.manual_clock import ManualClock
 from tests.support.threads import running
 

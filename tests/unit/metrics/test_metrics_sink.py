@@ -13,7 +13,7 @@ from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import LoadFailed
 from starrocks_txn_sink.sink import sink_events
 from starrocks_txn_sink.sink.sink_events import SinkEvents
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport, envelope
 
 VALUES: dict[str, Any] = {"load_url": "http://fe:8030", "database": "shop", "delivery": "at-least-once"}

@@ -23,7 +23,7 @@ from starrocks_txn_sink.metrics.source_lag import (
 )
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.metrics.verdict import Light, health_status, lights
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from tests.support.manual_clock import ManualClock
 
 P0: KafkaPartition = ("orders", 0)

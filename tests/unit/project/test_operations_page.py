@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink import cli
+from starrocks_txn_sink import cli, telemetry
 from starrocks_txn_sink.metrics.catalogue import ERRORS, SPARK
 from starrocks_txn_sink.operations.where import JobLedgerMissing
-from starrocks_txn_sink.telemetry import logs
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -95,7 +94,7 @@ def test_documented_python_uses_names_that_exist(snippet: str) -> None:
 
 
 def test_every_line_that_is_no_debug_line_is_documented() -> None:
-    missing = [name for name in logs._LEVELS if f"`{name}`" not in PAGES]
+    missing = [name for name in telemetry._LEVELS if f"`{name}`" not in PAGES]
     assert missing == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from starrocks_txn_sink.sink import sink_events
 from starrocks_txn_sink.sink.sink_events import OpenTransactionWatch, _StageCounts
-from starrocks_txn_sink.telemetry.events import Event, ignore_event
+from starrocks_txn_sink.telemetry import Event, ignore_event
 from tests.support.manual_clock import ManualClock
 
 

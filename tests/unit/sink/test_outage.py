@@ -10,7 +10,7 @@ import pytest
 
 from starrocks_txn_sink.errors import CommitFailed, Fenced, InputError, NotSent, QueryFailed, StarRocksSinkError
 from starrocks_txn_sink.sink.failures import LOG_SECONDS, outage_of, wait_out
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport, envelope
 from tests.support.manual_clock import ManualClock
 

@@ -17,7 +17,7 @@ from starrocks_txn_sink.sink.lifecycle import (
     choose_display,
     show_progress,
 )
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 
 
 class Terminal(io.StringIO):

@@ -10,8 +10,7 @@ import pytest
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.sources import kafka_options
 from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls
-from starrocks_txn_sink.telemetry.events import Event
-from starrocks_txn_sink.telemetry.logs import EventLogger
+from starrocks_txn_sink.telemetry import Event, EventLogger
 
 FAST = {
     "kafka.max.poll.records": "20000",

@@ -26,7 +26,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import Operation, Request
 from starrocks_txn_sink.sql.audit import AuditConnection, Auditor, AuditWatch, Evidence
 from starrocks_txn_sink.sql.connection import Excerpt
-from starrocks_txn_sink.telemetry.events import Event, ignore_event
+from starrocks_txn_sink.telemetry import Event, ignore_event
 from tests.support.manual_clock import ManualClock
 from tests.support.query_port import connect
 

@@ -13,7 +13,7 @@ from starrocks_txn_sink.errors import LoadFailed, RowsRejected
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.label import Aborted
 from starrocks_txn_sink.protocol.wire import Operation
-from starrocks_txn_sink.telemetry.events import Event, Listener, Span, fan_out, ignore_event
+from starrocks_txn_sink.telemetry import Event, Listener, Span, fan_out, ignore_event
 from starrocks_txn_sink.writer import runner as perform
 from starrocks_txn_sink.writer.runner import Performer
 from tests.support.manual_clock import ManualClock

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
-from starrocks_txn_sink import configure_logging
+from starrocks_txn_sink import configure_logging, telemetry
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.actions import Receipt
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
@@ -28,9 +28,7 @@ from starrocks_txn_sink.rows.columns import SENTINEL_POSITION
 from starrocks_txn_sink.sink.lifecycle import end_progress_bar
 from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.sink.sink_events import SinkEvents
-from starrocks_txn_sink.telemetry import logs
-from starrocks_txn_sink.telemetry.events import Event, ignore_event
-from starrocks_txn_sink.telemetry.logs import EventLogger, Repeats, get_logger, shares_stderr
+from starrocks_txn_sink.telemetry import Event, EventLogger, Repeats, get_logger, ignore_event, shares_stderr
 from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 from tests.support.query_port import query
@@ -42,13 +40,13 @@ ROW = "canary-of-the-row"
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     """Logging is the process's own: put back what a test changes."""
-    logs.REPEATS.clear()
-    logger = logging.getLogger(logs.ROOT)
-    before = list(logger.handlers), logger.level, logger.propagate, logs._executor_settings
+    telemetry.REPEATS.clear()
+    logger = logging.getLogger(telemetry.ROOT)
+    before = list(logger.handlers), logger.level, logger.propagate, telemetry._executor_settings
     yield
     logger.handlers[:], logger.propagate = before[0], before[2]
     logger.setLevel(before[1])
-    logs._executor_settings = before[3]
+    telemetry._executor_settings = before[3]
 
 
 def written(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -59,14 +57,14 @@ def written(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def test_nothing_is_configured_unasked() -> None:
-    logger = logging.getLogger(logs.ROOT)
+    logger = logging.getLogger(telemetry.ROOT)
     assert logger.handlers == []
     assert logger.propagate
-    assert logs.executor_log_settings() is None
+    assert telemetry.executor_log_settings() is None
 
 
 def test_the_applications_handlers_get_a_readable_line_and_the_fields(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger=logs.ROOT)
+    caplog.set_level(logging.INFO, logger=telemetry.ROOT)
     get_logger("lane", job="shop").info("step.ended", table="orders", seconds=0.25, why="100 % of it", none=None)
     (record,) = caplog.records
     assert record.name == "starrocks_txn_sink.lane"
@@ -124,7 +122,7 @@ def test_lanes_follow_the_driver_that_asked(capsys: pytest.CaptureFixture[str]) 
     task = pickle.loads(pickle.dumps(LaneTask(options, "job", "e", "c", 1)))
     configure_logging(executors=False, stream=io.StringIO())
     assert LaneTask(options, "job", "e", "c", 1).logging is None
-    logs.apply_log_settings(task.logging)  # as another process, which was told nothing itself
+    telemetry.apply_log_settings(task.logging)  # as another process, which was told nothing itself
     get_logger("lane").debug("step.ended")
     assert json.loads(capsys.readouterr().err)["event"] == "step.ended"
 

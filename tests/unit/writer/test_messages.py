@@ -15,7 +15,7 @@ from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
 from starrocks_txn_sink.coordinator.actions import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import LoadFailed, add_note
 from starrocks_txn_sink.rows.replay import Skip
-from starrocks_txn_sink.telemetry.events import Event
+from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import (
     CarryOver,
     LaneReport,

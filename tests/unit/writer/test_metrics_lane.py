@@ -17,7 +17,7 @@ from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation
 from starrocks_txn_sink.rows.columns import COLUMNS, DELETED, EVENT_TIME, SENTINEL_POSITION
 from starrocks_txn_sink.rows.segments import RowsCutOff
-from starrocks_txn_sink.telemetry.events import Event, Span
+from starrocks_txn_sink.telemetry import Event, Span
 from starrocks_txn_sink.writer import task, worker
 from starrocks_txn_sink.writer.messages import LaneReport, of_kind, read_envelope
 from starrocks_txn_sink.writer.metrics import Deletes, EventTimes, LaneMetrics

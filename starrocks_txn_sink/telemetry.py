@@ -1,29 +1,102 @@
-"""Log lines: an event's name and a few bounded fields, through the standard library's loggers.
+"""Telemetry: the core emits events; log lines, metrics and tests listen.
 
-The package configures no logging by itself: its loggers are children of `starrocks_txn_sink`, and the application's
-handlers decide where lines go. Applications without handlers call `configure_logging`: lines readable on a terminal,
-JSON elsewhere; lanes then log to the standard error of their executors. A micro-batch that succeeds is one line at
-INFO; its steps are DEBUG. A warning that repeats is one line in REPEAT_SECONDS, with the number of those left out.
-Fields are names, counts and seconds, never a secret, a row's value or a server's message.
+An event is a name and a few bounded fields. Listeners must not raise and must not block. `fan_out` ignores a listener's
+exception, because observation must never break a commit.
+
+**Log lines.** A line is an event's name and its fields, through the standard library's loggers. The package configures
+no logging by itself: its loggers are children of `starrocks_txn_sink`, and the application's handlers decide where
+lines go. Applications without handlers call `configure_logging`: lines readable on a terminal, JSON elsewhere; lanes
+then log to the standard error of their executors. A micro-batch that succeeds is one line at INFO; its steps are DEBUG.
+A warning that repeats is one line in REPEAT_SECONDS, with the number of those left out. Fields are names, counts and
+seconds, never a secret, a row's value or a server's message.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
 from functools import partial
+from types import TracebackType
 from typing import Any, TextIO
 
 import orjson
 import structlog
 
 from starrocks_txn_sink.errors import OptionError, printable
-from starrocks_txn_sink.telemetry.events import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`name` is `noun.verb` (`step.completed`); `fields` hold labels, tables, counts, seconds, never row values."""
+
+    name: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+Listener = Callable[[Event], None]
+
+
+def ignore_event(event: Event) -> None:
+    """The listener that does nothing. Hot paths compare with it by identity, and then create no event."""
+
+
+def fan_out(listeners: Iterable[Listener]) -> Listener:
+    """One listener that passes each event to all `listeners`; an exception in one does not affect the next."""
+    targets = tuple(listeners)
+
+    def emit(event: Event) -> None:
+        for target in targets:
+            with contextlib.suppress(Exception):
+                target(event)
+
+    return emit
+
+
+class Span:
+    """A timed `with` block: emits `{name}.started`, then `{name}.completed` or `{name}.failed`, all with `fields`.
+
+    The last event adds `seconds`, `outcome` (the argument of `end`, or the error that leaves the block) and the further
+    fields of `end`. The block failed if the outcome is an error or has one (`outcome.error`); `code` names the error.
+    """
+
+    def __init__(
+        self, listener: Listener, monotonic: Callable[[], float], name: str, fields: Mapping[str, Any]
+    ) -> None:
+        self._listener = listener
+        self._monotonic = monotonic
+        self._name = name
+        self._fields = dict(fields)
+        self._outcome: object = None
+        self._further: dict[str, Any] = {}
+
+    def __enter__(self) -> Span:
+        self._listener(Event(f"{self._name}.started", self._fields))
+        self._started = self._monotonic()
+        return self
+
+    def end(self, outcome: object, **further: Any) -> None:
+        """Record the result of the block, and further fields of its last event."""
+        self._outcome, self._further = outcome, further
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = self._monotonic() - self._started
+        outcome = self._outcome if error is None else error
+        cause = getattr(outcome, "error", outcome)
+        failed = isinstance(cause, BaseException)
+        code = {"code": getattr(cause, "code", type(cause).__name__)} if failed else {}
+        end = {**self._fields, "seconds": seconds, **code, **self._further, "outcome": outcome}
+        self._listener(Event(f"{self._name}.{'failed' if failed else 'completed'}", end))
+
+
+# --- log lines ---
 
 ROOT = "starrocks_txn_sink"
 _FIELDS = "starrocks_txn_sink_fields"  # attribute of a LogRecord

@@ -1,1 +1,0 @@
-"""Events and log lines: what the sink says while it works."""
